@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use iscsi::digest::{Crc32c, DIGEST_LEN};
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader};
 
 use crate::record::{Record, Way};
 use crate::text::Keys;
@@ -65,7 +65,7 @@ impl Pdu {
     }
 
     /// Reads the value. Only a header that is illegal in itself fails.
-    pub(crate) fn read<M: Message>(&self) -> Outcome<M> {
+    pub(crate) fn read<M: PduHeader>(&self) -> Outcome<M> {
         match M::decode(&self.bhs) {
             Ok(value) => Ok(value),
             Err(why) => fail!("the header of {} is illegal: {why}", self.shown()),

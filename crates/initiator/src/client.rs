@@ -16,7 +16,7 @@ use drivers::config::Config;
 use drivers::message_queue::Handle;
 use drivers::reactor::ReactorError;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
+use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot, SubmitError};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -47,7 +47,7 @@ pub struct Client {
 /// A session that was up. Clones are the same one; it is logged out when the last is dropped.
 #[derive(Clone, Debug)]
 pub struct Session {
-    seat: Arc<SessionHandle>,
+    handle: Arc<SessionHandle>,
 }
 
 #[derive(Debug)]
@@ -76,7 +76,7 @@ enum Request {
     SendTargets(SessionId, Option<IscsiName>, Completer<(Vec<Discovered>, usize), CommandError>),
     Negotiate(SessionId, Option<Slot>, Vec<(String, String)>, Completer<Keys, CommandError>),
     Watch(SessionId, Watcher),
-    Stats(SessionId, Completer<Stats, CommandError>),
+    Stats(SessionId, Completer<SessionStats, CommandError>),
     Loss(SessionId, Completer<Option<SessionLoss>, CommandError>),
     With(SessionId, Does),
     /// Without anybody who waits for it, nobody has the session in hand any more.
@@ -150,8 +150,8 @@ impl Client {
         plan: impl Into<ProtocolPlan>,
         watchers: Vec<Watcher>,
     ) -> ResponseFuture<Session, SessionError> {
-        let (teller, answer) = response_channel();
-        self.shared.order(Request::Open(plan.into(), watchers, teller));
+        let (completer, answer) = response_channel();
+        self.shared.order(Request::Open(plan.into(), watchers, completer));
         answer
     }
 }
@@ -160,29 +160,29 @@ impl Session {
     /// Has a command carried out, and `done` called with what came of it, exactly once, on the client's thread. Commands may
     /// be given while the session is being built anew: they wait. [`crate::sessions::WAITING_MAX`] may wait.
     pub fn submit(&self, command: Command, done: Done) {
-        self.seat.shared.order(Request::Submit(self.seat.id, None, command, done));
+        self.handle.shared.order(Request::Submit(self.handle.id, None, command, done));
     }
 
     /// Has a command carried out. Dropping the answer does not end it.
     pub fn run(&self, command: Command) -> ResponseFuture<Reply, CommandError> {
-        let (teller, answer) = response_channel();
-        self.submit(command, Box::new(move |result| teller.complete(result)));
+        let (completer, answer) = response_channel();
+        self.submit(command, Box::new(move |result| completer.complete(result)));
         answer
     }
 
     /// Has a command carried out that can be ended before it ends by itself.
     pub fn start_command(&self, command: Command) -> CommandHandle {
-        let (teller, answer) = response_channel();
-        let ticket = CommandId(self.seat.shared.tickets.fetch_add(1, Ordering::Relaxed));
-        let done = Box::new(move |result| teller.complete(result));
-        self.seat.shared.order(Request::Submit(self.seat.id, Some(ticket), command, done));
-        CommandHandle::new(self.clone(), ticket, answer)
+        let (completer, answer) = response_channel();
+        let command_id = CommandId(self.handle.shared.tickets.fetch_add(1, Ordering::Relaxed));
+        let done = Box::new(move |result| completer.complete(result));
+        self.handle.shared.order(Request::Submit(self.handle.id, Some(command_id), command, done));
+        CommandHandle::new(self.clone(), command_id, answer)
     }
 
     /// Ends a command.
-    pub(crate) fn abort(&self, ticket: CommandId) -> ResponseFuture<Option<TmfResult>, CommandError> {
-        let (teller, answer) = response_channel();
-        self.seat.shared.order(Request::Abort(self.seat.id, ticket, teller));
+    pub(crate) fn abort(&self, command_id: CommandId) -> ResponseFuture<Option<TmfResult>, CommandError> {
+        let (completer, answer) = response_channel();
+        self.handle.shared.order(Request::Abort(self.handle.id, command_id, completer));
         answer
     }
 
@@ -193,8 +193,8 @@ impl Session {
         function: TmfFunction,
         lun: Lun,
     ) -> ResponseFuture<Option<TmfResult>, CommandError> {
-        let (teller, answer) = response_channel();
-        self.seat.shared.order(Request::Manage(self.seat.id, function, lun, teller));
+        let (completer, answer) = response_channel();
+        self.handle.shared.order(Request::Manage(self.handle.id, function, lun, completer));
         answer
     }
 
@@ -204,8 +204,8 @@ impl Session {
         &self,
         only: Option<IscsiName>,
     ) -> ResponseFuture<(Vec<Discovered>, usize), CommandError> {
-        let (teller, answer) = response_channel();
-        self.seat.shared.order(Request::SendTargets(self.seat.id, only, teller));
+        let (completer, answer) = response_channel();
+        self.handle.shared.order(Request::SendTargets(self.handle.id, only, completer));
         answer
     }
 
@@ -214,9 +214,9 @@ impl Session {
     /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard
     /// knows. Commands go on meanwhile.
     pub fn negotiate(&self, on: Option<Slot>, keys: &[(&str, &str)]) -> ResponseFuture<Keys, CommandError> {
-        let (teller, answer) = response_channel();
+        let (completer, answer) = response_channel();
         let keys = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        self.seat.shared.order(Request::Negotiate(self.seat.id, on, keys, teller));
+        self.handle.shared.order(Request::Negotiate(self.handle.id, on, keys, completer));
         answer
     }
 
@@ -234,17 +234,17 @@ impl Session {
 
     /// Has `watcher` hear what happens to the session from now on.
     pub fn watch(&self, watcher: Watcher) {
-        self.seat.shared.order(Request::Watch(self.seat.id, watcher));
+        self.handle.shared.order(Request::Watch(self.handle.id, watcher));
     }
 
     /// Returns what was agreed on when the session came up.
     pub fn up(&self) -> &ProtocolUp {
-        &self.seat.up
+        &self.handle.up
     }
 
     /// Returns the connections that there are; none for a session of HyperSCSI.
     pub fn connections(&self) -> ResponseFuture<Vec<ConnectionView>, CommandError> {
-        self.ask(move |driver, id| driver.connections(id).ok_or(Refusal::Down))
+        self.ask(move |driver, id| driver.connections(id).ok_or(SubmitError::Down))
     }
 
     /// Changes how many connections the session is to have, at most as many as its URL asked for and the target allowed. The
@@ -254,24 +254,24 @@ impl Session {
     }
 
     /// Returns what the session did so far; once it has ended, all that it did.
-    pub fn stats(&self) -> ResponseFuture<Stats, CommandError> {
-        let (teller, answer) = response_channel();
-        self.seat.shared.order(Request::Stats(self.seat.id, teller));
+    pub fn stats(&self) -> ResponseFuture<SessionStats, CommandError> {
+        let (completer, answer) = response_channel();
+        self.handle.shared.order(Request::Stats(self.handle.id, completer));
         answer
     }
 
     /// Returns why the session was last lost, for a time or for good: what [`CommandError::Lost`] and commands that failed with
     /// it ended of. `None` if that never happened, or if it was logged out.
     pub fn loss(&self) -> ResponseFuture<Option<SessionLoss>, CommandError> {
-        let (teller, answer) = response_channel();
-        self.seat.shared.order(Request::Loss(self.seat.id, teller));
+        let (completer, answer) = response_channel();
+        self.handle.shared.order(Request::Loss(self.handle.id, completer));
         answer
     }
 
     /// Logs out. Commands that are under way may end without an answer; wait for them first.
     pub fn log_out(&self) -> ResponseFuture<(), CommandError> {
-        let (teller, answer) = response_channel();
-        self.seat.shared.order(Request::LogOut(self.seat.id, Some(teller)));
+        let (completer, answer) = response_channel();
+        self.handle.shared.order(Request::LogOut(self.handle.id, Some(completer)));
         answer
     }
 
@@ -352,7 +352,7 @@ struct Worker {
 
 /// A session that has ended.
 struct Ended {
-    stats: Stats,
+    stats: SessionStats,
     loss: Option<SessionLoss>,
     down: SessionError,
 }
@@ -366,8 +366,8 @@ enum Talk {
 impl Talk {
     fn fail(self, why: CommandError) {
         match self {
-            Self::Targets(teller) => teller.complete(Err(why)),
-            Self::Keys(teller) => teller.complete(Err(why)),
+            Self::Targets(completer) => completer.complete(Err(why)),
+            Self::Keys(completer) => completer.complete(Err(why)),
         }
     }
 }
@@ -431,12 +431,12 @@ impl Worker {
 
     fn handle_request(&mut self, order: Request) {
         match order {
-            Request::Open(plan, watchers, teller) => {
+            Request::Open(plan, watchers, completer) => {
                 let id = self.driver.open(plan);
-                self.opening.insert(id, teller);
+                self.opening.insert(id, completer);
                 self.watchers.insert(id, watchers);
             }
-            Request::Submit(id, ticket, command, done) => {
+            Request::Submit(id, command_id, command, done) => {
                 if let Some(Some(ended)) = self.held.get(&id) {
                     return done(Err(CommandError::Down(ended.down.clone())));
                 }
@@ -445,53 +445,53 @@ impl Worker {
                     self.done.push(None);
                 }
                 if let Some(place) = self.done.get_mut(at) {
-                    *place = Some((ticket, done));
+                    *place = Some((command_id, done));
                 }
-                self.tickets.extend(ticket.map(|ticket| (ticket, at)));
+                self.tickets.extend(command_id.map(|command_id| (command_id, at)));
                 self.driver.submit(id, u64::try_from(at).unwrap_or(u64::MAX), command);
             }
-            Request::Abort(id, ticket, teller) => match self.tickets.get(&ticket) {
+            Request::Abort(id, command_id, completer) => match self.tickets.get(&command_id) {
                 Some(at) => {
                     let command = u64::try_from(*at).unwrap_or(u64::MAX);
-                    let token = self.manages(teller);
+                    let token = self.manages(completer);
                     self.driver.abort(id, token, command);
                 }
-                None => teller.complete(Ok(Some(TmfResult::NO_TASK))),
+                None => completer.complete(Ok(Some(TmfResult::NO_TASK))),
             },
-            Request::Manage(id, function, lun, teller) => {
-                let token = self.manages(teller);
+            Request::Manage(id, function, lun, completer) => {
+                let token = self.manages(completer);
                 self.driver.submit_tmf(id, token, function, lun, None);
             }
-            Request::SendTargets(id, only, teller) => match self.driver.send_targets(id, only.as_ref()) {
+            Request::SendTargets(id, only, completer) => match self.driver.send_targets(id, only.as_ref()) {
                 Ok(()) => {
-                    self.talks.insert(id, Talk::Targets(teller));
+                    self.talks.insert(id, Talk::Targets(completer));
                 }
-                Err(why) => teller.complete(Err(why.into())),
+                Err(why) => completer.complete(Err(why.into())),
             },
-            Request::Negotiate(id, on, keys, teller) => {
+            Request::Negotiate(id, on, keys, completer) => {
                 let keys: Vec<_> = keys.iter().map(|(name, value)| (&**name, &**value)).collect();
                 match self.driver.negotiate(id, on, &keys) {
                     Ok(()) => {
-                        self.talks.insert(id, Talk::Keys(teller));
+                        self.talks.insert(id, Talk::Keys(completer));
                     }
-                    Err(why) => teller.complete(Err(why.into())),
+                    Err(why) => completer.complete(Err(why.into())),
                 }
             }
             Request::With(id, does) => does(&mut self.driver, id),
             Request::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
-            Request::Stats(id, teller) => {
+            Request::Stats(id, completer) => {
                 let ended = || self.held.get(&id)?.as_ref().map(|ended| ended.stats);
-                teller.complete(
-                    self.driver.stats(id).or_else(ended).ok_or(CommandError::Refused(Refusal::Down)),
+                completer.complete(
+                    self.driver.stats(id).or_else(ended).ok_or(CommandError::Refused(SubmitError::Down)),
                 );
             }
-            Request::Loss(id, teller) => {
+            Request::Loss(id, completer) => {
                 let ended = || self.held.get(&id)?.as_ref()?.loss.clone();
-                teller.complete(Ok(self.driver.loss(id).or_else(ended)));
+                completer.complete(Ok(self.driver.loss(id).or_else(ended)));
             }
-            Request::LogOut(id, teller) => {
-                match teller {
-                    Some(teller) => self.logging_out.entry(id).or_default().push(teller),
+            Request::LogOut(id, completer) => {
+                match completer {
+                    Some(completer) => self.logging_out.entry(id).or_default().push(completer),
                     None => drop(self.held.remove(&id)),
                 }
                 self.driver.log_out(id);
@@ -507,10 +507,10 @@ impl Worker {
     }
 
     /// Keeps who waits for the answer to a task management request, and returns its token.
-    fn manages(&mut self, teller: Completer<Option<TmfResult>, CommandError>) -> u64 {
+    fn manages(&mut self, completer: Completer<Option<TmfResult>, CommandError>) -> u64 {
         let token = self.next_managed;
         self.next_managed += 1;
-        self.managed.insert(token, teller);
+        self.managed.insert(token, completer);
         token
     }
 
@@ -518,17 +518,17 @@ impl Worker {
         match event {
             DriverEvent::Finished { token, result, .. } => {
                 let Ok(at) = usize::try_from(token) else { return };
-                if let Some((ticket, done)) = self.done.get_mut(at).and_then(Option::take) {
+                if let Some((command_id, done)) = self.done.get_mut(at).and_then(Option::take) {
                     self.done_free.push(at);
-                    if let Some(ticket) = ticket {
-                        self.tickets.remove(&ticket);
+                    if let Some(command_id) = command_id {
+                        self.tickets.remove(&command_id);
                     }
                     done(result);
                 }
             }
             DriverEvent::TmfDone { token, result, .. } => {
-                if let Some(teller) = self.managed.remove(&token) {
-                    teller.complete(Ok(result));
+                if let Some(completer) = self.managed.remove(&token) {
+                    completer.complete(Ok(result));
                 }
             }
             DriverEvent::Session { session, event: news } => self.handle_session_event(session, news),
@@ -541,25 +541,26 @@ impl Worker {
         }
         match news {
             SessionEvent::Up(up) => {
-                if let (Some(teller), Some(shared)) = (self.opening.remove(&id), self.shared.upgrade()) {
+                if let (Some(completer), Some(shared)) = (self.opening.remove(&id), self.shared.upgrade()) {
                     self.held.insert(id, None);
-                    teller.complete(Ok(Session { seat: Arc::new(SessionHandle { shared, id, up: *up }) }));
+                    completer
+                        .complete(Ok(Session { handle: Arc::new(SessionHandle { shared, id, up: *up }) }));
                 }
             }
             SessionEvent::Down(why) => {
-                if let Some(teller) = self.opening.remove(&id) {
-                    teller.complete(Err(why));
+                if let Some(completer) = self.opening.remove(&id) {
+                    completer.complete(Err(why));
                 }
                 self.conclude_down(id);
             }
             SessionEvent::Targets(found, ignored) => {
-                if let Some(Talk::Targets(teller)) = self.talks.remove(&id) {
-                    teller.complete(Ok((found, ignored)));
+                if let Some(Talk::Targets(completer)) = self.talks.remove(&id) {
+                    completer.complete(Ok((found, ignored)));
                 }
             }
             SessionEvent::TextNegotiated(keys) => {
-                if let Some(Talk::Keys(teller)) = self.talks.remove(&id) {
-                    teller.complete(Ok(keys));
+                if let Some(Talk::Keys(completer)) = self.talks.remove(&id) {
+                    completer.complete(Ok(keys));
                 }
             }
             SessionEvent::TextFailed => {
@@ -579,11 +580,11 @@ impl Worker {
     }
 
     fn conclude_down(&mut self, id: SessionId) {
-        for teller in self.logging_out.remove(&id).unwrap_or_default() {
-            teller.complete(Ok(()));
+        for completer in self.logging_out.remove(&id).unwrap_or_default() {
+            completer.complete(Ok(()));
         }
         if let Some(talk) = self.talks.remove(&id) {
-            talk.fail(CommandError::Refused(Refusal::Down));
+            talk.fail(CommandError::Refused(SubmitError::Down));
         }
         self.watchers.remove(&id);
         if let Some(held) = self.held.get_mut(&id) {

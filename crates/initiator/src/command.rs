@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::buffer::{Bytes, DataList};
-use iscsi::initiator::contract::{Ending, Refusal, Request};
+use iscsi::initiator::contract::{CommandResponse, Request, SubmitError};
 use iscsi::pdu::Residual;
 use iscsi::pdu::reject::RejectReason;
 use iscsi::pdu::scsi_command::TaskAttribute;
@@ -223,7 +223,7 @@ pub enum CommandError {
     OtherDevice(Box<OtherDevice>),
     /// The session does not take it.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] SubmitError),
     /// The session has ended. The command was not carried out.
     #[error("{}", ended(.0))]
     Down(SessionError),
@@ -242,7 +242,7 @@ impl CommandError {
     }
 
     /// Makes an error of what the target said at the end of a task.
-    pub(crate) fn of_ending(ending: &Ending) -> Self {
+    pub(crate) fn of_ending(ending: &CommandResponse) -> Self {
         use scsi::status::Status;
         match Status(ending.status) {
             Status::CHECK_CONDITION => ending

@@ -41,7 +41,7 @@ pub(crate) struct CommandId(pub(crate) u64);
 #[derive(Debug)]
 #[must_use = "an answer that nobody looks at hides what went wrong"]
 pub struct CommandHandle {
-    aborter: AbortHandle,
+    abort_handle: AbortHandle,
     answer: ResponseFuture<Reply, CommandError>,
 }
 
@@ -49,26 +49,26 @@ pub struct CommandHandle {
 #[derive(Clone, Debug)]
 pub struct AbortHandle {
     session: Session,
-    ticket: CommandId,
+    command_id: CommandId,
 }
 
 impl CommandHandle {
     pub(crate) const fn new(
         session: Session,
-        ticket: CommandId,
+        command_id: CommandId,
         answer: ResponseFuture<Reply, CommandError>,
     ) -> Self {
-        Self { aborter: AbortHandle { session, ticket }, answer }
+        Self { abort_handle: AbortHandle { session, command_id }, answer }
     }
 
     /// Ends the command, as [`AbortHandle::abort`] does.
     pub fn abort(&self) -> ResponseFuture<Option<TmfResult>, CommandError> {
-        self.aborter.abort()
+        self.abort_handle.abort()
     }
 
     /// Returns what can end the command from elsewhere.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.aborter.clone()
+        self.abort_handle.clone()
     }
 
     /// Blocks until the command has ended. Not from a callback of the client: its thread would wait for itself.
@@ -94,6 +94,6 @@ impl AbortHandle {
     /// and `None` if no connection is up, or the session was lost before the target answered. From now on the command is
     /// not tried again, whatever becomes of it, and the command's own answer comes in any case: it says what did.
     pub fn abort(&self) -> ResponseFuture<Option<TmfResult>, CommandError> {
-        self.session.abort(self.ticket)
+        self.session.abort(self.command_id)
     }
 }

@@ -100,8 +100,8 @@ impl RemoteDisk {
 
     /// Starts an operation. Dropping the answer does not end it.
     pub fn perform(&self, action: OpAction) -> ResponseFuture<OpOutput, DiskError> {
-        let (teller, answer) = response_channel();
-        self.start(action, move |result| teller.complete(result));
+        let (completer, answer) = response_channel();
+        self.start(action, move |result| completer.complete(result));
         answer
     }
 

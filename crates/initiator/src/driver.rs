@@ -14,10 +14,10 @@ use drivers::message_queue::Handle;
 use drivers::reactor::{Reactor, ReactorError};
 use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
-use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
+use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot, SubmitError};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::text::TextOut;
+use iscsi::text::TextBuilder;
 use scsi::lun::Lun;
 
 use crate::command::Command;
@@ -142,16 +142,16 @@ impl Driver {
     /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard knows.
     ///
     /// # Errors
-    /// [`Refusal`]: a conversation is under way, the session is down or not up, a key has no place there, or it is no
+    /// [`SubmitError`]: a conversation is under way, the session is down or not up, a key has no place there, or it is no
     /// session of iSCSI.
     pub fn negotiate(
         &mut self,
         session: SessionId,
         on: Option<Slot>,
         keys: &[(&str, &str)],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SubmitError> {
         let now = self.reactor.now();
-        let mut text = TextOut::new();
+        let mut text = TextBuilder::new();
         for (name, value) in keys {
             text.put(name, value);
         }
@@ -161,8 +161,8 @@ impl Driver {
     /// Asks for all targets (in a discovery session), or for what the target says of this one.
     ///
     /// # Errors
-    /// [`Refusal`], as [`Self::negotiate`].
-    pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), Refusal> {
+    /// [`SubmitError`], as [`Self::negotiate`].
+    pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), SubmitError> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.send_targets(now, only)
     }
@@ -172,8 +172,8 @@ impl Driver {
     /// [`SessionEvent::PathLost`] tell of both.
     ///
     /// # Errors
-    /// [`Refusal::Down`] if there is no such session, [`Refusal::NotPossible`] if it is not one of iSCSI.
-    pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), Refusal> {
+    /// [`SubmitError::Down`] if there is no such session, [`SubmitError::NotPossible`] if it is not one of iSCSI.
+    pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), SubmitError> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.set_connections(now, count);
         Ok(())
@@ -216,7 +216,7 @@ impl Driver {
     }
 
     /// Returns what a session did so far; `None` if it was forgotten.
-    pub fn stats(&self, session: SessionId) -> Option<Stats> {
+    pub fn stats(&self, session: SessionId) -> Option<SessionStats> {
         self.sessions.stats(session)
     }
 

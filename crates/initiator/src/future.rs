@@ -141,21 +141,21 @@ mod tests {
 
     #[test]
     fn wakes_whoever_polled_and_gives_the_answer_once() {
-        let (teller, answer) = response_channel::<u8, Stopped>();
+        let (completer, answer) = response_channel::<u8, Stopped>();
         let mut answer = Box::pin(answer);
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut context = Context::from_waker(&waker);
         assert!(answer.as_mut().poll(&mut context).is_pending());
-        std::thread::spawn(move || teller.complete(Ok(7))).join().unwrap();
+        std::thread::spawn(move || completer.complete(Ok(7))).join().unwrap();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(answer.as_mut().poll(&mut context), Poll::Ready(Ok(7)));
     }
 
     #[test]
     fn a_teller_that_goes_without_a_word_is_an_error() {
-        let (teller, answer) = response_channel::<u8, Stopped>();
-        std::thread::spawn(move || drop(teller));
+        let (completer, answer) = response_channel::<u8, Stopped>();
+        std::thread::spawn(move || drop(completer));
         assert_eq!(answer.wait(), Err(Stopped));
     }
 

@@ -160,7 +160,7 @@ pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Re
     plan.keys = options.keys.clone();
     plan.connections = options.connections;
     if let Some(patience) = options.patience {
-        plan.retry = if patience.is_zero() { Retry::NONE } else { Retry { patience, ..plan.retry } };
+        plan.retry = if patience.is_zero() { Retry::NONE } else { Retry { timeout: patience, ..plan.retry } };
     }
     if let Some(within) = options.connect_timeout {
         plan.limits.login_within = within;

@@ -6,7 +6,9 @@ use hyperscsi::initiator::contract as ether;
 use hyperscsi::initiator::session::Session as EtherSession;
 use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{End, Ending, Event, ManageId, Management, Outcome, Refusal, Stats, TaskId};
+use iscsi::initiator::contract::{
+    CommandResponse, Event, Outcome, SessionStats, SubmitError, TaskId, TaskResult, TmfId, TmfParameters,
+};
 use iscsi::pdu::Residual;
 use iscsi::pdu::scsi_response::ServiceResponse;
 use iscsi::pdu::tmf_request::TmfFunction;
@@ -45,7 +47,7 @@ impl Task {
 /// Names a task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TmfHandle {
-    Iscsi(ManageId),
+    Iscsi(TmfId),
     HyperScsi(ether::ManageId),
 }
 
@@ -82,17 +84,17 @@ impl ProtocolSession {
         }
     }
 
-    pub(crate) fn submit(&mut self, now: Instant, pending: &PendingCommand) -> Result<Task, Refusal> {
+    pub(crate) fn submit(&mut self, now: Instant, pending: &PendingCommand) -> Result<Task, SubmitError> {
         match self {
             Self::Iscsi(session) => {
                 let mut request = pending.command.request();
-                request.probe = !pending.is_callers();
+                request.is_identity_check = !pending.is_callers();
                 // The commands that got no answer may have used up the window.
                 request.immediate = pending.is_attention_check;
                 session.submit(now, request).map(Task::Iscsi)
             }
             Self::HyperScsi(ether) => {
-                let request = request(pending).ok_or(Refusal::TooLong)?;
+                let request = request(pending).ok_or(SubmitError::TooLong)?;
                 ether.session.submit(now, request).map(Task::HyperScsi).map_err(refusal)
             }
         }
@@ -104,14 +106,14 @@ impl ProtocolSession {
         function: TmfFunction,
         lun: u64,
         task: Option<Task>,
-    ) -> Result<TmfHandle, Refusal> {
+    ) -> Result<TmfHandle, SubmitError> {
         match (self, task) {
             (Self::Iscsi(session), None) => {
-                session.manage(now, Management { function, lun, task: None }).map(TmfHandle::Iscsi)
+                session.submit_tmf(now, TmfParameters { function, lun, task: None }).map(TmfHandle::Iscsi)
             }
-            (Self::Iscsi(session), Some(Task::Iscsi(task))) => {
-                session.manage(now, Management { function, lun, task: Some(task) }).map(TmfHandle::Iscsi)
-            }
+            (Self::Iscsi(session), Some(Task::Iscsi(task))) => session
+                .submit_tmf(now, TmfParameters { function, lun, task: Some(task) })
+                .map(TmfHandle::Iscsi),
             (Self::HyperScsi(ether), Some(Task::HyperScsi(task))) if function == TmfFunction::ABORT_TASK => {
                 ether.session.abort(now, task).map(TmfHandle::HyperScsi).map_err(refusal)
             }
@@ -119,34 +121,34 @@ impl ProtocolSession {
                 let task = match task {
                     None => None,
                     Some(Task::HyperScsi(task)) => Some(task),
-                    Some(Task::Iscsi(_)) => return Err(Refusal::NoTask),
+                    Some(Task::Iscsi(_)) => return Err(SubmitError::NoTask),
                 };
                 // The functions have one number in both, but for one that HyperSCSI does not have.
                 let function = ManageFunction(function.0);
                 let wanted = ether::Management { function, lun, task };
                 ether.session.manage(now, wanted).map(TmfHandle::HyperScsi).map_err(refusal)
             }
-            (Self::Iscsi(_), Some(Task::HyperScsi(_))) => Err(Refusal::NoTask),
+            (Self::Iscsi(_), Some(Task::HyperScsi(_))) => Err(SubmitError::NoTask),
         }
     }
 
     pub(crate) fn require_identity_check(&mut self, lun: u64) {
         match self {
-            Self::Iscsi(session) => session.guard(lun),
+            Self::Iscsi(session) => session.require_identity_check(lun),
             Self::HyperScsi(ether) => ether.session.guard(lun),
         }
     }
 
     pub(crate) fn confirm_identity(&mut self, now: Instant, lun: u64) {
         match self {
-            Self::Iscsi(session) => session.vouch(now, lun),
+            Self::Iscsi(session) => session.confirm_identity(now, lun),
             Self::HyperScsi(ether) => ether.session.vouch(now, lun),
         }
     }
 
     pub(crate) fn fail_identity(&mut self, lun: u64) {
         match self {
-            Self::Iscsi(session) => session.forsake(lun),
+            Self::Iscsi(session) => session.fail_identity(lun),
             Self::HyperScsi(ether) => ether.session.forsake(lun),
         }
     }
@@ -178,7 +180,7 @@ impl ProtocolSession {
     /// Gives up the session that the target knows, and logs in anew.
     pub(crate) fn rebuild_session(&mut self, now: Instant) {
         match self {
-            Self::Iscsi(session) => session.log_in_anew(now),
+            Self::Iscsi(session) => session.rebuild_session(now),
             Self::HyperScsi(ether) => ether.session.log_in_anew(now),
         }
     }
@@ -231,12 +233,12 @@ impl ProtocolSession {
         }
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> SessionStats {
         match self {
             Self::Iscsi(session) => session.stats(),
             Self::HyperScsi(ether) => {
                 let stats = ether.session.stats();
-                Stats {
+                SessionStats {
                     tasks: stats.tasks,
                     done: stats.done,
                     data_in_bytes: stats.data_in_bytes,
@@ -245,7 +247,7 @@ impl ProtocolSession {
                     logins: stats.logins,
                     logins_failed: stats.logins_failed,
                     sessions_rebuilt: stats.logins.saturating_sub(1),
-                    ..Stats::default()
+                    ..SessionStats::default()
                 }
             }
         }
@@ -265,13 +267,13 @@ fn request(pending: &PendingCommand) -> Option<ether::Request> {
     Some(request)
 }
 
-const fn refusal(why: ether::Refusal) -> Refusal {
+const fn refusal(why: ether::Refusal) -> SubmitError {
     match why {
-        ether::Refusal::Full => Refusal::Full,
-        ether::Refusal::Down => Refusal::Down,
-        ether::Refusal::NotUp => Refusal::NotUp,
-        ether::Refusal::NoTask => Refusal::NoTask,
-        ether::Refusal::TooLong => Refusal::TooLong,
+        ether::Refusal::Full => SubmitError::Full,
+        ether::Refusal::Down => SubmitError::Down,
+        ether::Refusal::NotUp => SubmitError::NotUp,
+        ether::Refusal::NoTask => SubmitError::NoTask,
+        ether::Refusal::TooLong => SubmitError::TooLong,
     }
 }
 
@@ -280,12 +282,12 @@ pub(crate) fn outcome(outcome: ether::Outcome, expected: u32) -> Outcome {
     let end = match outcome.end {
         ether::End::Status(ether::Ending { status, transferable, sense }) => {
             let residual = Residual::of(transferable, expected);
-            End::Status(Ending { status, residual, sense, ..Ending::default() })
+            TaskResult::Status(CommandResponse { status, residual, sense, ..CommandResponse::default() })
         }
-        ether::End::Failed => End::Failed(ServiceResponse::TARGET_FAILURE),
-        ether::End::Aborted => End::Aborted,
-        ether::End::NotSent => End::NotSent,
-        ether::End::Lost => End::Lost,
+        ether::End::Failed => TaskResult::Failed(ServiceResponse::TARGET_FAILURE),
+        ether::End::Aborted => TaskResult::Aborted,
+        ether::End::NotSent => TaskResult::NotSent,
+        ether::End::Lost => TaskResult::Lost,
     };
     Outcome { end, data_in: outcome.data_in }
 }

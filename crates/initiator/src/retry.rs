@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{End, Outcome};
+use iscsi::initiator::contract::{Outcome, TaskResult};
 use iscsi::pdu::scsi_response::ServiceResponse;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
@@ -139,21 +139,23 @@ impl PendingCommand {
         #[cfg(test)]
         fault_injection::spoil(&mut data_in, end.is_good());
         let ended_for = core::mem::take(&mut self.attempt).abort_reason.filter(|_| !self.abort_requested);
-        if let (Some(why), End::Aborted | End::NotSent | End::Lost) = (ended_for, &end) {
-            return (self.judge_ended(why, end == End::NotSent), None);
+        if let (Some(why), TaskResult::Aborted | TaskResult::NotSent | TaskResult::Lost) = (ended_for, &end) {
+            return (self.judge_ended(why, end == TaskResult::NotSent), None);
         }
         let error = match end {
-            End::Status(ending) if matches!(Status(ending.status), Status::GOOD | Status::CONDITION_MET) => {
+            TaskResult::Status(ending)
+                if matches!(Status(ending.status), Status::GOOD | Status::CONDITION_MET) =>
+            {
                 return (RetryDecision::Finish(Ok(Reply { data: data_in, residual: ending.residual })), None);
             }
-            End::Status(ending) => CommandError::of_ending(&ending),
-            End::Failed(ServiceResponse(_)) => CommandError::TargetFailure,
-            End::Aborted => return (RetryDecision::Finish(Err(CommandError::Aborted)), None),
-            End::NotSent if self.abort_requested => {
+            TaskResult::Status(ending) => CommandError::of_ending(&ending),
+            TaskResult::Failed(ServiceResponse(_)) => CommandError::TargetFailure,
+            TaskResult::Aborted => return (RetryDecision::Finish(Err(CommandError::Aborted)), None),
+            TaskResult::NotSent if self.abort_requested => {
                 return (RetryDecision::Finish(Err(CommandError::Aborted)), None);
             }
-            End::Rejected(reason) => CommandError::Rejected(reason),
-            End::NotSent | End::Lost => CommandError::Lost(None),
+            TaskResult::Rejected(reason) => CommandError::Rejected(reason),
+            TaskResult::NotSent | TaskResult::Lost => CommandError::Lost(None),
         };
         let attention = match &error {
             CommandError::Sense(sense) if sense.key == SenseKey::UNIT_ATTENTION => Some(sense.asc),
@@ -223,7 +225,7 @@ const BECOMES_READY: [Asc; 3] = [Asc(0x0401), Asc(0x040a), Asc::NOT_READY_SPACE_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iscsi::initiator::contract::Ending;
+    use iscsi::initiator::contract::CommandResponse;
     use scsi::cdb::Cdb;
     use scsi::lun::Lun;
     use scsi::sense::Sense;
@@ -234,19 +236,20 @@ mod tests {
         command
     }
 
-    fn ended(end: End) -> Outcome {
+    fn ended(end: TaskResult) -> Outcome {
         Outcome { end, data_in: None }
     }
 
     fn sense(key: SenseKey, asc: Asc) -> Outcome {
         let mut out = [0; Sense::MAX_LEN];
         let len = Sense::new(key, asc).encode(false, &mut out);
-        let ending = Ending { status: 2, sense: Some(out[..len].into()), ..Ending::default() };
-        ended(End::Status(ending))
+        let ending =
+            CommandResponse { status: 2, sense: Some(out[..len].into()), ..CommandResponse::default() };
+        ended(TaskResult::Status(ending))
     }
 
     fn status(status: u8) -> Outcome {
-        ended(End::Status(Ending { status, ..Ending::default() }))
+        ended(TaskResult::Status(CommandResponse { status, ..CommandResponse::default() }))
     }
 
     fn judged(repeatable: bool, outcome: Outcome) -> &'static str {
@@ -275,9 +278,9 @@ mod tests {
             (|_| sense(SenseKey::NOT_READY, Asc(0x0401)), "later", "later"),
             (|_| sense(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT), "error", "error"),
             (|_| sense(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR), "error", "error"),
-            (|_| ended(End::Failed(ServiceResponse::TARGET_FAILURE)), "again", "error"),
-            (|_| ended(End::Aborted), "error", "error"),
-            (|_| ended(End::Lost), "error", "error"),
+            (|_| ended(TaskResult::Failed(ServiceResponse::TARGET_FAILURE)), "again", "error"),
+            (|_| ended(TaskResult::Aborted), "error", "error"),
+            (|_| ended(TaskResult::Lost), "error", "error"),
         ] {
             assert_eq!((judged(true, outcome(0)), judged(false, outcome(0))), (repeatable, else_));
         }
@@ -308,8 +311,8 @@ mod tests {
             (status(0x08), false),
             (status(0x40), true),
             (sense(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED), false),
-            (ended(End::NotSent), true),
-            (ended(End::Aborted), true),
+            (ended(TaskResult::NotSent), true),
+            (ended(TaskResult::Aborted), true),
         ] {
             let mut pending = PendingCommand::new(0, command(true));
             pending.abort_requested = true;

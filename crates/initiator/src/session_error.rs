@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use hyperscsi::initiator::contract as ether;
-use iscsi::initiator::contract::{ConnectionDown, Down};
+use iscsi::initiator::contract::{ConnectionDown, SessionEnd};
 
 use crate::future::Stopped;
 
@@ -22,7 +22,7 @@ pub struct SessionError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProtocolEndReason {
     /// One of iSCSI.
-    Iscsi(Down),
+    Iscsi(SessionEnd),
     /// One of HyperSCSI.
     HyperScsi(ether::Down),
 }
@@ -59,10 +59,11 @@ impl SessionError {
     /// Returns why the last connection could not be had, if that is the reason.
     pub const fn connection(&self) -> Option<ConnectionDown> {
         match self.why {
-            ProtocolEndReason::Iscsi(Down::NoPath(why) | Down::Hopeless(why)) => Some(why),
-            ProtocolEndReason::Iscsi(Down::LoggedOut | Down::Closed) | ProtocolEndReason::HyperScsi(_) => {
-                None
+            ProtocolEndReason::Iscsi(SessionEnd::RetriesExhausted(why) | SessionEnd::Permanent(why)) => {
+                Some(why)
             }
+            ProtocolEndReason::Iscsi(SessionEnd::LoggedOut | SessionEnd::Closed)
+            | ProtocolEndReason::HyperScsi(_) => None,
         }
     }
 
@@ -100,7 +101,7 @@ impl std::error::Error for SessionError {}
 /// Says on which client nothing can be done any more.
 impl From<Stopped> for SessionError {
     fn from(stopped: Stopped) -> Self {
-        Self { why: ProtocolEndReason::Iscsi(Down::Closed), system: Some(stopped.to_string()) }
+        Self { why: ProtocolEndReason::Iscsi(SessionEnd::Closed), system: Some(stopped.to_string()) }
     }
 }
 
@@ -144,9 +145,9 @@ mod tests {
             CommandError::Down(SessionError { why: ProtocolEndReason::Iscsi(why), system: None }).to_string()
         };
         assert_eq!(
-            down(Down::NoPath(ConnectionDown::Lost)),
+            down(SessionEnd::RetriesExhausted(ConnectionDown::Lost)),
             "the session was lost (the connection was lost); the command was not carried out"
         );
-        assert!(down(Down::LoggedOut).starts_with("the session is over: "));
+        assert!(down(SessionEnd::LoggedOut).starts_with("the session is over: "));
     }
 }

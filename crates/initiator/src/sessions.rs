@@ -32,7 +32,7 @@ use base::time::Instant;
 use hyperscsi::login::{Done, Job};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    ConnectionView, Event as Asked, Notice, Outcome, Refusal, Since, Slot, Stats,
+    AsyncNotice, ConnectionView, Event as Asked, Outcome, SessionOrigin, SessionStats, Slot, SubmitError,
 };
 use iscsi::login::directory::TargetAddress;
 use iscsi::pdu::tmf_request::TmfFunction;
@@ -64,7 +64,7 @@ pub(crate) struct Sessions {
     next_id: u32,
     /// Which session a connection belongs to.
     routes: Vec<Option<SessionId>>,
-    dials: BTreeMap<u32, ConnectAttempt>,
+    attempts: BTreeMap<u32, ConnectAttempt>,
     next_dial: u32,
     /// Connections that nobody wants any more.
     orphans: VecDeque<ConnId>,
@@ -133,7 +133,7 @@ impl Sessions {
             entries: BTreeMap::new(),
             next_id: 0,
             routes: Vec::new(),
-            dials: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             next_dial: 0,
             orphans: VecDeque::new(),
             resolved: VecDeque::new(),
@@ -159,7 +159,7 @@ impl Sessions {
                 }))
             }
         };
-        let seat = SessionEntry {
+        let entry = SessionEntry {
             session,
             tasks: Vec::new(),
             ended: Vec::new(),
@@ -174,41 +174,41 @@ impl Sessions {
             down: None,
             forgotten: false,
         };
-        self.entries.insert(id, seat);
+        self.entries.insert(id, entry);
         self.plug_in(now, id);
         id
     }
 
     /// Returns whether a session that ended has still something to say.
     pub(crate) fn has_unacked_closings(&self) -> bool {
-        self.entries.values().any(|seat| seat.session.has_unacked_closing())
+        self.entries.values().any(|entry| entry.session.has_unacked_closing())
     }
 
     /// Forgets a session that is down, once its last words are said.
     pub(crate) fn forget(&mut self, id: SessionId) {
-        if let Some(seat) = self.entries.get_mut(&id).filter(|seat| seat.down.is_some()) {
-            seat.forgotten = true;
+        if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.down.is_some()) {
+            entry.forgotten = true;
         }
-        self.entries.retain(|_, seat| !seat.forgotten || seat.session.is_closing());
+        self.entries.retain(|_, entry| !entry.forgotten || entry.session.is_closing());
     }
 
     pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut ProtocolSession> {
-        self.entry(id).map(|seat| &mut seat.session)
+        self.entry(id).map(|entry| &mut entry.session)
     }
 
     /// Returns a session that is one of iSCSI.
-    pub(crate) fn iscsi(&mut self, id: SessionId) -> Result<&mut Session, Refusal> {
-        self.session(id).ok_or(Refusal::Down)?.iscsi().ok_or(Refusal::NotPossible)
+    pub(crate) fn iscsi(&mut self, id: SessionId) -> Result<&mut Session, SubmitError> {
+        self.session(id).ok_or(SubmitError::Down)?.iscsi().ok_or(SubmitError::NotPossible)
     }
 
-    pub(crate) fn stats(&self, id: SessionId) -> Option<Stats> {
-        let seat = self.entries.get(&id)?;
-        Some(seat.session.stats())
+    pub(crate) fn stats(&self, id: SessionId) -> Option<SessionStats> {
+        let entry = self.entries.get(&id)?;
+        Some(entry.session.stats())
     }
 
     pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
-        let seat = self.entries.get(&id)?;
-        match &seat.session {
+        let entry = self.entries.get(&id)?;
+        match &entry.session {
             ProtocolSession::Iscsi(session) => Some(session.connections().collect()),
             ProtocolSession::HyperScsi(_) => Some(Vec::new()),
         }
@@ -216,21 +216,21 @@ impl Sessions {
 
     /// Returns whether every session has ended.
     pub(crate) fn all_down(&self) -> bool {
-        self.entries.values().all(|seat| seat.down.is_some())
+        self.entries.values().all(|entry| entry.down.is_some())
     }
 
     pub(crate) fn ids(&self) -> Vec<SessionId> {
-        self.entries.iter().filter(|(_, seat)| !seat.forgotten).map(|(id, _)| *id).collect()
+        self.entries.iter().filter(|(_, entry)| !entry.forgotten).map(|(id, _)| *id).collect()
     }
 
     /// Takes a command. What comes of it is an event, always.
     pub(crate) fn submit(&mut self, now: Instant, id: SessionId, token: u64, command: Command) {
         match self.entries.get_mut(&id) {
-            Some(seat) => {
-                seat.submit_or_queue(now, id, PendingCommand::new(token, command), &mut self.events)
+            Some(entry) => {
+                entry.submit_or_queue(now, id, PendingCommand::new(token, command), &mut self.events)
             }
             None => {
-                let result = Err(CommandError::Refused(Refusal::Down));
+                let result = Err(CommandError::Refused(SubmitError::Down));
                 self.events.push_back(DriverEvent::Finished { session: id, token, result });
             }
         }
@@ -245,9 +245,9 @@ impl Sessions {
         what: (TmfFunction, Lun, Option<Task>),
     ) {
         let (function, lun, task) = what;
-        let taken = self.entry(id).and_then(|seat| {
-            let manage = seat.session.submit_tmf(now, function, lun.0, task).ok()?;
-            seat.asked(now, manage, command_timeout::CallerTmf::new(now, token, function, lun));
+        let taken = self.entry(id).and_then(|entry| {
+            let manage = entry.session.submit_tmf(now, function, lun.0, task).ok()?;
+            entry.asked(now, manage, command_timeout::CallerTmf::new(now, token, function, lun));
             Some(())
         });
         if taken.is_none() {
@@ -257,8 +257,8 @@ impl Sessions {
 
     /// Finds the task that carries a command.
     pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<Task> {
-        let seat = self.entries.get(&id)?;
-        seat.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
+        let entry = self.entries.get(&id)?;
+        entry.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
 
     /// Takes note that a connection could not be opened.
@@ -268,19 +268,19 @@ impl Sessions {
         number: u32,
         why: &io::Error,
     ) -> Option<DriverRequest> {
-        let dial = self.dials.get_mut(&number)?;
-        let told = match dial.current {
+        let attempt = self.attempts.get_mut(&number)?;
+        let told = match attempt.current {
             Some(address) => session_error::unreachable(address, why),
-            None => session_error::unresolved(&dial.name, why),
+            None => session_error::unresolved(&attempt.name, why),
         };
-        if let Some(address) = dial.next.pop_front() {
-            dial.current = Some(address);
+        if let Some(address) = attempt.next.pop_front() {
+            attempt.current = Some(address);
             return Some(DriverRequest::Connect(number, address));
         }
-        let ConnectAttempt { session, slot, .. } = self.dials.remove(&number)?;
-        if let Some(seat) = self.entry(session) {
-            seat.system = Some(told);
-            if let Some(session) = seat.session.iscsi() {
+        let ConnectAttempt { session, slot, .. } = self.attempts.remove(&number)?;
+        if let Some(entry) = self.entry(session) {
+            entry.system = Some(told);
+            if let Some(session) = entry.session.iscsi() {
                 session.connect_failed(now, slot);
             }
         }
@@ -295,7 +295,7 @@ impl Sessions {
     /// Gathers what sessions ask for and what they tell. Returns whether there was anything; what is to be done for
     /// them is added to `errands`.
     pub(crate) fn process_pending(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
-        self.entries.retain(|_, seat| !seat.forgotten || seat.session.is_closing());
+        self.entries.retain(|_, entry| !entry.forgotten || entry.session.is_closing());
         let mut any = false;
         while let Some((number, found)) = self.resolved.pop_front() {
             errands.extend(self.host_found(now, number, found));
@@ -312,10 +312,10 @@ impl Sessions {
                     }
                     any = true;
                 }
-                let Some(seat) = self.entries.get_mut(&id) else { break };
-                seat.submit_waiting(now, id, &mut self.events);
+                let Some(entry) = self.entries.get_mut(&id) else { break };
+                entry.submit_waiting(now, id, &mut self.events);
                 // What is to end may end at once, which the session tells.
-                if !seat.send_aborts(now) {
+                if !entry.send_aborts(now) {
                     break;
                 }
             }
@@ -334,10 +334,10 @@ impl Sessions {
         });
         match found {
             Ok(found) => {
-                let dial = self.dials.get_mut(&number)?;
-                dial.next = found.into();
-                let first = dial.next.pop_front()?;
-                dial.current = Some(first);
+                let attempt = self.attempts.get_mut(&number)?;
+                attempt.next = found.into();
+                let first = attempt.next.pop_front()?;
+                attempt.current = Some(first);
                 Some(DriverRequest::Connect(number, first))
             }
             Err(why) => self.dial_failed(now, number, &why),
@@ -352,24 +352,24 @@ impl Sessions {
         errands: &mut Vec<DriverRequest>,
     ) {
         let news = match asked {
-            Asked::Connect { slot, to } => return errands.push(self.dial(id, slot, to)),
-            Asked::Forget { slot } => {
+            Asked::Connect { slot, to } => return errands.push(self.attempt(id, slot, to)),
+            Asked::CancelConnect { slot } => {
                 self.note_slow(id, slot);
-                return self.dials.retain(|_, dial| (dial.session, dial.slot) != (id, slot));
+                return self.attempts.retain(|_, attempt| (attempt.session, attempt.slot) != (id, slot));
             }
             Asked::Done { task, outcome } => {
-                let Some(seat) = self.entries.get_mut(&id) else { return };
-                return seat.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
+                let Some(entry) = self.entries.get_mut(&id) else { return };
+                return entry.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
             }
-            Asked::Managed { id: manage, result } => {
-                let Some(seat) = self.entries.get_mut(&id) else { return };
-                return seat.tmf_done(now, id, TmfHandle::Iscsi(manage), result, &mut self.events);
+            Asked::TmfDone { id: manage, result } => {
+                let Some(entry) = self.entries.get_mut(&id) else { return };
+                return entry.tmf_done(now, id, TmfHandle::Iscsi(manage), result, &mut self.events);
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.entries.get_mut(&id) {
-                    seat.system = None;
-                    if up.since == Since::Rebuilt {
-                        seat.check_identities(now, id, &mut self.events);
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.system = None;
+                    if up.origin == SessionOrigin::Rebuilt {
+                        entry.check_identities(now, id, &mut self.events);
                     }
                 }
                 SessionEvent::Up(Box::new(ProtocolUp::Iscsi(*up)))
@@ -384,20 +384,20 @@ impl Sessions {
                 SessionEvent::Recovering
             }
             Asked::Down(why) => {
-                let Some(seat) = self.entries.get_mut(&id) else { return };
-                let down = SessionError { why: ProtocolEndReason::Iscsi(why), system: seat.system.take() };
-                seat.down = Some(down.clone());
+                let Some(entry) = self.entries.get_mut(&id) else { return };
+                let down = SessionError { why: ProtocolEndReason::Iscsi(why), system: entry.system.take() };
+                entry.down = Some(down.clone());
                 // What waited here is told before the end is.
-                seat.submit_waiting(now, id, &mut self.events);
+                entry.submit_waiting(now, id, &mut self.events);
                 SessionEvent::Down(down)
             }
             Asked::Targets { targets, ignored } => SessionEvent::Targets(targets, ignored),
             Asked::TextFailed => SessionEvent::TextFailed,
             Asked::TextDone { answer } => SessionEvent::TextNegotiated(pairs(&answer)),
-            Asked::Notice(notice) => SessionEvent::AsyncMessage(notice),
+            Asked::AsyncMessage(notice) => SessionEvent::AsyncMessage(notice),
             Asked::Redirected { to, .. } => SessionEvent::Redirected(to),
         };
-        if let SessionEvent::AsyncMessage(Notice { message, sense: Some(sense), .. }) = &news
+        if let SessionEvent::AsyncMessage(AsyncNotice { message, sense: Some(sense), .. }) = &news
             && let Ok(sense) = Sense::parse(sense)
             && sense.key == SenseKey::UNIT_ATTENTION
         {
@@ -407,36 +407,38 @@ impl Sessions {
         self.events.push_back(DriverEvent::Session { session: id, event: news });
     }
 
-    fn dial(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
+    fn attempt(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
         let number = self.next_dial;
         self.next_dial = self.next_dial.wrapping_add(1);
-        let mut dial =
+        let mut attempt =
             ConnectAttempt { session, slot, next: VecDeque::new(), current: None, name: String::new() };
         let errand = match to {
             TargetAddress::Socket(address) => {
-                dial.current = Some(address);
+                attempt.current = Some(address);
                 DriverRequest::Connect(number, address)
             }
             TargetAddress::Host { name, port } => {
-                dial.name.clone_from(&name);
+                attempt.name.clone_from(&name);
                 DriverRequest::Resolve(number, name, port)
             }
         };
-        self.dials.insert(number, dial);
+        self.attempts.insert(number, attempt);
         errand
     }
 
     /// Keeps what is known of a connection that took too long.
     fn note_slow(&mut self, id: SessionId, slot: Slot) {
         let late = io::Error::from(io::ErrorKind::TimedOut);
-        let told = self.dials.values().find(|dial| (dial.session, dial.slot) == (id, slot)).map(|dial| {
-            dial.current.map_or_else(
-                || session_error::unresolved(&dial.name, &late),
-                |at| session_error::unreachable(at, &late),
-            )
-        });
-        if let (Some(told), Some(seat)) = (told, self.entry(id)) {
-            seat.system = Some(told);
+        let told = self.attempts.values().find(|attempt| (attempt.session, attempt.slot) == (id, slot)).map(
+            |attempt| {
+                attempt.current.map_or_else(
+                    || session_error::unresolved(&attempt.name, &late),
+                    |at| session_error::unreachable(at, &late),
+                )
+            },
+        );
+        if let (Some(told), Some(entry)) = (told, self.entry(id)) {
+            entry.system = Some(told);
         }
     }
 
@@ -473,13 +475,13 @@ impl SessionEntry {
         // What was taken once keeps its place.
         let is_new = !pending.is_again() && !pending.is_identity_check;
         if is_new && self.waiting.len() + self.delayed.len() >= WAITING_MAX {
-            let result = Err(CommandError::Refused(Refusal::Full));
+            let result = Err(CommandError::Refused(SubmitError::Full));
             return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
         }
         if self.waiting.is_empty() || !is_new {
             match self.session.submit(now, &pending) {
                 Ok(task) => return self.carried_by(now, task, pending),
-                Err(Refusal::Full) if !pending.is_identity_check => {}
+                Err(SubmitError::Full) if !pending.is_identity_check => {}
                 Err(why) if pending.is_identity_check => {
                     return self.identity_checked(now, id, pending, Err(CommandError::Refused(why)), events);
                 }
@@ -595,7 +597,7 @@ impl SessionEntry {
             let refused = self.refuses(&pending).map_or(Ok(()), Err);
             match refused.and_then(|()| Ok(self.session.submit(now, &pending)?)) {
                 Ok(task) => self.carried_by(now, task, pending),
-                Err(CommandError::Refused(Refusal::Full)) => return self.waiting.push_front(pending),
+                Err(CommandError::Refused(SubmitError::Full)) => return self.waiting.push_front(pending),
                 Err(why) => {
                     let result = Err(why);
                     events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });

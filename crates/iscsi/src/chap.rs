@@ -1,8 +1,8 @@
 //! CHAP (RFC 1994 as RFC 7143 §12.1.3 uses it): algorithms, secrets, challenges and responses.
 //!
-//! [`conversation`] is both sides of the talk; what it rests on is here.
+//! [`exchange`] is both sides of the talk; what it rests on is here.
 
-pub mod conversation;
+pub mod exchange;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -220,7 +220,7 @@ impl Response {
     }
 
     /// Returns whether `claimed` is this response, in a time that does not tell where they part.
-    pub fn is(&self, claimed: &[u8]) -> bool {
+    pub fn matches(&self, claimed: &[u8]) -> bool {
         self.as_bytes().ct_eq(claimed).into()
     }
 }
@@ -244,9 +244,9 @@ mod tests {
             let response = Response::compute(algorithm, 0x2a, &secret, &challenge);
             assert_eq!(to_hex(response.as_bytes()), want, "{algorithm:?}");
             assert_eq!(response.as_bytes().len(), algorithm.response_len());
-            assert!(response.is(&binary(want.as_bytes(), 1..=32).unwrap()));
-            assert!(!response.is(&[]));
-            assert!(!response.is(&[0; 32]));
+            assert!(response.matches(&binary(want.as_bytes(), 1..=32).unwrap()));
+            assert!(!response.matches(&[]));
+            assert!(!response.matches(&[0; 32]));
         }
     }
 

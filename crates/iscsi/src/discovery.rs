@@ -5,9 +5,9 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::keys::Key;
-use crate::login::directory::{Directory, Listed, TargetAddress, Via};
+use crate::login::directory::{ConnectionPath, Directory, SendTargetsEntry, TargetAddress};
 use crate::name::{IscsiName, MAX_NAME, PortalGroupTag};
-use crate::text::{BadText, Pair, TextOut, parse};
+use crate::text::{BadText, Pair, TextBuilder, parse};
 
 /// The most addresses of one target that are listed: more portals than a machine has interfaces.
 pub const MAX_ADDRESSES: usize = 64;
@@ -20,7 +20,7 @@ const MAX_LIST_PAIR: usize = "TargetAddress=".len() + MAX_NAME + 64;
 
 /// A text on its way out with, perhaps, a list of targets behind it that is made as it is sent.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
+pub(crate) struct SendTargetsText {
     text: Vec<u8>,
     source: Source,
 }
@@ -36,27 +36,27 @@ enum Source {
 
 /// Whose list it is.
 #[derive(Clone, Copy)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct DirectoryView<'a> {
     pub(crate) directory: &'a dyn Directory,
-    pub(crate) via: &'a Via,
+    pub(crate) via: &'a ConnectionPath,
     pub(crate) initiator: &'a IscsiName,
 }
 
-impl Listing {
+impl SendTargetsText {
     /// Sends `text`, and then every target if `with_all`.
     pub(crate) fn new(text: Vec<u8>, with_all: bool) -> Self {
         Self { text, source: if with_all { Source::Behind(None) } else { Source::Dry } }
     }
 
     /// Takes the next piece, of at most `limit` bytes and whole pairs if they fit, and says whether more follows.
-    pub(crate) fn next_piece(&mut self, limit: usize, reader: Reader<'_>) -> (Vec<u8>, bool) {
+    pub(crate) fn next_piece(&mut self, limit: usize, reader: DirectoryView<'_>) -> (Vec<u8>, bool) {
         let limit = limit.max(1);
         while self.text.len() <= limit
             && let Source::Behind(after) = &mut self.source
         {
-            match reader.directory.target_behind(reader.via, reader.initiator, after.as_ref()) {
+            match reader.directory.next_target(reader.via, reader.initiator, after.as_ref()) {
                 Some(target) => {
-                    self.text.extend(spell(&target, reader.via));
+                    self.text.extend(encode_target(&target, reader.via));
                     *after = Some(target.name);
                 }
                 None => self.source = Source::Dry,
@@ -78,8 +78,8 @@ impl Listing {
 
 /// Spells a target as a list has it: its name, then its addresses. One without an address is where the question came
 /// in; that could be left unsaid, but some initiators look for it.
-pub(crate) fn spell(target: &Listed, via: &Via) -> Vec<u8> {
-    let mut out = TextOut::new();
+pub(crate) fn encode_target(target: &SendTargetsEntry, via: &ConnectionPath) -> Vec<u8> {
+    let mut out = TextBuilder::new();
     out.put(Key::TargetName.name(), target.name.as_str());
     let here = [(TargetAddress::Socket(via.local), PortalGroupTag(1))];
     let addresses = if target.addresses.is_empty() { &here[..] } else { &target.addresses };

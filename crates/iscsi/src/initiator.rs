@@ -40,10 +40,10 @@
 //! * `issue` takes requests, keeps to the command window, and spreads them over connections: each goes to the one
 //!   whose tasks move the least bytes. `send` builds what leaves, when it leaves, so that CmdSNs run in the order in
 //!   which commands go out.
-//! * `dispatch` reads PDUs; `data` takes Data-In, R2T and SCSI Response; `manage`, `text`, `control` the rest.
-//! * `enter` brings connections up; `recover` decides what becomes of a lost one; `repair` asks again for lost PDUs, and
-//!   `anew` for data that is to be cut anew.
-//! * [`why`] is every rule that a target can break.
+//! * `dispatch` reads PDUs; `data` takes Data-In, R2T and SCSI Response; `tmf`, `text`, `control` the rest.
+//! * `login` brings connections up; `session_recovery` decides what becomes of a lost one; `retransmission` asks again for lost PDUs, and
+//!   `resegmentation` for data that is to be cut anew.
+//! * [`protocol_error`] is every rule that a target can break.
 //!
 //! # Data
 //!
@@ -87,24 +87,24 @@
 //! time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does not read, redirections,
 //! repeated repairs, replays: each has its constant where it is enforced.
 
-mod anew;
+mod connection_slot;
 pub mod contract;
 mod control;
 mod data;
 mod dispatch;
-mod enter;
-mod guard;
+mod identity_check;
 mod issue;
-mod manage;
-mod place;
+mod login;
 mod progress;
-mod recover;
-mod repair;
+pub mod protocol_error;
+mod resegmentation;
+mod retransmission;
 mod send;
 mod session;
+mod session_recovery;
 mod task;
 mod text;
-pub mod why;
+mod tmf;
 
 pub use session::Session;
 

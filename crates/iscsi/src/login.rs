@@ -4,14 +4,14 @@
 //! StatSN, ExpCmdSN and MaxCmdSN. Whom we serve, and how they prove who they are, the owner of the configuration
 //! says through [`directory::Directory`].
 
-pub mod departure;
+pub mod deviation;
 pub mod directory;
+mod error;
 pub mod initiator;
 pub mod target;
-mod why;
 
 #[cfg(test)]
-mod house;
+mod test_site;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::Negotiated;
 use crate::text::MAX_TEXT_PDUS;
 use directory::TargetId;
-pub use why::Why;
+pub use error::LoginError;
 
 /// The only version of the protocol there is (RFC 7143 §11.12.4).
 pub const VERSION: u8 = 0;
@@ -227,22 +227,22 @@ pub enum LoginStep {
         /// The last response of the login.
         response: LoginResponse,
         /// What came of it.
-        outcome: alloc::boxed::Box<Outcome>,
+        outcome: alloc::boxed::Box<LoginOutcome>,
     },
     /// Send the response, then close the connection.
     Fail {
         /// The refusal.
         response: LoginResponse,
         /// The reason, for the log.
-        why: Why,
+        why: LoginError,
     },
     /// Close the connection without a word.
-    Drop(Why),
+    Drop(LoginError),
 }
 
 /// What a successful login established.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct LoginOutcome {
     /// The kind of session, and what it is with.
     pub kind: SessionKind,
     /// The initiator.
@@ -258,7 +258,7 @@ pub struct Outcome {
     /// The CmdSN of the login: the first of a new session.
     pub cmd_sn: u32,
     /// How the connection enters the set of sessions.
-    pub entry: Entry,
+    pub effect: LoginEffect,
     /// What was agreed on.
     pub negotiated: Negotiated,
     /// The name under which the initiator authenticated itself, if it had to.
@@ -283,15 +283,15 @@ pub enum SessionKind {
 
 /// How a connection that logged in enters the set of sessions (RFC 7143 §6.3.1 table, §6.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum LoginEffect {
     /// It starts a new session.
     NewSession,
     /// It starts a session that takes the place of this one, which ends now (session reinstatement).
-    ReplacesSession(Tsih),
+    ReinstatesSession(Tsih),
     /// It joins this session.
-    JoinsSession(Tsih),
+    AddsConnection(Tsih),
     /// It joins this session and takes the place of the connection of the same CID (connection reinstatement).
-    ReplacesConnection(Tsih),
+    ReinstatesConnection(Tsih),
 }
 
 /// Makes a text fit to be shown: without control characters, and not too long.

@@ -1,11 +1,11 @@
 //! The negotiation of operational keys (RFC 7143 §6.2, §13): what each side wants, and what both end up with.
 //!
-//! [`exchange`] runs it for either role by walking the key table; [`gate`] says which keys may be sent at all;
+//! [`negotiator`] runs it for either role by walking the key table; [`key_rules`] says which keys may be sent at all;
 //! [`full_feature`] is what can still be said after login.
 
-pub mod exchange;
 pub mod full_feature;
-pub mod gate;
+pub mod key_rules;
+pub mod negotiator;
 
 use crate::keys::Key;
 

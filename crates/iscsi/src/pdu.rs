@@ -2,8 +2,8 @@
 //!
 //! Every PDU begins with a 48-byte basic header segment. [`Bhs`] is that segment as it came: well-formed, since
 //! any 48 bytes are one, and good enough to frame the PDU and to log it. Each kind of PDU has a file with its
-//! layout and a value type; [`Message::decode`] turns the segment into the value, of which every instance is legal,
-//! and [`Message::encode`] turns it back, writing every byte. A value does not know how long its data segment is:
+//! layout and a value type; [`PduHeader::decode`] turns the segment into the value, of which every instance is legal,
+//! and [`PduHeader::encode`] turns it back, writing every byte. A value does not know how long its data segment is:
 //! who frames the PDU sets that with [`Bhs::with_data_len`].
 //!
 //! What follows the basic header is not here: additional header segments are in [`ahs`], digests in
@@ -180,7 +180,7 @@ impl fmt::Debug for Bhs {
 }
 
 /// A PDU as a value.
-pub trait Message: Sized {
+pub trait PduHeader: Sized {
     /// The opcode of this kind of PDU.
     const OPCODE: Opcode;
 

@@ -15,22 +15,22 @@ use crate::target::why::Why;
 
 /// What a target does about a broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ErrorResponse {
     /// The reason of a Reject to send, if any.
     pub reject: Option<RejectReason>,
     /// What else.
-    pub then: Then,
+    pub action: RecoveryAction,
 }
 
 /// What a target does beside rejecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum RecoveryAction {
     /// Nothing: the PDU is passed over.
     Nothing,
     /// The task that the PDU belongs to fails once its data sequences have ended.
-    FailTask(Condition),
+    FailTask(TransportSense),
     /// The data that is missing is asked for again; where that cannot be, the task fails.
-    Recover(Condition),
+    RequestAgain(TransportSense),
     /// The connection ends, and with it, at level 0, the session.
     Drop,
 }
@@ -38,7 +38,7 @@ pub enum Then {
 /// The sense that a task fails with when the transport is the cause: ABORTED COMMAND with one of these additional
 /// codes (RFC 7143 §11.4.7.2, SPC-5 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum TransportSense {
     /// Unexpected unsolicited data.
     UnexpectedUnsolicitedData,
     /// Incorrect amount of data.
@@ -53,7 +53,7 @@ pub enum Condition {
     InitiatorResponseTimeout,
 }
 
-impl Condition {
+impl TransportSense {
     /// Returns ASC and ASCQ.
     pub const fn code(self) -> (u8, u8) {
         match self {
@@ -74,9 +74,9 @@ impl Condition {
 }
 
 /// Returns what a target of the given ErrorRecoveryLevel does about `why`.
-pub const fn answer(level: u8, why: Why) -> Answer {
+pub const fn error_response(level: u8, why: Why) -> ErrorResponse {
     match level {
-        0 => erl0::answer(why),
-        _ => erl1::answer(why),
+        0 => erl0::error_response(why),
+        _ => erl1::error_response(why),
     }
 }

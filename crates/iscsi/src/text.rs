@@ -131,7 +131,7 @@ impl Collector {
     }
 
     /// Returns whether a text has begun and not ended.
-    pub const fn is_amid(&self) -> bool {
+    pub const fn is_incomplete(&self) -> bool {
         self.pdus > 0
     }
 
@@ -143,12 +143,12 @@ impl Collector {
 
 /// A text under construction, of at most [`MAX_TEXT`] bytes. What does not fit is left out whole, and remembered.
 #[derive(Clone, Debug, Default)]
-pub struct TextOut {
+pub struct TextBuilder {
     text: Vec<u8>,
     overflowed: bool,
 }
 
-impl TextOut {
+impl TextBuilder {
     /// Starts empty.
     pub const fn new() -> Self {
         Self { text: Vec::new(), overflowed: false }
@@ -196,12 +196,12 @@ impl TextOut {
 
 /// A text on its way out, piece by piece.
 #[derive(Clone, Debug, Default)]
-pub struct Spreader {
+pub struct TextSplitter {
     text: Vec<u8>,
     sent: usize,
 }
 
-impl Spreader {
+impl TextSplitter {
     /// Starts to send `text`.
     pub const fn new(text: Vec<u8>) -> Self {
         Self { text, sent: 0 }

@@ -338,7 +338,7 @@ impl IscsiPlan {
             connections,
             portals: 1 + u8::try_from(rng.below(2)).unwrap(),
             retry: Retry {
-                patience,
+                timeout: patience,
                 attempts: *pick(rng, &[0, 0, 3]),
                 backoff: Duration::from_millis(100),
                 backoff_max: seconds(2),

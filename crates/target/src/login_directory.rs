@@ -6,8 +6,8 @@ use core::net::SocketAddr;
 use base::state_machine::PortalId;
 use iscsi::chap::{Credentials, Secret};
 use iscsi::login::directory::{
-    Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
-    TargetAddress, TargetId, Via,
+    ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery,
+    TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::target::engine::SessionLimits;
@@ -43,10 +43,16 @@ impl ShardConfig {
     }
 
     /// What an initiator may know of a target that it asks about through a portal.
-    fn listed(&self, target: &TargetConfig, via: &Via, initiator: &IscsiName) -> Option<Listed> {
+    fn listed(
+        &self,
+        target: &TargetConfig,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+    ) -> Option<SendTargetsEntry> {
         let may_know = target.port_at(via.portal).is_some()
             && !matches!(target.admit(initiator.as_str()), Admission::Refused);
-        may_know.then(|| Listed { name: target.name.clone(), addresses: self.addresses(target, via) })
+        may_know
+            .then(|| SendTargetsEntry { name: target.name.clone(), addresses: self.addresses(target, via) })
     }
 
     /// Returns whether there is such a portal.
@@ -54,7 +60,7 @@ impl ShardConfig {
         self.portals.iter().any(|portal| portal.id == id)
     }
 
-    fn portal(&self, via: &Via) -> Option<&Portal> {
+    fn portal(&self, via: &ConnectionPath) -> Option<&Portal> {
         self.portals.iter().find(|portal| portal.id == via.portal)
     }
 
@@ -62,7 +68,7 @@ impl ShardConfig {
     fn addresses(
         &self,
         target: &TargetConfig,
-        via: &Via,
+        via: &ConnectionPath,
     ) -> alloc::vec::Vec<(TargetAddress, PortalGroupTag)> {
         let served = self.portals.iter().filter(|portal| target.port_at(portal.id).is_some());
         let (asked, others): (alloc::vec::Vec<_>, _) = served.partition(|portal| portal.id == via.portal);
@@ -103,18 +109,19 @@ impl LoginDirectory<'_> {
 }
 
 impl Directory for LoginDirectory<'_> {
-    fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
-        let Some(target) = self.config.target_by_name(name) else { return Found::NotFound };
+    fn find_target(&self, via: &ConnectionPath, initiator: &IscsiName, name: &IscsiName) -> TargetLookup {
+        let Some(target) = self.config.target_by_name(name) else { return TargetLookup::NotFound };
         let (Some(portal), Some(_)) = (self.config.portal(via), target.port_at(via.portal)) else {
-            return Found::NotFound;
+            return TargetLookup::NotFound;
         };
         if matches!(target.admit(initiator.as_str()), Admission::Refused) {
-            return Found::Forbidden;
+            return TargetLookup::Forbidden;
         }
         if self.draining {
-            return Found::Unavailable;
+            return TargetLookup::Unavailable;
         }
-        let found = if self.has_room(target, initiator) { Found::Here } else { Found::Full };
+        let found =
+            if self.has_room(target, initiator) { TargetLookup::Found } else { TargetLookup::AtSessionLimit };
         let (auth, _) = target.auth_of(initiator.as_str());
         found(TargetAccess {
             target: target.id,
@@ -125,7 +132,7 @@ impl Directory for LoginDirectory<'_> {
         })
     }
 
-    fn discovery(&self, _via: &Via, _initiator: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, _via: &ConnectionPath, _initiator: &IscsiName) -> DiscoveryAccess {
         let discovery = &self.config.discovery;
         if !discovery.enabled || self.draining {
             return DiscoveryAccess::NotServed;
@@ -141,18 +148,28 @@ impl Directory for LoginDirectory<'_> {
         users.iter().find(|known| known.name == user).map(|known| known.secret.clone())
     }
 
-    fn find_session(&self, _query: &SessionQuery<'_>) -> Option<SessionFacts> {
+    fn find_session(&self, _query: &SessionQuery<'_>) -> Option<SessionInfo> {
         // Sessions live in the engine, which asks itself before it asks us.
         None
     }
 
-    fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn next_target(
+        &self,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
         let targets = &self.config.targets;
         let start = after.map_or(0, |after| targets.partition_point(|target| target.name <= *after));
         targets.get(start..)?.iter().find_map(|target| self.config.listed(target, via, initiator))
     }
 
-    fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
+    fn target_named(
+        &self,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+        name: &IscsiName,
+    ) -> Option<SendTargetsEntry> {
         self.config.listed(self.config.target_by_name(name)?, via, initiator)
     }
 }

@@ -9,7 +9,7 @@ use base::state_machine::PortalId;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::seal::Level;
-use hyperscsi::target::contract as frames;
+use hyperscsi::target::contract as hyperscsi_target;
 use iscsi::login::directory::TargetId;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::SessionUp;
@@ -140,7 +140,7 @@ impl NexusEntry {
     }
 
     /// Makes the nexus of a new HyperSCSI session; `None` when the target is no more there for its group.
-    pub(crate) fn of_hyperscsi(up: &frames::SessionUp, target: &TargetConfig) -> Option<Self> {
+    pub(crate) fn of_hyperscsi(up: &hyperscsi_target::SessionUp, target: &TargetConfig) -> Option<Self> {
         let port = target.port_of(&up.group)?;
         let initiator = up.initiator.parse().ok()?;
         let way = Ingress::Group(up.group.clone(), up.authenticated);

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
 use device::contract::{Command, NexusId, SenseBytes, UnitEvent};
-use hyperscsi::target::contract as frames;
+use hyperscsi::target::contract as hyperscsi_target;
 use iscsi::pdu::scsi_command::TaskAttribute as WireAttribute;
-use iscsi::target::contract::{self as stream, Event, SessionUp};
+use iscsi::target::contract::{self as iscsi_target, Event, SessionUp};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense};
@@ -38,7 +38,7 @@ impl Shard {
             Event::TaskGone { task } => self.task_gone(now, TaskRef::Iscsi(task)),
             Event::SessionDown { session, why } => {
                 // While we shut down, initiators log out because they were asked to.
-                let deliberate = why == stream::Down::LoggedOut && !self.draining;
+                let deliberate = why == iscsi_target::Down::LoggedOut && !self.draining;
                 let session = SessionRef::Iscsi(session);
                 let peer = self.nexuses.get(session.nexus()).and_then(|entry| entry.peer);
                 if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
@@ -49,10 +49,10 @@ impl Shard {
     }
 
     /// Takes one event of the HyperSCSI engine to where it belongs.
-    pub(crate) fn route_hyperscsi(&mut self, now: Instant, event: frames::Event) {
+    pub(crate) fn route_hyperscsi(&mut self, now: Instant, event: hyperscsi_target::Event) {
         match event {
-            frames::Event::SessionUp(up) => self.hyperscsi_session_up(now, &up),
-            frames::Event::Command(command) => {
+            hyperscsi_target::Event::SessionUp(up) => self.hyperscsi_session_up(now, &up),
+            hyperscsi_target::Event::Command(command) => {
                 let (session, task) =
                     (SessionRef::HyperScsi(command.session), TaskRef::HyperScsi(command.task));
                 // The numbers are those of iSCSI.
@@ -61,19 +61,21 @@ impl Shard {
                 let order = (attribute, command.priority);
                 self.command(now, (session, command.lun), task, order, &command.cdb, lens);
             }
-            frames::Event::DataOut { task, offset, data } => {
+            hyperscsi_target::Event::DataOut { task, offset, data } => {
                 self.data_out(now, TaskRef::HyperScsi(task), offset, data);
             }
-            frames::Event::Manage(request) => self.route_tmf(now, &TmfRequest::of_hyperscsi(&request)),
-            frames::Event::TaskGone { task } => self.task_gone(now, TaskRef::HyperScsi(task)),
-            frames::Event::Path { session, port, peer, news } => {
+            hyperscsi_target::Event::Manage(request) => {
+                self.route_tmf(now, &TmfRequest::of_hyperscsi(&request))
+            }
+            hyperscsi_target::Event::TaskGone { task } => self.task_gone(now, TaskRef::HyperScsi(task)),
+            hyperscsi_target::Event::Path { session, port, peer, news } => {
                 let entry = self.nexuses.get(SessionRef::HyperScsi(session).nexus());
                 if let Some(initiator) = entry.map(|entry| entry.initiator.as_str().into()) {
                     self.push_event(ShardEvent::Path { initiator, port, peer, news });
                 }
             }
-            frames::Event::SessionDown { session, why } => {
-                let deliberate = why == frames::Down::LoggedOut && !self.draining;
+            hyperscsi_target::Event::SessionDown { session, why } => {
+                let deliberate = why == hyperscsi_target::Down::LoggedOut && !self.draining;
                 let session = SessionRef::HyperScsi(session);
                 if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
                     self.push_event(ShardEvent::HyperScsiSessionDown { initiator, target, why });
@@ -113,7 +115,7 @@ impl Shard {
         self.establish_nexus(now, id);
     }
 
-    fn hyperscsi_session_up(&mut self, now: Instant, up: &frames::SessionUp) {
+    fn hyperscsi_session_up(&mut self, now: Instant, up: &hyperscsi_target::SessionUp) {
         let target = self.config.target_called(&up.target);
         let entry = target.and_then(|target| NexusEntry::of_hyperscsi(up, target));
         if self.draining {
@@ -224,9 +226,11 @@ impl Shard {
     fn finish(&mut self, task: TaskRef, status: Status, sense: Option<&SenseBytes>, transferable: u64) {
         let (status, sense) = (status.0, sense.map(SenseBytes::bytes).unwrap_or_default());
         match task {
-            TaskRef::Iscsi(task) => self.engine.finish(task, stream::Finish { status, sense, transferable }),
+            TaskRef::Iscsi(task) => {
+                self.engine.finish(task, iscsi_target::Finish { status, sense, transferable })
+            }
             TaskRef::HyperScsi(task) => {
-                self.frames.finish(task, frames::Finish { status, sense, transferable })
+                self.frames.finish(task, hyperscsi_target::Finish { status, sense, transferable })
             }
         }
     }

@@ -11,7 +11,7 @@ use base::time::Instant;
 use base::transmit::Transmit;
 use device::contract::UnitEvent;
 use device::unit::LogicalUnit;
-use hyperscsi::target::engine::{Engine as FrameEngine, Limits as FrameLimits};
+use hyperscsi::target::engine::{Engine as HyperScsiEngine, Limits as HyperScsiLimits};
 use iscsi::target::engine::{Engine, Limits, SessionLimits};
 
 use crate::admin::{SaveRequest, ShardEvent};
@@ -32,7 +32,7 @@ pub struct Shard {
     pub(crate) limits: SessionLimits,
     pub(crate) engine: Engine,
     /// HyperSCSI.
-    pub(crate) frames: FrameEngine,
+    pub(crate) frames: HyperScsiEngine,
     /// The ports that are up.
     pub(crate) ports: BTreeMap<EtherPort, PortState>,
     pub(crate) units: Units,
@@ -233,7 +233,7 @@ impl Shard {
             limits: limits.of_session(),
             config,
             engine,
-            frames: FrameEngine::new(FrameLimits::default(), pool),
+            frames: HyperScsiEngine::new(HyperScsiLimits::default(), pool),
             ports: BTreeMap::new(),
             units: Units::default(),
             nexuses: Nexuses::default(),
@@ -247,8 +247,8 @@ impl Shard {
     }
 
     /// Serves HyperSCSI within these limits. To be called before the first port is up.
-    pub fn limit_frames(&mut self, limits: FrameLimits, pool: Pool) {
-        self.frames = FrameEngine::new(limits, pool);
+    pub fn limit_frames(&mut self, limits: HyperScsiLimits, pool: Pool) {
+        self.frames = HyperScsiEngine::new(limits, pool);
     }
 
     /// Moves events between the engine and the units until neither has any.
@@ -282,13 +282,13 @@ impl FrameMachine for Shard {
     }
 
     fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
-        let register = GroupDirectory {
+        let directory = GroupDirectory {
             config: &self.config,
             nexuses: &self.nexuses,
             ports: &self.ports,
             draining: self.draining,
         };
-        self.frames.frame(now, frame, &register);
+        self.frames.frame(now, frame, &directory);
         self.process_pending(now);
     }
 
@@ -330,8 +330,9 @@ impl StreamMachine for Shard {
     }
 
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        let desk = LoginDirectory { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
-        self.engine.received(now, conn, bytes, &desk);
+        let directory =
+            LoginDirectory { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
+        self.engine.received(now, conn, bytes, &directory);
         self.process_pending(now);
     }
 
@@ -346,8 +347,9 @@ impl StreamMachine for Shard {
     }
 
     fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
-        let desk = LoginDirectory { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
-        self.engine.return_rx_buffer(now, conn, loan, &desk);
+        let directory =
+            LoginDirectory { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
+        self.engine.return_rx_buffer(now, conn, loan, &directory);
         self.process_pending(now);
     }
 

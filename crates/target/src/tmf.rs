@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 use base::time::Instant;
 use device::contract::{Access, NexusId, TaskKey, Tmf, TmfKey, TmfOutcome};
-use hyperscsi::target::contract as frames;
+use hyperscsi::target::contract as hyperscsi_target;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
-use iscsi::target::contract as stream;
+use iscsi::target::contract as iscsi_target;
 use scsi::lun::Lun;
 
 use crate::config::UnitId;
@@ -43,7 +43,7 @@ pub(crate) struct TmfRequest {
 }
 
 impl TmfRequest {
-    pub(crate) fn of_iscsi(request: &stream::Manage) -> Self {
+    pub(crate) fn of_iscsi(request: &iscsi_target::Manage) -> Self {
         Self {
             tmf: TmfRef::Iscsi(request.tmf),
             nexus: SessionRef::Iscsi(request.session).nexus(),
@@ -53,7 +53,7 @@ impl TmfRequest {
         }
     }
 
-    pub(crate) fn of_hyperscsi(request: &frames::Manage) -> Self {
+    pub(crate) fn of_hyperscsi(request: &hyperscsi_target::Manage) -> Self {
         Self {
             tmf: TmfRef::HyperScsi(request.tmf),
             nexus: SessionRef::HyperScsi(request.session).nexus(),

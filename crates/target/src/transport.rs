@@ -4,8 +4,8 @@
 //! top bit of the index set here, so that both can be told apart and none is used twice.
 
 use device::contract::{NexusId, TaskKey, TmfKey};
-use hyperscsi::target::contract as frames;
-use iscsi::target::contract as stream;
+use hyperscsi::target::contract as hyperscsi_target;
+use iscsi::target::contract as iscsi_target;
 
 /// Set in the index of what came by HyperSCSI. A shard would need terabytes of sessions to reach it by counting.
 const HYPERSCSI: u32 = 1 << 31;
@@ -13,22 +13,22 @@ const HYPERSCSI: u32 = 1 << 31;
 /// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionRef {
-    Iscsi(stream::SessionId),
-    HyperScsi(frames::SessionId),
+    Iscsi(iscsi_target::SessionId),
+    HyperScsi(hyperscsi_target::SessionId),
 }
 
 /// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskRef {
-    Iscsi(stream::TaskRef),
-    HyperScsi(frames::TaskRef),
+    Iscsi(iscsi_target::TaskRef),
+    HyperScsi(hyperscsi_target::TaskRef),
 }
 
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TmfRef {
-    Iscsi(stream::TmfRef),
-    HyperScsi(frames::TmfRef),
+    Iscsi(iscsi_target::TmfRef),
+    HyperScsi(hyperscsi_target::TmfRef),
 }
 
 impl SessionRef {
@@ -56,8 +56,8 @@ impl TaskRef {
 
     pub(crate) const fn of(key: TaskKey) -> Self {
         match key.0 & HYPERSCSI as u64 {
-            0 => Self::Iscsi(stream::TaskRef::from_bits(key.0)),
-            _ => Self::HyperScsi(frames::TaskRef::from_bits(key.0 & !(HYPERSCSI as u64))),
+            0 => Self::Iscsi(iscsi_target::TaskRef::from_bits(key.0)),
+            _ => Self::HyperScsi(hyperscsi_target::TaskRef::from_bits(key.0 & !(HYPERSCSI as u64))),
         }
     }
 
@@ -81,8 +81,8 @@ impl TmfRef {
 
     pub(crate) const fn of(key: TmfKey) -> Self {
         match key.0 & HYPERSCSI as u64 {
-            0 => Self::Iscsi(stream::TmfRef::from_bits(key.0)),
-            _ => Self::HyperScsi(frames::TmfRef::from_bits(key.0 & !(HYPERSCSI as u64))),
+            0 => Self::Iscsi(iscsi_target::TmfRef::from_bits(key.0)),
+            _ => Self::HyperScsi(hyperscsi_target::TmfRef::from_bits(key.0 & !(HYPERSCSI as u64))),
         }
     }
 }
@@ -95,8 +95,8 @@ mod tests {
     fn names_of_both_transports_survive_the_way_through_a_unit_and_never_meet() {
         for bits in [0, 1, 7 | 3 << 32, u64::from(u32::MAX >> 1) | 0x8000_0001 << 32] {
             let both = [
-                TaskRef::Iscsi(stream::TaskRef::from_bits(bits)),
-                TaskRef::HyperScsi(frames::TaskRef::from_bits(bits)),
+                TaskRef::Iscsi(iscsi_target::TaskRef::from_bits(bits)),
+                TaskRef::HyperScsi(hyperscsi_target::TaskRef::from_bits(bits)),
             ];
             for task in both {
                 assert_eq!(TaskRef::of(task.key()), task);
@@ -105,8 +105,8 @@ mod tests {
             assert_ne!(one.key(), other.key());
             assert_eq!(one.slot().1, other.slot().1);
             for tmf in [
-                TmfRef::Iscsi(stream::TmfRef::from_bits(bits)),
-                TmfRef::HyperScsi(frames::TmfRef::from_bits(bits)),
+                TmfRef::Iscsi(iscsi_target::TmfRef::from_bits(bits)),
+                TmfRef::HyperScsi(hyperscsi_target::TmfRef::from_bits(bits)),
             ] {
                 assert_eq!(TmfRef::of(tmf.key()), tmf);
             }

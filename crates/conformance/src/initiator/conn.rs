@@ -6,7 +6,7 @@ use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use iscsi::pdu::{Itt, Message, Residual, TargetSn, Ttt};
+use iscsi::pdu::{Itt, PduHeader, Residual, TargetSn, Ttt};
 use iscsi::serial::{CmdSn, DataSn, R2tSn, StatSn};
 
 use crate::wire::{Damage, Line};
@@ -74,7 +74,7 @@ impl Conn {
         }
     }
 
-    pub(super) fn send<M: Message>(&mut self, message: &M, data: &[u8]) {
+    pub(super) fn send<M: PduHeader>(&mut self, message: &M, data: &[u8]) {
         self.line.send(message.encode(), &[], data, Damage::None);
     }
 
@@ -114,7 +114,7 @@ impl Station {
     }
 
     /// Sends a PDU.
-    pub(super) fn send<M: Message>(&mut self, conn: usize, message: &M, data: &[u8]) {
+    pub(super) fn send<M: PduHeader>(&mut self, conn: usize, message: &M, data: &[u8]) {
         if let Some(conn) = self.conns.get_mut(conn) {
             conn.send(message, data);
         }

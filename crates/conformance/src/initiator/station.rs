@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::{Itt, Message, Opcode};
+use iscsi::pdu::{Itt, Opcode, PduHeader};
 
 use crate::record::Record;
 use crate::verdict::{Outcome, Stop};

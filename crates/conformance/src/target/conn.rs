@@ -19,7 +19,7 @@ use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use iscsi::pdu::snack::{Snack, SnackKind};
 use iscsi::pdu::text_request::TextRequest;
 use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
-use iscsi::pdu::{Itt, Message, Opcode, Ttt};
+use iscsi::pdu::{Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 
 use crate::cdb::Cdb;
@@ -351,11 +351,11 @@ impl Conn {
 
     // --- sending --------------------------------------------------------------------------------------------------
 
-    pub(crate) fn send<M: Message>(&mut self, message: &M, data: &[u8]) {
+    pub(crate) fn send<M: PduHeader>(&mut self, message: &M, data: &[u8]) {
         self.line.send(message.encode(), &[], data, Damage::None);
     }
 
-    pub(crate) fn send_damaged<M: Message>(&mut self, message: &M, data: &[u8], damage: Damage) {
+    pub(crate) fn send_damaged<M: PduHeader>(&mut self, message: &M, data: &[u8], damage: Damage) {
         self.line.send(message.encode(), &[], data, damage);
     }
 
@@ -453,7 +453,7 @@ impl Conn {
     }
 
     /// Waits for a PDU of this kind that belongs to `itt`; any other that belongs to it fails the case.
-    pub(crate) fn expect<M: Message>(&mut self, itt: Itt) -> Outcome<(M, Pdu)> {
+    pub(crate) fn expect<M: PduHeader>(&mut self, itt: Itt) -> Outcome<(M, Pdu)> {
         let what = format!("{:?} for task {:x}", M::OPCODE, itt.0);
         let pdu = self.next_of(itt, &what)?;
         require!(pdu.opcode() == M::OPCODE, "expected {what}; came {}", pdu.shown());

@@ -4,7 +4,7 @@ use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::nop_out::NopOut;
-use iscsi::pdu::{Itt, Message, Opcode, Ttt};
+use iscsi::pdu::{Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, StatSn};
 
 use crate::suite::case;

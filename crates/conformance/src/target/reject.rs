@@ -5,7 +5,7 @@ use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::reject::Reject;
 use iscsi::pdu::snack::{Snack, SnackKind};
-use iscsi::pdu::{Bhs, Itt, Message, Opcode};
+use iscsi::pdu::{Bhs, Itt, Opcode, PduHeader};
 
 use crate::entropy::pattern;
 use crate::suite::{case, writing};

@@ -5,7 +5,7 @@ use iscsi::pdu::logout_response::LogoutResponse;
 use iscsi::pdu::reject::RejectReason;
 use iscsi::pdu::text_request::TextRequest;
 use iscsi::pdu::text_response::TextResponse;
-use iscsi::pdu::{Itt, Message, Opcode, Ttt};
+use iscsi::pdu::{Itt, Opcode, PduHeader, Ttt};
 
 use crate::suite::case;
 use crate::text::Keys;

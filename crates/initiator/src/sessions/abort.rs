@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use base::time::Instant;
-use iscsi::initiator::contract::Refusal;
+use iscsi::initiator::contract::SubmitError;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 
@@ -29,21 +29,21 @@ impl Sessions {
     /// Ends the command that its caller named `command`. What comes of it is an event, always; so is the end of the
     /// command, before it.
     pub(crate) fn abort(&mut self, now: Instant, id: SessionId, token: u64, command: u64) {
-        let Some(seat) = self.entry(id) else {
+        let Some(entry) = self.entry(id) else {
             return self.events.push_back(DriverEvent::TmfDone {
                 session: id,
                 token,
                 result: Some(TmfResult::NO_TASK),
             });
         };
-        let result = match seat.give_up(command) {
+        let result = match entry.give_up(command) {
             Found::Carried(task) => {
-                match seat.session.submit_tmf(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
+                match entry.session.submit_tmf(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
                     Ok(manage) => {
                         let function = TmfFunction::ABORT_TASK;
-                        return seat.asked(now, manage, CallerTmf::new(now, token, function, Lun(0)));
+                        return entry.asked(now, manage, CallerTmf::new(now, token, function, Lun(0)));
                     }
-                    Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
+                    Err(SubmitError::NoTask) => Some(TmfResult::NO_TASK),
                     Err(_) => None,
                 }
             }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{Outcome, Refusal};
+use iscsi::initiator::contract::{Outcome, SubmitError};
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use scsi::cdb::Cdb;
@@ -217,11 +217,11 @@ fn ends_commands(asc: Asc) -> bool {
 impl Sessions {
     /// Sets how long a command of a session may go without progress.
     pub(crate) fn limit_commands(&mut self, now: Instant, id: SessionId, limit: Option<Duration>) {
-        if let Some(seat) = self.entries.get_mut(&id) {
-            seat.overdue.limit = limit;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.overdue.limit = limit;
             // What was planned by the old one may come too late.
-            if seat.overdue.next.take().is_some() {
-                seat.overdue.arm(now);
+            if entry.overdue.next.take().is_some() {
+                entry.overdue.arm(now);
             }
         }
     }
@@ -312,7 +312,7 @@ impl SessionEntry {
                     self.overdue.aborting.entry(lun).or_default();
                     any = true;
                 }
-                Err(Refusal::NoTask | Refusal::Down) => {}
+                Err(SubmitError::NoTask | SubmitError::Down) => {}
                 Err(_) => {
                     self.overdue.to_end.push_front(task);
                     break;
@@ -482,7 +482,7 @@ impl SessionEntry {
                 events.push_back(DriverEvent::Session { session: id, event: news });
             }
             // Without a connection there is nothing to be done, and the session sees to that.
-            Err(Refusal::NotUp | Refusal::Down) => {}
+            Err(SubmitError::NotUp | SubmitError::Down) => {}
             Err(_) => self.rebuild_session(now, id, lun, events),
         }
     }

@@ -3,7 +3,7 @@
 use base::ether::Mac;
 use hyperscsi::association::PathWidth;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{ConnectionDown, Notice, Slot, Up as IscsiUp};
+use iscsi::initiator::contract::{AsyncNotice, ConnectionDown, SessionUp as IscsiUp, Slot};
 use iscsi::login::directory::TargetAddress;
 use iscsi::negotiate::ConnectionParameters;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -121,7 +121,7 @@ pub enum SessionEvent {
         what: OtherDevice,
     },
     /// The target said something unasked.
-    AsyncMessage(Notice),
+    AsyncMessage(AsyncNotice),
     /// The targets that were asked for, and how many entries of the list were no target.
     Targets(Vec<Discovered>, usize),
     /// What the target answered to keys that were negotiated: pairs of names and values.

@@ -8,7 +8,7 @@ use base::time::Instant;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Down, Event as Asked, Lost};
 use hyperscsi::login::{Done, Job};
-use iscsi::initiator::contract::{End, Ending};
+use iscsi::initiator::contract::{CommandResponse, TaskResult};
 use iscsi::pdu::tmf_response::TmfResult;
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
@@ -108,13 +108,13 @@ impl Sessions {
         }
         let mut any = errands.len() > before;
         while let Some((id, done)) = self.stretched.pop_front() {
-            if let Some(ether) = self.entry(id).and_then(|seat| seat.session.ether()) {
+            if let Some(ether) = self.entry(id).and_then(|entry| entry.session.ether()) {
                 ether.session.job_done(now, done);
                 any = true;
             }
         }
-        for (id, seat) in &mut self.entries {
-            let Some(ether) = seat.session.ether() else { continue };
+        for (id, entry) in &mut self.entries {
+            let Some(ether) = entry.session.ether() else { continue };
             while let Some(job) = ether.session.poll_job() {
                 errands.push(DriverRequest::Stretch(*id, Box::new(job)));
                 any = true;
@@ -130,15 +130,15 @@ impl Sessions {
         if let Some(known) = self.ports.names.get_mut(index(port.0)) {
             known.clear();
         }
-        for seat in self.entries.values_mut() {
-            let Some(ether) = seat.session.ether() else { continue };
+        for entry in self.entries.values_mut() {
+            let Some(ether) = entry.session.ether() else { continue };
             let before = ether.interfaces.len();
             ether.interfaces.retain(|interface| *interface != name);
             if ether.interfaces.len() < before {
                 let none_left = ether.interfaces.is_empty();
-                seat.system = Some(why.to_owned());
+                entry.system = Some(why.to_owned());
                 if none_left {
-                    seat.session.close(now);
+                    entry.session.close(now);
                 }
             }
         }
@@ -153,26 +153,29 @@ impl Sessions {
         let name = |ports: &Ports, port| ports.name(port).unwrap_or_default().to_owned();
         let news = match asked {
             Asked::Done { task, outcome } => {
-                let Some(seat) = self.entries.get_mut(&id) else { return };
+                let Some(entry) = self.entries.get_mut(&id) else { return };
                 let task = Task::HyperScsi(task);
-                let mut outcome = protocol::outcome(outcome, seat.expected(task));
-                if outcome.end == End::Aborted && !seat.wants_ended(task) {
+                let mut outcome = protocol::outcome(outcome, entry.expected(task));
+                if outcome.end == TaskResult::Aborted && !entry.wants_ended(task) {
                     // What another initiator ended: iSCSI has a status for it.
-                    outcome.end = End::Status(Ending { status: Status::TASK_ABORTED.0, ..Ending::default() });
+                    outcome.end = TaskResult::Status(CommandResponse {
+                        status: Status::TASK_ABORTED.0,
+                        ..CommandResponse::default()
+                    });
                 }
-                return seat.done(now, id, task, outcome, &mut self.events);
+                return entry.done(now, id, task, outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                let Some(seat) = self.entries.get_mut(&id) else { return };
+                let Some(entry) = self.entries.get_mut(&id) else { return };
                 // The answers have one number in both protocols.
                 let result = result.map(|result| TmfResult(result.0));
-                return seat.tmf_done(now, id, TmfHandle::HyperScsi(manage), result, &mut self.events);
+                return entry.tmf_done(now, id, TmfHandle::HyperScsi(manage), result, &mut self.events);
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.entries.get_mut(&id) {
-                    seat.system = None;
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.system = None;
                     if up.rebuilt {
-                        seat.check_identities(now, id, &mut self.events);
+                        entry.check_identities(now, id, &mut self.events);
                     }
                 }
                 SessionEvent::Up(Box::new(ProtocolUp::HyperScsi(*up)))
@@ -189,14 +192,14 @@ impl Sessions {
             }
             Asked::Recovering(_) => SessionEvent::Recovering,
             Asked::Down(why) => {
-                let Some(seat) = self.entries.get_mut(&id) else { return };
-                let silent = || not_up(&self.ports, seat.session.ether()?);
+                let Some(entry) = self.entries.get_mut(&id) else { return };
+                let silent = || not_up(&self.ports, entry.session.ether()?);
                 let no_port = matches!(why, Down::NoPath(Lost::NoPort) | Down::Hopeless(Lost::NoPort));
-                let system = seat.system.take().or_else(|| no_port.then(silent).flatten());
+                let system = entry.system.take().or_else(|| no_port.then(silent).flatten());
                 let down = SessionError { why: ProtocolEndReason::HyperScsi(why), system };
-                seat.down = Some(down.clone());
+                entry.down = Some(down.clone());
                 // What waited here is told before the end is.
-                seat.submit_waiting(now, id, &mut self.events);
+                entry.submit_waiting(now, id, &mut self.events);
                 self.share_rings();
                 SessionEvent::Down(down)
             }
@@ -207,7 +210,7 @@ impl Sessions {
     /// The sessions that use a port.
     fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut HyperScsiSession> {
         let name = self.ports.name(port).unwrap_or_default();
-        let sessions = self.entries.values_mut().filter_map(|seat| seat.session.ether());
+        let sessions = self.entries.values_mut().filter_map(|entry| entry.session.ether());
         sessions.filter(move |ether| ether.interfaces.iter().any(|interface| interface == name))
     }
 }
@@ -245,7 +248,7 @@ impl FrameMachine for Sessions {
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
-        let mut sessions = self.entries.values_mut().filter_map(|seat| seat.session.ether());
+        let mut sessions = self.entries.values_mut().filter_map(|entry| entry.session.ether());
         sessions.find_map(|ether| ether.session.poll_port())
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::Refusal;
+use iscsi::initiator::contract::SubmitError;
 use scsi::lun::Lun;
 
 use super::{DriverEvent, SessionEntry, SessionEvent, SessionId, Sessions};
@@ -39,11 +39,11 @@ impl GuardedLun {
 impl Sessions {
     /// Guards a unit: see [`crate::driver::Driver::guard`].
     pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
-        let Some(seat) = self.entries.get_mut(&id) else { return };
-        if seat.down.is_none() && !seat.guarded_luns.contains_key(&lun) {
-            seat.session.require_identity_check(lun.0);
-            seat.guarded_luns.insert(lun, GuardedLun { identity, asked: None, stale: false, other: None });
-            seat.check_identities(now, id, &mut self.events);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if entry.down.is_none() && !entry.guarded_luns.contains_key(&lun) {
+            entry.session.require_identity_check(lun.0);
+            entry.guarded_luns.insert(lun, GuardedLun { identity, asked: None, stale: false, other: None });
+            entry.check_identities(now, id, &mut self.events);
         }
     }
 }
@@ -57,10 +57,10 @@ impl SessionEntry {
         events: &mut VecDeque<DriverEvent>,
     ) {
         let mut questions = Vec::new();
-        for (lun, ward) in &mut self.guarded_luns {
-            if ward.other.is_none() {
-                (ward.asked, ward.stale) = (Some(now), false);
-                questions.push(ward.identity.question_again(*lun));
+        for (lun, guarded_lun) in &mut self.guarded_luns {
+            if guarded_lun.other.is_none() {
+                (guarded_lun.asked, guarded_lun.stale) = (Some(now), false);
+                questions.push(guarded_lun.identity.question_again(*lun));
             }
         }
         for question in questions {
@@ -77,11 +77,11 @@ impl SessionEntry {
         lun: Lun,
         events: &mut VecDeque<DriverEvent>,
     ) {
-        let Some(ward) = self.guarded_luns.get_mut(&lun) else { return };
-        ward.stale = ward.asked.is_some();
-        if !ward.stale && ward.other.is_none() {
-            ward.asked = Some(now);
-            let question = ward.identity.question_again(lun);
+        let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
+        guarded_lun.stale = guarded_lun.asked.is_some();
+        if !guarded_lun.stale && guarded_lun.other.is_none() {
+            guarded_lun.asked = Some(now);
+            let question = guarded_lun.identity.question_again(lun);
             self.session.require_identity_check(lun.0);
             self.submit_or_queue(now, id, PendingCommand::identity_check(question), events);
         }
@@ -97,25 +97,27 @@ impl SessionEntry {
         events: &mut VecDeque<DriverEvent>,
     ) {
         let lun = probe.command.lun;
-        let Some(ward) = self.guarded_luns.get_mut(&lun) else { return };
+        let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
         let other = match result {
-            Ok(reply) => match ward.identity.is_same(reply.bytes()) {
-                Ok(()) if core::mem::take(&mut ward.stale) => return self.ask_later(now, probe),
+            Ok(reply) => match guarded_lun.identity.is_same(reply.bytes()) {
+                Ok(()) if core::mem::take(&mut guarded_lun.stale) => return self.ask_later(now, probe),
                 Ok(()) => {
-                    ward.asked = None;
+                    guarded_lun.asked = None;
                     return self.session.confirm_identity(now, lun.0);
                 }
                 Err(other) => other,
             },
-            Err(CommandError::Refused(Refusal::Full)) => return self.ask_later(now, probe),
+            Err(CommandError::Refused(SubmitError::Full)) => return self.ask_later(now, probe),
             // The session is gone, and asks again once it is back.
             Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => return,
-            Err(_) if ward.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
+            Err(_) if guarded_lun.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
                 return self.ask_later(now, probe);
             }
-            Err(why) => OtherDevice { was: ward.identity.to_string(), is: format!("not known: {why}") },
+            Err(why) => {
+                OtherDevice { was: guarded_lun.identity.to_string(), is: format!("not known: {why}") }
+            }
         };
-        ward.other = Some(other.clone());
+        guarded_lun.other = Some(other.clone());
         self.session.fail_identity(lun.0);
         events.push_back(DriverEvent::Session {
             session: id,

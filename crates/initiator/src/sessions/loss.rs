@@ -18,7 +18,7 @@ pub(super) struct Parted {
 impl Sessions {
     /// Returns why a session was last lost, if it was and its owner did not end it.
     pub(crate) fn loss(&self, id: SessionId) -> Option<SessionLoss> {
-        self.entries.get(&id).filter(|seat| seat.was_lost()).and_then(SessionEntry::loss)
+        self.entries.get(&id).filter(|entry| entry.was_lost()).and_then(SessionEntry::loss)
     }
 
     /// Returns how a session ended.
@@ -30,15 +30,15 @@ impl Sessions {
     pub(super) fn note_parted(&mut self, id: SessionId, why: ConnectionDown) {
         // Those that end with their session say nothing about its end.
         let own = matches!(why, ConnectionDown::LoggedOut | ConnectionDown::SessionEnded);
-        if let Some(seat) = self.entry(id).filter(|_| !own) {
-            seat.parted.why = Some(why);
+        if let Some(entry) = self.entry(id).filter(|_| !own) {
+            entry.parted.why = Some(why);
         }
     }
 
     /// Takes note that a session of iSCSI has no connection.
     pub(super) fn note_away(&mut self, id: SessionId) {
-        if let Some(seat) = self.entry(id) {
-            seat.parted.was_away = true;
+        if let Some(entry) = self.entry(id) {
+            entry.parted.was_away = true;
         }
     }
 }

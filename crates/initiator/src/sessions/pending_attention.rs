@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use iscsi::initiator::contract::{End, Outcome};
+use iscsi::initiator::contract::{Outcome, TaskResult};
 use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -57,7 +57,7 @@ fn passes_attentions(command: &Command) -> bool {
 /// Returns the attention that came with the end of a task.
 pub(super) fn attention_of(outcome: &Outcome) -> Option<Sense> {
     match &outcome.end {
-        End::Status(ending) => CommandError::of_ending(ending).sense().copied(),
+        TaskResult::Status(ending) => CommandError::of_ending(ending).sense().copied(),
         _ => None,
     }
     .filter(|sense| sense.key == SenseKey::UNIT_ATTENTION)

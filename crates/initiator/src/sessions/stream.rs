@@ -11,10 +11,11 @@ use super::{Sessions, index, put_at};
 impl StreamMachine for Sessions {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         let PortalId(number) = arrival.portal;
-        let dial = self.dials.remove(&number);
-        match dial.and_then(|dial| Some((dial.session, dial.slot, self.entry(dial.session)?))) {
-            Some((session, slot, seat)) => {
-                if let Some(session) = seat.session.iscsi() {
+        let attempt = self.attempts.remove(&number);
+        match attempt.and_then(|attempt| Some((attempt.session, attempt.slot, self.entry(attempt.session)?)))
+        {
+            Some((session, slot, entry)) => {
+                if let Some(session) = entry.session.iscsi() {
                     session.connected(now, conn, slot, arrival.entropy);
                 }
                 put_at(&mut self.routes, conn.0, session);
@@ -60,31 +61,32 @@ impl StreamMachine for Sessions {
         if let Some(conn) = self.orphans.pop_front() {
             return Some(Action::Abort(conn));
         }
-        self.entries.values_mut().find_map(|seat| seat.session.iscsi()?.poll_action())
+        self.entries.values_mut().find_map(|entry| entry.session.iscsi()?.poll_action())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         let seats = self.entries.values();
         seats
-            .filter_map(|seat| {
-                let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
-                seat.session
+            .filter_map(|entry| {
+                let delayed = entry.delayed.first_key_value().map(|((at, _), _)| *at);
+                entry
+                    .session
                     .poll_timeout()
                     .into_iter()
                     .chain(delayed)
-                    .chain(seat.overdue.poll_timeout())
+                    .chain(entry.overdue.poll_timeout())
                     .min()
             })
             .min()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        for (id, seat) in &mut self.entries {
-            if seat.session.poll_timeout().is_some_and(|at| at <= now) {
-                seat.session.handle_timeout(now);
+        for (id, entry) in &mut self.entries {
+            if entry.session.poll_timeout().is_some_and(|at| at <= now) {
+                entry.session.handle_timeout(now);
             }
-            seat.check_timeouts(now, *id, &mut self.events);
-            seat.submit_waiting(now, *id, &mut self.events);
+            entry.check_timeouts(now, *id, &mut self.events);
+            entry.submit_waiting(now, *id, &mut self.events);
         }
     }
 }

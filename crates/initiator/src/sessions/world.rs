@@ -145,7 +145,7 @@ impl World {
             let mut any = self.sessions.process_pending(self.now, &mut errands);
             for errand in errands {
                 let DriverRequest::Connect(number, _) = errand else { panic!("{errand:?}") };
-                self.dial(number);
+                self.attempt(number);
                 any = true;
             }
             while let Some(action) = self.sessions.poll_action() {
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    fn dial(&mut self, number: u32) {
+    fn attempt(&mut self, number: u32) {
         if self.cuts > 0 && self.rng.chance(1, 4) {
             let why = io::Error::from(io::ErrorKind::ConnectionRefused);
             assert!(self.sessions.dial_failed(self.now, number, &why).is_none());
@@ -269,8 +269,8 @@ impl World {
 
     /// Returns whether the session carries something, of a caller or our own.
     fn carries(&self) -> bool {
-        let seat = &self.sessions.entries[&self.id];
-        seat.tasks.iter().flatten().chain(&seat.ended).next().is_some()
+        let entry = &self.sessions.entries[&self.id];
+        entry.tasks.iter().flatten().chain(&entry.ended).next().is_some()
     }
 
     fn pass_for(&mut self, span: Duration) {
@@ -536,13 +536,13 @@ fn a_unit_that_carries_out_others_is_not_reset_for_one_command() {
 fn a_command_whose_abort_was_lost_is_ended_by_the_next_attention() {
     let mut world = silent(Kind::Write);
     let (id, now) = (world.id, world.now);
-    let seat = world.sessions.entries.get_mut(&id).unwrap();
+    let entry = world.sessions.entries.get_mut(&id).unwrap();
     let mut events = VecDeque::new();
     for serial in [100, 101] {
-        seat.note_attention(now, id, (Lun(0), serial), Asc::BUS_DEVICE_RESET_OCCURRED, &mut events);
-        assert!(seat.send_aborts(now), "attention {serial} ends nothing");
-        let manage = seat.overdue.last_abort().unwrap();
-        seat.tmf_done(now, id, manage, None, &mut events);
+        entry.note_attention(now, id, (Lun(0), serial), Asc::BUS_DEVICE_RESET_OCCURRED, &mut events);
+        assert!(entry.send_aborts(now), "attention {serial} ends nothing");
+        let manage = entry.overdue.last_abort().unwrap();
+        entry.tmf_done(now, id, manage, None, &mut events);
     }
 }
 

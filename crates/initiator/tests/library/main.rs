@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use base::buffer::{Bytes, DataList};
 use base::units::Lba;
 use drivers::config::{Config, EngineChoice};
-use iscsi::initiator::contract::{Refusal, Slot};
+use iscsi::initiator::contract::{Slot, SubmitError};
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -193,9 +193,9 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
     assert!(ended > 20 && complete <= ended, "{ended} ended, {complete} by the target's word");
     // One that has ended by itself is no task any more.
     let running = session.start_command(read());
-    let aborter = running.abort_handle();
+    let abort_handle = running.abort_handle();
     assert_eq!(running.wait().unwrap().bytes(), data);
-    assert_eq!(aborter.abort().wait().unwrap(), Some(TmfResult::NO_TASK));
+    assert_eq!(abort_handle.abort().wait().unwrap(), Some(TmfResult::NO_TASK));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn keys_are_negotiated_while_commands_go_on() {
         assert!(matches!(read.wait().unwrap(), OpOutput::Data(back) if flat(&back) == data));
     }
     let refused = session.negotiate(None, &[("HeaderDigest", "None")]).wait();
-    assert_eq!(refused, Err(CommandError::Refused(Refusal::NotPossible)));
+    assert_eq!(refused, Err(CommandError::Refused(SubmitError::NotPossible)));
     let answer = session.negotiate(None, &[("X-org.example.unknown", "1")]).wait().unwrap();
     assert_eq!(answer, [("X-org.example.unknown".to_owned(), "NotUnderstood".to_owned())]);
 }
@@ -342,7 +342,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
         .collect()
     };
     let refused: Vec<_> =
-        (total - 3..total).map(|token| (token, CommandError::Refused(Refusal::Full))).collect();
+        (total - 3..total).map(|token| (token, CommandError::Refused(SubmitError::Full))).collect();
     assert_eq!(finished(&mut driver), refused);
     driver.close(session);
     driver.run_once(Some(Duration::ZERO)).unwrap();

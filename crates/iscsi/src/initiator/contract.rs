@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 use base::buffer::{Bytes, DataList};
 use base::time::Duration;
 
-use super::why::Why;
+use super::protocol_error::ProtocolError;
 use crate::discovery::Discovered;
 use crate::login::Status;
 use crate::login::directory::TargetAddress;
-use crate::login::initiator::{AuthPlan, CallWhy};
+use crate::login::initiator::{AuthPlan, InitiatorLoginError};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, KeyPolicy, SessionParameters};
 use crate::pdu::Residual;
@@ -47,8 +47,8 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::Managed`].
-    pub struct ManageId;
+    /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::TmfDone`].
+    pub struct TmfId;
 }
 
 /// The place of a connection in its session, from 0; it is also the connection's CID.
@@ -65,7 +65,7 @@ pub const MAX_TASKS: usize = 8192;
 pub const MAX_PROBES: usize = 256;
 
 /// The most task management requests that are open at a time.
-pub const MAX_MANAGES: usize = 256;
+pub const MAX_TMFS: usize = 256;
 
 /// What a session is to be.
 #[derive(Clone, Debug)]
@@ -134,8 +134,8 @@ pub struct Portal {
 pub struct Retry {
     /// How long requests wait for a path, from its loss on. Then they fail, and the session is down for good. Zero:
     /// the first loss is the end.
-    pub patience: Duration,
-    /// How many attempts in a row may fail; zero for any number within `patience`.
+    pub timeout: Duration,
+    /// How many attempts in a row may fail; zero for any number within `timeout`.
     pub attempts: u32,
     /// How long to wait before the second attempt; doubled each time. The first attempt waits only as long as the
     /// target demands (Time2Wait).
@@ -149,7 +149,7 @@ pub struct Retry {
 impl Retry {
     /// Never: the first loss is the end.
     pub const NONE: Self = Self {
-        patience: Duration::ZERO,
+        timeout: Duration::ZERO,
         attempts: 1,
         backoff: Duration::from_millis(200),
         backoff_max: Duration::from_secs(5),
@@ -161,7 +161,7 @@ impl Default for Retry {
     /// Two minutes, as block layers are used to.
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(120),
+            timeout: Duration::from_secs(120),
             attempts: 0,
             backoff: Duration::from_millis(200),
             backoff_max: Duration::from_secs(5),
@@ -230,7 +230,7 @@ pub struct Request {
     pub replay: bool,
     /// Whether it asks which device is behind the LUN, and so goes even where others are held back
     /// ([`guard`](super::session::Session::guard)). There is room for a few of these beyond [`Limits::tasks_max`].
-    pub probe: bool,
+    pub is_identity_check: bool,
 }
 
 impl Request {
@@ -245,14 +245,14 @@ impl Request {
             data_in_len: 0,
             immediate: false,
             replay: false,
-            probe: false,
+            is_identity_check: false,
         }
     }
 }
 
 /// Why a session does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SubmitError {
     /// As many are open as may be; one has to end first.
     #[error("as many requests are open as may be")]
     Full,
@@ -277,17 +277,17 @@ pub enum Refusal {
 #[derive(Debug)]
 pub struct Outcome {
     /// What the target said, or what became of it.
-    pub end: End,
+    pub end: TaskResult,
     /// The data that came, from the start of the command's data, without gaps. Give it back with
-    /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`End::Status`].
+    /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
     pub data_in: Option<Bytes>,
 }
 
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TaskResult {
     /// It was carried out.
-    Status(Ending),
+    Status(CommandResponse),
     /// The target could not carry it out, and there is no status.
     Failed(ServiceResponse),
     /// A task management function ended it; no status will come.
@@ -302,7 +302,7 @@ pub enum End {
 
 /// What a target says at the end of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct CommandResponse {
     /// The SCSI status.
     pub status: u8,
     /// The status qualifier (RFC 7144; else 0).
@@ -315,16 +315,16 @@ pub struct Ending {
     pub sense: Option<Box<[u8]>>,
 }
 
-impl End {
+impl TaskResult {
     /// Returns whether it is a GOOD status.
     pub const fn is_good(&self) -> bool {
-        matches!(self, Self::Status(Ending { status: 0, .. }))
+        matches!(self, Self::Status(CommandResponse { status: 0, .. }))
     }
 }
 
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Management {
+pub struct TmfParameters {
     /// What to do. TASK REASSIGN is the session's own affair and refused; the functions of RFC 7144 need
     /// iSCSIProtocolLevel 2.
     pub function: TmfFunction,
@@ -339,7 +339,7 @@ pub struct Management {
 #[derive(Debug)]
 pub enum Event {
     /// Open a TCP connection to `to`, then call `connected` or `connect_failed` for this slot. The owner may give up
-    /// by itself; the session stops waiting for it after [`Limits::login_within`], with a [`Event::Forget`].
+    /// by itself; the session stops waiting for it after [`Limits::login_within`], with a [`Event::CancelConnect`].
     Connect {
         /// For which place.
         slot: Slot,
@@ -347,13 +347,13 @@ pub enum Event {
         to: TargetAddress,
     },
     /// Stop connecting for this slot.
-    Forget {
+    CancelConnect {
         /// For which place.
         slot: Slot,
     },
     /// The session is in full feature phase: for the first time, again after it was built anew, or still after its
     /// connections came back.
-    Up(Box<Up>),
+    Up(Box<SessionUp>),
     /// A connection of the session is in full feature phase. The first one follows the session's [`Event::Up`].
     ConnectionUp {
         /// Its place.
@@ -371,7 +371,7 @@ pub enum Event {
     /// No connection is up; requests wait. [`Event::Up`] or [`Event::Down`] follows.
     Recovering,
     /// The session ended for good; every task was reported before.
-    Down(Down),
+    Down(SessionEnd),
     /// A task ended. Reported exactly once for each.
     Done {
         /// Which one.
@@ -380,9 +380,9 @@ pub enum Event {
         outcome: Outcome,
     },
     /// A task management request was answered. The tasks that it ended were reported before.
-    Managed {
+    TmfDone {
         /// Which one.
-        id: ManageId,
+        id: TmfId,
         /// The target's answer; `None` when the session was lost before it came.
         result: Option<TmfResult>,
     },
@@ -401,7 +401,7 @@ pub enum Event {
         answer: Vec<u8>,
     },
     /// The target says something unasked. The session did what the protocol wants of it already.
-    Notice(Notice),
+    AsyncMessage(AsyncNotice),
     /// The login was sent elsewhere; the session follows.
     Redirected {
         /// For which place.
@@ -415,7 +415,7 @@ pub enum Event {
 
 /// What the target said unasked (RFC 7143 §11.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct AsyncNotice {
     /// On which connection.
     pub slot: Slot,
     /// What happened.
@@ -426,7 +426,7 @@ pub struct Notice {
 
 /// A session that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Up {
+pub struct SessionUp {
     /// The target's half of the session identifier.
     pub tsih: Tsih,
     /// What was agreed on.
@@ -436,12 +436,12 @@ pub struct Up {
     /// Whether the target proved who it is.
     pub peer_authenticated: bool,
     /// How this session came about.
-    pub since: Since,
+    pub origin: SessionOrigin,
 }
 
 /// How a session came to be up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum SessionOrigin {
     /// It is the first.
     First,
     /// The one before was lost, with all that the target knew of it (a new I_T nexus: reservations may be gone, a
@@ -468,10 +468,10 @@ pub enum ConnectionDown {
     Refused(Status),
     /// The target broke the rules of the login.
     #[error("the login failed: {0}")]
-    Login(CallWhy),
+    Login(InitiatorLoginError),
     /// The target broke a rule.
     #[error("{0}")]
-    Misbehaved(Why),
+    ProtocolError(ProtocolError),
     /// It was logged out.
     #[error("it was logged out")]
     LoggedOut,
@@ -488,7 +488,7 @@ pub enum ConnectionDown {
 
 /// Why a session is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Down {
+pub enum SessionEnd {
     /// It was logged out.
     #[error("logged out")]
     LoggedOut,
@@ -497,10 +497,10 @@ pub enum Down {
     Closed,
     /// No connection could be had within what [`Retry`] allows; the last one failed for this reason.
     #[error("no path to the target: {0}")]
-    NoPath(ConnectionDown),
+    RetriesExhausted(ConnectionDown),
     /// What went wrong would go wrong again.
     #[error("{0}")]
-    Hopeless(ConnectionDown),
+    Permanent(ConnectionDown),
 }
 
 /// A connection, for those who watch.
@@ -522,7 +522,7 @@ pub struct ConnectionView {
 
 /// What a session did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct SessionStats {
     /// Tasks taken.
     pub tasks: u64,
     /// Tasks reported.

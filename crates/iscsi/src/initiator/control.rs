@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 
 use base::time::{Duration, Instant};
 
-use super::contract::{ConnectionDown, Down, End, Event, Notice, Slot};
-use super::manage::{Errand, Manage};
-use super::place::{Control, Output, Place, Removal, Stage, Timer};
-use super::session::{Phase, Session, TAG_MANAGE, TAG_SMALL, TAG_TASK, find, tag};
-use super::task::Standing;
-use super::why::{RejectText, Why};
+use super::connection_slot::{ConnectionSlot, ConnectionState, ControlPdu, QueuedPdu, RecoveryLogout, Timer};
+use super::contract::{AsyncNotice, ConnectionDown, Event, SessionEnd, Slot, TaskResult};
+use super::protocol_error::{ProtocolError, RejectText};
+use super::session::{Phase, Session, TAG_SMALL, TAG_TASK, TAG_TMF, find, tag};
+use super::task::TaskState;
+use super::tmf::{Tmf, TmfOrigin};
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
@@ -19,18 +19,20 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::TmfFunction;
 use crate::pdu::tmf_response::TmfResult;
-use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
+use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, StatSn};
 
 /// How many small PDUs may wait to be sent on a connection: a target that asks for more and reads none is no peer.
 const MAX_CONTROLS: usize = 4096;
 
 impl Session {
-    pub(super) fn nop_in(&mut self, now: Instant, slot: Slot, pdu: &NopIn) -> Result<(), Why> {
+    pub(super) fn nop_in(&mut self, now: Instant, slot: Slot, pdu: &NopIn) -> Result<(), ProtocolError> {
         if pdu.itt == Itt::NONE {
             self.note_window(pdu.sn);
             self.status_is_due(now, slot, pdu.sn.stat_sn);
-            if !self.repairs() && self.link(slot).is_some_and(|link| pdu.sn.stat_sn.after(link.exp_stat_sn)) {
+            if !self.has_erl1()
+                && self.connection(slot).is_some_and(|link| pdu.sn.stat_sn.after(link.exp_stat_sn))
+            {
                 // A status seems to be lost. The number of the answer to a ping leaves no doubt.
                 self.ping(now, slot);
             }
@@ -38,38 +40,38 @@ impl Session {
             if !self.take_status(now, slot, pdu.sn)? {
                 return Ok(());
             }
-            let repairs = self.repairs();
-            let Some(link) = self.link_mut(slot) else { return Err(Why::Bug) };
+            let repairs = self.has_erl1();
+            let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
             match link.ping.take_if(|(itt, _)| *itt == pdu.itt) {
-                Some((_, sent)) => link.synced = sent,
+                Some((_, sent)) => link.last_answered_ping = sent,
                 // A second ping went out before the answer to the first was here.
                 None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
-                None => return Err(Why::UnknownTask),
+                None => return Err(ProtocolError::UnknownTask),
             }
             if self.is_command_lost(slot) {
-                return Err(Why::CommandLost);
+                return Err(ProtocolError::CommandLost);
             }
-            if !self.repairs() {
-                let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
-                self.repair_talk(slot, synced);
+            if !self.has_erl1() {
+                let synced = self.connection(slot).map_or(Instant::ORIGIN, |link| link.last_answered_ping);
+                self.fail_lost_text(slot, synced);
             }
         }
         if pdu.ttt == Ttt::NONE {
             return Ok(());
         }
-        if self.link(slot).is_some_and(|link| link.controls >= MAX_CONTROLS) {
-            return Err(Why::AnswersUnread);
+        if self.connection(slot).is_some_and(|link| link.controls >= MAX_CONTROLS) {
+            return Err(ProtocolError::AnswersUnread);
         }
         //= rfc7143#section-11.18.2
         // The answer to a ping carries its transfer tag and LUN, is immediate, and wants no answer.
-        self.control(slot, Control::Nop(nop(Itt::NONE, pdu.ttt, pdu.lun)), Vec::new());
+        self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, pdu.ttt, pdu.lun)), Vec::new());
         Ok(())
     }
 
     /// Makes sure that a status is acknowledged even if nothing else is sent.
     pub(super) fn acknowledge_in_time(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
-        if let Some(place) = self.place_mut(slot)
+        if let Some(place) = self.connection_slot_mut(slot)
             && !after.is_zero()
             && !place.deadlines.is_set(Timer::Acknowledge)
         {
@@ -80,22 +82,22 @@ impl Session {
     /// Acknowledges statuses for which no other PDU did so in time.
     pub(super) fn acknowledge_statuses(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
-        let Some(link) = self.link_mut(slot) else { return };
-        let Some(since) = link.untold_since else { return };
+        let Some(link) = self.connection_mut(slot) else { return };
+        let Some(since) = link.unacked_since else { return };
         let held_back = link.holds_back();
-        let news = link.acknowledged() != link.told;
+        let news = link.acknowledged() != link.acked_stat_sn;
         let due = now.since(since) >= after;
         if !news && !held_back {
-            link.untold_since = None;
+            link.unacked_since = None;
         }
         if news && due && link.controls < MAX_CONTROLS {
             //= rfc7143#section-11.18
             // A NOP-Out may tell ExpStatSN when no other PDU does for long. It wants no answer, and is immediate.
             self.stats.status_acks += 1;
-            self.control(slot, Control::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
+            self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
         }
         if (held_back || (news && !due))
-            && let Some(place) = self.place_mut(slot)
+            && let Some(place) = self.connection_slot_mut(slot)
         {
             let from = if due { now } else { since };
             place.deadlines.set(Timer::Acknowledge, from.after(after));
@@ -103,14 +105,14 @@ impl Session {
     }
 
     /// Looks at a connection on which nothing may have come for a while, or whose oldest command nobody acknowledges.
-    pub(super) fn silence(&mut self, now: Instant, slot: Slot) {
+    pub(super) fn check_silence(&mut self, now: Instant, slot: Slot) {
         let limits = self.plan.limits;
-        let overdue = self.command_is_due(slot).map(|sent| sent.after(limits.ping_after));
-        let Some(link) = self.link(slot) else { return };
+        let overdue = self.unconfirmed_since(slot).map(|sent| sent.after(limits.ping_after));
+        let Some(link) = self.connection(slot) else { return };
         let next = match link.ping {
             // Something else may have come since, but then nothing any more.
             Some((_, sent)) if now.since(sent.max(link.heard)) >= limits.pong_within => {
-                return self.misbehaved(now, slot, Why::PingUnanswered);
+                return self.handle_protocol_error(now, slot, ProtocolError::PingUnanswered);
             }
             Some((_, sent)) => sent.max(link.heard).after(limits.pong_within),
             None if now.since(link.heard) >= limits.ping_after || overdue.is_some_and(|at| at <= now) => {
@@ -122,7 +124,7 @@ impl Session {
                 overdue.map_or(silent, |at| at.min(silent))
             }
         };
-        if let Some(place) = self.place_mut(slot) {
+        if let Some(place) = self.connection_slot_mut(slot) {
             place.deadlines.set(Timer::Silence, next);
         }
     }
@@ -130,15 +132,15 @@ impl Session {
     /// Sends a ping, unless one is on the way.
     pub(super) fn ping(&mut self, now: Instant, slot: Slot) {
         let itt = self.next_tag();
-        let Some(link) = self.link_mut(slot) else { return };
+        let Some(link) = self.connection_mut(slot) else { return };
         if link.ping.is_none() {
             link.ping = Some((itt, now));
             // Ahead of what waits: a long queue is no silence.
             link.controls += 1;
-            let ping = (Control::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
-            link.out.push_front(Output::Control(alloc::boxed::Box::new(ping)));
-            self.ask(slot);
-            self.watch_if_repairing(now, slot);
+            let ping = (ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
+            link.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
+            self.request_transmit(slot);
+            self.arm_retransmit_if_erl1(now, slot);
         }
     }
 
@@ -148,7 +150,7 @@ impl Session {
         slot: Slot,
         message: AsyncMessage,
         data: &[u8],
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         if !self.take_status(now, slot, message.sn)? {
             return Ok(());
         }
@@ -157,40 +159,39 @@ impl Session {
         let seconds = |count: u16| Duration::from_secs(count.into());
         let lun = message.lun;
         let (wait, retain) = (seconds(message.parameter2), seconds(message.parameter3));
-        self.events.push_back(Event::Notice(Notice { slot, message, sense }));
+        self.events.push_back(Event::AsyncMessage(AsyncNotice { slot, message, sense }));
         match message.event {
-            AsyncEventCode::LOGOUT_REQUEST => self.asked_to_leave(now, slot, retain),
+            AsyncEventCode::LOGOUT_REQUEST => self.handle_logout_request(now, slot, retain),
             AsyncEventCode::CONNECTION_DROP => {
                 let dropped = Slot(message.parameter1);
-                if self.place(dropped).is_some_and(|place| place.link.is_some()) {
+                if self.connection_slot(dropped).is_some_and(|place| place.connection.is_some()) {
                     self.wait(dropped, wait);
-                    self.lose(now, dropped, ConnectionDown::Dropped);
+                    self.connection_lost(now, dropped, ConnectionDown::Dropped);
                 }
             }
             AsyncEventCode::SESSION_DROP => {
-                if retain.is_zero() || !self.recovers() {
+                if retain.is_zero() || !self.has_erl2() {
                     self.wait(Slot(0), wait);
                     self.lose_session(now, ConnectionDown::Dropped);
                 } else {
                     for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
-                        if self.link(slot).is_some() {
+                        if self.connection(slot).is_some() {
                             self.wait(slot, wait);
-                            self.lose(now, slot, ConnectionDown::Dropped);
+                            self.connection_lost(now, slot, ConnectionDown::Dropped);
                         }
                     }
                 }
             }
-            AsyncEventCode::NEGOTIATION_REQUEST => self.talk_of_nothing(),
+            AsyncEventCode::NEGOTIATION_REQUEST => self.start_empty_text(),
             AsyncEventCode::TASKS_TERMINATED => {
-                let ended = |standing| matches!(standing, Standing::Sent(_) | Standing::Orphan(_));
-                let keys =
-                    self.tasks.iter().filter(|(_, task)| ended(task.standing) && task.request.lun == lun);
+                let ended = |standing| matches!(standing, TaskState::Sent(_) | TaskState::Detached(_));
+                let keys = self.tasks.iter().filter(|(_, task)| ended(task.state) && task.request.lun == lun);
                 for key in keys.map(|(key, _)| key).collect::<Vec<_>>() {
-                    self.finish(key, End::Aborted);
+                    self.finish(key, TaskResult::Aborted);
                 }
                 //= rfc7143#section-4.2.3.4
                 // The target waits until it is acknowledged, by a NOP-Out that names the unit (§11.9.1).
-                self.control(slot, Control::Nop(nop(Itt::NONE, Ttt::NONE, lun)), Vec::new());
+                self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, lun)), Vec::new());
             }
             _ => {}
         }
@@ -198,35 +199,36 @@ impl Session {
     }
 
     fn wait(&mut self, slot: Slot, wait: Duration) {
-        if let Some(place) = self.place_mut(slot) {
+        if let Some(place) = self.connection_slot_mut(slot) {
             place.wait = Some(wait);
         }
     }
 
     /// Drains a connection that the target wants logged out, and logs it out in time whether it is empty or not.
-    fn asked_to_leave(&mut self, now: Instant, slot: Slot, within: Duration) {
-        let Some(place) = self.place_mut(slot) else { return };
-        if place.stage == Stage::Up {
-            place.stage = Stage::Draining;
+    fn handle_logout_request(&mut self, now: Instant, slot: Slot, within: Duration) {
+        let Some(place) = self.connection_slot_mut(slot) else { return };
+        if place.state == ConnectionState::Up {
+            place.state = ConnectionState::Draining;
             place.deadlines.set(Timer::Drain, now.after(within.mul_f32(0.75)));
         }
     }
 
     /// Drains connections that are not wanted any more, and logs out those that are empty.
-    pub(super) fn drain_places(&mut self, now: Instant) {
+    pub(super) fn drain_connections(&mut self, now: Instant) {
         for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
-            let unwanted = slot.0 >= self.wanted;
-            let Some(place) = self.place_mut(slot) else { return };
-            match place.stage {
-                Stage::Up if unwanted => place.stage = Stage::Draining,
-                Stage::Waiting if unwanted && place.removal == Removal::None => {
-                    place.stage = Stage::Idle;
+            let unwanted = slot.0 >= self.connections_wanted;
+            let Some(place) = self.connection_slot_mut(slot) else { return };
+            match place.state {
+                ConnectionState::Up if unwanted => place.state = ConnectionState::Draining,
+                ConnectionState::Waiting if unwanted && place.recovery_logout == RecoveryLogout::None => {
+                    place.state = ConnectionState::Idle;
                     place.deadlines.clear(Timer::Retry);
                 }
                 _ => {}
             }
-            let empty = place.link.as_ref().is_some_and(|link| link.tasks == 0 && link.adopting.is_empty());
-            if place.stage == Stage::Draining && empty && !self.is_used(slot) {
+            let empty =
+                place.connection.as_ref().is_some_and(|link| link.tasks == 0 && link.to_reassign.is_empty());
+            if place.state == ConnectionState::Draining && empty && !self.is_used(slot) {
                 self.log_out_connection(now, slot);
             }
         }
@@ -234,28 +236,28 @@ impl Session {
 
     /// Returns whether a connection carries requests other than tasks.
     fn is_used(&self, slot: Slot) -> bool {
-        self.manages.iter().any(|(_, manage)| manage.slot == slot)
-            || self.talks_on(slot)
+        self.tmfs.iter().any(|(_, manage)| manage.slot == slot)
+            || self.has_text_on(slot)
             || self
-                .places
+                .slots
                 .iter()
-                .any(|place| matches!(place.removal, Removal::Asked { by, .. } if by == slot))
+                .any(|place| matches!(place.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot))
     }
 
     /// Logs a connection out.
     pub(super) fn log_out_connection(&mut self, now: Instant, slot: Slot) {
-        if !self.place(slot).is_some_and(Place::is_up) {
+        if !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
             return;
         }
-        let leaves_tasks = self.link(slot).is_some_and(|link| link.tasks > 0);
-        let reason = match leaves_tasks && self.recovers() {
+        let leaves_tasks = self.connection(slot).is_some_and(|link| link.tasks > 0);
+        let reason = match leaves_tasks && self.has_erl2() {
             true => LogoutReason::RemoveForRecovery,
             false => LogoutReason::CloseConnection,
         };
-        let itt = self.log_out(slot, reason, slot);
+        let itt = self.send_logout(slot, reason, slot);
         let within = now.after(self.plan.limits.logout_within);
-        if let Some(place) = self.place_mut(slot) {
-            place.stage = Stage::LoggingOut;
+        if let Some(place) = self.connection_slot_mut(slot) {
+            place.state = ConnectionState::LoggingOut;
             place.logout = Some(itt);
             place.deadlines.clear(Timer::Drain);
             place.deadlines.set(Timer::Logout, within);
@@ -263,7 +265,7 @@ impl Session {
     }
 
     /// Sends a Logout Request on `by`, about the connection at `about`.
-    pub(super) fn log_out(&mut self, by: Slot, reason: LogoutReason, about: Slot) -> Itt {
+    pub(super) fn send_logout(&mut self, by: Slot, reason: LogoutReason, about: Slot) -> Itt {
         let itt = self.next_tag();
         let request = LogoutRequest {
             immediate: true,
@@ -273,7 +275,7 @@ impl Session {
             cmd_sn: CmdSn(0),
             exp_stat_sn: StatSn(0),
         };
-        self.control(by, Control::Logout(request), Vec::new());
+        self.queue_control(by, ControlPdu::Logout(request), Vec::new());
         itt
     }
 
@@ -282,35 +284,35 @@ impl Session {
     /// Connections leave one by one, each by a logout of its own, and the last takes the session with it: behind the
     /// answer nothing more comes on a connection, so that what the target sent before is received and judged, on all of them.
     pub fn logout(&mut self, now: Instant) {
-        self.leaving = true;
-        self.dispatch(now);
+        self.logout_requested = true;
+        self.process_pending(now);
     }
 
     /// Returns whether nothing is left to do but to leave.
-    pub(super) fn is_through(&self) -> bool {
-        self.leaving && self.tasks.is_empty() && self.manages.is_empty() && self.talk.is_none()
+    pub(super) fn is_ready_to_log_out(&self) -> bool {
+        self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && self.text.is_none()
     }
 
     /// Logs out if nothing is open any more.
-    pub(super) fn take_leave(&mut self, now: Instant) {
-        if self.phase == Phase::Down || !self.is_through() || self.farewell.is_some() {
+    pub(super) fn log_out_if_done(&mut self, now: Instant) {
+        if self.phase == Phase::Down || !self.is_ready_to_log_out() || self.session_logout.is_some() {
             return;
         }
         let last = self.any_up(None);
         for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot).filter(|slot| Some(*slot) != last) {
-            if matches!(self.stage(slot), Stage::Up | Stage::Draining) {
+            if matches!(self.connection_state(slot), ConnectionState::Up | ConnectionState::Draining) {
                 self.log_out_connection(now, slot);
             }
         }
-        if self.places.iter().any(|place| place.stage == Stage::LoggingOut) {
+        if self.slots.iter().any(|place| place.state == ConnectionState::LoggingOut) {
             return;
         }
         match last {
             Some(slot) => {
-                let itt = self.log_out(slot, LogoutReason::CloseSession, slot);
-                self.farewell = Some((itt, now.after(self.plan.limits.logout_within)));
+                let itt = self.send_logout(slot, LogoutReason::CloseSession, slot);
+                self.session_logout = Some((itt, now.after(self.plan.limits.logout_within)));
             }
-            None => self.end(Down::LoggedOut),
+            None => self.end_session(SessionEnd::LoggedOut),
         }
     }
 
@@ -319,65 +321,71 @@ impl Session {
         now: Instant,
         slot: Slot,
         pdu: &LogoutResponse,
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         if !self.take_status(now, slot, pdu.sn)? {
             return Ok(());
         }
-        if self.farewell.is_some_and(|(itt, _)| itt == pdu.itt) {
-            self.end(Down::LoggedOut);
+        if self.session_logout.is_some_and(|(itt, _)| itt == pdu.itt) {
+            self.end_session(SessionEnd::LoggedOut);
             return Ok(());
         }
         let wait = Duration::from_secs(pdu.time2wait.into());
-        if self.place(slot).is_some_and(|place| place.logout == Some(pdu.itt)) {
+        if self.connection_slot(slot).is_some_and(|place| place.logout == Some(pdu.itt)) {
             self.wait(slot, wait);
-            self.lose(now, slot, ConnectionDown::LoggedOut);
+            self.connection_lost(now, slot, ConnectionDown::LoggedOut);
             return Ok(());
         }
-        let asked = |place: &Place| matches!(place.removal, Removal::Asked { by, itt } if by == slot && itt == pdu.itt);
-        let Some(place) = self.places.iter_mut().find(|place| asked(place)) else {
+        let asked = |place: &ConnectionSlot| matches!(place.recovery_logout, RecoveryLogout::Asked { by, itt } if by == slot && itt == pdu.itt);
+        let Some(place) = self.slots.iter_mut().find(|place| asked(place)) else {
             // What was asked twice, or arrived twice, is answered twice.
-            return if self.ghosts.contains(&pdu.itt) { Ok(()) } else { Err(Why::UnknownTask) };
+            return if self.stale_tags.contains(&pdu.itt) { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
         place.deadlines.clear(Timer::Logout);
         if matches!(pdu.response, LogoutResult::CLOSED | LogoutResult::NO_CID) {
-            place.removal = Removal::Waits;
-            place.deadlines.set(Timer::Adopt, now.after(wait));
+            place.recovery_logout = RecoveryLogout::Time2Wait;
+            place.deadlines.set(Timer::Reassign, now.after(wait));
         } else {
-            self.lose_session(now, ConnectionDown::Misbehaved(Why::NotRecoverable));
+            self.lose_session(now, ConnectionDown::ProtocolError(ProtocolError::NotRecoverable));
         }
         self.remember(pdu.itt);
         Ok(())
     }
 
     pub(super) fn logout_too_slow(&mut self, now: Instant, slot: Slot) {
-        let Some(place) = self.place_mut(slot) else { return };
+        let Some(place) = self.connection_slot_mut(slot) else { return };
         if place.logout.is_some() {
-            return self.lose(now, slot, ConnectionDown::LoggedOut);
+            return self.connection_lost(now, slot, ConnectionDown::LoggedOut);
         }
-        if let Removal::Asked { itt, .. } = place.removal {
-            place.removal = Removal::None;
+        if let RecoveryLogout::Asked { itt, .. } = place.recovery_logout {
+            place.recovery_logout = RecoveryLogout::None;
             self.remember(itt);
-            self.free_orphans(now);
+            self.log_out_lost_connections(now);
         }
     }
 
-    pub(super) fn reject(&mut self, now: Instant, slot: Slot, pdu: &Reject, data: &[u8]) -> Result<(), Why> {
+    pub(super) fn reject(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        pdu: &Reject,
+        data: &[u8],
+    ) -> Result<(), ProtocolError> {
         if !self.take_status(now, slot, pdu.sn)? {
             return Ok(());
         }
         self.stats.rejects += 1;
-        let bhs = data.first_chunk::<BHS_LEN>().ok_or(Why::RejectWithoutHeader)?;
+        let bhs = data.first_chunk::<BHS_LEN>().ok_or(ProtocolError::RejectWithoutHeader)?;
         let bhs = Bhs::from_bytes(*bhs);
         match bhs.opcode() {
             Opcode::SCSI_COMMAND => self.command_rejected(slot, &bhs, pdu.reason),
-            Opcode::TMF_REQUEST => self.manage_rejected(now, slot, &bhs, pdu.reason),
+            Opcode::TMF_REQUEST => self.tmf_rejected(now, slot, &bhs, pdu.reason),
             Opcode::TEXT_REQUEST => {
                 self.text_refused(bhs.itt());
                 Ok(())
             }
             Opcode::NOP_OUT => {
                 // Refused, but somebody is there.
-                if let Some(link) = self.link_mut(slot) {
+                if let Some(link) = self.connection_mut(slot) {
                     link.ping.take_if(|(itt, _)| *itt == bhs.itt());
                 }
                 Ok(())
@@ -386,90 +394,90 @@ impl Session {
             // The target asks for the data again, or ends the task.
             Opcode::DATA_OUT => Ok(()),
             // The login is over: its last request arrived twice.
-            Opcode::LOGIN_REQUEST if self.repairs() => Ok(()),
-            Opcode::LOGOUT_REQUEST if self.farewell.is_some_and(|(itt, _)| itt == bhs.itt()) => {
-                self.end(Down::LoggedOut);
+            Opcode::LOGIN_REQUEST if self.has_erl1() => Ok(()),
+            Opcode::LOGOUT_REQUEST if self.session_logout.is_some_and(|(itt, _)| itt == bhs.itt()) => {
+                self.end_session(SessionEnd::LoggedOut);
                 Ok(())
             }
-            _ => Err(Why::Rejected(RejectText(pdu.reason))),
+            _ => Err(ProtocolError::Rejected(RejectText(pdu.reason))),
         }
     }
 
-    fn command_rejected(&mut self, slot: Slot, bhs: &Bhs, reason: RejectReason) -> Result<(), Why> {
+    fn command_rejected(&mut self, slot: Slot, bhs: &Bhs, reason: RejectReason) -> Result<(), ProtocolError> {
         let Some(key) = find(&self.tasks, TAG_TASK, bhs.itt()) else { return Ok(()) };
-        let Some(task) = self.tasks.get(key).filter(|task| task.standing == Standing::Sent(slot)) else {
+        let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
             return Ok(());
         };
         let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
         if reason == RejectReason::TASK_IN_PROGRESS {
             // The command arrived twice, and only its double is refused: to say that it was not carried out would be a
             // lie. The double of a numbered one is to be passed over in silence (RFC 7143 §4.2.2.1).
-            return if numbered { Err(Why::Rejected(RejectText(reason))) } else { Ok(()) };
+            return if numbered { Err(ProtocolError::Rejected(RejectText(reason))) } else { Ok(()) };
         }
         let acknowledged = numbered && cmd_sn.before(self.exp_cmd_sn);
         if reason == RejectReason::DATA_DIGEST_ERROR && !acknowledged {
-            if !self.repairs() {
-                return Err(Why::Rejected(RejectText(reason)));
+            if !self.has_erl1() {
+                return Err(ProtocolError::Rejected(RejectText(reason)));
             }
             self.stats.retries += 1;
-            self.queue(slot, Output::Command(key));
+            self.queue(slot, QueuedPdu::Command(key));
             return Ok(());
         }
-        self.finish(key, End::Rejected(reason));
+        self.finish(key, TaskResult::Rejected(reason));
         if numbered && !acknowledged {
             //= rfc7143#section-7.3
             // The number counts as not received; the gap is plugged by aborting what it belonged to.
-            let manage = Manage {
+            let manage = Tmf {
                 lun,
                 referenced: (tag(TAG_TASK, key), cmd_sn),
-                ..Manage::new(Errand::Plug, TmfFunction::ABORT_TASK, slot)
+                ..Tmf::new(TmfOrigin::FillCmdSnGap, TmfFunction::ABORT_TASK, slot)
             };
-            let key = self.manages.insert_with(|_| manage);
-            self.queue(slot, Output::Manage(key));
+            let key = self.tmfs.insert_with(|_| manage);
+            self.queue(slot, QueuedPdu::Tmf(key));
         }
         Ok(())
     }
 
-    fn manage_rejected(
+    fn tmf_rejected(
         &mut self,
         now: Instant,
         slot: Slot,
         bhs: &Bhs,
         reason: RejectReason,
-    ) -> Result<(), Why> {
-        let Some(key) = find(&self.manages, TAG_MANAGE, bhs.itt()) else { return Ok(()) };
-        let Some(manage) = self.manages.get(key).filter(|manage| manage.slot == slot) else { return Ok(()) };
-        if manage.errand == Errand::Plug {
-            return Err(Why::Rejected(RejectText(reason)));
+    ) -> Result<(), ProtocolError> {
+        let Some(key) = find(&self.tmfs, TAG_TMF, bhs.itt()) else { return Ok(()) };
+        let Some(manage) = self.tmfs.get(key).filter(|manage| manage.slot == slot) else { return Ok(()) };
+        if manage.origin == TmfOrigin::FillCmdSnGap {
+            return Err(ProtocolError::Rejected(RejectText(reason)));
         }
         // For a task on the move, try again later: the target has too many of these at a time.
-        let result = match (manage.errand, reason) {
-            (Errand::Reassign, RejectReason::TOO_MANY_IMMEDIATE) => TmfResult::STILL_ALLEGIANT,
+        let result = match (manage.origin, reason) {
+            (TmfOrigin::Reassign, RejectReason::TOO_MANY_IMMEDIATE) => TmfResult::STILL_ALLEGIANT,
             _ => TmfResult::REJECTED,
         };
-        self.managed(now, key, result);
+        self.finish_tmf(now, key, result);
         Ok(())
     }
 
-    fn snack_rejected(&mut self, slot: Slot, snack: &Snack) -> Result<(), Why> {
+    fn snack_rejected(&mut self, slot: Slot, snack: &Snack) -> Result<(), ProtocolError> {
         if snack.kind == SnackKind::R_DATA {
-            return self.anew_rejected(slot, snack);
+            return self.r_data_snack_rejected(slot, snack);
         }
         // What came meanwhile need not be repaired, and one that asks for all there is may find nothing.
         if snack.run_length == 0 || !self.is_missing(slot, snack) {
             return Ok(());
         }
         match snack.kind {
-            SnackKind::STATUS => Err(Why::NotRepaired),
+            SnackKind::STATUS => Err(ProtocolError::NotRepaired),
             SnackKind::DATA_OR_R2T => {
                 // The target ends the task with an error; a GOOD status would be a lie.
                 let Some(key) = find(&self.tasks, TAG_TASK, snack.itt) else { return Ok(()) };
                 let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
                 task.unrepairable = true;
-                if task.ending.as_ref().is_some_and(|ending| ending.status == 0) {
-                    return Err(Why::NotRepaired);
+                if task.status.as_ref().is_some_and(|ending| ending.status == 0) {
+                    return Err(ProtocolError::NotRepaired);
                 }
-                self.conclude(key)
+                self.finish_if_complete(key)
             }
             _ => Ok(()),
         }

@@ -7,33 +7,33 @@ use core::ops::Range;
 
 use base::time::Instant;
 
-use super::contract::{End, Ending, Slot};
-use super::place::{Incoming, Output, Timer};
+use super::connection_slot::{Incoming, QueuedPdu, Timer};
+use super::contract::{CommandResponse, Slot, TaskResult};
+use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, find};
-use super::task::{Burst, Number, Standing};
-use super::why::Why;
+use super::task::{DataOutSequence, Number, TaskState};
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_in::DataIn;
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::{Bhs, Itt, Message, Ttt};
-use crate::receive::{Landing, Segment};
+use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
 use crate::serial::{DataSn, StatSn};
 use crate::target::arena::Key;
 
 impl Session {
     /// Finds the task of a PDU that came on a connection. `None`: it is gone, and that is in order.
-    pub(super) fn task_of(&self, slot: Slot, itt: Itt) -> Result<Option<Key>, Why> {
+    pub(super) fn task_of(&self, slot: Slot, itt: Itt) -> Result<Option<Key>, ProtocolError> {
         let Some(key) = find(&self.tasks, TAG_TASK, itt) else {
             // What was aborted may still be on its way on another connection, and what was asked for twice comes
             // twice.
-            let old = self.ghosts.contains(&itt) || (self.repairs() && self.was_task(itt));
-            return if old { Ok(None) } else { Err(Why::UnknownTask) };
+            let old = self.stale_tags.contains(&itt) || (self.has_erl1() && self.was_task(itt));
+            return if old { Ok(None) } else { Err(ProtocolError::UnknownTask) };
         };
-        match self.tasks.get(key).map(|task| task.standing) {
-            Some(Standing::Sent(at)) if at == slot => Ok(Some(key)),
-            Some(Standing::Sent(_)) => Err(Why::OtherConnection),
-            _ => Err(Why::UnknownTask),
+        match self.tasks.get(key).map(|task| task.state) {
+            Some(TaskState::Sent(at)) if at == slot => Ok(Some(key)),
+            Some(TaskState::Sent(_)) => Err(ProtocolError::OtherConnection),
+            _ => Err(ProtocolError::UnknownTask),
         }
     }
 
@@ -43,73 +43,73 @@ impl Session {
             && usize::try_from(itt.0 & 0xffff).is_ok_and(|index| index < self.tasks.slots())
     }
 
-    pub(super) fn begin_data_in(&mut self, slot: Slot, bhs: &Bhs) -> Result<Landing, Why> {
+    pub(super) fn data_in_sink(&mut self, slot: Slot, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
         let pdu = DataIn::decode(bhs)?;
         let key = self.task_of(slot, pdu.itt)?;
-        let (repairs, parameters) = (self.repairs(), self.parameters);
+        let (repairs, parameters) = (self.has_erl1(), self.parameters);
         let incoming = match key.and_then(|key| Some((key, self.tasks.get_mut(key)?))) {
             None => Incoming::Stray,
             Some((key, task)) => {
                 if task.request.data_in_len == 0 {
-                    return Err(Why::DataInNotExpected);
+                    return Err(ProtocolError::DataInNotExpected);
                 }
                 if pdu.acknowledge && !repairs {
-                    return Err(Why::AckWithoutRecovery);
+                    return Err(ProtocolError::AckWithoutRecovery);
                 }
                 let in_order = parameters.data_pdu_in_order && parameters.data_sequence_in_order && !repairs;
-                task.inn.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
-                match task.numbers.judge(pdu.data_sn.0) {
-                    _ if task.anew.is_some() => Incoming::Data(key),
+                task.data_in.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
+                match task.data_sns.judge(pdu.data_sn.0) {
+                    _ if task.resegmentation.is_some() => Incoming::Data(key),
                     Number::Seen if repairs => Incoming::Stray,
                     Number::Ahead | Number::Missing if repairs => Incoming::Data(key),
                     Number::Next => Incoming::Data(key),
-                    _ => return Err(Why::DataSnOutOfOrder),
+                    _ => return Err(ProtocolError::DataSnOutOfOrder),
                 }
             }
         };
         let landing = match incoming {
             Incoming::Data(key) if bhs.data_len() > 0 => {
-                self.tasks.get_mut(key).map_or(Landing::Discard, |task| {
-                    task.inn.land(&self.pool, pdu.buffer_offset, bhs.data_len())
+                self.tasks.get_mut(key).map_or(DataSink::Discard, |task| {
+                    task.data_in.sink_for(&self.pool, pdu.buffer_offset, bhs.data_len())
                 })
             }
-            _ => Landing::Discard,
+            _ => DataSink::Discard,
         };
-        if let Some(link) = self.link_mut(slot) {
+        if let Some(link) = self.connection_mut(slot) {
             link.incoming = incoming;
         }
         Ok(landing)
     }
 
     /// Gives a task its buffer back without the piece that was being read.
-    pub(super) fn give_back(&mut self, incoming: Incoming, landing: Landing) {
+    pub(super) fn return_sink(&mut self, incoming: Incoming, landing: DataSink) {
         match incoming {
             Incoming::Data(key) if self.tasks.get(key).is_some() => {
                 if let Some(task) = self.tasks.get_mut(key) {
-                    task.inn.restore(&self.pool, landing);
+                    task.data_in.restore(&self.pool, landing);
                 }
             }
             _ => {
-                if let Landing::Append(buf) | Landing::Place { buf, .. } = landing {
+                if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = landing {
                     self.pool.recycle_buf(buf);
                 }
             }
         }
     }
 
-    pub(super) fn end_data_in(
+    pub(super) fn handle_data_in(
         &mut self,
         now: Instant,
         slot: Slot,
         incoming: Incoming,
-        segment: Segment,
-    ) -> Result<(), Why> {
-        let Segment { bhs, landing, intact } = segment;
+        segment: ReceivedPdu,
+    ) -> Result<(), ProtocolError> {
+        let ReceivedPdu { bhs, sink: landing, digest_ok: intact } = segment;
         let pdu = DataIn::decode(&bhs)?;
         let key = match incoming {
             Incoming::Data(key) if self.tasks.get(key).is_some() => key,
             _ => {
-                self.give_back(incoming, landing);
+                self.return_sink(incoming, landing);
                 if !intact {
                     self.stats.data_digest_errors += 1;
                     return Ok(());
@@ -117,32 +117,32 @@ impl Session {
                 // The data came before, or nobody wants it; the status has its number all the same.
                 let key = self.task_of(slot, pdu.itt)?;
                 self.data_in_status(now, slot, key, &pdu)?;
-                return key.map_or(Ok(()), |key| self.conclude(key));
+                return key.map_or(Ok(()), |key| self.finish_if_complete(key));
             }
         };
-        if self.tasks.get(key).is_some_and(|task| task.anew.is_some()) {
-            return self.end_data_anew(now, slot, key, &pdu, (bhs.data_len(), landing, intact));
+        if self.tasks.get(key).is_some_and(|task| task.resegmentation.is_some()) {
+            return self.handle_resegmented_data(now, slot, key, &pdu, (bhs.data_len(), landing, intact));
         }
         let sn = pdu.data_sn.0;
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
-        let known = task.numbers.next;
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        let known = task.data_sns.next;
         if !intact {
             self.stats.data_digest_errors += 1;
-            task.inn.restore(&self.pool, landing);
-            if !self.repairs() {
-                return Err(Why::DataDigestMismatch);
+            task.data_in.restore(&self.pool, landing);
+            if !self.has_erl1() {
+                return Err(ProtocolError::DataDigestMismatch);
             }
-            let end = sn.checked_add(1).ok_or(Why::DataSnOutOfOrder)?;
+            let end = sn.checked_add(1).ok_or(ProtocolError::DataSnOutOfOrder)?;
             if let Some(task) = self.tasks.get_mut(key) {
-                task.numbers.expect_up_to(end)?;
+                task.data_sns.expect_up_to(end)?;
             }
-            self.ask_for_data(now, slot, key, known.min(sn)..end);
+            self.snack_data(now, slot, key, known.min(sn)..end);
             return Ok(());
         }
         let len = bhs.data_len();
-        task.numbers.take(sn)?;
+        task.data_sns.take(sn)?;
         if len > 0 {
-            task.inn.took(&self.pool, landing, pdu.buffer_offset, len);
+            task.data_in.commit(&self.pool, landing, pdu.buffer_offset, len);
         }
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), &pdu)?;
@@ -152,10 +152,10 @@ impl Session {
             task.ack = Some((pdu.lun, pdu.ttt));
         }
         if sn > known {
-            self.ask_for_data(now, slot, key, known..sn);
+            self.snack_data(now, slot, key, known..sn);
         }
         self.acknowledge_data(slot, key);
-        self.conclude(key)
+        self.finish_if_complete(key)
     }
 
     /// Takes the status that rides on a piece of data, if there is one.
@@ -165,7 +165,7 @@ impl Session {
         slot: Slot,
         key: Option<Key>,
         pdu: &DataIn,
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         let Some(status) = pdu.status else {
             self.note_window(pdu.sn);
             return Ok(());
@@ -175,8 +175,12 @@ impl Session {
             && !self.is_outdated(key, 0, pdu.sn.stat_sn)
             && let Some(task) = self.tasks.get_mut(key)
         {
-            let ending = Ending { status: status.status, residual: status.residual, ..Ending::default() };
-            task.ending = Some(ending);
+            let ending = CommandResponse {
+                status: status.status,
+                residual: status.residual,
+                ..CommandResponse::default()
+            };
+            task.status = Some(ending);
             task.stat_sn = pdu.sn.stat_sn;
         }
         Ok(())
@@ -185,7 +189,7 @@ impl Session {
     /// Sends the acknowledgement that a target waits for, once all before it is here (RFC 7143 §11.7.2).
     fn acknowledge_data(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if !task.numbers.missing.is_empty() {
+        if !task.data_sns.missing.is_empty() {
             return;
         }
         let Some((lun, ttt)) = task.ack.take() else { return };
@@ -195,59 +199,62 @@ impl Session {
             itt: Itt::NONE,
             tag: ttt.0,
             exp_stat_sn: StatSn(0),
-            beg_run: task.numbers.next,
+            beg_run: task.data_sns.next,
             run_length: 0,
         };
         self.stats.data_acks += 1;
-        self.control(slot, super::place::Control::Snack(snack), alloc::vec::Vec::new());
+        self.queue_control(slot, super::connection_slot::ControlPdu::Snack(snack), alloc::vec::Vec::new());
     }
 
-    pub(super) fn r2t(&mut self, now: Instant, slot: Slot, pdu: &R2t) -> Result<(), Why> {
+    pub(super) fn r2t(&mut self, now: Instant, slot: Slot, pdu: &R2t) -> Result<(), ProtocolError> {
         self.note_window(pdu.sn);
         self.status_is_due(now, slot, pdu.sn.stat_sn);
-        let (repairs, parameters) = (self.repairs(), self.parameters);
+        let (repairs, parameters) = (self.has_erl1(), self.parameters);
         let Some(key) = self.task_of(slot, pdu.itt)? else { return Ok(()) };
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if task.data_out_len == 0 {
-            return Err(Why::R2tNotExpected);
+            return Err(ProtocolError::R2tNotExpected);
         }
         if pdu.ttt == Ttt::NONE {
-            return Err(Why::R2tReservedTag);
+            return Err(ProtocolError::R2tReservedTag);
         }
         let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
         //= rfc7143#section-11.8
         // Beyond the command's data there is nothing to send, whatever the sum wraps to.
-        let end =
-            offset.checked_add(len).filter(|end| *end <= task.data_out_len).ok_or(Why::R2tBeyondData)?;
+        let end = offset
+            .checked_add(len)
+            .filter(|end| *end <= task.data_out_len)
+            .ok_or(ProtocolError::R2tBeyondData)?;
         if len > parameters.max_burst_length {
-            return Err(Why::R2tBeyondBurst);
+            return Err(ProtocolError::R2tBeyondBurst);
         }
-        let number = task.numbers.judge(pdu.r2t_sn.0);
+        let number = task.data_sns.judge(pdu.r2t_sn.0);
         if !repairs && number != Number::Next {
-            return Err(Why::R2tSnOutOfOrder);
+            return Err(ProtocolError::R2tSnOutOfOrder);
         }
         if number == Number::Seen {
             return Ok(());
         }
-        if !repairs && parameters.data_sequence_in_order && offset != task.out.asked {
-            return Err(Why::R2tOffset);
+        if !repairs && parameters.data_sequence_in_order && offset != task.data_out.requested_end {
+            return Err(ProtocolError::R2tOffset);
         }
         if repairs {
             // What the target asks for again it takes for lost: an answer to the R2T before would be of no use.
-            let replaced =
-                |burst: &Burst| burst.data_sn == DataSn(0) && offset <= burst.at && burst.end <= end;
-            task.out.bursts.retain(|burst| !replaced(burst));
+            let replaced = |burst: &DataOutSequence| {
+                burst.data_sn == DataSn(0) && offset <= burst.at && burst.end <= end
+            };
+            task.data_out.bursts.retain(|burst| !replaced(burst));
         }
         // Recovery R2Ts come on top, and a target that hears nothing may ask for the same several times.
         let most = usize::from(parameters.max_outstanding_r2t) + if repairs { MAX_RECOVERY_R2TS } else { 0 };
-        if task.out.bursts.len() >= most {
-            return Err(Why::TooManyR2ts);
+        if task.data_out.bursts.len() >= most {
+            return Err(ProtocolError::TooManyR2ts);
         }
-        let known = task.numbers.next;
-        task.numbers.take(pdu.r2t_sn.0)?;
-        task.numbers.r2ts = task.numbers.r2ts.saturating_add(1);
-        task.out.asked = task.out.asked.max(end);
-        task.out.bursts.push(Burst {
+        let known = task.data_sns.next;
+        task.data_sns.take(pdu.r2t_sn.0)?;
+        task.data_sns.r2ts = task.data_sns.r2ts.saturating_add(1);
+        task.data_out.requested_end = task.data_out.requested_end.max(end);
+        task.data_out.bursts.push(DataOutSequence {
             r2t_sn: pdu.r2t_sn.0,
             ttt: pdu.ttt,
             lun: pdu.lun,
@@ -255,9 +262,9 @@ impl Session {
             end,
             data_sn: DataSn(0),
         });
-        self.queue(slot, Output::Burst(key, pdu.r2t_sn.0));
+        self.queue(slot, QueuedPdu::SolicitedData(key, pdu.r2t_sn.0));
         if number == Number::Ahead {
-            self.ask_for_data(now, slot, key, known..pdu.r2t_sn.0);
+            self.snack_data(now, slot, key, known..pdu.r2t_sn.0);
         }
         Ok(())
     }
@@ -268,7 +275,7 @@ impl Session {
         slot: Slot,
         pdu: &ScsiResponse,
         data: &[u8],
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         // One that carries a tag has the number of the one before it.
         if !self.take_status(now, slot, pdu.sn)? && !self.is_awaited(slot, pdu) {
             return Ok(());
@@ -279,12 +286,12 @@ impl Session {
         }
         let sense = sense_of(data)?;
         if pdu.response != ServiceResponse::COMPLETED {
-            self.finish(key, End::Failed(pdu.response));
+            self.finish(key, TaskResult::Failed(pdu.response));
             return Ok(());
         }
-        let repairs = self.repairs();
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
-        task.ending = Some(Ending {
+        let repairs = self.has_erl1();
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        task.status = Some(CommandResponse {
             status: pdu.status,
             qualifier: pdu.status_qualifier,
             residual: pdu.residual,
@@ -292,47 +299,47 @@ impl Session {
             sense,
         });
         task.stat_sn = pdu.sn.stat_sn;
-        if task.anew.is_some() {
-            return self.conclude_anew(now, slot, key);
+        if task.resegmentation.is_some() {
+            return self.finish_resegmentation(now, slot, key);
         }
         if repairs {
             // Only R2Ts of a command that only writes can be missing for good: its data is where it belongs, or the
             // status would say otherwise.
             if task.request.data_in_len == 0 {
-                task.numbers.missing.clear();
+                task.data_sns.missing.clear();
             } else {
                 // ExpDataSN counts the Data-In PDUs (§11.4.8), and the R2Ts of a bidirectional command share their numbers.
                 // RFC 3720 had it count both: where all bytes are here, nothing of the sum is missing.
                 let shares = task.data_out_len > 0;
-                let is_whole = task.ending.as_ref().is_some_and(|ending| task.check_end(ending).is_ok());
-                let r2ts = if shares { task.numbers.r2ts } else { 0 };
+                let is_whole = task.status.as_ref().is_some_and(|ending| task.check_end(ending).is_ok());
+                let r2ts = if shares { task.data_sns.r2ts } else { 0 };
                 let end = pdu.exp_data_sn.0.saturating_add(r2ts);
-                let known = task.numbers.next;
+                let known = task.data_sns.next;
                 if !(shares && is_whole) {
-                    task.numbers.expect_up_to(end)?;
+                    task.data_sns.expect_up_to(end)?;
                 }
-                self.ask_for_data(now, slot, key, known..end);
+                self.snack_data(now, slot, key, known..end);
             }
         }
-        self.conclude(key)
+        self.finish_if_complete(key)
     }
 
     /// Asks for those Data-In and R2T PDUs of a task that did not come, of the numbers in `among` (RFC 7143 §11.16.3).
-    pub(super) fn ask_for_data(&mut self, now: Instant, slot: Slot, key: Key, among: Range<u32>) {
+    pub(super) fn snack_data(&mut self, now: Instant, slot: Slot, key: Key, among: Range<u32>) {
         let Some(task) = self.tasks.get(key) else { return };
         let itt = super::session::tag(TAG_TASK, key);
         let shares_numbers = task.request.data_in_len > 0 && task.data_out_len > 0;
-        let runs: smallvec::SmallVec<[(u32, u32); 1]> = task.numbers.missing.clone();
-        let is_cut_otherwise = self.is_cut_otherwise(slot, key);
+        let runs: smallvec::SmallVec<[(u32, u32); 1]> = task.data_sns.missing.clone();
+        let is_cut_otherwise = self.is_segment_len_changed(slot, key);
         if is_cut_otherwise
             && shares_numbers
             && !runs.is_empty()
-            && let Some(link) = self.link_mut(slot)
+            && let Some(link) = self.connection_mut(slot)
         {
             // The R2Ts of a bidirectional command keep their numbers, so its data cannot be numbered anew. Another
             // connection brings it, from the first number that did not come.
             link.repairs = u32::MAX;
-            return self.watch(now, slot);
+            return self.arm_retransmit(now, slot);
         }
         for (from, to) in runs {
             let (from, to) = (from.max(among.start), to.min(among.end));
@@ -340,7 +347,7 @@ impl Session {
                 continue;
             }
             if is_cut_otherwise {
-                return self.ask_anew(now, slot, key);
+                return self.send_r_data_snack(now, slot, key);
             }
             let snack = Snack {
                 kind: SnackKind::DATA_OR_R2T,
@@ -352,14 +359,18 @@ impl Session {
                 run_length: to.wrapping_sub(from),
             };
             self.stats.data_snacks += 1;
-            self.control(slot, super::place::Control::Snack(snack), alloc::vec::Vec::new());
+            self.queue_control(
+                slot,
+                super::connection_slot::ControlPdu::Snack(snack),
+                alloc::vec::Vec::new(),
+            );
         }
-        self.watch(now, slot);
+        self.arm_retransmit(now, slot);
     }
 
     /// Asks for the statuses that did not come (RFC 7143 §11.16.3).
-    pub(super) fn ask_for_statuses(&mut self, now: Instant, slot: Slot, next: Option<StatSn>) {
-        let Some(link) = self.link_mut(slot) else { return };
+    pub(super) fn snack_statuses(&mut self, now: Instant, slot: Slot, next: Option<StatSn>) {
+        let Some(link) = self.connection_mut(slot) else { return };
         let Some((from, count)) = link.missing_statuses(next) else { return };
         let end = from.plus(count);
         if !end.after(link.statuses_asked) {
@@ -376,52 +387,52 @@ impl Session {
             run_length: count,
         };
         self.stats.status_snacks += 1;
-        self.control(slot, super::place::Control::Snack(snack), alloc::vec::Vec::new());
-        self.watch(now, slot);
+        self.queue_control(slot, super::connection_slot::ControlPdu::Snack(snack), alloc::vec::Vec::new());
+        self.arm_retransmit(now, slot);
     }
 
     /// Returns whether what a SNACK asks for is still missing: several can be on the way for the same.
     pub(super) fn is_missing(&self, slot: Slot, snack: &Snack) -> bool {
         match snack.kind {
             SnackKind::STATUS => {
-                self.link(slot).is_some_and(|link| !StatSn(snack.beg_run).before(link.exp_stat_sn))
+                self.connection(slot).is_some_and(|link| !StatSn(snack.beg_run).before(link.exp_stat_sn))
             }
             SnackKind::DATA_OR_R2T | SnackKind::R_DATA => find(&self.tasks, TAG_TASK, snack.itt)
                 .and_then(|key| self.tasks.get(key))
                 .is_some_and(|task| {
-                    let proactive = snack.run_length == 0 && task.standing == Standing::Sent(slot);
-                    proactive || task.numbers.judge(snack.beg_run) == Number::Missing
+                    let proactive = snack.run_length == 0 && task.state == TaskState::Sent(slot);
+                    proactive || task.data_sns.judge(snack.beg_run) == Number::Missing
                 }),
             _ => true,
         }
     }
 
     /// Makes sure that somebody looks after what was just sent, where lost PDUs can be repaired.
-    pub(super) fn watch_if_repairing(&mut self, now: Instant, slot: Slot) {
-        if self.repairs() {
-            self.watch(now, slot);
+    pub(super) fn arm_retransmit_if_erl1(&mut self, now: Instant, slot: Slot) {
+        if self.has_erl1() {
+            self.arm_retransmit(now, slot);
         }
     }
 
     /// Makes sure that somebody looks after what is missing.
-    pub(super) fn watch(&mut self, now: Instant, slot: Slot) {
+    pub(super) fn arm_retransmit(&mut self, now: Instant, slot: Slot) {
         let at = now.after(self.plan.limits.repair_after);
-        if let Some(place) = self.place_mut(slot)
-            && !place.deadlines.is_set(Timer::Repair)
+        if let Some(place) = self.connection_slot_mut(slot)
+            && !place.deadlines.is_set(Timer::Retransmit)
         {
-            place.deadlines.set(Timer::Repair, at);
+            place.deadlines.set(Timer::Retransmit, at);
         }
     }
 }
 
 /// Reads the data segment of a SCSI Response: a length and that much sense data, then perhaps response data, which no
 /// standard uses (RFC 7143 §11.4.7).
-pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, Why> {
+pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, ProtocolError> {
     let Some((len, rest)) = data.split_first_chunk::<2>() else {
-        return if data.is_empty() { Ok(None) } else { Err(Why::BadSense) };
+        return if data.is_empty() { Ok(None) } else { Err(ProtocolError::BadSense) };
     };
     let len = usize::from(u16::from_be_bytes(*len));
-    let sense = rest.get(..len).ok_or(Why::BadSense)?;
+    let sense = rest.get(..len).ok_or(ProtocolError::BadSense)?;
     // SPC-5 §4.5: 252 bytes at most; what is longer says nothing more that anybody knows.
     let sense = sense.get(..MAX_SENSE).unwrap_or(sense);
     Ok((!sense.is_empty()).then(|| sense.into()))

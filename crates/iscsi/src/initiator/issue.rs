@@ -3,11 +3,11 @@
 
 use base::time::Instant;
 
-use super::contract::{End, Event, MAX_PROBES, Outcome, Purpose, Refusal, Request, Slot, TaskId};
-use super::place::Output;
-use super::session::{MAX_GHOSTS, Phase, Session, TAG_TASK, tag};
-use super::task::{Standing, Task};
-use super::why::Why;
+use super::connection_slot::QueuedPdu;
+use super::contract::{Event, MAX_PROBES, Outcome, Purpose, Request, Slot, SubmitError, TaskId, TaskResult};
+use super::protocol_error::ProtocolError;
+use super::session::{MAX_STALE_TAGS, Phase, Session, TAG_TASK, tag};
+use super::task::{Task, TaskState};
 use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::{Itt, TargetSn};
 use crate::target::arena::Key;
@@ -18,18 +18,18 @@ impl Session {
     ///
     /// # Errors
     /// Why it is not taken.
-    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, Refusal> {
-        if self.phase == Phase::Down || self.leaving {
-            return Err(Refusal::Down);
+    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
+        if self.phase == Phase::Down || self.logout_requested {
+            return Err(SubmitError::Down);
         }
         if self.plan.purpose == Purpose::Discovery {
-            return Err(Refusal::NotPossible);
+            return Err(SubmitError::NotPossible);
         }
-        let probes_max = if request.probe { MAX_PROBES } else { 0 };
+        let probes_max = if request.is_identity_check { MAX_PROBES } else { 0 };
         if self.tasks.len() >= self.plan.limits.tasks_max + probes_max {
-            return Err(Refusal::Full);
+            return Err(SubmitError::Full);
         }
-        let data_out_len = u32::try_from(request.data_out.len()).map_err(|_| Refusal::TooLong)?;
+        let data_out_len = u32::try_from(request.data_out.len()).map_err(|_| SubmitError::TooLong)?;
         let immediate = request.immediate;
         let key = self.tasks.insert_with(|_| Task::new(request, data_out_len));
         if immediate {
@@ -38,19 +38,19 @@ impl Session {
             self.waiting.push_back(key);
         }
         self.stats.tasks += 1;
-        self.dispatch(now);
+        self.process_pending(now);
         Ok(TaskId(key))
     }
 
     /// Puts waiting tasks on connections as far as the command window allows, and does what waits for tasks to end.
-    pub(super) fn dispatch(&mut self, now: Instant) {
+    pub(super) fn process_pending(&mut self, now: Instant) {
         if self.phase == Phase::Up {
             self.assign_waiting();
-            self.go_on_talking(now);
+            self.send_pending_text(now);
         }
-        self.drain_places(now);
-        if self.leaving {
-            self.take_leave(now);
+        self.drain_connections(now);
+        if self.logout_requested {
+            self.log_out_if_done(now);
         }
     }
 
@@ -63,7 +63,7 @@ impl Session {
                 self.waiting.remove(held);
                 continue;
             };
-            if self.is_held(task) {
+            if self.awaits_identity_check(task) {
                 held += 1;
                 continue;
             }
@@ -71,7 +71,7 @@ impl Session {
             if counts && !(self.window_is_open() && self.may_be_next(task)) {
                 break;
             }
-            let Some(slot) = self.best(None) else { break };
+            let Some(slot) = self.least_loaded(None) else { break };
             self.waiting.remove(held);
             self.assign(slot, key);
         }
@@ -89,30 +89,30 @@ impl Session {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (weight, counts) = (task.weight(), !task.request.immediate && !task.numbered);
         let keeps_place = keeps_place(task);
-        task.standing = Standing::Assigned(slot);
+        task.state = TaskState::Assigned(slot);
         if counts {
             self.unnumbered += 1;
             self.ordering = keeps_place;
         }
-        if let Some(link) = self.link_mut(slot) {
+        if let Some(link) = self.connection_mut(slot) {
             link.tasks += 1;
             link.weight += weight;
         }
-        self.queue(slot, Output::Command(key));
+        self.queue(slot, QueuedPdu::Command(key));
     }
 
     /// Takes a task off its connection.
     pub(super) fn unassign(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (weight, slot) = (task.weight(), task.slot());
-        let held = core::mem::take(&mut task.held).then_some(task.stat_sn);
-        if matches!(task.standing, Standing::Assigned(_)) && !task.request.immediate && !task.numbered {
+        let held = core::mem::take(&mut task.ack_withheld).then_some(task.stat_sn);
+        if matches!(task.state, TaskState::Assigned(_)) && !task.request.immediate && !task.numbered {
             self.unnumbered = self.unnumbered.saturating_sub(1);
         }
-        if let Some(link) = slot.and_then(|slot| self.link_mut(slot)) {
+        if let Some(link) = slot.and_then(|slot| self.connection_mut(slot)) {
             link.tasks = link.tasks.saturating_sub(1);
             link.weight = link.weight.saturating_sub(weight);
-            link.unready.retain(|sn| Some(*sn) != held);
+            link.withheld_statuses.retain(|sn| Some(*sn) != held);
         }
     }
 
@@ -141,75 +141,75 @@ impl Session {
     }
 
     /// Queues something to send.
-    pub(super) fn queue(&mut self, slot: Slot, output: Output) {
-        let Some(link) = self.link_mut(slot) else { return };
+    pub(super) fn queue(&mut self, slot: Slot, output: QueuedPdu) {
+        let Some(link) = self.connection_mut(slot) else { return };
         link.out.push_back(output);
-        self.ask(slot);
+        self.request_transmit(slot);
     }
 
     /// Tells the driver that a connection has something to send.
-    pub(super) fn ask(&mut self, slot: Slot) {
-        let Some(link) = self.link_mut(slot) else { return };
-        if !link.asked {
-            link.asked = true;
+    pub(super) fn request_transmit(&mut self, slot: Slot) {
+        let Some(link) = self.connection_mut(slot) else { return };
+        if !link.transmit_requested {
+            link.transmit_requested = true;
             let conn = link.conn;
             self.actions.push_back(base::state_machine::Action::Transmit(conn));
         }
     }
 
     /// Ends a task whose status came, if all its data did too.
-    pub(super) fn conclude(&mut self, key: Key) -> Result<(), Why> {
+    pub(super) fn finish_if_complete(&mut self, key: Key) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-        let whole = task.numbers.missing.is_empty();
-        let Some(ending) = task.ending.take_if(|ending| whole || (task.unrepairable && ending.status != 0))
+        let whole = task.data_sns.missing.is_empty();
+        let Some(ending) = task.status.take_if(|ending| whole || (task.unrepairable && ending.status != 0))
         else {
-            self.hold(key);
+            self.withhold_ack(key);
             return Ok(());
         };
         task.check_end(&ending)?;
-        self.finish(key, End::Status(ending));
+        self.finish(key, TaskResult::Status(ending));
         Ok(())
     }
 
     /// Holds the acknowledgement of a status back whose data is not all here.
-    fn hold(&mut self, key: Key) {
-        if self.tasks.get(key).is_some_and(|task| task.ending.is_some()) {
-            self.hold_status(key);
+    fn withhold_ack(&mut self, key: Key) {
+        if self.tasks.get(key).is_some_and(|task| task.status.is_some()) {
+            self.withhold_status_ack(key);
         }
     }
 
     /// Holds the acknowledgement of the status back that came for a task.
-    pub(super) fn hold_status(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key).filter(|task| !task.held) else { return };
-        task.held = true;
+    pub(super) fn withhold_status_ack(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key).filter(|task| !task.ack_withheld) else { return };
+        task.ack_withheld = true;
         let (slot, stat_sn) = (task.slot(), task.stat_sn);
-        if let Some(link) = slot.and_then(|slot| self.link_mut(slot)) {
-            link.unready.push(stat_sn);
+        if let Some(link) = slot.and_then(|slot| self.connection_mut(slot)) {
+            link.withheld_statuses.push(stat_sn);
         }
     }
 
     /// Remembers a tag for which something may still come.
     pub(super) fn remember(&mut self, itt: Itt) {
-        if self.ghosts.len() >= MAX_GHOSTS {
-            self.ghosts.pop_front();
+        if self.stale_tags.len() >= MAX_STALE_TAGS {
+            self.stale_tags.pop_front();
         }
-        self.ghosts.push_back(itt);
+        self.stale_tags.push_back(itt);
     }
 
     /// Ends a task and reports it.
-    pub(super) fn finish(&mut self, key: Key, end: End) {
+    pub(super) fn finish(&mut self, key: Key, end: TaskResult) {
         self.unassign(key);
         let Some(mut task) = self.tasks.remove(key) else { return self.bug() };
         // What waits to be carried out again may have been carried out before.
-        let end = if end == End::NotSent && task.replays > 0 { End::Lost } else { end };
-        if task.is_out() && !matches!(end, End::Status(_) | End::Failed(_)) {
+        let end = if end == TaskResult::NotSent && task.replays > 0 { TaskResult::Lost } else { end };
+        if task.was_sent() && !matches!(end, TaskResult::Status(_) | TaskResult::Failed(_)) {
             self.remember(tag(TAG_TASK, key));
         }
         let data_in = match &end {
-            End::Status(_) => task.inn.finish(),
+            TaskResult::Status(_) => task.data_in.finish(),
             _ => None,
         };
-        task.inn.clear(&self.pool);
+        task.data_in.clear(&self.pool);
         for part in task.request.data_out.into_parts() {
             self.pool.recycle(part);
         }

@@ -6,23 +6,23 @@ use base::time::Instant;
 
 use super::contract::{ConnectionDown, TaskId};
 use super::session::{Phase, Session};
-use super::task::Standing;
+use super::task::TaskState;
 
 impl Session {
     /// Returns a number that is another one whenever an open task has got on: it was sent, or data of it was received,
     /// asked for or sent. A task that was not sent gets on whenever the session ends a task or moves data.
     pub fn progress(&self, TaskId(key): TaskId) -> Option<u64> {
         let task = self.tasks.get(key)?;
-        if matches!(task.standing, Standing::Waiting | Standing::Assigned(_)) {
+        if matches!(task.state, TaskState::Waiting | TaskState::Assigned(_)) {
             let stats = &self.stats;
             let session = stats.done.wrapping_add(stats.data_in_bytes).wrapping_add(stats.data_out_bytes);
             return Some(session & !SENT);
         }
-        let unsent = task.out.bursts.iter().chain(&task.out.unsolicited);
+        let unsent = task.data_out.bursts.iter().chain(&task.data_out.unsolicited);
         let unsent: u64 = unsent.map(|burst| u64::from(burst.end.saturating_sub(burst.at))).sum();
-        let asked = u64::from(task.out.asked);
+        let asked = u64::from(task.data_out.requested_end);
         // Each of these only grows while a task is on the way, so a sum that stays says that none of them moved.
-        let moved = task.inn.landed().saturating_add(asked).saturating_add(asked.saturating_sub(unsent));
+        let moved = task.data_in.landed().saturating_add(asked).saturating_add(asked.saturating_sub(unsent));
         Some(SENT | moved)
     }
 
@@ -35,10 +35,10 @@ impl Session {
 
     /// Gives up the session that the target knows and logs in anew, as after a loss: the target ends every task of the old
     /// one before it lets the new one in (RFC 7143 §6.3.5).
-    pub fn log_in_anew(&mut self, now: Instant) {
+    pub fn rebuild_session(&mut self, now: Instant) {
         if self.phase == Phase::Up {
             self.lose_session(now, ConnectionDown::Unanswered);
-            self.dispatch(now);
+            self.process_pending(now);
         }
     }
 }

@@ -11,10 +11,10 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
 
+use super::connection_slot::{ControlPdu, QueuedPdu};
 use super::contract::Slot;
-use super::place::{Control, Output};
 use super::session::{Phase, Session, TAG_TASK, tag};
-use super::task::{Burst, Standing, to_u32, to_usize};
+use super::task::{DataOutSequence, TaskState, to_u32, to_usize};
 use crate::pdu::ahs::Ahs;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;
@@ -23,34 +23,34 @@ use crate::pdu::nop_out::NopOut;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::snack::Snack;
 use crate::pdu::text_request::TextRequest;
-use crate::pdu::{Bhs, Message, Ttt};
+use crate::pdu::{Bhs, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::arena::Key;
 
 impl Session {
-    /// Appends what a connection has to send until `out` is full or nothing is left.
+    /// Appends what a connection has to send until `data_out` is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         let Some(slot) = self.slot_of(conn) else { return };
-        if let Some(link) = self.link_mut(slot) {
-            link.asked = false;
+        if let Some(link) = self.connection_mut(slot) {
+            link.transmit_requested = false;
         }
         let unnumbered = self.unnumbered;
         while !out.is_full() {
-            let Some(output) = self.link_mut(slot).and_then(|link| link.out.pop_front()) else { break };
+            let Some(output) = self.connection_mut(slot).and_then(|link| link.out.pop_front()) else { break };
             match output {
-                Output::Command(key) => self.send_command(now, slot, key, out),
-                Output::Unsolicited(key) => self.send_unsolicited(slot, key, out),
-                Output::Burst(key, r2t_sn) => self.send_burst(slot, key, r2t_sn, out),
-                Output::Manage(key) => self.send_manage(now, slot, key, out),
-                Output::Control(control) => {
+                QueuedPdu::Command(key) => self.send_command(now, slot, key, out),
+                QueuedPdu::Unsolicited(key) => self.send_unsolicited(slot, key, out),
+                QueuedPdu::SolicitedData(key, r2t_sn) => self.send_solicited(slot, key, r2t_sn, out),
+                QueuedPdu::Tmf(key) => self.send_tmf(now, slot, key, out),
+                QueuedPdu::Control(control) => {
                     let (control, data) = *control;
                     self.send_control(slot, control, &data, out);
                 }
             }
         }
         // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
-        if let Some(link) = self.link_mut(slot) {
-            link.asked = !link.out.is_empty();
+        if let Some(link) = self.connection_mut(slot) {
+            link.transmit_requested = !link.out.is_empty();
         }
         if self.phase == Phase::Up && unnumbered > 0 && self.unnumbered == 0 {
             // What keeps its place may have waited for these numbers.
@@ -60,14 +60,15 @@ impl Session {
 
     fn send_command(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
         let (parameters, cmd_sn, order) = (self.parameters, self.cmd_sn, self.order);
-        let Some(link) = self.places.get(usize::from(slot.0)).and_then(|place| place.link.as_deref()) else {
+        let Some(link) = self.slots.get(usize::from(slot.0)).and_then(|place| place.connection.as_deref())
+        else {
             return;
         };
         let (digests, max_recv, exp_stat_sn) =
             (link.digests(), link.parameters.target_max_recv, link.acknowledged());
         let segment_max = link.parameters.initiator_max_recv;
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if !matches!(task.standing, Standing::Assigned(at) | Standing::Sent(at) if at == slot) {
+        if !matches!(task.state, TaskState::Assigned(at) | TaskState::Sent(at) if at == slot) {
             return;
         }
         let (len, read_len) = (task.data_out_len, task.request.data_in_len);
@@ -80,7 +81,7 @@ impl Session {
         }
         task.numbered = !task.request.immediate;
         task.segment_max = segment_max;
-        (task.standing, task.order, task.sent_at) = (Standing::Sent(slot), order, now);
+        (task.state, task.order, task.sent_at) = (TaskState::Sent(slot), order, now);
         let cdb = &task.request.cdb;
         let mut head = [0; 16];
         for (to, from) in head.iter_mut().zip(cdb.iter()) {
@@ -114,8 +115,8 @@ impl Session {
         if immediate_len > 0 {
             digests.shared(task.request.data_out.slice(0, to_usize(immediate_len)).into_parts(), out);
         }
-        task.out.asked = if unsolicited { first } else { immediate_len };
-        task.out.unsolicited = unsolicited.then_some(Burst {
+        task.data_out.requested_end = if unsolicited { first } else { immediate_len };
+        task.data_out.unsolicited = unsolicited.then_some(DataOutSequence {
             r2t_sn: 0,
             ttt: Ttt::NONE,
             lun: 0,
@@ -130,10 +131,10 @@ impl Session {
         }
         self.stats.pdus_out += 1;
         self.stats.data_out_bytes += u64::from(immediate_len);
-        if let Some(link) = self.link_mut(slot) {
-            link.tell(exp_stat_sn);
+        if let Some(link) = self.connection_mut(slot) {
+            link.record_ack(exp_stat_sn);
         }
-        self.watch_if_repairing(now, slot);
+        self.arm_retransmit_if_erl1(now, slot);
         if unsolicited {
             // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.5.2).
             self.send_unsolicited(slot, key, out);
@@ -141,41 +142,47 @@ impl Session {
     }
 
     fn send_unsolicited(&mut self, slot: Slot, key: Key, out: &mut Transmit) {
-        let Some(task) = self.tasks.get(key).filter(|task| task.standing == Standing::Sent(slot)) else {
+        let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
             return;
         };
-        let Some(mut burst) = task.out.unsolicited else { return };
-        let done = self.send_run(slot, key, &mut burst, out);
+        let Some(mut burst) = task.data_out.unsolicited else { return };
+        let done = self.send_sequence(slot, key, &mut burst, out);
         if let Some(task) = self.tasks.get_mut(key) {
-            task.out.unsolicited = (!done).then_some(burst);
+            task.data_out.unsolicited = (!done).then_some(burst);
         }
-        if !done && let Some(link) = self.link_mut(slot) {
-            link.out.push_front(Output::Unsolicited(key));
+        if !done && let Some(link) = self.connection_mut(slot) {
+            link.out.push_front(QueuedPdu::Unsolicited(key));
         }
     }
 
-    fn send_burst(&mut self, slot: Slot, key: Key, r2t_sn: u32, out: &mut Transmit) {
-        let Some(task) = self.tasks.get(key).filter(|task| task.standing == Standing::Sent(slot)) else {
+    fn send_solicited(&mut self, slot: Slot, key: Key, r2t_sn: u32, out: &mut Transmit) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
             return;
         };
-        let Some(at) = task.out.bursts.iter().position(|burst| burst.r2t_sn == r2t_sn) else { return };
-        let Some(mut burst) = task.out.bursts.get(at).copied() else { return };
-        let done = self.send_run(slot, key, &mut burst, out);
+        let Some(at) = task.data_out.bursts.iter().position(|burst| burst.r2t_sn == r2t_sn) else { return };
+        let Some(mut burst) = task.data_out.bursts.get(at).copied() else { return };
+        let done = self.send_sequence(slot, key, &mut burst, out);
         if let Some(task) = self.tasks.get_mut(key) {
             if done {
-                task.out.bursts.remove(at);
-            } else if let Some(place) = task.out.bursts.get_mut(at) {
+                task.data_out.bursts.remove(at);
+            } else if let Some(place) = task.data_out.bursts.get_mut(at) {
                 *place = burst;
             }
         }
-        if !done && let Some(link) = self.link_mut(slot) {
-            link.out.push_front(Output::Burst(key, r2t_sn));
+        if !done && let Some(link) = self.connection_mut(slot) {
+            link.out.push_front(QueuedPdu::SolicitedData(key, r2t_sn));
         }
     }
 
     /// Sends Data-Out of a run until it is whole or there is no room; returns whether it is whole.
-    fn send_run(&mut self, slot: Slot, key: Key, burst: &mut Burst, out: &mut Transmit) -> bool {
-        let Some(link) = self.link(slot) else { return true };
+    fn send_sequence(
+        &mut self,
+        slot: Slot,
+        key: Key,
+        burst: &mut DataOutSequence,
+        out: &mut Transmit,
+    ) -> bool {
+        let Some(link) = self.connection(slot) else { return true };
         let (digests, max_recv, exp_stat_sn) =
             (link.digests(), link.parameters.target_max_recv, link.acknowledged());
         let Some(task) = self.tasks.get(key) else { return true };
@@ -201,22 +208,22 @@ impl Session {
         }
         self.stats.pdus_out += pdus;
         self.stats.data_out_bytes += bytes;
-        if let Some(link) = self.link_mut(slot).filter(|_| pdus > 0) {
-            link.tell(exp_stat_sn);
+        if let Some(link) = self.connection_mut(slot).filter(|_| pdus > 0) {
+            link.record_ack(exp_stat_sn);
         }
         burst.at >= burst.end
     }
 
-    fn send_control(&mut self, slot: Slot, control: Control, data: &[u8], out: &mut Transmit) {
+    fn send_control(&mut self, slot: Slot, control: ControlPdu, data: &[u8], out: &mut Transmit) {
         let cmd_sn = self.cmd_sn;
-        let stale = matches!(&control, Control::Snack(snack) if !self.is_missing(slot, snack));
-        let Some(link) = self.link_mut(slot) else { return };
+        let stale = matches!(&control, ControlPdu::Snack(snack) if !self.is_missing(slot, snack));
+        let Some(link) = self.connection_mut(slot) else { return };
         link.controls = link.controls.saturating_sub(1);
         if stale {
             return;
         }
         let exp_stat_sn = link.acknowledged();
-        link.tell(exp_stat_sn);
+        link.record_ack(exp_stat_sn);
         let bhs = control.encode(cmd_sn, exp_stat_sn).with_data_len(data.len());
         let digests = link.digests();
         digests.header(&bhs, out);
@@ -226,16 +233,16 @@ impl Session {
     }
 
     /// Queues a small PDU.
-    pub(super) fn control(&mut self, slot: Slot, control: Control, data: Vec<u8>) {
+    pub(super) fn queue_control(&mut self, slot: Slot, control: ControlPdu, data: Vec<u8>) {
         debug_assert!(to_u32(data.len()) <= crate::pdu::MAX_DATA_SEGMENT, "small PDUs are small");
-        if let Some(link) = self.link_mut(slot) {
+        if let Some(link) = self.connection_mut(slot) {
             link.controls += 1;
-            self.queue(slot, Output::Control(alloc::boxed::Box::new((control, data))));
+            self.queue(slot, QueuedPdu::Control(alloc::boxed::Box::new((control, data))));
         }
     }
 }
 
-impl Control {
+impl ControlPdu {
     /// Puts the counters in and returns the header.
     fn encode(self, cmd_sn: CmdSn, exp_stat_sn: StatSn) -> Bhs {
         match self {

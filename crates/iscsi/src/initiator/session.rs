@@ -8,19 +8,19 @@ use base::buffer::Pool;
 use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::Instant;
 
+use super::connection_slot::{Connection, ConnectionSlot, ConnectionState, TIMERS, Timer};
 use super::contract::{
-    ConnectionDown, ConnectionView, Down, Event, MAX_CONNECTIONS, MAX_TASKS, Purpose, SessionPlan, Since,
-    Slot, Stats,
+    ConnectionDown, ConnectionView, Event, MAX_CONNECTIONS, MAX_TASKS, Purpose, SessionEnd, SessionOrigin,
+    SessionPlan, SessionStats, Slot,
 };
-use super::manage::Manage;
-use super::place::{Link, Place, Stage, TIMERS, Timer};
+use super::protocol_error::ProtocolError;
 use super::task::Task;
-use super::text::Talk;
-use super::why::Why;
+use super::text::TextExchange;
+use super::tmf::Tmf;
+use crate::framing::{DataSink, Receiver};
 use crate::name::{Cid, PortalGroupTag, Tsih};
 use crate::negotiate::SessionParameters;
 use crate::pdu::Itt;
-use crate::receive::{Landing, Receiver};
 use crate::serial::CmdSn;
 use crate::target::arena::{Arena, Key};
 
@@ -30,20 +30,20 @@ pub struct Session {
     pub(super) pool: Pool,
     pub(super) phase: Phase,
     /// Whether no new requests are taken and the session ends once the old ones are done.
-    pub(super) leaving: bool,
+    pub(super) logout_requested: bool,
     /// Whether it was in full feature phase before.
     pub(super) was_up: bool,
     /// The target's half of the identifier, while the target knows the session.
     pub(super) tsih: Option<Tsih>,
-    pub(super) since: Since,
+    pub(super) origin: SessionOrigin,
     pub(super) portal_group: Option<PortalGroupTag>,
     pub(super) parameters: SessionParameters,
-    pub(super) places: Vec<Place>,
+    pub(super) slots: Vec<ConnectionSlot>,
     /// How many connections are wanted.
-    pub(super) wanted: u16,
+    pub(super) connections_wanted: u16,
     pub(super) tasks: Arena<Task>,
-    pub(super) manages: Arena<Manage>,
-    pub(super) talk: Option<Box<Talk>>,
+    pub(super) tmfs: Arena<Tmf>,
+    pub(super) text: Option<Box<TextExchange>>,
     /// Tasks that are not on a connection, in order.
     pub(super) waiting: VecDeque<Key>,
     pub(super) cmd_sn: CmdSn,
@@ -57,27 +57,27 @@ pub struct Session {
     pub(super) order: u64,
     pub(super) tags: u32,
     /// Tags of tasks that were ended without a response; what still comes for them is forgotten.
-    pub(super) ghosts: VecDeque<Itt>,
+    pub(super) stale_tags: VecDeque<Itt>,
     pub(super) events: VecDeque<Event>,
     pub(super) actions: VecDeque<Action>,
     /// Until when a path may be missing, and until when the target keeps the session without one.
-    pub(super) patience: Option<Instant>,
-    pub(super) retain: Option<Instant>,
+    pub(super) retry_deadline: Option<Instant>,
+    pub(super) retain_deadline: Option<Instant>,
     /// The logout of the whole session: its tag, and until when it may take.
-    pub(super) farewell: Option<(Itt, Instant)>,
+    pub(super) session_logout: Option<(Itt, Instant)>,
     /// Why the last connection, or attempt to have one, came to its end.
     pub(super) last: ConnectionDown,
-    pub(super) stats: Stats,
+    pub(super) stats: SessionStats,
     /// Units whose device is looked at again in every new session, and those that wait for that.
-    pub(super) guarded: BTreeSet<u64>,
-    pub(super) held: BTreeSet<u64>,
+    pub(super) identity_checked: BTreeSet<u64>,
+    pub(super) identity_unconfirmed: BTreeSet<u64>,
 }
 
 /// Where the session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// No connection is up.
-    Away,
+    NoConnection,
     /// At least one is.
     Up,
     /// It is over.
@@ -85,7 +85,7 @@ pub(super) enum Phase {
 }
 
 /// Tags of aborted tasks that are remembered: more than a full window of the usual kind.
-pub(super) const MAX_GHOSTS: usize = 1024;
+pub(super) const MAX_STALE_TAGS: usize = 1024;
 
 impl Session {
     /// Starts a session and asks for its first connection.
@@ -98,19 +98,19 @@ impl Session {
         // More could be asked for while the session is up.
         plan.keys.max_connections = plan.keys.max_connections.clamp(plan.connections, MAX_CONNECTIONS);
         let mut session = Self {
-            wanted: plan.connections,
+            connections_wanted: plan.connections,
             pool,
-            phase: Phase::Away,
-            leaving: false,
+            phase: Phase::NoConnection,
+            logout_requested: false,
             was_up: false,
             tsih: None,
-            since: Since::First,
+            origin: SessionOrigin::First,
             portal_group: None,
             parameters: SessionParameters::default(),
-            places: (0..MAX_CONNECTIONS).map(|_| Place::default()).collect(),
+            slots: (0..MAX_CONNECTIONS).map(|_| ConnectionSlot::default()).collect(),
             tasks: Arena::new(),
-            manages: Arena::new(),
-            talk: None,
+            tmfs: Arena::new(),
+            text: None,
             waiting: VecDeque::new(),
             cmd_sn: FIRST_CMD_SN,
             exp_cmd_sn: FIRST_CMD_SN,
@@ -119,22 +119,22 @@ impl Session {
             ordering: false,
             order: 0,
             tags: 0,
-            ghosts: VecDeque::new(),
+            stale_tags: VecDeque::new(),
             events: VecDeque::new(),
             actions: VecDeque::new(),
-            patience: (plan.retry.first).then(|| now.after(plan.retry.patience)),
-            retain: None,
-            farewell: None,
+            retry_deadline: (plan.retry.first).then(|| now.after(plan.retry.timeout)),
+            retain_deadline: None,
+            session_logout: None,
             last: ConnectionDown::Unreachable,
-            stats: Stats::default(),
-            guarded: BTreeSet::new(),
-            held: BTreeSet::new(),
+            stats: SessionStats::default(),
+            identity_checked: BTreeSet::new(),
+            identity_unconfirmed: BTreeSet::new(),
             plan,
         };
         if session.plan.portals.is_empty() {
-            session.end(Down::NoPath(ConnectionDown::Unreachable));
+            session.end_session(SessionEnd::RetriesExhausted(ConnectionDown::Unreachable));
         } else {
-            session.attempt(now, Slot(0));
+            session.start_connecting(now, Slot(0));
         }
         session
     }
@@ -142,7 +142,9 @@ impl Session {
     /// Takes received bytes. The session consumes them all.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let Some(slot) = self.slot_of(conn) else { return };
-        let Some(mut receiver) = self.link_mut(slot).and_then(|link| link.receiver.take()) else { return };
+        let Some(mut receiver) = self.connection_mut(slot).and_then(|link| link.receiver.take()) else {
+            return;
+        };
         let done = self.read(now, slot, &mut receiver, bytes);
         self.put_back(now, slot, conn, receiver, done);
     }
@@ -150,18 +152,18 @@ impl Session {
     /// Lends the buffer that the next bytes of a connection belong into, if that is worth it.
     pub fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let slot = self.slot_of(conn)?;
-        self.link_mut(slot)?.receiver.as_mut()?.take_rx_buffer()
+        self.connection_mut(slot)?.receiver.as_mut()?.take_rx_buffer()
     }
 
     /// Takes a loan back with what was received.
     pub fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
         let receiver =
-            self.slot_of(conn).and_then(|slot| Some((slot, self.link_mut(slot)?.receiver.take()?)));
+            self.slot_of(conn).and_then(|slot| Some((slot, self.connection_mut(slot)?.receiver.take()?)));
         let Some((slot, mut receiver)) = receiver else {
             return self.pool.recycle_buf(loan.buf);
         };
-        if receiver.repay(loan) > 0
-            && let Some(link) = self.link_mut(slot)
+        if receiver.return_rx_buffer(loan) > 0
+            && let Some(link) = self.connection_mut(slot)
         {
             link.heard = now;
         }
@@ -176,24 +178,24 @@ impl Session {
         slot: Slot,
         conn: ConnId,
         receiver: Box<Receiver>,
-        done: Result<(), Why>,
+        done: Result<(), ProtocolError>,
     ) {
         let live = self.slot_of(conn) == Some(slot);
-        match self.link_mut(slot).filter(|_| live) {
+        match self.connection_mut(slot).filter(|_| live) {
             Some(link) => link.receiver = Some(receiver),
             None => self.abandon(slot, receiver),
         }
         if let Err(why) = done
             && live
         {
-            self.misbehaved(now, slot, why);
+            self.handle_protocol_error(now, slot, why);
         }
-        self.dispatch(now);
+        self.process_pending(now);
     }
 
     /// Gives back what an ended connection was receiving.
     pub(super) fn abandon(&mut self, _slot: Slot, mut receiver: Box<Receiver>) {
-        if let Landing::Append(buf) | Landing::Place { buf, .. } = receiver.abandon() {
+        if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = receiver.discard_pdu() {
             self.pool.recycle_buf(buf);
         }
     }
@@ -201,14 +203,17 @@ impl Session {
     /// Takes note that a connection is gone. Called once for each that was announced by `connected`.
     pub fn disconnected(&mut self, now: Instant, conn: ConnId, _why: DisconnectReason) {
         let Some(slot) = self.slot_of(conn) else { return };
-        let leaving = self.place(slot).is_some_and(|place| place.logout.is_some());
-        if let Some(link) = self.link_mut(slot) {
+        let leaving = self.connection_slot(slot).is_some_and(|place| place.logout.is_some());
+        if let Some(link) = self.connection_mut(slot) {
             link.gone = true;
         }
-        let why =
-            if self.farewell.is_some() || leaving { ConnectionDown::LoggedOut } else { ConnectionDown::Lost };
-        self.lose(now, slot, why);
-        self.dispatch(now);
+        let why = if self.session_logout.is_some() || leaving {
+            ConnectionDown::LoggedOut
+        } else {
+            ConnectionDown::Lost
+        };
+        self.connection_lost(now, slot, why);
+        self.process_pending(now);
     }
 
     /// Returns the next event. Poll before [`Self::poll_action`], until there is none.
@@ -223,49 +228,49 @@ impl Session {
 
     /// Returns when `handle_timeout` wants to be called, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let farewell = self.farewell.map(|(_, at)| at);
-        let places = self.places.iter().filter_map(|place| place.deadlines.next());
-        places.chain([self.patience, self.retain, farewell].into_iter().flatten()).min()
+        let farewell = self.session_logout.map(|(_, at)| at);
+        let places = self.slots.iter().filter_map(|place| place.deadlines.next());
+        places.chain([self.retry_deadline, self.retain_deadline, farewell].into_iter().flatten()).min()
     }
 
     /// Takes note that the deadline passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
             for timer in TIMERS {
-                let place = self.places.get_mut(usize::from(slot.0));
+                let place = self.slots.get_mut(usize::from(slot.0));
                 if place.is_some_and(|place| place.deadlines.expired(timer, now)) {
                     self.timer(now, slot, timer);
                 }
             }
         }
-        if self.farewell.is_some_and(|(_, at)| at <= now) {
-            self.end(Down::LoggedOut);
+        if self.session_logout.is_some_and(|(_, at)| at <= now) {
+            self.end_session(SessionEnd::LoggedOut);
         }
-        if self.retain.take_if(|at| *at <= now).is_some() {
+        if self.retain_deadline.take_if(|at| *at <= now).is_some() {
             self.lose_session(now, ConnectionDown::Lost);
         }
-        if self.patience.take_if(|at| *at <= now).is_some() && self.phase == Phase::Away {
-            self.end(Down::NoPath(self.last));
+        if self.retry_deadline.take_if(|at| *at <= now).is_some() && self.phase == Phase::NoConnection {
+            self.end_session(SessionEnd::RetriesExhausted(self.last));
         }
-        self.dispatch(now);
+        self.process_pending(now);
     }
 
     fn timer(&mut self, now: Instant, slot: Slot, timer: Timer) {
         match timer {
-            Timer::Retry => self.attempt(now, slot),
+            Timer::Retry => self.start_connecting(now, slot),
             Timer::Login => self.login_too_slow(now, slot),
-            Timer::Silence => self.silence(now, slot),
+            Timer::Silence => self.check_silence(now, slot),
             Timer::Logout => self.logout_too_slow(now, slot),
             Timer::Drain => self.log_out_connection(now, slot),
-            Timer::Adopt => self.adopt_anywhere(now, slot),
-            Timer::Repair => self.repair(now, slot),
+            Timer::Reassign => self.reassign_anywhere(now, slot),
+            Timer::Retransmit => self.retransmit_missing(now, slot),
             Timer::Acknowledge => self.acknowledge_statuses(now, slot),
         }
     }
 
     /// Ends the session at once. Tasks that were on the way end as [`super::contract::End::Lost`].
     pub fn close(&mut self, _now: Instant) {
-        self.end(Down::Closed);
+        self.end_session(SessionEnd::Closed);
     }
 
     /// Returns whether requests can be sent now.
@@ -285,8 +290,8 @@ impl Session {
 
     /// Returns the connections that there are.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionView> {
-        (0..).map(Slot).zip(&self.places).filter_map(|(slot, place)| {
-            let link = place.link.as_ref()?;
+        (0..).map(Slot).zip(&self.slots).filter_map(|(slot, place)| {
+            let link = place.connection.as_ref()?;
             Some(ConnectionView {
                 slot,
                 cid: Cid(slot.0),
@@ -299,69 +304,73 @@ impl Session {
     }
 
     /// Returns how many tasks are open.
-    pub fn open(&self) -> usize {
+    pub fn open_tasks(&self) -> usize {
         self.tasks.len()
     }
 
     /// Returns how many more tasks are taken now.
-    pub fn room(&self) -> usize {
+    pub fn task_capacity(&self) -> usize {
         self.plan.limits.tasks_max.saturating_sub(self.tasks.len())
     }
 
     /// Returns what the session did so far.
-    pub const fn stats(&self) -> Stats {
+    pub const fn stats(&self) -> SessionStats {
         self.stats
     }
 
     pub(super) fn slot_of(&self, conn: ConnId) -> Option<Slot> {
-        let at =
-            self.places.iter().position(|place| place.link.as_ref().is_some_and(|link| link.conn == conn))?;
+        let at = self
+            .slots
+            .iter()
+            .position(|place| place.connection.as_ref().is_some_and(|link| link.conn == conn))?;
         u16::try_from(at).ok().map(Slot)
     }
 
-    pub(super) fn place(&self, slot: Slot) -> Option<&Place> {
-        self.places.get(usize::from(slot.0))
+    pub(super) fn connection_slot(&self, slot: Slot) -> Option<&ConnectionSlot> {
+        self.slots.get(usize::from(slot.0))
     }
 
-    pub(super) fn place_mut(&mut self, slot: Slot) -> Option<&mut Place> {
-        self.places.get_mut(usize::from(slot.0))
+    pub(super) fn connection_slot_mut(&mut self, slot: Slot) -> Option<&mut ConnectionSlot> {
+        self.slots.get_mut(usize::from(slot.0))
     }
 
-    pub(super) fn link(&self, slot: Slot) -> Option<&Link> {
-        self.place(slot)?.link.as_deref()
+    pub(super) fn connection(&self, slot: Slot) -> Option<&Connection> {
+        self.connection_slot(slot)?.connection.as_deref()
     }
 
-    pub(super) fn link_mut(&mut self, slot: Slot) -> Option<&mut Link> {
-        self.place_mut(slot)?.link.as_deref_mut()
+    pub(super) fn connection_mut(&mut self, slot: Slot) -> Option<&mut Connection> {
+        self.connection_slot_mut(slot)?.connection.as_deref_mut()
     }
 
-    pub(super) fn stage(&self, slot: Slot) -> Stage {
-        self.place(slot).map_or(Stage::Idle, |place| place.stage)
+    pub(super) fn connection_state(&self, slot: Slot) -> ConnectionState {
+        self.connection_slot(slot).map_or(ConnectionState::Idle, |place| place.state)
     }
 
     /// Returns whether lost PDUs can be asked for again.
-    pub(super) const fn repairs(&self) -> bool {
+    pub(super) const fn has_erl1(&self) -> bool {
         self.parameters.error_recovery_level >= 1
     }
 
     /// Returns whether tasks outlive their connection.
-    pub(super) const fn recovers(&self) -> bool {
+    pub(super) const fn has_erl2(&self) -> bool {
         self.parameters.error_recovery_level >= 2
     }
 
     /// Returns a connection that can carry requests, other than that at `but`: the one with the least to do.
-    pub(super) fn best(&self, but: Option<Slot>) -> Option<Slot> {
-        let up = |slot: &Slot| self.stage(*slot) == Stage::Up && Some(*slot) != but;
+    pub(super) fn least_loaded(&self, but: Option<Slot>) -> Option<Slot> {
+        let up = |slot: &Slot| self.connection_state(*slot) == ConnectionState::Up && Some(*slot) != but;
         (0..MAX_CONNECTIONS)
             .map(Slot)
             .filter(up)
-            .min_by_key(|slot| self.link(*slot).map_or(u64::MAX, |link| link.weight))
+            .min_by_key(|slot| self.connection(*slot).map_or(u64::MAX, |link| link.weight))
     }
 
     /// Returns any connection that is in full feature phase, other than that at `but`.
     pub(super) fn any_up(&self, but: Option<Slot>) -> Option<Slot> {
-        self.best(but).or_else(|| {
-            let up = |slot: &Slot| self.place(*slot).is_some_and(Place::is_up) && Some(*slot) != but;
+        self.least_loaded(but).or_else(|| {
+            let up = |slot: &Slot| {
+                self.connection_slot(*slot).is_some_and(ConnectionSlot::is_up) && Some(*slot) != but
+            };
             (0..MAX_CONNECTIONS).map(Slot).find(up)
         })
     }
@@ -382,7 +391,7 @@ impl Session {
 pub(super) const FIRST_CMD_SN: CmdSn = CmdSn(1);
 
 pub(super) const TAG_TASK: u32 = 0;
-pub(super) const TAG_MANAGE: u32 = 1;
+pub(super) const TAG_TMF: u32 = 1;
 pub(super) const TAG_SMALL: u32 = 2;
 
 /// Returns the tag of a request of this kind: kind, 14 bits of generation, index. An old tag finds nothing.

@@ -8,11 +8,11 @@ use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use smallvec::SmallVec;
 
-use super::anew::Anew;
-use super::contract::{Ending, Request, Slot};
-use super::why::Why;
+use super::contract::{CommandResponse, Request, Slot};
+use super::protocol_error::ProtocolError;
+use super::resegmentation::Resegmentation;
+use crate::framing::DataSink;
 use crate::pdu::{Residual, Ttt};
-use crate::receive::Landing;
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A task.
@@ -20,7 +20,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 pub(super) struct Task {
     pub(super) request: Request,
     pub(super) data_out_len: u32,
-    pub(super) standing: Standing,
+    pub(super) state: TaskState,
     pub(super) cmd_sn: CmdSn,
     /// Whether `cmd_sn` was used up for it.
     pub(super) numbered: bool,
@@ -29,18 +29,18 @@ pub(super) struct Task {
     pub(super) sent_at: Instant,
     /// The longest data segment that we took when it was sent: its data is cut by that.
     pub(super) segment_max: u32,
-    pub(super) numbers: Numbers,
-    pub(super) inn: Inbound,
-    pub(super) out: Outbound,
+    pub(super) data_sns: DataSnTracker,
+    pub(super) data_in: DataInBuffer,
+    pub(super) data_out: Outbound,
     /// How it ended, while some of its data is missing.
-    pub(super) ending: Option<Ending>,
+    pub(super) status: Option<CommandResponse>,
     /// The number of its status, and whether that is not acknowledged because data is missing.
     pub(super) stat_sn: StatSn,
-    pub(super) held: bool,
+    pub(super) ack_withheld: bool,
     /// Whether the target refused to send again what is missing.
     pub(super) unrepairable: bool,
-    /// Its data comes cut anew, and only a response with this tag counts (0: any without one); see [`super::anew`].
-    pub(super) anew: Option<Anew>,
+    /// Its data comes cut anew, and only a response with this tag counts (0: any without one); see [`super::resegmentation`].
+    pub(super) resegmentation: Option<Resegmentation>,
     /// The acknowledgement of data that the target waits for: its LUN and transfer tag.
     pub(super) ack: Option<(u64, Ttt)>,
     /// How often it was carried out again.
@@ -49,7 +49,7 @@ pub(super) struct Task {
 
 /// Where a task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum TaskState {
     /// In the session's queue.
     Waiting,
     /// In the queue of a connection.
@@ -57,7 +57,7 @@ pub(super) enum Standing {
     /// On the way, allegiant to a connection.
     Sent(Slot),
     /// On the way, but its connection is lost.
-    Orphan(Slot),
+    Detached(Slot),
 }
 
 impl Task {
@@ -66,20 +66,20 @@ impl Task {
         Self {
             request,
             data_out_len,
-            standing: Standing::Waiting,
+            state: TaskState::Waiting,
             cmd_sn: CmdSn(0),
             numbered: false,
             order: 0,
             sent_at: Instant::ORIGIN,
             segment_max: 0,
-            numbers: Numbers::default(),
-            inn: Inbound::new(len),
-            out: Outbound::default(),
-            ending: None,
+            data_sns: DataSnTracker::default(),
+            data_in: DataInBuffer::new(len),
+            data_out: Outbound::default(),
+            status: None,
             stat_sn: StatSn(0),
-            held: false,
+            ack_withheld: false,
             unrepairable: false,
-            anew: None,
+            resegmentation: None,
             ack: None,
             replays: 0,
         }
@@ -92,45 +92,45 @@ impl Task {
 
     /// Returns the slot that its PDUs come and go on.
     pub(super) const fn slot(&self) -> Option<Slot> {
-        match self.standing {
-            Standing::Assigned(slot) | Standing::Sent(slot) => Some(slot),
-            Standing::Waiting | Standing::Orphan(_) => None,
+        match self.state {
+            TaskState::Assigned(slot) | TaskState::Sent(slot) => Some(slot),
+            TaskState::Waiting | TaskState::Detached(_) => None,
         }
     }
 
     /// Returns whether the target may know of it.
-    pub(super) const fn is_out(&self) -> bool {
-        matches!(self.standing, Standing::Sent(_) | Standing::Orphan(_)) || self.numbered
+    pub(super) const fn was_sent(&self) -> bool {
+        matches!(self.state, TaskState::Sent(_) | TaskState::Detached(_)) || self.numbered
     }
 
     /// Forgets everything that happened to it.
     pub(super) fn start_over(&mut self, pool: &Pool) {
-        self.inn.clear(pool);
-        self.out = Outbound::default();
-        self.numbers = Numbers::default();
-        (self.ending, self.ack, self.unrepairable, self.held) = (None, None, false, false);
-        self.anew = None;
-        (self.standing, self.numbered) = (Standing::Waiting, false);
+        self.data_in.clear(pool);
+        self.data_out = Outbound::default();
+        self.data_sns = DataSnTracker::default();
+        (self.status, self.ack, self.unrepairable, self.ack_withheld) = (None, None, false, false);
+        self.resegmentation = None;
+        (self.state, self.numbered) = (TaskState::Waiting, false);
     }
 
     /// Judges whether as much data came as the status says.
-    pub(super) fn check_end(&self, ending: &Ending) -> Result<(), Why> {
-        if ending.status != 0 || self.inn.len == 0 {
+    pub(super) fn check_end(&self, ending: &CommandResponse) -> Result<(), ProtocolError> {
+        if ending.status != 0 || self.data_in.len == 0 {
             return Ok(());
         }
         let residual = if self.data_out_len > 0 { ending.read_residual } else { ending.residual };
         let under = if let Residual::Underflow(by) = residual { by } else { 0 };
-        if self.inn.received.checked_add(under) == Some(self.inn.len) {
+        if self.data_in.received.checked_add(under) == Some(self.data_in.len) {
             Ok(())
         } else {
-            Err(Why::DataInShort)
+            Err(ProtocolError::DataInShort)
         }
     }
 }
 
 /// The numbers of the Data-In and R2T PDUs of a task, which share one space (RFC 7143 §4.2.2.4).
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct DataSnTracker {
     pub(super) next: u32,
     /// Runs below `next` that did not come: first, and one behind the last.
     pub(super) missing: SmallVec<[(u32, u32); 1]>,
@@ -153,7 +153,7 @@ const MAX_AHEAD: u32 = 1 << 16;
 /// How many runs may be missing at a time.
 const MAX_MISSING: usize = 64;
 
-impl Numbers {
+impl DataSnTracker {
     pub(super) fn judge(&self, sn: u32) -> Number {
         if sn == self.next {
             Number::Next
@@ -167,7 +167,7 @@ impl Numbers {
     }
 
     /// Notes that a number came.
-    pub(super) fn take(&mut self, sn: u32) -> Result<(), Why> {
+    pub(super) fn take(&mut self, sn: u32) -> Result<(), ProtocolError> {
         match self.judge(sn) {
             Number::Next => self.next = sn.wrapping_add(1),
             Number::Ahead => {
@@ -192,12 +192,12 @@ impl Numbers {
     }
 
     /// Notes that all numbers before `end` were sent.
-    pub(super) fn expect_up_to(&mut self, end: u32) -> Result<(), Why> {
+    pub(super) fn expect_up_to(&mut self, end: u32) -> Result<(), ProtocolError> {
         if end <= self.next {
             return Ok(());
         }
         if end - self.next > MAX_AHEAD || self.missing.len() >= MAX_MISSING {
-            return Err(Why::NotRepaired);
+            return Err(ProtocolError::NotRepaired);
         }
         self.missing.push((self.next, end));
         self.next = end;
@@ -219,7 +219,7 @@ impl Numbers {
 
 /// The data that a task receives.
 #[derive(Debug)]
-pub(super) struct Inbound {
+pub(super) struct DataInBuffer {
     /// Where it lands; away while a PDU of it is being read.
     buf: Option<Buf>,
     /// How much is expected.
@@ -235,23 +235,32 @@ pub(super) struct Inbound {
 /// How many separate pieces may lie behind gaps.
 const MAX_SPANS: usize = 256;
 
-impl Inbound {
+impl DataInBuffer {
     const fn new(len: u32) -> Self {
         Self { buf: None, len, received: 0, spans: Vec::new(), placed: false }
     }
 
     /// Judges a piece before it is read. `strict`: it must not cover what is here; `in_order`: it must come where the
     /// last one ended.
-    pub(super) fn check(&self, offset: u32, len: u32, strict: bool, in_order: bool) -> Result<(), Why> {
-        let end = offset.checked_add(len).filter(|end| *end <= self.len).ok_or(Why::DataInBeyondBuffer)?;
+    pub(super) fn check(
+        &self,
+        offset: u32,
+        len: u32,
+        strict: bool,
+        in_order: bool,
+    ) -> Result<(), ProtocolError> {
+        let end = offset
+            .checked_add(len)
+            .filter(|end| *end <= self.len)
+            .ok_or(ProtocolError::DataInBeyondBuffer)?;
         if in_order && offset != self.received {
-            return Err(Why::DataInOffset);
+            return Err(ProtocolError::DataInOffset);
         }
         let covers = |from: u32, to: u32| offset < to && from < end;
         if strict && (covers(0, self.received) || self.spans.iter().any(|(from, to)| covers(*from, *to))) {
-            return Err(Why::DataInOffset);
+            return Err(ProtocolError::DataInOffset);
         }
-        if self.spans.len() >= MAX_SPANS { Err(Why::DataInScattered) } else { Ok(()) }
+        if self.spans.len() >= MAX_SPANS { Err(ProtocolError::DataInScattered) } else { Ok(()) }
     }
 
     /// Says where a piece goes whose header was judged good.
@@ -259,11 +268,11 @@ impl Inbound {
     /// The digest of a piece is known only when its last byte was written, so no piece is written over bytes that
     /// count: a piece of which every byte is here is read and discarded, and of any other the bytes that are here stop
     /// to count until the digest proves right.
-    pub(super) fn land(&mut self, pool: &Pool, offset: u32, len: u32) -> Landing {
+    pub(super) fn sink_for(&mut self, pool: &Pool, offset: u32, len: u32) -> DataSink {
         let end = offset.saturating_add(len);
         if self.buf.is_some() && self.has(offset, end) && !fault_injection::is_injected(Bug::LandOverCounted)
         {
-            return Landing::Discard;
+            return DataSink::Discard;
         }
         let mut buf = match self.buf.take() {
             Some(buf) => buf,
@@ -275,16 +284,16 @@ impl Inbound {
             }
         };
         if !self.placed && offset == self.received {
-            return Landing::Append(buf);
+            return DataSink::Append(buf);
         }
         if !self.placed {
             buf.append_zeros(to_usize(self.len).saturating_sub(buf.len()));
             self.placed = true;
         }
         if !fault_injection::is_injected(Bug::LandOverCounted) {
-            self.forget(offset, end);
+            self.invalidate(offset, end);
         }
-        Landing::Place { buf, at: to_usize(offset) }
+        DataSink::Overwrite { buf, at: to_usize(offset) }
     }
 
     /// Returns whether every byte of a range counts.
@@ -293,7 +302,7 @@ impl Inbound {
     }
 
     /// Stops to count the bytes of a range.
-    fn forget(&mut self, from: u32, to: u32) {
+    fn invalidate(&mut self, from: u32, to: u32) {
         if from < self.received {
             if to < self.received {
                 self.spans.push((to, self.received));
@@ -309,8 +318,8 @@ impl Inbound {
     }
 
     /// Takes the buffer back; a piece that is not whole and good is as if it never came.
-    pub(super) fn restore(&mut self, pool: &Pool, landing: Landing) {
-        if let Landing::Append(mut buf) | Landing::Place { mut buf, .. } = landing {
+    pub(super) fn restore(&mut self, pool: &Pool, landing: DataSink) {
+        if let DataSink::Append(mut buf) | DataSink::Overwrite { mut buf, .. } = landing {
             if !self.placed {
                 buf.truncate(to_usize(self.received));
             }
@@ -321,8 +330,8 @@ impl Inbound {
     }
 
     /// Takes the buffer back with a piece that is good. A piece that was discarded is here already.
-    pub(super) fn took(&mut self, pool: &Pool, landing: Landing, offset: u32, len: u32) {
-        if matches!(landing, Landing::Discard | Landing::Lent { .. }) {
+    pub(super) fn commit(&mut self, pool: &Pool, landing: DataSink, offset: u32, len: u32) {
+        if matches!(landing, DataSink::Discard | DataSink::TakenByDriver { .. }) {
             return;
         }
         let end = offset.saturating_add(len);
@@ -385,16 +394,16 @@ impl Inbound {
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     /// What goes out unasked behind the command.
-    pub(super) unsolicited: Option<Burst>,
+    pub(super) unsolicited: Option<DataOutSequence>,
     /// The R2Ts that are not answered to the end.
-    pub(super) bursts: SmallVec<[Burst; 1]>,
+    pub(super) bursts: SmallVec<[DataOutSequence; 1]>,
     /// Up to where data was asked for, or goes out unasked.
-    pub(super) asked: u32,
+    pub(super) requested_end: u32,
 }
 
 /// A run of data on its way out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Burst {
+pub(super) struct DataOutSequence {
     /// The number of its R2T.
     pub(super) r2t_sn: u32,
     pub(super) ttt: Ttt,
@@ -417,29 +426,29 @@ pub(super) fn to_u32(len: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn land(inn: &mut Inbound, pool: &Pool, offset: u32, data: &[u8]) {
+    fn land(inn: &mut DataInBuffer, pool: &Pool, offset: u32, data: &[u8]) {
         let len = to_u32(data.len());
-        let mut landing = inn.land(pool, offset, len);
+        let mut landing = inn.sink_for(pool, offset, len);
         match &mut landing {
-            Landing::Append(buf) => {
+            DataSink::Append(buf) => {
                 buf.append(data);
             }
-            Landing::Place { buf, at } => buf.filled_mut()[*at..*at + data.len()].copy_from_slice(data),
+            DataSink::Overwrite { buf, at } => buf.filled_mut()[*at..*at + data.len()].copy_from_slice(data),
             _ => assert!(inn.has(offset, offset + len), "it must land"),
         }
-        inn.took(pool, landing, offset, len);
+        inn.commit(pool, landing, offset, len);
     }
 
     #[test]
     fn data_lands_where_it_belongs_in_any_order() {
         let pool = Pool::new(1 << 20);
-        let mut inn = Inbound::new(10);
+        let mut inn = DataInBuffer::new(10);
         land(&mut inn, &pool, 0, b"ab");
         land(&mut inn, &pool, 8, b"ij");
         land(&mut inn, &pool, 4, b"ef");
         assert_eq!(inn.received, 2);
-        assert_eq!(inn.check(1, 2, true, false), Err(Why::DataInOffset));
-        assert_eq!(inn.check(5, 1, true, false), Err(Why::DataInOffset));
+        assert_eq!(inn.check(1, 2, true, false), Err(ProtocolError::DataInOffset));
+        assert_eq!(inn.check(5, 1, true, false), Err(ProtocolError::DataInOffset));
         assert_eq!(inn.check(5, 1, false, false), Ok(()));
         assert_eq!(inn.check(2, 2, true, true), Ok(()));
         land(&mut inn, &pool, 2, b"cd");
@@ -451,10 +460,10 @@ mod tests {
     #[test]
     fn a_damaged_piece_is_as_if_it_never_came() {
         let pool = Pool::new(1 << 20);
-        let mut inn = Inbound::new(8);
+        let mut inn = DataInBuffer::new(8);
         land(&mut inn, &pool, 0, b"ab");
-        let mut landing = inn.land(&pool, 2, 2);
-        if let Landing::Append(buf) = &mut landing {
+        let mut landing = inn.sink_for(&pool, 2, 2);
+        if let DataSink::Append(buf) = &mut landing {
             buf.append(b"XX");
         }
         inn.restore(&pool, landing);
@@ -464,13 +473,13 @@ mod tests {
     }
 
     /// Begins to receive a piece and writes bytes that will prove damaged.
-    fn hurt(inn: &mut Inbound, pool: &Pool, offset: u32, len: u32) {
-        let mut landing = inn.land(pool, offset, len);
+    fn hurt(inn: &mut DataInBuffer, pool: &Pool, offset: u32, len: u32) {
+        let mut landing = inn.sink_for(pool, offset, len);
         match &mut landing {
-            Landing::Append(buf) => {
+            DataSink::Append(buf) => {
                 buf.append(&alloc::vec![b'X'; to_usize(len)]);
             }
-            Landing::Place { buf, at } => buf.filled_mut()[*at..*at + to_usize(len)].fill(b'X'),
+            DataSink::Overwrite { buf, at } => buf.filled_mut()[*at..*at + to_usize(len)].fill(b'X'),
             _ => {}
         }
         inn.restore(pool, landing);
@@ -482,7 +491,7 @@ mod tests {
         for seed in 0..2000 {
             let mut rng = base::rng::Rng::from_seed(seed);
             let pool = Pool::new(1 << 20);
-            let mut inn = Inbound::new(40);
+            let mut inn = DataInBuffer::new(40);
             while inn.received < 40 {
                 let from = u32::try_from(rng.below(40)).unwrap();
                 let len = 1 + u32::try_from(rng.below(u64::from(40 - from))).unwrap().min(12);
@@ -507,26 +516,30 @@ mod tests {
     #[test]
     fn a_piece_that_is_discarded_does_not_count_for_a_buffer_that_is_gone() {
         let pool = Pool::new(1 << 20);
-        let mut inn = Inbound::new(8);
+        let mut inn = DataInBuffer::new(8);
         land(&mut inn, &pool, 0, b"abcd");
-        let landing = inn.land(&pool, 0, 4);
-        assert!(matches!(landing, Landing::Discard));
+        let landing = inn.sink_for(&pool, 0, 4);
+        assert!(matches!(landing, DataSink::Discard));
         inn.clear(&pool);
-        inn.took(&pool, landing, 0, 4);
+        inn.commit(&pool, landing, 0, 4);
         assert_eq!(inn.received, 0);
     }
 
     #[test]
     fn no_offset_leads_beyond_the_buffer() {
-        let inn = Inbound::new(100);
+        let inn = DataInBuffer::new(100);
         for (offset, len) in [(100, 1), (99, 2), (u32::MAX, 1), (u32::MAX, u32::MAX), (1, u32::MAX)] {
-            assert_eq!(inn.check(offset, len, false, false), Err(Why::DataInBeyondBuffer), "{offset} {len}");
+            assert_eq!(
+                inn.check(offset, len, false, false),
+                Err(ProtocolError::DataInBeyondBuffer),
+                "{offset} {len}"
+            );
         }
     }
 
     #[test]
     fn missing_numbers_are_known_until_they_come() {
-        let mut numbers = Numbers::default();
+        let mut numbers = DataSnTracker::default();
         for sn in [0, 1, 5, 9] {
             numbers.take(sn).unwrap();
         }
@@ -539,6 +552,6 @@ mod tests {
             numbers.take(sn).unwrap();
         }
         assert_eq!((numbers.contiguous(), numbers.next), (10, 10));
-        assert_eq!(numbers.take(u32::MAX), Err(Why::NotRepaired));
+        assert_eq!(numbers.take(u32::MAX), Err(ProtocolError::NotRepaired));
     }
 }

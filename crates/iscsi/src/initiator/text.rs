@@ -6,26 +6,26 @@ use alloc::vec::Vec;
 
 use base::time::Instant;
 
-use super::contract::{Event, Refusal, Slot};
-use super::place::{Control, Place};
+use super::connection_slot::{ConnectionSlot, ControlPdu};
+use super::contract::{Event, Slot, SubmitError};
+use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_SMALL};
-use super::why::Why;
 use crate::discovery::TargetList;
 use crate::keys::{Key, Senders, Usage};
 use crate::name::IscsiName;
-use crate::negotiate::full_feature::{Agreed, InitiatorText, TextCall, TextReply};
+use crate::negotiate::full_feature::{Agreed, InitiatorText, OwnedTextRequest, TextReply};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
 use crate::text::value::number_in;
-use crate::text::{BadText, MAX_TEXT, Pair, TextOut, parse};
+use crate::text::{BadText, MAX_TEXT, Pair, TextBuilder, parse};
 
 /// A conversation.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct TextExchange {
     /// What is to be said, until it begins.
-    text: Option<TextOut>,
+    text: Option<TextBuilder>,
     /// The connection that it is to take; none: any.
     on: Option<Slot>,
     /// Once it has begun: where, under which tag, and how far it is.
@@ -61,10 +61,10 @@ impl Session {
     ///
     /// # Errors
     /// Why that is not possible now. It may wait for the session to come up.
-    pub fn send_targets(&mut self, now: Instant, only: Option<&IscsiName>) -> Result<(), Refusal> {
-        let mut text = TextOut::new();
+    pub fn send_targets(&mut self, now: Instant, only: Option<&IscsiName>) -> Result<(), SubmitError> {
+        let mut text = TextBuilder::new();
         text.put(Key::SendTargets.name(), only.map_or("All", IscsiName::as_str));
-        self.talk_about(now, text, None, Topic::Targets(TargetList::new()))
+        self.start_text(now, text, None, Topic::Targets(TargetList::new()))
     }
 
     /// Negotiates keys in full feature phase, on the connection at `on` or on any, and reports the answer. What the
@@ -74,51 +74,56 @@ impl Session {
     ///
     /// # Errors
     /// Why that is not possible now.
-    pub fn send_text(&mut self, now: Instant, on: Option<Slot>, text: TextOut) -> Result<(), Refusal> {
+    pub fn send_text(
+        &mut self,
+        now: Instant,
+        on: Option<Slot>,
+        text: TextBuilder,
+    ) -> Result<(), SubmitError> {
         if text.has_overflowed() {
-            return Err(Refusal::TooLong);
+            return Err(SubmitError::TooLong);
         }
         let bytes = text.clone().into_bytes();
-        let pairs = parse(&bytes).map_err(|_| Refusal::NotPossible)?;
+        let pairs = parse(&bytes).map_err(|_| SubmitError::NotPossible)?;
         let twice = |at: usize, name: &str| pairs.iter().take(at).any(|pair| pair.name == name);
         let fits = |(at, pair): (usize, &Pair<'_>)| may_be_sent(pair.name) && !twice(at, pair.name);
         if pairs.is_empty() || !pairs.iter().enumerate().all(fits) {
-            return Err(Refusal::NotPossible);
+            return Err(SubmitError::NotPossible);
         }
-        if on.is_some_and(|slot| !self.place(slot).is_some_and(Place::is_up)) {
-            return Err(Refusal::NotUp);
+        if on.is_some_and(|slot| !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up)) {
+            return Err(SubmitError::NotUp);
         }
         let max_recv = pairs
             .iter()
             .find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name())
-            .map(|pair| number_in(pair.value, MAX_RECV).map_err(|_| Refusal::NotPossible))
+            .map(|pair| number_in(pair.value, MAX_RECV).map_err(|_| SubmitError::NotPossible))
             .transpose()?;
-        self.talk_about(now, text, on, Topic::Keys { answer: Vec::new(), max_recv, quiet: false })
+        self.start_text(now, text, on, Topic::Keys { answer: Vec::new(), max_recv, quiet: false })
     }
 
-    fn talk_about(
+    fn start_text(
         &mut self,
         now: Instant,
-        text: TextOut,
+        text: TextBuilder,
         on: Option<Slot>,
         topic: Topic,
-    ) -> Result<(), Refusal> {
-        if self.phase == Phase::Down || self.leaving {
-            return Err(Refusal::Down);
+    ) -> Result<(), SubmitError> {
+        if self.phase == Phase::Down || self.logout_requested {
+            return Err(SubmitError::Down);
         }
-        if self.talk.is_some() {
-            return Err(Refusal::Full);
+        if self.text.is_some() {
+            return Err(SubmitError::Full);
         }
-        self.talk = Some(Box::new(Talk { text: Some(text), on, at: None, said: now, topic }));
-        self.dispatch(now);
+        self.text = Some(Box::new(TextExchange { text: Some(text), on, at: None, said: now, topic }));
+        self.process_pending(now);
         Ok(())
     }
 
     /// Answers a target that wants to be asked something (RFC 7143 §11.9.1, event 4).
-    pub(super) fn talk_of_nothing(&mut self) {
-        if self.talk.is_none() {
-            self.talk = Some(Box::new(Talk {
-                text: Some(TextOut::new()),
+    pub(super) fn start_empty_text(&mut self) {
+        if self.text.is_none() {
+            self.text = Some(Box::new(TextExchange {
+                text: Some(TextBuilder::new()),
                 on: None,
                 at: None,
                 said: Instant::ORIGIN,
@@ -128,21 +133,22 @@ impl Session {
     }
 
     /// Begins the conversation that waits for a connection.
-    pub(super) fn go_on_talking(&mut self, now: Instant) {
-        let Some(on) = self.talk.as_ref().filter(|talk| talk.at.is_none()).map(|talk| talk.on) else {
+    pub(super) fn send_pending_text(&mut self, now: Instant) {
+        let Some(on) = self.text.as_ref().filter(|talk| talk.at.is_none()).map(|talk| talk.on) else {
             return;
         };
-        if on.is_some_and(|slot| !self.place(slot).is_some_and(Place::is_up)) {
+        if on.is_some_and(|slot| !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up)) {
             // It was lost before the conversation began, and what was meant for it is no other's affair.
-            return self.give_talk_up();
+            return self.fail_text();
         }
         let Some(slot) = on.or_else(|| self.any_up(None)) else { return };
         let itt = self.next_tag();
-        let Some(link) = self.places.get_mut(usize::from(slot.0)).and_then(|place| place.link.as_deref_mut())
+        let Some(link) =
+            self.slots.get_mut(usize::from(slot.0)).and_then(|place| place.connection.as_deref_mut())
         else {
             return;
         };
-        let Some(talk) = self.talk.as_mut() else { return };
+        let Some(talk) = self.text.as_mut() else { return };
         let Some(text) = talk.text.take() else { return };
         if let Topic::Keys { max_recv: Some(max_recv), .. } = talk.topic {
             // The target may use it from its last answer on; until then what held before holds too.
@@ -152,14 +158,14 @@ impl Session {
         let mut conversation = InitiatorText::new(itt.0, text, piece_max);
         let call = conversation.start();
         talk.at = Some((slot, itt, conversation));
-        self.say(now, slot, call, 0);
+        self.send_text_request(now, slot, call, 0);
     }
 
-    fn say(&mut self, now: Instant, slot: Slot, call: TextCall, lun: u64) {
-        if let Some(talk) = self.talk.as_mut() {
+    fn send_text_request(&mut self, now: Instant, slot: Slot, call: OwnedTextRequest, lun: u64) {
+        if let Some(talk) = self.text.as_mut() {
             talk.said = now;
         }
-        self.watch_if_repairing(now, slot);
+        self.arm_retransmit_if_erl1(now, slot);
         let request = TextRequest {
             immediate: true,
             is_final: call.is_final,
@@ -170,7 +176,7 @@ impl Session {
             cmd_sn: CmdSn(0),
             exp_stat_sn: StatSn(0),
         };
-        self.control(slot, Control::Text(request), call.data);
+        self.queue_control(slot, ControlPdu::Text(request), call.data);
     }
 
     pub(super) fn text_response(
@@ -179,23 +185,23 @@ impl Session {
         slot: Slot,
         pdu: &TextResponse,
         data: &[u8],
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         if !self.take_status(now, slot, pdu.sn)? {
             return Ok(());
         }
         // Where what is lost is given up, or can come twice, an answer may come after its conversation.
-        let late = self.repairs() && pdu.itt.0 >> 30 == TAG_SMALL || self.ghosts.contains(&pdu.itt);
-        let stray = || if late { Ok(()) } else { Err(Why::TextNotExpected) };
-        let Some(talk) = self.talk.as_mut() else { return stray() };
+        let late = self.has_erl1() && pdu.itt.0 >> 30 == TAG_SMALL || self.stale_tags.contains(&pdu.itt);
+        let stray = || if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
+        let Some(talk) = self.text.as_mut() else { return stray() };
         let Some((at, itt, conversation)) = talk.at.as_mut() else { return stray() };
         if (*at, *itt) != (slot, pdu.itt) {
             return stray();
         }
         match &mut talk.topic {
-            Topic::Targets(list) => list.add(data).map_err(Why::Text)?,
+            Topic::Targets(list) => list.add(data).map_err(ProtocolError::Text)?,
             Topic::Keys { answer, .. } => {
                 if answer.len().saturating_add(data.len()) > MAX_TEXT {
-                    return Err(Why::Text(BadText::TooLong));
+                    return Err(ProtocolError::Text(BadText::TooLong));
                 }
                 answer.extend_from_slice(data);
             }
@@ -207,26 +213,26 @@ impl Session {
             data: data.to_vec(),
             agreed: Agreed::default(),
         };
-        match conversation.handle(&reply).map_err(Why::Talk)? {
-            Some(call) => self.say(now, slot, call, pdu.lun),
-            None => self.end_talk(slot)?,
+        match conversation.handle(&reply).map_err(ProtocolError::TextNegotiation)? {
+            Some(call) => self.send_text_request(now, slot, call, pdu.lun),
+            None => self.finish_text(slot)?,
         }
         Ok(())
     }
 
-    fn end_talk(&mut self, slot: Slot) -> Result<(), Why> {
-        let Some(talk) = self.talk.take() else { return Ok(()) };
+    fn finish_text(&mut self, slot: Slot) -> Result<(), ProtocolError> {
+        let Some(talk) = self.text.take() else { return Ok(()) };
         match talk.topic {
             Topic::Targets(list) => {
                 let ignored = list.ignored();
                 let targets = list.finish().map_err(|why| {
                     self.events.push_back(Event::TextFailed);
-                    Why::Text(why)
+                    ProtocolError::Text(why)
                 })?;
                 self.events.push_back(Event::Targets { targets, ignored });
             }
             Topic::Keys { answer, max_recv, quiet } => {
-                self.settle(slot, &answer, max_recv);
+                self.apply_agreed_keys(slot, &answer, max_recv);
                 if !quiet {
                     self.events.push_back(Event::TextDone { answer });
                 }
@@ -236,8 +242,8 @@ impl Session {
     }
 
     /// Puts what was agreed on into force.
-    fn settle(&mut self, slot: Slot, answer: &[u8], max_recv: Option<u32>) {
-        let Some(link) = self.link_mut(slot) else { return };
+    fn apply_agreed_keys(&mut self, slot: Slot, answer: &[u8], max_recv: Option<u32>) {
+        let Some(link) = self.connection_mut(slot) else { return };
         let pairs = parse(answer).unwrap_or_default();
         let told = pairs.iter().find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name());
         if let Some(target_max) = told.and_then(|pair| number_in(pair.value, MAX_RECV).ok()) {
@@ -251,20 +257,20 @@ impl Session {
     }
 
     /// Gives a conversation up whose connection is lost.
-    pub(super) fn lose_talk(&mut self, slot: Option<Slot>) {
-        let lost = |talk: &mut Box<Talk>| match (&talk.at, slot) {
+    pub(super) fn fail_text_on(&mut self, slot: Option<Slot>) {
+        let lost = |talk: &mut Box<TextExchange>| match (&talk.at, slot) {
             (Some((at, _, _)), Some(slot)) => *at == slot,
             (at, None) => at.is_some(),
             (None, Some(_)) => false,
         };
-        if self.talk.as_mut().is_some_and(lost) {
-            self.give_talk_up();
+        if self.text.as_mut().is_some_and(lost) {
+            self.fail_text();
         }
     }
 
     /// Gives the conversation up, if there is one.
-    pub(super) fn give_talk_up(&mut self) {
-        if let Some(talk) = self.talk.take()
+    pub(super) fn fail_text(&mut self) {
+        if let Some(talk) = self.text.take()
             && !matches!(talk.topic, Topic::Keys { quiet: true, .. })
         {
             self.events.push_back(Event::TextFailed);
@@ -273,33 +279,33 @@ impl Session {
 
     /// Gives a conversation up in which the target's answer, or our question, was lost on the way: nothing of it can be
     /// said twice.
-    pub(super) fn repair_talk(&mut self, slot: Slot, synced: Instant) {
+    pub(super) fn fail_lost_text(&mut self, slot: Slot, synced: Instant) {
         let lost = self
-            .talk
+            .text
             .as_ref()
             .is_some_and(|talk| talk.said < synced && talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot));
-        let itt = self.talk.as_ref().and_then(|talk| talk.at.as_ref().map(|(_, itt, _)| *itt));
-        if lost && self.link(slot).is_some_and(|link| link.missing_statuses(None).is_none()) {
+        let itt = self.text.as_ref().and_then(|talk| talk.at.as_ref().map(|(_, itt, _)| *itt));
+        if lost && self.connection(slot).is_some_and(|link| link.missing_statuses(None).is_none()) {
             // It may only be late.
             itt.into_iter().for_each(|itt| self.remember(itt));
-            self.lose_talk(Some(slot));
+            self.fail_text_on(Some(slot));
         }
     }
 
     /// Returns when something was said on this connection that is not answered.
-    pub(super) fn said_on(&self, slot: Slot) -> Option<Instant> {
-        self.talks_on(slot).then(|| self.talk.as_ref().map(|talk| talk.said)).flatten()
+    pub(super) fn text_sent_at(&self, slot: Slot) -> Option<Instant> {
+        self.has_text_on(slot).then(|| self.text.as_ref().map(|talk| talk.said)).flatten()
     }
 
     /// Returns whether a conversation waits for an answer on this connection.
-    pub(super) fn talks_on(&self, slot: Slot) -> bool {
-        self.talk.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
+    pub(super) fn has_text_on(&self, slot: Slot) -> bool {
+        self.text.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
     }
 
     /// Takes note that a text was refused.
     pub(super) fn text_refused(&mut self, itt: Itt) {
-        if self.talk.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(_, at, _)| *at == itt)) {
-            self.lose_talk(None);
+        if self.text.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(_, at, _)| *at == itt)) {
+            self.fail_text_on(None);
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct TargetId(pub u32);
 
 /// The way in that a connection took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Via {
+pub struct ConnectionPath {
     /// The portal.
     pub portal: PortalId,
     /// Our address on the connection.
@@ -28,7 +28,7 @@ pub struct Via {
     pub peer: SocketAddr,
 }
 
-impl From<&AcceptInfo> for Via {
+impl From<&AcceptInfo> for ConnectionPath {
     fn from(arrival: &AcceptInfo) -> Self {
         Self { portal: arrival.portal, local: arrival.local, peer: arrival.peer }
     }
@@ -37,10 +37,10 @@ impl From<&AcceptInfo> for Via {
 /// Answers what a login must know.
 pub trait Directory {
     /// Returns what `initiator` finds under `name` through this portal.
-    fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found;
+    fn find_target(&self, via: &ConnectionPath, initiator: &IscsiName, name: &IscsiName) -> TargetLookup;
 
     /// Returns what `initiator` may do in a discovery session through this portal.
-    fn discovery(&self, via: &Via, initiator: &IscsiName) -> DiscoveryAccess;
+    fn discovery(&self, via: &ConnectionPath, initiator: &IscsiName) -> DiscoveryAccess;
 
     /// Returns the secret with which `user` proves itself to `realm` when it logs in as `initiator`; `None` when
     /// there is no such user.
@@ -48,21 +48,31 @@ pub trait Directory {
 
     /// Returns what is known of a session. The query's `tsih` is [`Tsih::NEW`] when any session between these two
     /// ports is meant (reinstatement); otherwise it must be that one.
-    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts>;
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo>;
 
     /// Returns the first target, in the order of names, that comes behind `after` (or the first of all) and that
     /// `initiator` may know of through this portal; what it returns goes into the answer to `SendTargets=All`.
-    fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed>;
+    fn next_target(
+        &self,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry>;
 
-    /// Returns the target of this name, if [`Self::target_behind`] would come upon it. Walks there unless the owner
+    /// Returns the target of this name, if [`Self::next_target`] would come upon it. Walks there unless the owner
     /// knows a shorter way.
-    fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
-        let mut next = self.target_behind(via, initiator, None);
+    fn target_named(
+        &self,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+        name: &IscsiName,
+    ) -> Option<SendTargetsEntry> {
+        let mut next = self.next_target(via, initiator, None);
         while let Some(listed) = next {
             if listed.name >= *name {
                 return (listed.name == *name).then_some(listed);
             }
-            next = self.target_behind(via, initiator, Some(&listed.name));
+            next = self.next_target(via, initiator, Some(&listed.name));
         }
         None
     }
@@ -70,9 +80,9 @@ pub trait Directory {
 
 /// What an initiator finds under a target name.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum TargetLookup {
     /// A target that it may log in to.
-    Here(TargetAccess),
+    Found(TargetAccess),
     /// Nothing.
     NotFound,
     /// A target that this initiator, or this portal, must not reach.
@@ -91,7 +101,7 @@ pub enum Found {
     /// A target with no room for more.
     OutOfResources,
     /// It is here and has as many sessions as it may: a newcomer takes the place of one that is silent, or gets none.
-    Full(TargetAccess),
+    AtSessionLimit(TargetAccess),
 }
 
 /// How an initiator may log in to a target.
@@ -165,7 +175,7 @@ pub struct SessionQuery<'a> {
 
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
-pub struct SessionFacts {
+pub struct SessionInfo {
     /// Our half of its identifier.
     pub tsih: Tsih,
     /// The portal group that its connections come in through.
@@ -194,7 +204,7 @@ pub enum TargetAddress {
 
 /// A target in the answer to `SendTargets`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct SendTargetsEntry {
     /// Its name.
     pub name: IscsiName,
     /// Where it listens, each with its portal group. Empty means: where the question came in, group 1.

@@ -12,15 +12,15 @@ use zeroize::Zeroizing;
 
 use super::directory::TargetAddress;
 use super::{LoginRequest, LoginResponse, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, Stage, Status, VERSION};
-use crate::chap::conversation::{BadChap, ChapKeys, InitiatorChap};
+use crate::chap::exchange::{BadChap, ChapKeys, InitiatorChap};
 use crate::chap::{Algorithms, Credentials};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
-use crate::negotiate::exchange::{Exchange, Setting, answer_unknown};
-use crate::negotiate::gate::{BadNegotiation, Gate};
+use crate::negotiate::key_rules::{BadNegotiation, KeyRules};
+use crate::negotiate::negotiator::{LoginContext, Negotiator, answer_unknown};
 use crate::negotiate::{KeyPolicy, Negotiated, SessionParameters};
 use crate::text::value::number_in;
-use crate::text::{BadText, Collector, Pair, Spreader, TextOut, parse};
+use crate::text::{BadText, Collector, Pair, TextBuilder, TextSplitter, parse};
 
 /// What a login is for and how it goes about it.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub struct LoginPlan {
     /// What we offer.
     pub keys: KeyPolicy,
     /// The stages that the login goes through.
-    pub path: Path,
+    pub stages: LoginStages,
     /// The most text in one request, in bytes: at most what a target takes during login.
     pub piece_max: usize,
 }
@@ -62,7 +62,7 @@ impl LoginPlan {
             cmd_sn: 1,
             auth,
             keys,
-            path: Path::SecurityAndOperational,
+            stages: LoginStages::SecurityAndOperational,
             piece_max: usize::try_from(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH).unwrap_or(512),
         }
     }
@@ -106,7 +106,7 @@ pub enum AuthPlan {
 
 /// The stages that a login goes through before full feature phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
+pub enum LoginStages {
     /// SecurityNegotiation, then LoginOperationalNegotiation.
     SecurityAndOperational,
     /// SecurityNegotiation only; every key keeps its default.
@@ -117,7 +117,7 @@ pub enum Path {
 
 /// A Login Request with its own text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoginCall {
+pub struct OwnedLoginRequest {
     /// T.
     pub transit: bool,
     /// C.
@@ -140,7 +140,7 @@ pub struct LoginCall {
     pub data: Vec<u8>,
 }
 
-impl LoginCall {
+impl OwnedLoginRequest {
     /// Returns the same request as the target's half takes it; the connection knows `exp_stat_sn`.
     pub fn as_request(&self, exp_stat_sn: u32) -> LoginRequest<'_> {
         LoginRequest {
@@ -163,9 +163,9 @@ impl LoginCall {
 
 /// What the initiator's half of a login does next.
 #[derive(Clone, Debug)]
-pub enum CallStep {
+pub enum InitiatorLoginStep {
     /// Send the request; the login goes on.
-    Send(LoginCall),
+    Send(OwnedLoginRequest),
     /// The login succeeded. Digests start with the next PDU, either way.
     Complete(Box<LoggedIn>),
     /// The target is elsewhere: close the connection and log in there.
@@ -178,7 +178,7 @@ pub enum CallStep {
     /// The target refused; close the connection.
     Refused(Status),
     /// Close the connection: the target broke a rule.
-    Drop(CallWhy),
+    Drop(InitiatorLoginError),
 }
 
 /// What a successful login established.
@@ -196,7 +196,7 @@ pub struct LoggedIn {
 
 /// Why an initiator gives up a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallWhy {
+pub enum InitiatorLoginError {
     /// A response came after the login had ended, or before it began.
     #[error("a login response came out of turn")]
     OutOfTurn,
@@ -254,10 +254,10 @@ pub struct InitiatorLogin {
     entropy: Zeroizing<[u8; 32]>,
     stage: Stage,
     auth: Auth,
-    exchange: Exchange,
-    gate: Gate,
+    exchange: Negotiator,
+    gate: KeyRules,
     incoming: Collector,
-    outgoing: Spreader,
+    outgoing: TextSplitter,
     /// Whether we want to leave the stage, once what is outgoing is sent.
     ready: bool,
     /// What we asked for in the last request, if anything.
@@ -289,26 +289,26 @@ impl InitiatorLogin {
     /// Prepares a login. `entropy` comes fresh from the operating system's generator and is used up.
     pub fn new(plan: LoginPlan, entropy: [u8; 32]) -> Self {
         let setting = match &plan.purpose {
-            Purpose::Discovery => Setting::Discovery,
-            Purpose::NewSession(_) => Setting::Leading,
-            Purpose::Join { parameters, .. } => Setting::Joining(*parameters),
+            Purpose::Discovery => LoginContext::Discovery,
+            Purpose::NewSession(_) => LoginContext::Leading,
+            Purpose::Join { parameters, .. } => LoginContext::Joining(*parameters),
         };
-        let stage = match plan.path {
-            Path::OperationalOnly => Stage::OPERATIONAL,
-            Path::SecurityAndOperational | Path::SecurityOnly => Stage::SECURITY,
+        let stage = match plan.stages {
+            LoginStages::OperationalOnly => Stage::OPERATIONAL,
+            LoginStages::SecurityAndOperational | LoginStages::SecurityOnly => Stage::SECURITY,
         };
-        let auth = match plan.path {
-            Path::OperationalOnly => Auth::Done { peer_authenticated: false },
-            Path::SecurityAndOperational | Path::SecurityOnly => Auth::Offered,
+        let auth = match plan.stages {
+            LoginStages::OperationalOnly => Auth::Done { peer_authenticated: false },
+            LoginStages::SecurityAndOperational | LoginStages::SecurityOnly => Auth::Offered,
         };
         Self {
             entropy: Zeroizing::new(entropy),
             stage,
             auth,
-            exchange: Exchange::new(Role::Initiator, plan.keys.clone(), setting),
-            gate: Gate::new(Role::Target, !matches!(plan.purpose, Purpose::Join { .. })),
+            exchange: Negotiator::new(Role::Initiator, plan.keys.clone(), setting),
+            gate: KeyRules::new(Role::Target, !matches!(plan.purpose, Purpose::Join { .. })),
             incoming: Collector::new(),
-            outgoing: Spreader::default(),
+            outgoing: TextSplitter::default(),
             ready: false,
             asked: None,
             portal_group: None,
@@ -320,8 +320,8 @@ impl InitiatorLogin {
     }
 
     /// Returns the first request.
-    pub fn start(&mut self) -> LoginCall {
-        let mut out = TextOut::new();
+    pub fn start(&mut self) -> OwnedLoginRequest {
+        let mut out = TextBuilder::new();
         self.phase = Phase::UnderWay;
         out.put(Key::InitiatorName.name(), self.plan.initiator.as_str());
         if let Some(alias) = &self.plan.initiator_alias {
@@ -341,61 +341,61 @@ impl InitiatorLogin {
         } else {
             self.exchange.offer_all(&mut out);
         }
-        self.outgoing = Spreader::new(out.into_bytes());
+        self.outgoing = TextSplitter::new(out.into_bytes());
         self.next_call()
     }
 
     /// Takes a Login Response.
-    pub fn handle(&mut self, response: &LoginResponse) -> CallStep {
-        let step = self.step(response).unwrap_or_else(CallStep::Drop);
-        if !matches!(step, CallStep::Send(_)) {
+    pub fn handle(&mut self, response: &LoginResponse) -> InitiatorLoginStep {
+        let step = self.step(response).unwrap_or_else(InitiatorLoginStep::Drop);
+        if !matches!(step, InitiatorLoginStep::Send(_)) {
             self.phase = Phase::Over;
         }
         step
     }
 
-    fn step(&mut self, response: &LoginResponse) -> Result<CallStep, CallWhy> {
+    fn step(&mut self, response: &LoginResponse) -> Result<InitiatorLoginStep, InitiatorLoginError> {
         self.pdus += 1;
         if self.phase != Phase::UnderWay {
-            return Err(CallWhy::OutOfTurn);
+            return Err(InitiatorLoginError::OutOfTurn);
         }
         if self.pdus > MAX_LOGIN_PDUS {
-            return Err(CallWhy::TooManyPdus);
+            return Err(InitiatorLoginError::TooManyPdus);
         }
         // Some targets refuse with a header of zeros. A refusal is one whatever else is wrong with it.
         if response.status() != Status::SUCCESS && response.itt == self.plan.itt {
             return turned_away(response);
         }
         if response.isid != self.plan.isid.0 || response.itt != self.plan.itt {
-            return Err(CallWhy::IdentityChanged);
+            return Err(InitiatorLoginError::IdentityChanged);
         }
         self.check_header(response)?;
         if !self.outgoing.is_done() {
             if !response.data.is_empty() || response.cont || response.transit {
-                return Err(CallWhy::TextAmidRequest);
+                return Err(InitiatorLoginError::TextAmidRequest);
             }
-            return Ok(CallStep::Send(self.next_call()));
+            return Ok(InitiatorLoginStep::Send(self.next_call()));
         }
         let Some(text) = self.incoming.add(&response.data, response.cont)? else {
-            return Ok(CallStep::Send(self.call(false, false, Vec::new())));
+            return Ok(InitiatorLoginStep::Send(self.call(false, false, Vec::new())));
         };
         self.texts += 1;
         if self.texts > MAX_LOGIN_TEXTS {
-            return Err(CallWhy::TooManyTexts);
+            return Err(InitiatorLoginError::TooManyTexts);
         }
         self.answer(response, &text)
     }
 
-    fn check_header(&self, response: &LoginResponse) -> Result<(), CallWhy> {
+    fn check_header(&self, response: &LoginResponse) -> Result<(), InitiatorLoginError> {
         if response.version_active != VERSION {
-            return Err(CallWhy::OtherVersion);
+            return Err(InitiatorLoginError::OtherVersion);
         }
         if response.csg != self.stage {
-            return Err(CallWhy::StageNotCurrent);
+            return Err(InitiatorLoginError::StageNotCurrent);
         }
         if response.transit {
             if response.cont {
-                return Err(CallWhy::TransitWithContinue);
+                return Err(InitiatorLoginError::TransitWithContinue);
             }
             // The target may take a step of its own if it is not beyond ours.
             let ours = self.asked.is_some_and(|asked| {
@@ -405,30 +405,34 @@ impl InitiatorLogin {
                         && response.nsg == Stage::OPERATIONAL)
             });
             if !ours {
-                return Err(CallWhy::StageNotAsked);
+                return Err(InitiatorLoginError::StageNotAsked);
             }
         }
         let last = response.transit && response.nsg == Stage::FULL_FEATURE;
         match self.tsih() {
-            Tsih::NEW if last && response.tsih == 0 => Err(CallWhy::NoTsih),
+            Tsih::NEW if last && response.tsih == 0 => Err(InitiatorLoginError::NoTsih),
             Tsih::NEW => Ok(()),
             tsih if response.tsih == tsih.0 => Ok(()),
-            _ => Err(CallWhy::IdentityChanged),
+            _ => Err(InitiatorLoginError::IdentityChanged),
         }
     }
 
     /// Takes a whole text, and sends ours or ends the login.
-    fn answer(&mut self, response: &LoginResponse, text: &[u8]) -> Result<CallStep, CallWhy> {
-        let mut out = TextOut::new();
+    fn answer(
+        &mut self,
+        response: &LoginResponse,
+        text: &[u8],
+    ) -> Result<InitiatorLoginStep, InitiatorLoginError> {
+        let mut out = TextBuilder::new();
         let sorted = self.sort(text, &mut out)?;
         if self.stage == Stage::SECURITY {
             self.authenticate(&sorted, &mut out)?;
         }
-        let mut answers = TextOut::new();
+        let mut answers = TextBuilder::new();
         self.exchange.receive(&sorted.operational, &mut answers)?;
         if response.transit {
             if !answers.is_empty() {
-                return Err(CallWhy::OfferAtTheEnd);
+                return Err(InitiatorLoginError::OfferAtTheEnd);
             }
             return self.enter(response);
         }
@@ -444,26 +448,26 @@ impl InitiatorLogin {
     }
 
     /// Enters the stage that the target moved to.
-    fn enter(&mut self, response: &LoginResponse) -> Result<CallStep, CallWhy> {
+    fn enter(&mut self, response: &LoginResponse) -> Result<InitiatorLoginStep, InitiatorLoginError> {
         let Auth::Done { peer_authenticated } = self.auth else {
             return Err(BadChap::PeerNotAuthenticated.into());
         };
         self.stage = response.nsg;
         if self.stage == Stage::FULL_FEATURE {
-            return Ok(CallStep::Complete(Box::new(LoggedIn {
+            return Ok(InitiatorLoginStep::Complete(Box::new(LoggedIn {
                 tsih: Tsih(response.tsih),
                 negotiated: self.exchange.finish()?,
                 portal_group: self.portal_group,
                 peer_authenticated,
             })));
         }
-        let mut out = TextOut::new();
+        let mut out = TextBuilder::new();
         self.exchange.offer_all(&mut out);
         self.ready = true;
         self.send(out)
     }
 
-    fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextOut) -> Result<Sorted<'a>, CallWhy> {
+    fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextBuilder) -> Result<Sorted<'a>, InitiatorLoginError> {
         let mut sorted = Sorted::default();
         for pair in parse(text)? {
             let Some(key) = Key::by_name(pair.name.as_bytes()) else {
@@ -487,7 +491,11 @@ impl InitiatorLogin {
     }
 
     /// The SecurityNegotiation stage.
-    fn authenticate(&mut self, sorted: &Sorted<'_>, out: &mut TextOut) -> Result<(), CallWhy> {
+    fn authenticate(
+        &mut self,
+        sorted: &Sorted<'_>,
+        out: &mut TextBuilder,
+    ) -> Result<(), InitiatorLoginError> {
         match (&mut self.auth, sorted.auth_method) {
             (Auth::Offered, method) if sorted.chap.is_empty() => match (&self.plan.auth, method) {
                 (AuthPlan::None, Some(b"None") | None)
@@ -499,7 +507,7 @@ impl InitiatorLogin {
                     chap.start(out);
                     self.auth = Auth::Chap(chap);
                 }
-                _ => return Err(CallWhy::MethodNotOffered),
+                _ => return Err(InitiatorLoginError::MethodNotOffered),
             },
             (Auth::Chap(chap), None) => {
                 if chap.handle(&sorted.chap, out)? {
@@ -522,27 +530,27 @@ impl InitiatorLogin {
         }
     }
 
-    fn send(&mut self, out: TextOut) -> Result<CallStep, CallWhy> {
+    fn send(&mut self, out: TextBuilder) -> Result<InitiatorLoginStep, InitiatorLoginError> {
         if out.has_overflowed() {
             return Err(BadNegotiation::TooManyAnswers.into());
         }
-        self.outgoing = Spreader::new(out.into_bytes());
-        Ok(CallStep::Send(self.next_call()))
+        self.outgoing = TextSplitter::new(out.into_bytes());
+        Ok(InitiatorLoginStep::Send(self.next_call()))
     }
 
     /// Makes a request of the next piece of our text.
-    fn next_call(&mut self) -> LoginCall {
+    fn next_call(&mut self) -> OwnedLoginRequest {
         let (data, cont) = self.outgoing.next_piece(self.plan.piece_max);
         self.call(self.ready && !cont, cont, data)
     }
 
-    fn call(&mut self, transit: bool, cont: bool, data: Vec<u8>) -> LoginCall {
-        let next = match (self.stage, self.plan.path) {
-            (Stage::SECURITY, Path::SecurityAndOperational) => Stage::OPERATIONAL,
+    fn call(&mut self, transit: bool, cont: bool, data: Vec<u8>) -> OwnedLoginRequest {
+        let next = match (self.stage, self.plan.stages) {
+            (Stage::SECURITY, LoginStages::SecurityAndOperational) => Stage::OPERATIONAL,
             _ => Stage::FULL_FEATURE,
         };
         self.asked = transit.then_some(next);
-        LoginCall {
+        OwnedLoginRequest {
             transit,
             cont,
             csg: self.stage,
@@ -573,16 +581,16 @@ struct Sorted<'a> {
 }
 
 /// Reads a response that ends the login without a session.
-fn turned_away(response: &LoginResponse) -> Result<CallStep, CallWhy> {
+fn turned_away(response: &LoginResponse) -> Result<InitiatorLoginStep, InitiatorLoginError> {
     let status = response.status();
     if status.class() != Status::MOVED_TEMPORARILY.class() {
-        return Ok(CallStep::Refused(status));
+        return Ok(InitiatorLoginStep::Refused(status));
     }
     let pairs = parse(&response.data)?;
     let to = pairs
         .iter()
         .filter(|pair| pair.name == Key::TargetAddress.name())
         .find_map(|pair| TargetAddress::parse(pair.value))
-        .ok_or(CallWhy::MovedNowhere)?;
-    Ok(CallStep::Redirected { to: to.0, permanently: status == Status::MOVED_PERMANENTLY })
+        .ok_or(InitiatorLoginError::MovedNowhere)?;
+    Ok(InitiatorLoginStep::Redirected { to: to.0, permanently: status == Status::MOVED_PERMANENTLY })
 }

@@ -16,43 +16,43 @@ use base::time::Instant;
 use zeroize::Zeroizing;
 
 use self::identify::Identity;
-use super::departure::Departure;
-use super::directory::{Directory, SessionQuery, Via};
+use super::deviation::Deviation;
+use super::directory::{ConnectionPath, Directory, SessionQuery};
 use super::{
-    Entry, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, Outcome,
-    SessionKind, Stage, Status, VERSION, Why,
+    LoginEffect, LoginError, LoginOutcome, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS,
+    MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, SessionKind, Stage, Status, VERSION,
 };
-use crate::chap::conversation::{BadChap, ChapKeys, TargetChap};
+use crate::chap::exchange::{BadChap, ChapKeys, TargetChap};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
 use crate::name::{Cid, IscsiName, Isid, Tsih};
-use crate::negotiate::exchange::answer_unknown;
-use crate::negotiate::gate::{BadNegotiation, Gate};
+use crate::negotiate::key_rules::{BadNegotiation, KeyRules};
+use crate::negotiate::negotiator::answer_unknown;
 use crate::text::value::list;
-use crate::text::{Collector, Pair, Spreader, TextOut, parse};
+use crate::text::{Collector, Pair, TextBuilder, TextSplitter, parse};
 
 /// The login of one connection.
 #[derive(Debug)]
 pub struct TargetLogin {
-    via: Via,
+    via: ConnectionPath,
     entropy: Zeroizing<[u8; 32]>,
     deadline: Instant,
     pdus: usize,
     texts: usize,
     fixed: Option<Fixed>,
     stage: Stage,
-    gate: Gate,
+    gate: KeyRules,
     incoming: Collector,
-    outgoing: Spreader,
+    outgoing: TextSplitter,
     /// Whether we would leave the stage, once what is outgoing is sent.
     ready: bool,
-    claims: Claims,
+    claims: ClaimedIdentity,
     identity: Option<Identity>,
     auth: Auth,
     over: bool,
     /// Whether initiator names are taken that are not of the form of the standard.
     lenient: bool,
     /// What was taken although it is not as the standard has it, each once.
-    departures: Vec<Departure>,
+    deviations: Vec<Deviation>,
 }
 
 /// What every request of a login must repeat (RFC 7143 §11.12.5–8).
@@ -77,11 +77,11 @@ enum Auth {
 
 /// A login that failed, and a text for the initiator: where to go instead.
 struct Failure {
-    why: Why,
+    why: LoginError,
     text: Vec<u8>,
 }
 
-impl<T: Into<Why>> From<T> for Failure {
+impl<T: Into<LoginError>> From<T> for Failure {
     fn from(why: T) -> Self {
         Self { why: why.into(), text: Vec::new() }
     }
@@ -89,7 +89,7 @@ impl<T: Into<Why>> From<T> for Failure {
 
 /// What an initiator said of itself and of what it wants, for people: nothing of it is proven.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct ClaimedIdentity {
     /// Who it says it is, as soon as that is a name.
     pub initiator: Option<IscsiName>,
     /// The target that it asked for, whatever it wrote.
@@ -121,23 +121,23 @@ impl TargetLogin {
     /// Waits for the first request of a connection that arrived now. The arrival's entropy is used up.
     pub fn new(now: Instant, arrival: &AcceptInfo) -> Self {
         Self {
-            via: Via::from(arrival),
+            via: ConnectionPath::from(arrival),
             entropy: Zeroizing::new(arrival.entropy),
             deadline: now.after(MAX_LOGIN_TIME),
             pdus: 0,
             texts: 0,
             fixed: None,
             stage: Stage::SECURITY,
-            gate: Gate::new(Role::Initiator, true),
+            gate: KeyRules::new(Role::Initiator, true),
             incoming: Collector::new(),
-            outgoing: Spreader::default(),
+            outgoing: TextSplitter::default(),
             ready: false,
-            claims: Claims::default(),
+            claims: ClaimedIdentity::default(),
             identity: None,
             auth: Auth::Open,
             over: false,
             lenient: false,
-            departures: Vec::new(),
+            deviations: Vec::new(),
         }
     }
 
@@ -152,18 +152,18 @@ impl TargetLogin {
     }
 
     /// Returns what the initiator said of itself so far. Whether that is true is another question.
-    pub const fn claims(&self) -> &Claims {
+    pub const fn claims(&self) -> &ClaimedIdentity {
         &self.claims
     }
 
     /// Takes out what was taken although it is not as the standard has it.
-    pub fn take_departures(&mut self) -> Vec<Departure> {
-        core::mem::take(&mut self.departures)
+    pub fn take_deviations(&mut self) -> Vec<Deviation> {
+        core::mem::take(&mut self.deviations)
     }
 
-    fn note(&mut self, departure: Departure) {
-        if !self.departures.contains(&departure) {
-            self.departures.push(departure);
+    fn record_deviation(&mut self, departure: Deviation) {
+        if !self.deviations.contains(&departure) {
+            self.deviations.push(departure);
         }
     }
 
@@ -186,7 +186,8 @@ impl TargetLogin {
 
     /// Takes note of a PDU that is no Login Request; `itt` is its task tag.
     pub fn handle_other(&mut self, itt: u32) -> LoginStep {
-        let why = if self.fixed.is_some() { Why::OtherPduDuringLogin } else { Why::FirstIsNoLogin };
+        let why =
+            if self.fixed.is_some() { LoginError::OtherPduDuringLogin } else { LoginError::FirstIsNoLogin };
         self.over = true;
         let fixed = self.fixed.unwrap_or(Fixed { isid: Isid([0; 6]), tsih: Tsih::NEW, cid: Cid(0), itt });
         let request = LoginRequest {
@@ -215,18 +216,18 @@ impl TargetLogin {
     ) -> Result<LoginStep, Failure> {
         self.pdus += 1;
         if self.over {
-            return Err(Why::AfterTheEnd.into());
+            return Err(LoginError::AfterTheEnd.into());
         }
         if now > self.deadline {
-            return Err(Why::TooSlow.into());
+            return Err(LoginError::TooSlow.into());
         }
         if self.pdus > MAX_LOGIN_PDUS {
-            return Err(Why::TooManyPdus.into());
+            return Err(LoginError::TooManyPdus.into());
         }
         self.check_header(request)?;
         if !self.outgoing.is_done() {
             if !request.data.is_empty() || request.cont {
-                return Err(Why::TextAmidAnswer.into());
+                return Err(LoginError::TextAmidAnswer.into());
             }
             return self.emit(request, directory);
         }
@@ -235,18 +236,18 @@ impl TargetLogin {
         };
         self.texts += 1;
         if self.texts > MAX_LOGIN_TEXTS {
-            return Err(Why::TooManyTexts.into());
+            return Err(LoginError::TooManyTexts.into());
         }
-        let mut out = TextOut::new();
+        let mut out = TextBuilder::new();
         self.ready = self.answer(request, &text, directory, &mut out)?;
         if out.has_overflowed() {
             return Err(BadNegotiation::TooManyAnswers.into());
         }
-        self.outgoing = Spreader::new(out.into_bytes());
+        self.outgoing = TextSplitter::new(out.into_bytes());
         self.emit(request, directory)
     }
 
-    fn check_header(&mut self, request: &LoginRequest<'_>) -> Result<(), Why> {
+    fn check_header(&mut self, request: &LoginRequest<'_>) -> Result<(), LoginError> {
         let fixed = Fixed {
             isid: Isid(request.isid),
             tsih: Tsih(request.tsih),
@@ -254,12 +255,12 @@ impl TargetLogin {
             itt: request.itt,
         };
         match self.fixed {
-            Some(known) if known != fixed => return Err(Why::IdentityChanged),
+            Some(known) if known != fixed => return Err(LoginError::IdentityChanged),
             Some(_) => {}
             None => {
                 self.fixed = Some(fixed);
                 if request.version_min > VERSION {
-                    return Err(Why::NoCommonVersion);
+                    return Err(LoginError::NoCommonVersion);
                 }
                 self.gate.set_leading(fixed.tsih == Tsih::NEW);
                 // A login may skip the security stage.
@@ -269,11 +270,11 @@ impl TargetLogin {
             }
         }
         if request.csg != self.stage {
-            return Err(Why::StageNotCurrent);
+            return Err(LoginError::StageNotCurrent);
         }
         if request.transit {
             if request.cont {
-                return Err(Why::TransitWithContinue);
+                return Err(LoginError::TransitWithContinue);
             }
             let follows = match request.nsg {
                 Stage::OPERATIONAL => self.stage == Stage::SECURITY,
@@ -281,7 +282,7 @@ impl TargetLogin {
                 _ => false,
             };
             if !follows {
-                return Err(Why::StageDoesNotFollow);
+                return Err(LoginError::StageDoesNotFollow);
             }
         }
         Ok(())
@@ -293,21 +294,21 @@ impl TargetLogin {
         request: &LoginRequest<'_>,
         text: &[u8],
         directory: &dyn Directory,
-        out: &mut TextOut,
+        out: &mut TextBuilder,
     ) -> Result<bool, Failure> {
         let sorted = self.sort(text, out)?;
         if self.identity.is_none() {
             let parse_name = if self.lenient { IscsiName::parse_leniently } else { IscsiName::parse };
             self.claims.initiator = sorted.initiator_name.and_then(|name| parse_name(name).ok());
             self.claims.target = sorted.target_name.map(readable);
-            let fixed = self.fixed.ok_or(Why::AfterTheEnd)?;
+            let fixed = self.fixed.ok_or(LoginError::AfterTheEnd)?;
             let identity = Identity::establish(&sorted, (fixed, parse_name), &self.via, directory, out)?;
-            if let Some(departure) = Departure::of_name(&identity.initiator) {
-                self.note(departure);
+            if let Some(departure) = Deviation::of_name(&identity.initiator) {
+                self.record_deviation(departure);
             }
             self.identity = Some(identity);
         }
-        let Some(identity) = &mut self.identity else { return Err(Why::AfterTheEnd.into()) };
+        let Some(identity) = &mut self.identity else { return Err(LoginError::AfterTheEnd.into()) };
         if let Some(alias) = sorted.initiator_alias {
             identity.set_alias(alias);
         }
@@ -318,7 +319,7 @@ impl TargetLogin {
         }
     }
 
-    fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextOut) -> Result<Sorted<'a>, Why> {
+    fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextBuilder) -> Result<Sorted<'a>, LoginError> {
         let mut sorted = Sorted::default();
         for pair in parse(text)? {
             let Some(key) = Key::by_name(pair.name.as_bytes()) else {
@@ -329,10 +330,10 @@ impl TargetLogin {
                 && let Some(same) = identity.repeats(key, pair.value)
             {
                 if same {
-                    self.note(Departure::NameRepeated(key));
+                    self.record_deviation(Deviation::NameRepeated(key));
                     continue;
                 }
-                return Err(Why::IdentityTooLate(key));
+                return Err(LoginError::IdentityTooLate(key));
             }
             // Several initiators that have nothing to prove say so in the operational stage (see `operate`).
             let says_none = key == Key::AuthMethod && self.stage == Stage::OPERATIONAL;
@@ -356,9 +357,9 @@ impl TargetLogin {
         sorted: &Sorted<'_>,
         transit: bool,
         directory: &dyn Directory,
-        out: &mut TextOut,
-    ) -> Result<bool, Why> {
-        let Some(identity) = &self.identity else { return Err(Why::AuthenticationSkipped) };
+        out: &mut TextBuilder,
+    ) -> Result<bool, LoginError> {
+        let Some(identity) = &self.identity else { return Err(LoginError::AuthenticationSkipped) };
         let policy = &identity.auth;
         let chap_here = !sorted.chap.is_empty();
         match (&mut self.auth, sorted.auth_method) {
@@ -366,7 +367,7 @@ impl TargetLogin {
                 self.auth = match list(offer).find(|method| policy.takes(method)) {
                     Some(b"None") => Auth::Done(None),
                     Some(_) => Auth::Chap(TargetChap::new(policy.chap, *self.entropy)),
-                    None => return Err(Why::NoCommonAuthMethod),
+                    None => return Err(LoginError::NoCommonAuthMethod),
                 };
                 let method = if matches!(self.auth, Auth::Done(_)) { "None" } else { "CHAP" };
                 out.put(Key::AuthMethod.name(), method);
@@ -394,8 +395,13 @@ impl TargetLogin {
     }
 
     /// The LoginOperationalNegotiation stage.
-    fn operate(&mut self, sorted: &Sorted<'_>, transit: bool, out: &mut TextOut) -> Result<bool, Why> {
-        let Some(identity) = &self.identity else { return Err(Why::AuthenticationSkipped) };
+    fn operate(
+        &mut self,
+        sorted: &Sorted<'_>,
+        transit: bool,
+        out: &mut TextBuilder,
+    ) -> Result<bool, LoginError> {
+        let Some(identity) = &self.identity else { return Err(LoginError::AuthenticationSkipped) };
         if let Some(offer) = sorted.auth_method {
             // It says no more than that no proof will come, which is harmless where none is demanded.
             let only_none = list(offer).all(|method| method == b"None");
@@ -403,27 +409,27 @@ impl TargetLogin {
                 return Err(BadNegotiation::KeyInWrongStage(Key::AuthMethod).into());
             }
             out.put(Key::AuthMethod.name(), "None");
-            self.note(Departure::AuthMethodInOperationalStage);
+            self.record_deviation(Deviation::AuthMethodInOperationalStage);
         }
-        let Some(identity) = &mut self.identity else { return Err(Why::AuthenticationSkipped) };
+        let Some(identity) = &mut self.identity else { return Err(LoginError::AuthenticationSkipped) };
         if matches!(self.auth, Auth::Open) {
             self.auth = Auth::Done(identity.auth.without_proof()?);
         }
         let is_discovery = identity.kind == SessionKind::Discovery;
-        let asked = identity.exchange.is_waiting();
+        let asked = identity.exchange.has_unanswered_offer();
         identity.exchange.receive(&sorted.operational, out)?;
-        if asked && identity.exchange.is_waiting() {
+        if asked && identity.exchange.has_unanswered_offer() {
             identity.exchange.finish()?;
         }
         identity.exchange.declare(out);
         // Only when the initiator has nothing more to offer: two offers of one key must not cross.
         if transit {
-            identity.exchange.offer_what_must_change(out);
+            identity.exchange.offer_unacceptable(out);
         }
-        let agreed = transit && !identity.exchange.is_waiting();
+        let agreed = transit && !identity.exchange.has_unanswered_offer();
         for (key, pair) in &sorted.operational {
-            if let Some(departure) = Departure::of_key(*key, pair, is_discovery) {
-                self.note(departure);
+            if let Some(departure) = Deviation::of_key(*key, pair, is_discovery) {
+                self.record_deviation(departure);
             }
         }
         Ok(agreed)
@@ -448,13 +454,17 @@ impl TargetLogin {
         Ok(LoginStep::Complete { response, outcome })
     }
 
-    fn conclude(&mut self, request: &LoginRequest<'_>, directory: &dyn Directory) -> Result<Outcome, Why> {
+    fn conclude(
+        &mut self,
+        request: &LoginRequest<'_>,
+        directory: &dyn Directory,
+    ) -> Result<LoginOutcome, LoginError> {
         let (Some(identity), Some(fixed), Auth::Done(user)) = (&self.identity, self.fixed, &self.auth) else {
-            return Err(Why::AuthenticationSkipped);
+            return Err(LoginError::AuthenticationSkipped);
         };
         let negotiated = identity.exchange.finish()?;
         let query = identity.query(fixed);
-        Ok(Outcome {
+        Ok(LoginOutcome {
             kind: identity.kind.clone(),
             initiator: identity.initiator.clone(),
             initiator_alias: identity.alias.clone(),
@@ -462,7 +472,7 @@ impl TargetLogin {
             tsih: fixed.tsih,
             cid: fixed.cid,
             cmd_sn: request.cmd_sn,
-            entry: entry(&query, directory)?,
+            effect: login_effect(&query, directory)?,
             negotiated,
             user: user.clone(),
         })
@@ -471,22 +481,22 @@ impl TargetLogin {
 
 /// Finds out how a connection enters the set of sessions. The answer can change until the login is complete, so it
 /// is asked for again then.
-fn entry(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<Entry, Why> {
+fn login_effect(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<LoginEffect, LoginError> {
     let facts = directory.find_session(query);
     if query.tsih == Tsih::NEW {
-        return Ok(facts.map_or(Entry::NewSession, |facts| Entry::ReplacesSession(facts.tsih)));
+        return Ok(facts.map_or(LoginEffect::NewSession, |facts| LoginEffect::ReinstatesSession(facts.tsih)));
     }
-    let facts = facts.ok_or(Why::NoSuchSession)?;
+    let facts = facts.ok_or(LoginError::NoSuchSession)?;
     if query.target.is_some() && facts.portal_group != query.portal_group {
-        return Err(Why::OtherPortalGroup);
+        return Err(LoginError::OtherPortalGroup);
     }
     if facts.has_cid {
-        return Ok(Entry::ReplacesConnection(facts.tsih));
+        return Ok(LoginEffect::ReinstatesConnection(facts.tsih));
     }
     if facts.connections >= facts.parameters.max_connections {
-        return Err(Why::TooManyConnections);
+        return Err(LoginError::TooManyConnections);
     }
-    Ok(Entry::JoinsSession(facts.tsih))
+    Ok(LoginEffect::AddsConnection(facts.tsih))
 }
 
 /// Makes a response without text that stays in the stage.

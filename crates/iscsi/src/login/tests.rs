@@ -8,27 +8,30 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 use base::time::Instant;
 
-use super::directory::{AuthPolicy, Found, SessionFacts, TargetAddress};
-use super::house::{
-    GROUP, House, INITIATOR, ISID, TARGET, arrival, entropy, guarded, itself, name, open, user, zeroed,
+use super::directory::{AuthPolicy, SessionInfo, TargetAddress, TargetLookup};
+use super::initiator::{
+    AuthPlan, InitiatorLogin, InitiatorLoginError, InitiatorLoginStep, LoggedIn, LoginPlan, LoginStages,
+    Purpose,
 };
-use super::initiator::{AuthPlan, CallStep, CallWhy, InitiatorLogin, LoggedIn, LoginPlan, Path, Purpose};
 use super::target::TargetLogin;
+use super::test_site::{
+    GROUP, INITIATOR, ISID, TARGET, TestSite, arrival, entropy, guarded, itself, name, open, user, zeroed,
+};
 use super::*;
-use crate::chap::conversation::BadChap;
+use crate::chap::exchange::BadChap;
 use crate::chap::{Algorithm, Algorithms, Credentials};
 use crate::keys::Key;
-use crate::negotiate::gate::BadNegotiation;
+use crate::negotiate::key_rules::BadNegotiation;
 use crate::negotiate::{Digest, DigestPolicy, KeyPolicy, SessionParameters};
 use crate::text::BadText;
 
 /// How a login between the two halves ended.
 #[derive(Debug)]
 enum End {
-    Both(LoggedIn, Box<Outcome>),
-    Refused(Status, Why),
+    Both(LoggedIn, Box<LoginOutcome>),
+    Refused(Status, LoginError),
     Redirected(TargetAddress, bool),
-    Dropped(CallWhy),
+    Dropped(InitiatorLoginError),
 }
 
 fn plan(purpose: Purpose, auth: AuthPlan) -> LoginPlan {
@@ -48,7 +51,7 @@ fn chap(algorithms: Algorithms, peer: bool) -> AuthPlan {
 }
 
 /// Runs a login to its end and counts the requests.
-fn run(plan: LoginPlan, house: &House) -> (End, usize) {
+fn run(plan: LoginPlan, house: &TestSite) -> (End, usize) {
     let mut initiator = InitiatorLogin::new(plan, entropy(2));
     let mut target = TargetLogin::new(Instant::ORIGIN, &arrival(1));
     let mut call = initiator.start();
@@ -67,14 +70,14 @@ fn run(plan: LoginPlan, house: &House) -> (End, usize) {
             response.tsih = 0x55;
         }
         let end = match initiator.handle(&response) {
-            CallStep::Send(next) => {
+            InitiatorLoginStep::Send(next) => {
                 call = next;
                 continue;
             }
-            CallStep::Complete(logged_in) => End::Both(*logged_in, entered.unwrap()),
-            CallStep::Refused(status) => End::Refused(status, refused.unwrap()),
-            CallStep::Redirected { to, permanently } => End::Redirected(to, permanently),
-            CallStep::Drop(why) => End::Dropped(why),
+            InitiatorLoginStep::Complete(logged_in) => End::Both(*logged_in, entered.unwrap()),
+            InitiatorLoginStep::Refused(status) => End::Refused(status, refused.unwrap()),
+            InitiatorLoginStep::Redirected { to, permanently } => End::Redirected(to, permanently),
+            InitiatorLoginStep::Drop(why) => End::Dropped(why),
         };
         return (end, requests);
     }
@@ -84,7 +87,8 @@ fn run(plan: LoginPlan, house: &House) -> (End, usize) {
 #[test]
 fn both_halves_agree_on_every_path_method_digest_and_piece_size() {
     let digests = [DigestPolicy::PreferCrc32c, DigestPolicy::RequireNone];
-    let paths = [Path::SecurityAndOperational, Path::SecurityOnly, Path::OperationalOnly];
+    let paths =
+        [LoginStages::SecurityAndOperational, LoginStages::SecurityOnly, LoginStages::OperationalOnly];
     let mut auths = vec![(AuthPlan::None, open())];
     for algorithm in Algorithm::ALL {
         for peer in [false, true] {
@@ -101,12 +105,12 @@ fn both_halves_agree_on_every_path_method_digest_and_piece_size() {
                         let keys =
                             KeyPolicy { header_digest: header, data_digest: data, ..KeyPolicy::default() };
                         let plan = LoginPlan {
-                            path,
+                            stages: path,
                             piece_max,
                             keys: keys.clone(),
                             ..plan(purpose.clone(), auth.clone())
                         };
-                        let house = House::with(policy.clone(), KeyPolicy::default());
+                        let house = TestSite::with(policy.clone(), KeyPolicy::default());
                         check(run(plan, &house).0, path, auth, &keys);
                         logins += 1;
                     }
@@ -117,15 +121,15 @@ fn both_halves_agree_on_every_path_method_digest_and_piece_size() {
     assert_eq!(logins, 10 * 3 * 4 * 2 * 3);
 }
 
-fn check(end: End, path: Path, auth: &AuthPlan, keys: &KeyPolicy) {
+fn check(end: End, path: LoginStages, auth: &AuthPlan, keys: &KeyPolicy) {
     let proves = matches!(auth, AuthPlan::Chap { .. });
     let wants_none = |policy: DigestPolicy| policy == DigestPolicy::RequireNone;
     match end {
         End::Both(ours, theirs) => {
-            assert!(!(proves && path == Path::OperationalOnly && theirs.user.is_some()));
+            assert!(!(proves && path == LoginStages::OperationalOnly && theirs.user.is_some()));
             assert_eq!(ours.negotiated, theirs.negotiated);
             assert_eq!(ours.tsih, Tsih(0x55));
-            let negotiated = path != Path::SecurityOnly;
+            let negotiated = path != LoginStages::SecurityOnly;
             let digest =
                 |policy| if negotiated && !wants_none(policy) { Digest::Crc32c } else { Digest::None };
             let connection = ours.negotiated.connection;
@@ -135,13 +139,13 @@ fn check(end: End, path: Path, auth: &AuthPlan, keys: &KeyPolicy) {
             let at_target = theirs.kind != SessionKind::Discovery;
             assert_eq!(ours.portal_group, at_target.then_some(GROUP));
             assert_eq!((theirs.cid, theirs.cmd_sn), (Cid(4), 1));
-            if path != Path::OperationalOnly {
+            if path != LoginStages::OperationalOnly {
                 assert_eq!(theirs.user.is_some(), proves);
                 assert_eq!(ours.peer_authenticated, matches!(auth, AuthPlan::Chap { peer: Some(_), .. }));
             }
         }
-        End::Refused(Status::AUTHENTICATION_FAILURE, Why::AuthenticationSkipped) => {
-            assert!(proves && path == Path::OperationalOnly);
+        End::Refused(Status::AUTHENTICATION_FAILURE, LoginError::AuthenticationSkipped) => {
+            assert!(proves && path == LoginStages::OperationalOnly);
         }
         other => panic!("{other:?}"),
     }
@@ -149,38 +153,41 @@ fn check(end: End, path: Path, auth: &AuthPlan, keys: &KeyPolicy) {
 
 #[test]
 fn the_usual_logins_take_few_requests() {
-    let requests = |path, auth, house: House| {
-        let (end, requests) = run(LoginPlan { path, ..plan(session(), auth) }, &house);
+    let requests = |path, auth, house: TestSite| {
+        let (end, requests) = run(LoginPlan { stages: path, ..plan(session(), auth) }, &house);
         assert!(matches!(end, End::Both(..)), "{end:?}");
         requests
     };
-    assert_eq!(requests(Path::OperationalOnly, AuthPlan::None, House::open()), 1);
-    assert_eq!(requests(Path::SecurityOnly, AuthPlan::None, House::open()), 1);
-    assert_eq!(requests(Path::SecurityAndOperational, AuthPlan::None, House::open()), 2);
-    assert_eq!(requests(Path::SecurityAndOperational, chap(Algorithms::ALL, true), House::guarded()), 4);
+    assert_eq!(requests(LoginStages::OperationalOnly, AuthPlan::None, TestSite::open()), 1);
+    assert_eq!(requests(LoginStages::SecurityOnly, AuthPlan::None, TestSite::open()), 1);
+    assert_eq!(requests(LoginStages::SecurityAndOperational, AuthPlan::None, TestSite::open()), 2);
+    assert_eq!(
+        requests(LoginStages::SecurityAndOperational, chap(Algorithms::ALL, true), TestSite::guarded()),
+        4
+    );
 }
 
 #[test]
 fn an_initiator_that_wants_proof_accepts_no_less() {
     // The target proves itself only if it has something to prove itself with.
-    let nameless = House::with(AuthPolicy { own: None, ..guarded() }, KeyPolicy::default());
+    let nameless = TestSite::with(AuthPolicy { own: None, ..guarded() }, KeyPolicy::default());
     let (end, _) = run(plan(session(), chap(Algorithms::ALL, true)), &nameless);
-    assert!(matches!(end, End::Refused(_, Why::Chap(BadChap::NoOwnCredentials))), "{end:?}");
+    assert!(matches!(end, End::Refused(_, LoginError::Chap(BadChap::NoOwnCredentials))), "{end:?}");
     let other = AuthPlan::Chap {
         algorithms: Algorithms::ALL,
         own: user(),
         peer: Some(Credentials { name: "another".into(), ..itself() }),
         or_none: false,
     };
-    let (end, _) = run(plan(session(), other), &House::guarded());
-    assert!(matches!(end, End::Dropped(CallWhy::Chap(BadChap::WrongResponse))), "{end:?}");
+    let (end, _) = run(plan(session(), other), &TestSite::guarded());
+    assert!(matches!(end, End::Dropped(InitiatorLoginError::Chap(BadChap::WrongResponse))), "{end:?}");
 }
 
 #[test]
 fn an_initiator_goes_on_without_proof_only_if_it_said_so() {
     for (or_none, peer, want) in [(true, None, true), (false, None, false), (true, Some(itself()), false)] {
         let auth = AuthPlan::Chap { algorithms: Algorithms::ALL, own: user(), peer, or_none };
-        let (end, _) = run(plan(session(), auth), &House::open());
+        let (end, _) = run(plan(session(), auth), &TestSite::open());
         assert_eq!(matches!(end, End::Both(..)), want, "{end:?}");
     }
 }
@@ -189,7 +196,10 @@ fn an_initiator_goes_on_without_proof_only_if_it_said_so() {
 fn a_redirected_initiator_learns_where_to() {
     let to = TargetAddress::Socket("[::1]:3261".parse().unwrap());
     for permanently in [false, true] {
-        let house = House { instead: Some(Found::Moved { to: to.clone(), permanently }), ..House::open() };
+        let house = TestSite {
+            instead: Some(TargetLookup::Moved { to: to.clone(), permanently }),
+            ..TestSite::open()
+        };
         match run(plan(session(), AuthPlan::None), &house).0 {
             End::Redirected(there, forever) => assert_eq!((&there, forever), (&to, permanently)),
             other => panic!("{other:?}"),
@@ -201,12 +211,12 @@ fn a_redirected_initiator_learns_where_to() {
 fn a_further_connection_joins_the_session() {
     let parameters = SessionParameters { max_connections: 4, ..SessionParameters::default() };
     let facts =
-        SessionFacts { tsih: Tsih(0x77), portal_group: GROUP, parameters, connections: 1, has_cid: false };
+        SessionInfo { tsih: Tsih(0x77), portal_group: GROUP, parameters, connections: 1, has_cid: false };
     let purpose = |tsih| Purpose::Join { target: name(TARGET), tsih, parameters };
-    let house = || House { sessions: vec![facts], ..House::open() };
+    let house = || TestSite { sessions: vec![facts], ..TestSite::open() };
     match run(plan(purpose(Tsih(0x77)), AuthPlan::None), &house()).0 {
         End::Both(ours, theirs) => {
-            assert_eq!((ours.tsih, theirs.entry), (Tsih(0x77), Entry::JoinsSession(Tsih(0x77))));
+            assert_eq!((ours.tsih, theirs.effect), (Tsih(0x77), LoginEffect::AddsConnection(Tsih(0x77))));
             assert_eq!((ours.negotiated, ours.negotiated.session), (theirs.negotiated, parameters));
         }
         other => panic!("{other:?}"),
@@ -223,19 +233,19 @@ fn a_target_s_demands_are_met_or_the_login_fails() {
         immediate_data: false,
         ..KeyPolicy::default()
     };
-    let house = || House::with(open(), strict.clone());
+    let house = || TestSite::with(open(), strict.clone());
     let (end, _) = run(plan(session(), AuthPlan::None), &house());
     let End::Both(ours, _) = end else { panic!("{end:?}") };
     assert_eq!(ours.negotiated.session.max_burst_length, 4096);
     assert!(!ours.negotiated.session.immediate_data);
     let keys = KeyPolicy { data_digest: DigestPolicy::RequireNone, ..KeyPolicy::default() };
     let (end, _) = run(LoginPlan { keys, ..plan(session(), AuthPlan::None) }, &house());
-    let why = Why::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest));
+    let why = LoginError::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest));
     assert!(matches!(end, End::Refused(Status::INITIATOR_ERROR, found) if found == why), "{end:?}");
 }
 
 /// A response to `call` that says `text` and moves on, as an accommodating target would send it.
-fn response(call: &initiator::LoginCall, text: &str) -> LoginResponse {
+fn response(call: &initiator::OwnedLoginRequest, text: &str) -> LoginResponse {
     LoginResponse {
         transit: call.transit,
         cont: false,
@@ -252,8 +262,8 @@ fn response(call: &initiator::LoginCall, text: &str) -> LoginResponse {
     }
 }
 
-fn started(auth: AuthPlan, path: Path) -> (InitiatorLogin, initiator::LoginCall) {
-    let mut login = InitiatorLogin::new(LoginPlan { path, ..plan(session(), auth) }, entropy(2));
+fn started(auth: AuthPlan, path: LoginStages) -> (InitiatorLogin, initiator::OwnedLoginRequest) {
+    let mut login = InitiatorLogin::new(LoginPlan { stages: path, ..plan(session(), auth) }, entropy(2));
     let call = login.start();
     (login, call)
 }
@@ -266,8 +276,8 @@ const MODEST: &str = "HeaderDigest=None DataDigest=None MaxConnections=1 Initial
 
 #[test]
 fn the_initiator_accepts_a_modest_target_of_rfc_3720() {
-    let (mut login, call) = started(AuthPlan::None, Path::OperationalOnly);
-    let CallStep::Complete(done) = login.handle(&response(&call, MODEST)) else { panic!() };
+    let (mut login, call) = started(AuthPlan::None, LoginStages::OperationalOnly);
+    let InitiatorLoginStep::Complete(done) = login.handle(&response(&call, MODEST)) else { panic!() };
     assert_eq!(done.negotiated.session.max_burst_length, 512);
     assert_eq!(done.negotiated.session.protocol_level, 1);
     assert_eq!((done.tsih, done.portal_group), (Tsih(1), None));
@@ -277,15 +287,15 @@ fn the_initiator_accepts_a_modest_target_of_rfc_3720() {
 #[test]
 fn the_initiator_drops_a_target_that_strays() {
     type Spoil = fn(&mut LoginResponse);
-    let cases: [(Spoil, CallWhy); 18] = [
-        (|r| r.isid = [0; 6], CallWhy::IdentityChanged),
-        (|r| r.itt = 1, CallWhy::IdentityChanged),
-        (|r| r.version_active = 1, CallWhy::OtherVersion),
-        (|r| r.csg = Stage::SECURITY, CallWhy::StageNotCurrent),
-        (|r| r.nsg = Stage::OPERATIONAL, CallWhy::StageNotAsked),
-        (|r| r.cont = true, CallWhy::TransitWithContinue),
-        (|r| r.tsih = 0, CallWhy::NoTsih),
-        (|r| r.data = b"MaxBurstLength=5".to_vec(), CallWhy::Text(BadText::Unterminated)),
+    let cases: [(Spoil, InitiatorLoginError); 18] = [
+        (|r| r.isid = [0; 6], InitiatorLoginError::IdentityChanged),
+        (|r| r.itt = 1, InitiatorLoginError::IdentityChanged),
+        (|r| r.version_active = 1, InitiatorLoginError::OtherVersion),
+        (|r| r.csg = Stage::SECURITY, InitiatorLoginError::StageNotCurrent),
+        (|r| r.nsg = Stage::OPERATIONAL, InitiatorLoginError::StageNotAsked),
+        (|r| r.cont = true, InitiatorLoginError::TransitWithContinue),
+        (|r| r.tsih = 0, InitiatorLoginError::NoTsih),
+        (|r| r.data = b"MaxBurstLength=5".to_vec(), InitiatorLoginError::Text(BadText::Unterminated)),
         (|r| r.data = zeroed("InitiatorName=iqn.x"), wrong_side(Key::InitiatorName)),
         (|r| r.data = zeroed("AuthMethod=None"), wrong_stage(Key::AuthMethod)),
         (|r| r.data.extend(zeroed("MaxConnections=1")), twice(Key::MaxConnections)),
@@ -295,18 +305,18 @@ fn the_initiator_drops_a_target_that_strays() {
         (|r| replace(r, "HeaderDigest=None", "HeaderDigest=CRC32C,None"), not_offered(Key::HeaderDigest)),
         (|r| r.data.extend(zeroed("MaxRecvDataSegmentLength=0")), illegal(Key::MaxRecvDataSegmentLength)),
         (|r| r.data.extend(zeroed("TargetPortalGroupTag=65536")), illegal(Key::TargetPortalGroupTag)),
-        (|r| r.data.extend(zeroed("IFMarker=Yes")), CallWhy::OfferAtTheEnd),
+        (|r| r.data.extend(zeroed("IFMarker=Yes")), InitiatorLoginError::OfferAtTheEnd),
     ];
     for (at, (spoil, why)) in cases.into_iter().enumerate() {
-        let (mut login, call) = started(AuthPlan::None, Path::OperationalOnly);
+        let (mut login, call) = started(AuthPlan::None, LoginStages::OperationalOnly);
         let mut spoilt = response(&call, MODEST);
         spoil(&mut spoilt);
         match login.handle(&spoilt) {
-            CallStep::Drop(found) => assert_eq!(found, why, "case {at}"),
+            InitiatorLoginStep::Drop(found) => assert_eq!(found, why, "case {at}"),
             other => panic!("case {at}: {other:?}"),
         }
         let again = login.handle(&response(&call, MODEST));
-        assert!(matches!(again, CallStep::Drop(CallWhy::OutOfTurn)));
+        assert!(matches!(again, InitiatorLoginStep::Drop(InitiatorLoginError::OutOfTurn)));
     }
 }
 
@@ -316,63 +326,66 @@ fn replace(response: &mut LoginResponse, old: &str, new: &str) {
     response.data = text.replace(old, new).into_bytes();
 }
 
-fn wrong_side(key: Key) -> CallWhy {
-    CallWhy::Negotiation(BadNegotiation::KeyFromWrongSide(key))
+fn wrong_side(key: Key) -> InitiatorLoginError {
+    InitiatorLoginError::Negotiation(BadNegotiation::KeyFromWrongSide(key))
 }
 
-fn wrong_stage(key: Key) -> CallWhy {
-    CallWhy::Negotiation(BadNegotiation::KeyInWrongStage(key))
+fn wrong_stage(key: Key) -> InitiatorLoginError {
+    InitiatorLoginError::Negotiation(BadNegotiation::KeyInWrongStage(key))
 }
 
-fn twice(key: Key) -> CallWhy {
-    CallWhy::Negotiation(BadNegotiation::KeyTwice(key))
+fn twice(key: Key) -> InitiatorLoginError {
+    InitiatorLoginError::Negotiation(BadNegotiation::KeyTwice(key))
 }
 
-fn unanswered(key: Key) -> CallWhy {
-    CallWhy::Negotiation(BadNegotiation::Unanswered(key))
+fn unanswered(key: Key) -> InitiatorLoginError {
+    InitiatorLoginError::Negotiation(BadNegotiation::Unanswered(key))
 }
 
-fn not_offered(key: Key) -> CallWhy {
-    CallWhy::Negotiation(BadNegotiation::AnswerNotOffered(key))
+fn not_offered(key: Key) -> InitiatorLoginError {
+    InitiatorLoginError::Negotiation(BadNegotiation::AnswerNotOffered(key))
 }
 
-fn illegal(key: Key) -> CallWhy {
-    CallWhy::Negotiation(BadNegotiation::DeclaredIllegal(key))
+fn illegal(key: Key) -> InitiatorLoginError {
+    InitiatorLoginError::Negotiation(BadNegotiation::DeclaredIllegal(key))
 }
 
 #[test]
 fn the_initiator_lets_no_target_choose_a_weaker_method_or_skip_its_proof() {
     for (auth, answer, transit, why) in [
-        (chap(Algorithms::ALL, false), "AuthMethod=None", true, CallWhy::StageNotAsked),
-        (chap(Algorithms::ALL, false), "AuthMethod=None", false, CallWhy::MethodNotOffered),
-        (chap(Algorithms::ALL, false), "", false, CallWhy::MethodNotOffered),
-        (AuthPlan::None, "AuthMethod=CHAP", false, CallWhy::MethodNotOffered),
-        (AuthPlan::None, "AuthMethod=KRB5", false, CallWhy::MethodNotOffered),
-        (AuthPlan::None, "CHAP_A=5", false, CallWhy::Chap(BadChap::KeyOutOfTurn)),
+        (chap(Algorithms::ALL, false), "AuthMethod=None", true, InitiatorLoginError::StageNotAsked),
+        (chap(Algorithms::ALL, false), "AuthMethod=None", false, InitiatorLoginError::MethodNotOffered),
+        (chap(Algorithms::ALL, false), "", false, InitiatorLoginError::MethodNotOffered),
+        (AuthPlan::None, "AuthMethod=CHAP", false, InitiatorLoginError::MethodNotOffered),
+        (AuthPlan::None, "AuthMethod=KRB5", false, InitiatorLoginError::MethodNotOffered),
+        (AuthPlan::None, "CHAP_A=5", false, InitiatorLoginError::Chap(BadChap::KeyOutOfTurn)),
     ] {
-        let (mut login, call) = started(auth, Path::SecurityAndOperational);
+        let (mut login, call) = started(auth, LoginStages::SecurityAndOperational);
         let step = login.handle(&LoginResponse { transit, ..response(&call, answer) });
-        assert!(matches!(step, CallStep::Drop(found) if found == why), "{answer}: {step:?}");
+        assert!(matches!(step, InitiatorLoginStep::Drop(found) if found == why), "{answer}: {step:?}");
     }
     // It went through CHAP, but does not prove itself in the end.
-    let (mut login, call) = started(chap(Algorithms::ALL, true), Path::SecurityAndOperational);
-    let CallStep::Send(call) = login.handle(&response(&call, "AuthMethod=CHAP")) else { panic!() };
+    let (mut login, call) = started(chap(Algorithms::ALL, true), LoginStages::SecurityAndOperational);
+    let InitiatorLoginStep::Send(call) = login.handle(&response(&call, "AuthMethod=CHAP")) else { panic!() };
     let posed = "CHAP_A=7 CHAP_I=1 CHAP_C=0x0102030405060708";
-    let CallStep::Send(call) = login.handle(&response(&call, posed)) else { panic!() };
+    let InitiatorLoginStep::Send(call) = login.handle(&response(&call, posed)) else { panic!() };
     assert!(call.transit);
     let step = login.handle(&response(&call, ""));
-    assert!(matches!(step, CallStep::Drop(CallWhy::Chap(BadChap::PeerNotAuthenticated))), "{step:?}");
+    assert!(
+        matches!(step, InitiatorLoginStep::Drop(InitiatorLoginError::Chap(BadChap::PeerNotAuthenticated))),
+        "{step:?}"
+    );
 }
 
 #[test]
 fn the_initiator_does_not_follow_a_target_round_in_circles() {
-    let (mut login, mut call) = started(AuthPlan::None, Path::SecurityAndOperational);
+    let (mut login, mut call) = started(AuthPlan::None, LoginStages::SecurityAndOperational);
     let mut requests = 1;
     loop {
         let stay = LoginResponse { transit: false, ..response(&call, "") };
         match login.handle(&stay) {
-            CallStep::Send(next) => call = next,
-            CallStep::Drop(why) => break assert_eq!(why, CallWhy::TooManyTexts),
+            InitiatorLoginStep::Send(next) => call = next,
+            InitiatorLoginStep::Drop(why) => break assert_eq!(why, InitiatorLoginError::TooManyTexts),
             other => panic!("{other:?}"),
         }
         requests += 1;
@@ -383,9 +396,12 @@ fn the_initiator_does_not_follow_a_target_round_in_circles() {
 #[test]
 fn the_initiator_refuses_a_redirection_to_nowhere() {
     for text in ["", "TargetAddress=", "TargetAddress=../x", "TargetAddress=a:b:c"] {
-        let (mut login, call) = started(AuthPlan::None, Path::OperationalOnly);
+        let (mut login, call) = started(AuthPlan::None, LoginStages::OperationalOnly);
         let moved = LoginResponse { status_class: 1, status_detail: 1, ..response(&call, text) };
-        assert!(matches!(login.handle(&moved), CallStep::Drop(CallWhy::MovedNowhere)), "{text}");
+        assert!(
+            matches!(login.handle(&moved), InitiatorLoginStep::Drop(InitiatorLoginError::MovedNowhere)),
+            "{text}"
+        );
     }
 }
 
@@ -410,7 +426,8 @@ fn no_responses_make_the_initiator_panic() {
         let mut rng = Rng::from_seed(seed);
         let pick = |rng: &mut Rng, len: usize| usize::try_from(rng.below(len as u64)).unwrap();
         let auth = [AuthPlan::None, chap(Algorithms::ALL, true)][pick(&mut rng, 2)].clone();
-        let paths = [Path::SecurityAndOperational, Path::SecurityOnly, Path::OperationalOnly];
+        let paths =
+            [LoginStages::SecurityAndOperational, LoginStages::SecurityOnly, LoginStages::OperationalOnly];
         let (mut login, mut call) = started(auth, paths[pick(&mut rng, 3)]);
         for _ in 0..8 {
             let mut said = response(&call, "");
@@ -424,11 +441,11 @@ fn no_responses_make_the_initiator_panic() {
             said.transit = said.transit && rng.chance(2, 3);
             said.status_class = u8::from(rng.chance(1, 20));
             let step = login.handle(&said);
-            if let CallStep::Send(next) = step {
+            if let InitiatorLoginStep::Send(next) = step {
                 call = next;
                 continue;
             }
-            if let CallStep::Complete(done) = step {
+            if let InitiatorLoginStep::Complete(done) = step {
                 assert!(!done.peer_authenticated, "seed {seed}");
             }
             ended += 1;
@@ -441,9 +458,9 @@ fn no_responses_make_the_initiator_panic() {
 #[test]
 fn a_refused_completion_keeps_nothing_of_it() {
     let mut target = TargetLogin::new(Instant::ORIGIN, &arrival(1));
-    let (_, call) = started(AuthPlan::None, Path::OperationalOnly);
+    let (_, call) = started(AuthPlan::None, LoginStages::OperationalOnly);
     let LoginStep::Complete { response, .. } =
-        target.handle(Instant::ORIGIN, &call.as_request(0), &House::open())
+        target.handle(Instant::ORIGIN, &call.as_request(0), &TestSite::open())
     else {
         panic!()
     };

@@ -7,15 +7,15 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::exchange::{answer_unknown, is_refusal};
-use super::gate::BadNegotiation;
-use crate::discovery::{Listing, Reader, spell};
+use super::key_rules::BadNegotiation;
+use super::negotiator::{answer_unknown, is_refusal};
+use crate::discovery::{DirectoryView, SendTargetsText, encode_target};
 use crate::keys::{Key, Kind, Senders, Usage};
-use crate::login::directory::{Directory, Via};
+use crate::login::directory::{ConnectionPath, Directory};
 use crate::login::{MAX_LOGIN_TEXTS, SessionKind};
 use crate::name::IscsiName;
 use crate::text::value::number_in;
-use crate::text::{BadText, Collector, MAX_TEXT, Pair, Spreader, TextOut, parse};
+use crate::text::{BadText, Collector, MAX_TEXT, Pair, TextBuilder, TextSplitter, parse};
 
 /// The target transfer tag that names no conversation: a request with it starts one, a response with it ends one.
 pub const NO_TAG: u32 = u32::MAX;
@@ -69,7 +69,7 @@ pub struct Agreed {
 /// Why a conversation failed. The target answers with a Reject, reason Protocol Error, and forgets it; an initiator
 /// drops the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadTalk {
+pub enum TextNegotiationError {
     /// F and C are both set.
     #[error("a request both ends the conversation and goes on")]
     FinalWithContinue,
@@ -92,11 +92,11 @@ pub enum BadTalk {
 
 /// What the target must know of a connection to talk on it.
 #[derive(Clone, Copy)]
-pub struct Talker<'a> {
+pub struct TextContext<'a> {
     /// What can be listed.
     pub directory: &'a dyn Directory,
     /// The way in that the connection took.
-    pub via: &'a Via,
+    pub via: &'a ConnectionPath,
     /// The initiator.
     pub initiator: &'a IscsiName,
     /// The kind of the session, and what it is with.
@@ -110,17 +110,17 @@ pub struct Talker<'a> {
 /// The target's side of the conversations of one connection, one at a time.
 #[derive(Debug, Default)]
 pub struct TargetText {
-    current: Option<Conversation>,
+    current: Option<TextNegotiation>,
 }
 
 #[derive(Debug)]
-struct Conversation {
+struct TextNegotiation {
     itt: u32,
     ttt: u32,
     texts: usize,
     seen: u64,
     incoming: Collector,
-    outgoing: Listing,
+    outgoing: SendTargetsText,
     agreed: Agreed,
 }
 
@@ -136,7 +136,7 @@ impl TargetText {
     }
 
     /// Returns whether a conversation is under way.
-    pub const fn is_amid(&self) -> bool {
+    pub const fn is_negotiating(&self) -> bool {
         self.current.is_some()
     }
 
@@ -145,17 +145,21 @@ impl TargetText {
     ///
     /// # Errors
     /// The rule that the initiator broke. The conversation is forgotten.
-    pub fn handle(&mut self, request: &TextRequest<'_>, talker: &Talker<'_>) -> Result<TextReply, BadTalk> {
+    pub fn handle(
+        &mut self,
+        request: &TextRequest<'_>,
+        talker: &TextContext<'_>,
+    ) -> Result<TextReply, TextNegotiationError> {
         let known = self.current.take();
         if request.is_final && request.cont {
-            return Err(BadTalk::FinalWithContinue);
+            return Err(TextNegotiationError::FinalWithContinue);
         }
         let mut conversation = if request.ttt == NO_TAG {
-            Conversation::new(request.itt)
+            TextNegotiation::new(request.itt)
         } else {
             known
                 .filter(|known| (known.itt, known.ttt) == (request.itt, request.ttt))
-                .ok_or(BadTalk::NoSuchConversation)?
+                .ok_or(TextNegotiationError::NoSuchConversation)?
         };
         let reply = conversation.handle(request, talker)?;
         if !reply.is_final {
@@ -165,7 +169,7 @@ impl TargetText {
     }
 }
 
-impl Conversation {
+impl TextNegotiation {
     fn new(itt: u32) -> Self {
         Self {
             itt,
@@ -173,16 +177,20 @@ impl Conversation {
             texts: 0,
             seen: 0,
             incoming: Collector::new(),
-            outgoing: Listing::default(),
+            outgoing: SendTargetsText::default(),
             agreed: Agreed::default(),
         }
     }
 
-    fn handle(&mut self, request: &TextRequest<'_>, talker: &Talker<'_>) -> Result<TextReply, BadTalk> {
+    fn handle(
+        &mut self,
+        request: &TextRequest<'_>,
+        talker: &TextContext<'_>,
+    ) -> Result<TextReply, TextNegotiationError> {
         self.ttt = talker.fresh_ttt;
         if !self.outgoing.is_done() {
             if !request.data.is_empty() || request.cont {
-                return Err(BadTalk::TextAmidAnswer);
+                return Err(TextNegotiationError::TextAmidAnswer);
             }
             return Ok(self.emit(request, talker));
         }
@@ -191,15 +199,19 @@ impl Conversation {
         };
         self.texts += 1;
         if self.texts > MAX_CONVERSATION_TEXTS {
-            return Err(BadTalk::TooLong);
+            return Err(TextNegotiationError::TooLong);
         }
         self.outgoing = self.answer(&text, talker)?;
         Ok(self.emit(request, talker))
     }
 
-    fn answer(&mut self, text: &[u8], talker: &Talker<'_>) -> Result<Listing, BadTalk> {
-        let mut out = TextOut::new();
-        let mut list = Wanted::Nothing;
+    fn answer(
+        &mut self,
+        text: &[u8],
+        talker: &TextContext<'_>,
+    ) -> Result<SendTargetsText, TextNegotiationError> {
+        let mut out = TextBuilder::new();
+        let mut list = SendTargetsScope::Nothing;
         for pair in parse(text)? {
             let Some(key) = Key::by_name(pair.name.as_bytes()) else {
                 answer_unknown(&pair, &mut out)?;
@@ -213,30 +225,30 @@ impl Conversation {
             }
             self.seen |= 1 << key.index();
             if key == Key::SendTargets {
-                list = wanted(pair.value, talker);
+                list = send_targets_scope(pair.value, talker);
             } else {
                 self.take(key, &pair, &mut out);
             }
         }
         let mut listed = Vec::new();
         match &list {
-            Wanted::Refused => out.put(Key::SendTargets.name(), "Reject"),
-            Wanted::One(name) => {
+            SendTargetsScope::Refused => out.put(Key::SendTargets.name(), "Reject"),
+            SendTargetsScope::One(name) => {
                 let found = talker.directory.target_named(talker.via, talker.initiator, name);
-                listed = found.map(|found| spell(&found, talker.via)).unwrap_or_default();
+                listed = found.map(|found| encode_target(&found, talker.via)).unwrap_or_default();
             }
-            Wanted::Nothing | Wanted::All => {}
+            SendTargetsScope::Nothing | SendTargetsScope::All => {}
         }
         if out.has_overflowed() {
             return Err(BadNegotiation::TooManyAnswers.into());
         }
         let mut text = out.into_bytes();
         text.append(&mut listed);
-        Ok(Listing::new(text, list == Wanted::All))
+        Ok(SendTargetsText::new(text, list == SendTargetsScope::All))
     }
 
     /// Takes a key that may be sent now, or refuses it: the value that it has stays.
-    fn take(&mut self, key: Key, pair: &Pair<'_>, out: &mut TextOut) {
+    fn take(&mut self, key: Key, pair: &Pair<'_>, out: &mut TextBuilder) {
         let spec = key.spec();
         let now = matches!(spec.usage, Usage::Always | Usage::FullFeatureOnly);
         match spec.kind {
@@ -250,10 +262,10 @@ impl Conversation {
     }
 
     /// Sends the next piece of our text, and ends the conversation behind the last if the initiator wants to.
-    fn emit(&mut self, request: &TextRequest<'_>, talker: &Talker<'_>) -> TextReply {
+    fn emit(&mut self, request: &TextRequest<'_>, talker: &TextContext<'_>) -> TextReply {
         let limit = usize::try_from(talker.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
-        let Talker { directory, via, initiator, .. } = *talker;
-        let (data, cont) = self.outgoing.next_piece(limit, Reader { directory, via, initiator });
+        let TextContext { directory, via, initiator, .. } = *talker;
+        let (data, cont) = self.outgoing.next_piece(limit, DirectoryView { directory, via, initiator });
         if cont || !request.is_final {
             return self.reply(data, cont);
         }
@@ -268,7 +280,7 @@ impl Conversation {
 
 /// What a `SendTargets` asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum SendTargetsScope {
     Nothing,
     All,
     One(IscsiName),
@@ -277,22 +289,24 @@ enum Wanted {
 
 /// Reads the value of `SendTargets` (RFC 7143 appendix C): `All` and names in discovery sessions; in a normal session
 /// nothing, or the name of the target that it is with.
-fn wanted(value: &[u8], talker: &Talker<'_>) -> Wanted {
+fn send_targets_scope(value: &[u8], talker: &TextContext<'_>) -> SendTargetsScope {
     match (talker.kind, value) {
-        (SessionKind::Discovery, b"All") => Wanted::All,
-        (SessionKind::Discovery, b"") => Wanted::Refused,
-        (SessionKind::Discovery, name) => IscsiName::parse(name).map_or(Wanted::Refused, Wanted::One),
-        (SessionKind::Normal { name, .. }, b"") => Wanted::One(name.clone()),
-        (SessionKind::Normal { name, .. }, asked) if IscsiName::parse(asked).as_ref() == Ok(name) => {
-            Wanted::One(name.clone())
+        (SessionKind::Discovery, b"All") => SendTargetsScope::All,
+        (SessionKind::Discovery, b"") => SendTargetsScope::Refused,
+        (SessionKind::Discovery, name) => {
+            IscsiName::parse(name).map_or(SendTargetsScope::Refused, SendTargetsScope::One)
         }
-        (SessionKind::Normal { .. }, _) => Wanted::Refused,
+        (SessionKind::Normal { name, .. }, b"") => SendTargetsScope::One(name.clone()),
+        (SessionKind::Normal { name, .. }, asked) if IscsiName::parse(asked).as_ref() == Ok(name) => {
+            SendTargetsScope::One(name.clone())
+        }
+        (SessionKind::Normal { .. }, _) => SendTargetsScope::Refused,
     }
 }
 
 /// A Text Request with its own text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextCall {
+pub struct OwnedTextRequest {
     /// F.
     pub is_final: bool,
     /// C.
@@ -305,7 +319,7 @@ pub struct TextCall {
     pub data: Vec<u8>,
 }
 
-impl TextCall {
+impl OwnedTextRequest {
     /// Returns the same request as the target's side takes it.
     pub fn as_request(&self) -> TextRequest<'_> {
         let Self { is_final, cont, itt, ttt, data } = self;
@@ -321,7 +335,7 @@ impl TextCall {
 pub struct InitiatorText {
     itt: u32,
     ttt: u32,
-    outgoing: Spreader,
+    outgoing: TextSplitter,
     piece_max: usize,
     responses: usize,
     over: bool,
@@ -329,13 +343,13 @@ pub struct InitiatorText {
 
 impl InitiatorText {
     /// Prepares to say `text` in pieces of at most `piece_max` bytes.
-    pub fn new(itt: u32, text: TextOut, piece_max: usize) -> Self {
-        let outgoing = Spreader::new(text.into_bytes());
+    pub fn new(itt: u32, text: TextBuilder, piece_max: usize) -> Self {
+        let outgoing = TextSplitter::new(text.into_bytes());
         Self { itt, ttt: NO_TAG, outgoing, piece_max, responses: 0, over: false }
     }
 
     /// Returns the first request.
-    pub fn start(&mut self) -> TextCall {
+    pub fn start(&mut self) -> OwnedTextRequest {
         self.next_call()
     }
 
@@ -344,32 +358,32 @@ impl InitiatorText {
     ///
     /// # Errors
     /// The rule that the target broke.
-    pub fn handle(&mut self, reply: &TextReply) -> Result<Option<TextCall>, BadTalk> {
+    pub fn handle(&mut self, reply: &TextReply) -> Result<Option<OwnedTextRequest>, TextNegotiationError> {
         self.responses += 1;
         if self.over {
-            return Err(BadTalk::NoSuchConversation);
+            return Err(TextNegotiationError::NoSuchConversation);
         }
         if self.responses > MAX_RESPONSES {
-            return Err(BadTalk::TooLong);
+            return Err(TextNegotiationError::TooLong);
         }
         if reply.is_final && reply.cont {
-            return Err(BadTalk::FinalWithContinue);
+            return Err(TextNegotiationError::FinalWithContinue);
         }
         let speaking = !self.outgoing.is_done();
         if speaking && (reply.is_final || reply.cont || !reply.data.is_empty()) {
-            return Err(BadTalk::TextAmidAnswer);
+            return Err(TextNegotiationError::TextAmidAnswer);
         }
         if reply.is_final != (reply.ttt == NO_TAG) {
-            return Err(BadTalk::NoSuchConversation);
+            return Err(TextNegotiationError::NoSuchConversation);
         }
         self.ttt = reply.ttt;
         self.over = reply.is_final;
         Ok((!self.over).then(|| self.next_call()))
     }
 
-    fn next_call(&mut self) -> TextCall {
+    fn next_call(&mut self) -> OwnedTextRequest {
         let (data, cont) = self.outgoing.next_piece(self.piece_max);
-        TextCall { is_final: !cont, cont, itt: self.itt, ttt: self.ttt, data }
+        OwnedTextRequest { is_final: !cont, cont, itt: self.itt, ttt: self.ttt, data }
     }
 }
 

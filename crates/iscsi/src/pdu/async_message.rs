@@ -3,7 +3,7 @@
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, TargetSn, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// An Asynchronous Message.
@@ -45,7 +45,7 @@ code8! {
     }
 }
 
-impl Message for AsyncMessage {
+impl PduHeader for AsyncMessage {
     const OPCODE: Opcode = Opcode::ASYNC_MESSAGE;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

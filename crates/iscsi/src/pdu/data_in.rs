@@ -2,7 +2,9 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, Residual, TargetSn, Ttt, bit, expect, first_byte};
+use super::{
+    Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, Residual, TargetSn, Ttt, bit, expect, first_byte,
+};
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A SCSI Data-In.
@@ -38,7 +40,7 @@ pub struct DataInStatus {
     pub residual: Residual,
 }
 
-impl Message for DataIn {
+impl PduHeader for DataIn {
     const OPCODE: Opcode = Opcode::DATA_IN;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, Ttt, bit, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, Ttt, bit, expect, first_byte};
 use crate::serial::{DataSn, StatSn};
 
 /// A SCSI Data-Out.
@@ -24,7 +24,7 @@ pub struct DataOut {
     pub buffer_offset: u32,
 }
 
-impl Message for DataOut {
+impl PduHeader for DataOut {
     const OPCODE: Opcode = Opcode::DATA_OUT;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

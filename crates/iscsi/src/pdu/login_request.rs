@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Message, Opcode, bit, expect, first_byte};
+use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Opcode, PduHeader, bit, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// The header of a Login Request.
@@ -34,7 +34,7 @@ pub struct LoginRequest {
     pub exp_stat_sn: StatSn,
 }
 
-impl Message for LoginRequest {
+impl PduHeader for LoginRequest {
     const OPCODE: Opcode = Opcode::LOGIN_REQUEST;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Message, Opcode, TargetSn, bit, expect, first_byte};
+use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, bit, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// The header of a Login Response.
@@ -32,7 +32,7 @@ pub struct LoginResponse {
     pub status: u16,
 }
 
-impl Message for LoginResponse {
+impl PduHeader for LoginResponse {
     const OPCODE: Opcode = Opcode::LOGIN_RESPONSE;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

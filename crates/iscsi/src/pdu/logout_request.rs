@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A Logout Request.
@@ -33,7 +33,7 @@ pub enum LogoutReason {
     RemoveForRecovery,
 }
 
-impl Message for LogoutRequest {
+impl PduHeader for LogoutRequest {
     const OPCODE: Opcode = Opcode::LOGOUT_REQUEST;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

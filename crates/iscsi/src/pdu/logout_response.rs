@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, TargetSn, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A Logout Response.
@@ -34,7 +34,7 @@ code8! {
     }
 }
 
-impl Message for LogoutResponse {
+impl PduHeader for LogoutResponse {
     const OPCODE: Opcode = Opcode::LOGOUT_RESPONSE;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

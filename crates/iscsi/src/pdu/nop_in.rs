@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, TargetSn, Ttt, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, Ttt, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A NOP-In.
@@ -18,7 +18,7 @@ pub struct NopIn {
     pub sn: TargetSn,
 }
 
-impl Message for NopIn {
+impl PduHeader for NopIn {
     const OPCODE: Opcode = Opcode::NOP_IN;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -3,7 +3,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, Ttt, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, Ttt, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A NOP-Out.
@@ -23,7 +23,7 @@ pub struct NopOut {
     pub exp_stat_sn: StatSn,
 }
 
-impl Message for NopOut {
+impl PduHeader for NopOut {
     const OPCODE: Opcode = Opcode::NOP_OUT;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, TargetSn, Ttt, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, Ttt, expect, first_byte};
 use crate::serial::{CmdSn, R2tSn, StatSn};
 
 /// A Ready To Transfer.
@@ -24,7 +24,7 @@ pub struct R2t {
     pub desired_data_transfer_length: u32,
 }
 
-impl Message for R2t {
+impl PduHeader for R2t {
     const OPCODE: Opcode = Opcode::R2T;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

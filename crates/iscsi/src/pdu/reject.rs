@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::U32;
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, TargetSn, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, expect, first_byte};
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A Reject.
@@ -43,7 +43,7 @@ code8! {
     }
 }
 
-impl Message for Reject {
+impl PduHeader for Reject {
     const OPCODE: Opcode = Opcode::REJECT;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -3,7 +3,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, bit, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, bit, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A SCSI Command.
@@ -51,7 +51,7 @@ code8! {
     }
 }
 
-impl Message for ScsiCommand {
+impl PduHeader for ScsiCommand {
     const OPCODE: Opcode = Opcode::SCSI_COMMAND;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -3,7 +3,7 @@
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, Residual, TargetSn, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, Residual, TargetSn, expect, first_byte};
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A SCSI Response.
@@ -39,7 +39,7 @@ code8! {
     }
 }
 
-impl Message for ScsiResponse {
+impl PduHeader for ScsiResponse {
     const OPCODE: Opcode = Opcode::SCSI_RESPONSE;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -3,7 +3,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, expect, first_byte};
 use crate::serial::StatSn;
 
 /// A SNACK Request.
@@ -39,7 +39,7 @@ code8! {
     }
 }
 
-impl Message for Snack {
+impl PduHeader for Snack {
     const OPCODE: Opcode = Opcode::SNACK;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -39,7 +39,7 @@ fn header(words: [u32; 12]) -> Bhs {
 }
 
 /// Checks that `value` is written as `words` and read back, whatever reserved bits a peer sets.
-fn golden<M: Message + PartialEq + fmt::Debug>(value: &M, words: [u32; 12], reserved: [u32; 12]) {
+fn golden<M: PduHeader + PartialEq + fmt::Debug>(value: &M, words: [u32; 12], reserved: [u32; 12]) {
     let expected = header(words);
     assert_eq!(value.encode().to_bytes(), expected.to_bytes(), "{value:?}");
     assert_eq!(M::decode(&expected).as_ref(), Ok(value));

@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Message, Opcode, Ttt, bit, expect, first_byte};
+use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Opcode, PduHeader, Ttt, bit, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A Text Request.
@@ -26,7 +26,7 @@ pub struct TextRequest {
     pub exp_stat_sn: StatSn,
 }
 
-impl Message for TextRequest {
+impl PduHeader for TextRequest {
     const OPCODE: Opcode = Opcode::TEXT_REQUEST;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -2,7 +2,9 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, CONTINUE, FINAL, Itt, Malformed, Message, Opcode, TargetSn, Ttt, bit, expect, first_byte};
+use super::{
+    Bhs, CONTINUE, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, Ttt, bit, expect, first_byte,
+};
 use crate::serial::{CmdSn, StatSn};
 
 /// A Text Response.
@@ -22,7 +24,7 @@ pub struct TextResponse {
     pub sn: TargetSn,
 }
 
-impl Message for TextResponse {
+impl PduHeader for TextResponse {
     const OPCODE: Opcode = Opcode::TEXT_RESPONSE;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

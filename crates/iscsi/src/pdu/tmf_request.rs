@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, expect, first_byte};
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A Task Management Function Request.
@@ -58,7 +58,7 @@ code8! {
     }
 }
 
-impl Message for TmfRequest {
+impl PduHeader for TmfRequest {
     const OPCODE: Opcode = Opcode::TMF_REQUEST;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::U32;
 
-use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, TargetSn, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, expect, first_byte};
 use crate::serial::{CmdSn, StatSn};
 
 /// A Task Management Function Response.
@@ -40,7 +40,7 @@ code8! {
     }
 }
 
-impl Message for TmfResponse {
+impl PduHeader for TmfResponse {
     const OPCODE: Opcode = Opcode::TMF_RESPONSE;
 
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {

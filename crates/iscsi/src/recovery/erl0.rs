@@ -1,17 +1,19 @@
 //! ErrorRecoveryLevel 0 (RFC 7143 §7.1.5): what cannot be refused or failed alone ends the session.
 
-use super::{Answer, Condition, Then};
+use super::{ErrorResponse, RecoveryAction, TransportSense};
 use crate::pdu::reject::RejectReason;
 use crate::target::why::Why;
 
 /// Returns what a target does about `why`. Total: a new rule does not compile without its answer.
-pub const fn answer(why: Why) -> Answer {
+pub const fn error_response(why: Why) -> ErrorResponse {
     match why {
         // §7.8: a header that cannot be trusted takes the framing with it.
         Why::HeaderDigestMismatch | Why::DataSegmentTooLong => drop_connection(),
         // §7.8: the PDU is refused. For a command that leaves a gap in the CmdSNs, which the initiator fills in
         // time or loses its session; for a Data-Out its task fails.
-        Why::DataDigestMismatch => both(RejectReason::DATA_DIGEST_ERROR, Condition::CrcError),
+        Why::DataDigestMismatch => {
+            reject_and_fail_task(RejectReason::DATA_DIGEST_ERROR, TransportSense::CrcError)
+        }
         Why::Malformed(_) | Why::AhsNotAllowed | Why::DataNotAllowed | Why::ReservedTaskTag => {
             reject(RejectReason::INVALID_PDU_FIELD)
         }
@@ -37,19 +39,19 @@ pub const fn answer(why: Why) -> Answer {
         Why::ImmediateDataNotNegotiated
         | Why::ImmediateDataWithoutWrite
         | Why::UnsolicitedNotNegotiated
-        | Why::UnsolicitedNotExpected => fail(Condition::UnexpectedUnsolicitedData),
+        | Why::UnsolicitedNotExpected => fail(TransportSense::UnexpectedUnsolicitedData),
         Why::UnsolicitedBeyondLimit
         | Why::NotEnoughUnsolicited
         | Why::DataOutBeyondR2t
-        | Why::DataOutShort => fail(Condition::IncorrectAmountOfData),
+        | Why::DataOutShort => fail(TransportSense::IncorrectAmountOfData),
 
         Why::DataOutUnknownTag | Why::DataOutOtherLun => {
-            both(RejectReason::INVALID_PDU_FIELD, Condition::InvalidTransferTag)
+            reject_and_fail_task(RejectReason::INVALID_PDU_FIELD, TransportSense::InvalidTransferTag)
         }
         Why::DataOutOtherConnection => reject(RejectReason::PROTOCOL_ERROR),
         // §7.9: a gap implies a digest error on what is missing.
-        Why::DataSnOutOfOrder => fail(Condition::CrcError),
-        Why::DataOutOffset => fail(Condition::DataOffsetError),
+        Why::DataSnOutOfOrder => fail(TransportSense::CrcError),
+        Why::DataOutOffset => fail(TransportSense::DataOffsetError),
 
         // §11.16: what was not sent or is acknowledged already cannot be had again.
         Why::SnackUnknownTask | Why::SnackNotSent => reject(RejectReason::PROTOCOL_ERROR),
@@ -63,22 +65,22 @@ pub const fn answer(why: Why) -> Answer {
     }
 }
 
-const fn nothing() -> Answer {
-    Answer { reject: None, then: Then::Nothing }
+const fn nothing() -> ErrorResponse {
+    ErrorResponse { reject: None, action: RecoveryAction::Nothing }
 }
 
-const fn reject(reason: RejectReason) -> Answer {
-    Answer { reject: Some(reason), then: Then::Nothing }
+const fn reject(reason: RejectReason) -> ErrorResponse {
+    ErrorResponse { reject: Some(reason), action: RecoveryAction::Nothing }
 }
 
-const fn fail(condition: Condition) -> Answer {
-    Answer { reject: None, then: Then::FailTask(condition) }
+const fn fail(condition: TransportSense) -> ErrorResponse {
+    ErrorResponse { reject: None, action: RecoveryAction::FailTask(condition) }
 }
 
-const fn both(reason: RejectReason, condition: Condition) -> Answer {
-    Answer { reject: Some(reason), then: Then::FailTask(condition) }
+const fn reject_and_fail_task(reason: RejectReason, condition: TransportSense) -> ErrorResponse {
+    ErrorResponse { reject: Some(reason), action: RecoveryAction::FailTask(condition) }
 }
 
-const fn drop_connection() -> Answer {
-    Answer { reject: None, then: Then::Drop }
+const fn drop_connection() -> ErrorResponse {
+    ErrorResponse { reject: None, action: RecoveryAction::Drop }
 }

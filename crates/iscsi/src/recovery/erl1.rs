@@ -20,30 +20,33 @@
 //! A retry of a command that did arrive is a duplicate and passed over (§4.2.2.1): its number is behind ExpCmdSN.
 //! That holds after the answer left too; who misses the answer asks for it with a SNACK.
 
-use super::{Answer, Condition, Then, erl0};
+use super::{ErrorResponse, RecoveryAction, TransportSense, erl0};
 use crate::pdu::reject::RejectReason;
 use crate::target::why::Why;
 
 /// Returns what a target does about `why`: as at level 0, but lost data is asked for again.
-pub const fn answer(why: Why) -> Answer {
+pub const fn error_response(why: Why) -> ErrorResponse {
     match why {
         //= rfc7143#section-7.8
         //# When a target receives any iSCSI PDU with a payload digest error, it
         //# MUST answer with a Reject PDU with a reason code of Data-Digest-Error
         //# and discard the PDU.
-        Why::DataDigestMismatch => {
-            Answer { reject: Some(RejectReason::DATA_DIGEST_ERROR), then: Then::Recover(Condition::CrcError) }
-        }
+        Why::DataDigestMismatch => ErrorResponse {
+            reject: Some(RejectReason::DATA_DIGEST_ERROR),
+            action: RecoveryAction::RequestAgain(TransportSense::CrcError),
+        },
         // §7.9: a gap implies a digest error on what is missing, and that is addressed likewise.
-        Why::DataSnOutOfOrder => Answer { reject: None, then: Then::Recover(Condition::CrcError) },
-        why => erl0::answer(why),
+        Why::DataSnOutOfOrder => {
+            ErrorResponse { reject: None, action: RecoveryAction::RequestAgain(TransportSense::CrcError) }
+        }
+        why => erl0::error_response(why),
     }
 }
 
 /// Finds out which of the numbers `first..next`, those sent and not acknowledged, a SNACK asks for with this BegRun
 /// and RunLength (§11.16.6, §11.16.7): returns the first of them and how many they are, or `None` when it asks for
 /// numbers outside. A run that asks for all there are may be empty.
-pub fn run(first: u32, next: u32, beg_run: u32, run_length: u32) -> Option<(u32, u32)> {
+pub fn snack_run(first: u32, next: u32, beg_run: u32, run_length: u32) -> Option<(u32, u32)> {
     let kept = next.wrapping_sub(first);
     if beg_run == 0 && run_length == 0 {
         return Some((first, kept));
@@ -90,7 +93,7 @@ mod tests {
             (TOP - 1, 2, TOP - 2, 1, None),
             (1, 1 << 31, (1 << 31) - 1, 1, Some(((1 << 31) - 1, 1))),
         ] {
-            assert_eq!(run(first, next, beg, len), expected, "{first}..{next}: {beg} {len}");
+            assert_eq!(snack_run(first, next, beg, len), expected, "{first}..{next}: {beg} {len}");
         }
     }
 }

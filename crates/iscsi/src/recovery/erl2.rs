@@ -22,7 +22,7 @@ pub enum Allegiance {
     /// A connection that works.
     Connected,
     /// A connection that is gone.
-    Adrift {
+    Detached {
         /// Whether it was logged out for recovery.
         released: bool,
     },
@@ -43,8 +43,8 @@ pub const fn reassign(level: u8, allegiance: Allegiance) -> TmfResult {
         //# a successful recovery Logout of the previously allegiant connection
         //# was not performed, the target MUST respond with a task management
         //# response code of "Task still allegiant".
-        Allegiance::Connected | Allegiance::Adrift { released: false } => TmfResult::STILL_ALLEGIANT,
-        Allegiance::Adrift { released: true } => TmfResult::COMPLETE,
+        Allegiance::Connected | Allegiance::Detached { released: false } => TmfResult::STILL_ALLEGIANT,
+        Allegiance::Detached { released: true } => TmfResult::COMPLETE,
     }
 }
 
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn only_a_task_adrift_from_a_connection_laid_to_rest_is_reassigned() {
-        use Allegiance::{Adrift, Connected, Unknown};
+        use Allegiance::{Connected, Detached, Unknown};
         for (level, allegiance, expected) in [
-            (0, Adrift { released: true }, TmfResult::NO_REASSIGNMENT),
+            (0, Detached { released: true }, TmfResult::NO_REASSIGNMENT),
             (1, Unknown, TmfResult::NO_REASSIGNMENT),
             (2, Unknown, TmfResult::NO_TASK),
             (2, Connected, TmfResult::STILL_ALLEGIANT),
-            (2, Adrift { released: false }, TmfResult::STILL_ALLEGIANT),
-            (2, Adrift { released: true }, TmfResult::COMPLETE),
+            (2, Detached { released: false }, TmfResult::STILL_ALLEGIANT),
+            (2, Detached { released: true }, TmfResult::COMPLETE),
         ] {
             assert_eq!(reassign(level, allegiance), expected, "{level} {allegiance:?}");
         }

@@ -22,8 +22,8 @@ use super::dispatch::Cx;
 use super::engine::Engine;
 use super::session::Session;
 use super::timer::{Owner, Timer};
-use crate::login::directory::{Found, TargetId};
-use crate::login::{Outcome, SessionKind, Status};
+use crate::login::directory::{TargetId, TargetLookup};
+use crate::login::{LoginOutcome, SessionKind, Status};
 use crate::name::IscsiName;
 use crate::serial::CmdSn;
 
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Finds a place for a new session, if need be that of one that nobody uses.
-    pub(super) fn make_place(&mut self, cx: Cx<'_>, outcome: &Outcome) -> Result<(), Status> {
+    pub(super) fn make_place(&mut self, cx: Cx<'_>, outcome: &LoginOutcome) -> Result<(), Status> {
         let is_discovery = |session: &Session| session.is_discovery();
         let SessionKind::Normal { target, name, .. } = &outcome.kind else {
             let all = || self.sessions.iter().filter(|(_, session)| is_discovery(session));
@@ -103,7 +103,10 @@ impl Engine {
             return Err(Status::OUT_OF_RESOURCES);
         }
         let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
-        let is_full = matches!(cx.directory.find_target(&via, &outcome.initiator, name), Found::Full(_));
+        let is_full = matches!(
+            cx.directory.find_target(&via, &outcome.initiator, name),
+            TargetLookup::AtSessionLimit(_)
+        );
         if is_full && !self.evict(cx.now, Some(*target)) {
             return Err(Status::OUT_OF_RESOURCES);
         }

@@ -19,21 +19,21 @@ use super::states::{ConnectionEvent, SessionEvent};
 use super::task::{DataOut, Ending, Holder, Task};
 use super::why::Why;
 use super::window::Turn;
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::{Ahs, Cdb};
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::{Bhs, Itt, Message, Ttt};
-use crate::receive::{Landing, Segment};
-use crate::recovery::{Condition, Then};
+use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
+use crate::recovery::{RecoveryAction, TransportSense};
 use crate::serial::DataSn;
 
 impl Engine {
     /// Says where immediate data belongs: into a buffer with room for the unsolicited data that follows it.
-    pub(super) fn begin_command(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> Landing {
-        let Some(state) = self.sessions.get(session) else { return Landing::Discard };
-        let Ok(command) = ScsiCommand::decode(bhs) else { return Landing::Discard };
+    pub(super) fn begin_command(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
+        let Some(state) = self.sessions.get(session) else { return DataSink::Discard };
+        let Ok(command) = ScsiCommand::decode(bhs) else { return DataSink::Discard };
         if state.is_discovery() || check_unsolicited(state, &command, bhs.data_len()).is_err() {
-            return Landing::Discard;
+            return DataSink::Discard;
         }
         let len = unsolicited_len(state, &command, bhs.data_len());
         self.room_for(conn, usize::try_from(len).unwrap_or(usize::MAX))
@@ -44,12 +44,12 @@ impl Engine {
         &mut self,
         cx: Cx<'_>,
         session: Key,
-        segment: Segment,
+        segment: ReceivedPdu,
         ahs: &[u8],
         reserved: usize,
     ) -> Result<(), Why> {
         let bhs = segment.bhs;
-        let (immediate_data, intact) = (segment.landing, segment.intact);
+        let (immediate_data, intact) = (segment.sink, segment.digest_ok);
         let taken = if intact { self.admit(session, &bhs, ahs) } else { Err(Why::DataDigestMismatch) };
         match taken {
             Ok((command, ahs)) => self.open(cx, session, (&bhs, &command, &ahs), immediate_data, reserved),
@@ -60,9 +60,9 @@ impl Engine {
         }
     }
 
-    fn discard(&mut self, session: Key, landing: Landing, reserved: usize) {
+    fn discard(&mut self, session: Key, landing: DataSink, reserved: usize) {
         self.give_unasked(Some(session), reserved);
-        if let Landing::Append(buf) | Landing::Place { buf, .. } = landing {
+        if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = landing {
             self.pool.recycle_buf(buf);
         }
     }
@@ -99,7 +99,7 @@ impl Engine {
         cx: Cx<'_>,
         session: Key,
         (bhs, command, ahs): (&Bhs, &ScsiCommand, &Ahs<'_>),
-        immediate_data: Landing,
+        immediate_data: DataSink,
         reserved: usize,
     ) -> Result<(), Why> {
         // A tag is used again only by who has the answer.
@@ -110,7 +110,7 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
         let keeps = state.parameters.error_recovery_level > 0;
         let broken = check_unsolicited(state, command, bhs.data_len()).err();
-        let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, Landing::Discard);
+        let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, DataSink::Discard);
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let mut out = DataOut { reserved, ..DataOut::default() };
         if command.write && (bhs.data_len() > 0 || !command.is_final) {
@@ -119,7 +119,7 @@ impl Engine {
             run.pace = Some(Pace::new(cx.now, brought));
             run.took(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
             run.data_sn = DataSn(0);
-            if let Landing::Append(buf) = immediate_data {
+            if let DataSink::Append(buf) = immediate_data {
                 run.buf = Some(buf);
             }
             out.unsolicited = Some(run);
@@ -337,18 +337,18 @@ impl Engine {
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;
         }
-        match answer.then {
-            Then::Nothing => Ok(()),
-            Then::FailTask(condition) | Then::Recover(condition) => {
+        match answer.action {
+            RecoveryAction::Nothing => Ok(()),
+            RecoveryAction::FailTask(condition) | RecoveryAction::RequestAgain(condition) => {
                 self.fail(key, condition);
                 Ok(())
             }
-            Then::Drop => Err(why),
+            RecoveryAction::Drop => Err(why),
         }
     }
 
     /// Fails a task.
-    pub(super) fn fail(&mut self, key: Key, condition: Condition) {
+    pub(super) fn fail(&mut self, key: Key, condition: TransportSense) {
         self.end_early(key, Ending::condition(condition));
     }
 

@@ -16,8 +16,9 @@ use super::retain::Unacked;
 use super::states;
 use super::timer::Deadlines;
 use super::why::Why;
+use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
-use crate::login::directory::Via;
+use crate::login::directory::ConnectionPath;
 use crate::login::target::TargetLogin;
 use crate::negotiate::ConnectionParameters;
 use crate::negotiate::full_feature::TargetText;
@@ -29,13 +30,12 @@ use crate::pdu::reject::Reject;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{TargetSn, Ttt};
-use crate::receive::{Framing, Receiver};
 use crate::serial::{CmdSn, StatSn};
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) via: Via,
+    pub(crate) via: ConnectionPath,
     pub(crate) state: states::Connection,
     /// Its reader; away while bytes are being read.
     pub(crate) receiver: Option<Box<Receiver>>,
@@ -190,7 +190,7 @@ impl Connection {
             resync: false,
         };
         Self {
-            via: Via::from(arrival),
+            via: ConnectionPath::from(arrival),
             state: states::Connection::TransportUp,
             receiver: Some(Box::new(Receiver::new(framing))),
             framing,
@@ -268,7 +268,7 @@ pub(crate) fn index(conn: ConnId) -> usize {
 impl Control {
     /// Puts the counters in and returns the header, and whether a status number is used up.
     pub(crate) fn encode(self, sn: TargetSn) -> (crate::pdu::Bhs, bool) {
-        use crate::pdu::{Itt, Message};
+        use crate::pdu::{Itt, PduHeader};
         match self {
             // §11.19.2: a ping of ours, or a bare update of counters, takes no status number.
             Self::NopIn(pdu) => (NopIn { sn, ..pdu }.encode(), pdu.itt != Itt::NONE),

@@ -10,7 +10,7 @@ use base::state_machine::PortalId;
 use base::time::Duration;
 
 use crate::login::directory::TargetId;
-use crate::login::target::Claims;
+use crate::login::target::ClaimedIdentity;
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, SessionParameters};
 use crate::pdu::ahs::Cdb;
@@ -216,7 +216,7 @@ pub struct Refusal {
     /// Where it came from.
     pub peer: SocketAddr,
     /// What the initiator said of itself, as far as it came.
-    pub claims: Claims,
+    pub claims: ClaimedIdentity,
     /// Why.
     pub why: Refused,
 }
@@ -226,7 +226,7 @@ pub struct Refusal {
 pub enum Refused {
     /// The login itself failed.
     #[error(transparent)]
-    Login(#[from] crate::login::Why),
+    Login(#[from] crate::login::LoginError),
     /// It succeeded, and there is no session for it: what the initiator is told.
     #[error("there is no session for it (status {:04x}h)", .0.0)]
     Status(crate::login::Status),

@@ -9,7 +9,7 @@ use super::connection::{Body, Control};
 use super::dispatch::Cx;
 use super::engine::Engine;
 use super::why::Why;
-use crate::negotiate::full_feature::{self, Talker};
+use crate::negotiate::full_feature::{self, TextContext};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, TargetSn, Ttt};
@@ -58,7 +58,7 @@ impl Engine {
         let mut talk = core::mem::take(&mut connection.text);
         let (via, initiator_max_recv) = (connection.via, connection.parameters.initiator_max_recv);
         let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
-        let talker = Talker {
+        let talker = TextContext {
             directory: cx.directory,
             via: &via,
             initiator: &state.initiator,

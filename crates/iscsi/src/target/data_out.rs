@@ -17,11 +17,11 @@ use super::run::{Close, Fate, Run};
 use super::stall::Pace;
 use super::task::{Ending, Fetch, Freed};
 use super::why::Why;
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
-use crate::pdu::{Bhs, Message, TargetSn, Ttt};
-use crate::receive::{Landing, Segment};
-use crate::recovery::Condition;
+use crate::pdu::{Bhs, PduHeader, TargetSn, Ttt};
+use crate::recovery::TransportSense;
 use crate::serial::DataSn;
 
 /// The longest run that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is pooled.
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// Says where the data of a Data-Out belongs.
-    pub(super) fn begin_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> Landing {
+    pub(super) fn begin_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
         let (incoming, landing) = self.place(conn, session, bhs);
         if let Some(connection) = self.conn_mut(conn) {
             connection.incoming = incoming;
@@ -229,15 +229,15 @@ impl Engine {
         landing
     }
 
-    fn place(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, Landing) {
-        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stray, Landing::Discard) };
-        let Some(state) = self.sessions.get(session) else { return (Incoming::Stray, Landing::Discard) };
+    fn place(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, DataSink) {
+        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stray, DataSink::Discard) };
+        let Some(state) = self.sessions.get(session) else { return (Incoming::Stray, DataSink::Discard) };
         let Some(key) = state.find_open(&self.tasks, pdu.itt) else {
-            return (Incoming::Stray, Landing::Discard);
+            return (Incoming::Stray, DataSink::Discard);
         };
         let in_order = state.parameters.data_pdu_in_order;
         let repairs = state.parameters.error_recovery_level > 0;
-        let refused = |why| (Incoming::Refused(key, why), Landing::Discard);
+        let refused = |why| (Incoming::Refused(key, why), DataSink::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(Why::Bug) };
         if task.conn != conn {
             return refused(Why::DataOutOtherConnection);
@@ -247,13 +247,13 @@ impl Engine {
         }
         if repairs && task.out.is_over(pdu.ttt) {
             // It answers what was asked for again since, or comes twice.
-            return (Incoming::Stray, Landing::Discard);
+            return (Incoming::Stray, DataSink::Discard);
         }
         let (lun, has_ended) = (task.lun, task.ending.is_some());
         let Some(run) = task.out.select(pdu.ttt) else {
             if has_ended {
                 // It may be of a sequence that was given up.
-                return (Incoming::Stray, Landing::Discard);
+                return (Incoming::Stray, DataSink::Discard);
             }
             return refused(if pdu.ttt == Ttt::NONE {
                 Why::UnsolicitedNotExpected
@@ -263,20 +263,20 @@ impl Engine {
         };
         let len = bhs.data_len();
         if has_ended {
-            return (Incoming::Run(key), Landing::Discard);
+            return (Incoming::Run(key), DataSink::Discard);
         }
         if run.ttt != Ttt::NONE && pdu.lun != lun {
             return refused(Why::DataOutOtherLun);
         }
         match run.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
             Ok(Fate::Take) => {}
-            Ok(Fate::Skip) => return (Incoming::Skipped(key), Landing::Discard),
+            Ok(Fate::Skip) => return (Incoming::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
         }
         let (whole, unsolicited) = (to_usize(run.len), run.unsolicited);
         let is_first = len > 0 && run.buf.is_none();
         if is_first && !self.find_memory(session, key, pdu.ttt, (whole, unsolicited)) {
-            return (Incoming::Run(key), Landing::Discard);
+            return (Incoming::Run(key), DataSink::Discard);
         }
         let run = self.tasks.get_mut(key).and_then(|task| task.out.select(pdu.ttt));
         let Some(run) = run else { return refused(Why::Bug) };
@@ -285,12 +285,12 @@ impl Engine {
         }
         run.reading = run.buf.is_some();
         let landing = match run.buf.take() {
-            Some(buf) if in_order => Landing::Append(buf),
+            Some(buf) if in_order => DataSink::Append(buf),
             Some(mut buf) => {
                 buf.append_zeros(whole.saturating_sub(buf.len()));
-                Landing::Place { buf, at: to_usize(pdu.buffer_offset.saturating_sub(run.start)) }
+                DataSink::Overwrite { buf, at: to_usize(pdu.buffer_offset.saturating_sub(run.start)) }
             }
-            None => Landing::Discard,
+            None => DataSink::Discard,
         };
         (Incoming::Run(key), landing)
     }
@@ -310,15 +310,20 @@ impl Engine {
     }
 
     /// Acts on a Data-Out that came whole.
-    pub(super) fn end_data_out(&mut self, conn: ConnId, session: Key, segment: Segment) -> Result<(), Why> {
+    pub(super) fn end_data_out(
+        &mut self,
+        conn: ConnId,
+        session: Key,
+        segment: ReceivedPdu,
+    ) -> Result<(), Why> {
         let bhs = segment.bhs;
         let incoming = self.conn_mut(conn).map_or(Incoming::Stray, |connection| {
             connection.data_out_bytes += u64::from(bhs.data_len());
             connection.incoming
         });
-        let buf = match segment.landing {
-            Landing::Append(buf) | Landing::Place { buf, .. } => Some(buf),
-            Landing::Discard | Landing::Lent { .. } => None,
+        let buf = match segment.sink {
+            DataSink::Append(buf) | DataSink::Overwrite { buf, .. } => Some(buf),
+            DataSink::Discard | DataSink::TakenByDriver { .. } => None,
         };
         self.stats.data_out_bytes += u64::from(bhs.data_len());
         if let Some(state) = self.sessions.get_mut(session) {
@@ -328,21 +333,25 @@ impl Engine {
             }
         }
         let (key, verdict) = match incoming {
-            Incoming::Run(key) | Incoming::Skipped(key) if !segment.intact => {
+            Incoming::Run(key) | Incoming::Skipped(key) if !segment.digest_ok => {
                 return self.end_damaged(conn, key, &bhs, buf);
             }
             Incoming::Run(key) => (key, Ok(true)),
             Incoming::Skipped(key) => (key, Ok(false)),
             Incoming::Refused(_, why @ Why::DataOutOtherConnection) => {
                 // The sequence is another connection's, and nothing here ends it.
-                return self.refuse(conn, &bhs, if segment.intact { why } else { Why::DataDigestMismatch });
+                return self.refuse(
+                    conn,
+                    &bhs,
+                    if segment.digest_ok { why } else { Why::DataDigestMismatch },
+                );
             }
             Incoming::Refused(key, why) => {
-                (key, Err(if segment.intact { why } else { Why::DataDigestMismatch }))
+                (key, Err(if segment.digest_ok { why } else { Why::DataDigestMismatch }))
             }
             Incoming::Stray | Incoming::Plain => {
                 self.stats.ignored += 1;
-                return if segment.intact {
+                return if segment.digest_ok {
                     Ok(())
                 } else {
                     self.refuse(conn, &bhs, Why::DataDigestMismatch)
@@ -420,7 +429,7 @@ impl Engine {
             // be written.
             self.stats.busy += 1;
             let busy = pdu.ttt == Ttt::NONE;
-            let late = || Ending::condition(Condition::InitiatorResponseTimeout);
+            let late = || Ending::condition(TransportSense::InitiatorResponseTimeout);
             let ending = if busy { Ending::busy() } else { late() };
             self.end_early(key, ending);
         }

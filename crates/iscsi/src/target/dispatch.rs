@@ -13,12 +13,12 @@ use super::contract::Down;
 use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
 use super::session::Request;
 use super::why::Why;
+use crate::framing::{DataSink, FramingEvent, ReceivedPdu, Receiver, StreamError};
 use crate::login::directory::Directory;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::reject::{Reject, RejectReason};
-use crate::pdu::{Bhs, Itt, Message, Opcode, TargetSn, Ttt};
-use crate::receive::{Landing, Lost, Receiver, Segment, Step};
-use crate::recovery::Then;
+use crate::pdu::{Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
+use crate::recovery::RecoveryAction;
 use crate::serial::{CmdSn, DataSn};
 
 /// What a PDU comes with.
@@ -41,12 +41,12 @@ impl Engine {
     ) -> Result<(), Why> {
         loop {
             match receiver.advance(&mut bytes) {
-                Ok(Step::Starved) => return Ok(()),
-                Ok(Step::Header(bhs)) => {
+                Ok(FramingEvent::NeedMoreBytes) => return Ok(()),
+                Ok(FramingEvent::Header(bhs)) => {
                     let landing = self.begin(conn, &bhs)?;
-                    receiver.land(landing);
+                    receiver.set_sink(landing);
                 }
-                Ok(Step::Whole(segment)) => {
+                Ok(FramingEvent::Pdu(segment)) => {
                     self.stats.pdus_in += 1;
                     let cx = Cx { now, conn, directory };
                     self.end(cx, segment, receiver.ahs())?;
@@ -58,50 +58,52 @@ impl Engine {
                     connection.progress = 0;
                     receiver.set_framing(connection.framing);
                 }
-                Ok(Step::Damaged) => {
+                Ok(FramingEvent::Damaged) => {
                     self.stats.header_digest_errors += 1;
                     self.count(conn, |repairs| repairs.header_digest_errors += 1);
                 }
-                Err(Lost::HeaderDigest) => return Err(Why::HeaderDigestMismatch),
-                Err(Lost::TooLong) => return Err(Why::DataSegmentTooLong),
-                Err(Lost::Lent) => return Err(Why::Bug),
+                Err(StreamError::HeaderDigest) => return Err(Why::HeaderDigestMismatch),
+                Err(StreamError::TooLong) => return Err(Why::DataSegmentTooLong),
+                Err(StreamError::RxBufferTaken) => return Err(Why::Bug),
             }
         }
     }
 
     /// Says where the data segment of a PDU belongs.
-    fn begin(&mut self, conn: ConnId, bhs: &Bhs) -> Result<Landing, Why> {
+    fn begin(&mut self, conn: ConnId, bhs: &Bhs) -> Result<DataSink, Why> {
         let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
         connection.incoming = Incoming::Plain;
         let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
         let Some(session) = connection.session else {
-            return Ok(Landing::Append(self.pool.take(len)));
+            return Ok(DataSink::Append(self.pool.take(len)));
         };
         match bhs.opcode() {
             Opcode::DATA_OUT => Ok(self.begin_data_out(conn, session, bhs)),
-            _ if len == 0 => Ok(Landing::Discard),
+            _ if len == 0 => Ok(DataSink::Discard),
             Opcode::SCSI_COMMAND => Ok(self.begin_command(conn, session, bhs)),
             Opcode::NOP_OUT | Opcode::TEXT_REQUEST => Ok(self.room_for(conn, len)),
-            _ => Ok(Landing::Discard),
+            _ => Ok(DataSink::Discard),
         }
     }
 
     /// Takes a buffer for `len` bytes out of the budget; without room the data is read and forgotten.
-    pub(super) fn room_for(&mut self, conn: ConnId, len: usize) -> Landing {
+    pub(super) fn room_for(&mut self, conn: ConnId, len: usize) -> DataSink {
         let session = self.conn(conn).and_then(|connection| connection.session);
-        let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else { return Landing::Discard };
+        let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else {
+            return DataSink::Discard;
+        };
         if !self.unasked.try_reserve(self.now, &mut state.unasked, len) {
-            return Landing::Discard;
+            return DataSink::Discard;
         }
         let buf = self.pool.take(len);
         if let Some(connection) = self.conn_mut(conn) {
             connection.reserved = len;
         }
-        Landing::Append(buf)
+        DataSink::Append(buf)
     }
 
     /// Acts on a PDU that came whole.
-    fn end(&mut self, cx: Cx<'_>, segment: Segment, ahs: &[u8]) -> Result<(), Why> {
+    fn end(&mut self, cx: Cx<'_>, segment: ReceivedPdu, ahs: &[u8]) -> Result<(), Why> {
         let conn = cx.conn;
         let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
         let reserved = core::mem::take(&mut connection.reserved);
@@ -116,11 +118,11 @@ impl Engine {
         }
         self.give_unasked(Some(session), reserved);
         let bhs = segment.bhs;
-        let data = match segment.landing {
-            Landing::Append(buf) => Some(buf),
+        let data = match segment.sink {
+            DataSink::Append(buf) => Some(buf),
             _ => None,
         };
-        let done = self.end_control(cx, session, &bhs, (data, segment.intact));
+        let done = self.end_control(cx, session, &bhs, (data, segment.digest_ok));
         done.or_else(|why| self.refuse(conn, &bhs, why))
     }
 
@@ -302,7 +304,7 @@ impl Engine {
             self.reject(conn, bhs, reason, self.next_number(conn, bhs, reason))?;
         }
         // A task that does not exist cannot fail.
-        if answer.then == Then::Drop { Err(why) } else { Ok(()) }
+        if answer.action == RecoveryAction::Drop { Err(why) } else { Ok(()) }
     }
 
     /// Returns what a Reject says about the numbers of a task (§11.17.2): for a SNACK that asks for Data-In or R2T PDUs

@@ -31,10 +31,10 @@ use super::task::Task;
 use super::timer::{Owner, Timer, Timers};
 use super::why::Why;
 use crate::login::directory::{Directory, TargetId};
-use crate::login::target::Claims;
+use crate::login::target::ClaimedIdentity;
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::{TargetSn, Ttt};
-use crate::recovery::{self, Answer, Then};
+use crate::recovery::{self, ErrorResponse, RecoveryAction};
 
 /// Every iSCSI connection and session of a shard.
 pub struct Engine {
@@ -342,7 +342,7 @@ impl Engine {
         let Some(receiver) = self.conn_mut(conn).and_then(|connection| connection.receiver.as_mut()) else {
             return pool.recycle_buf(loan.buf);
         };
-        let len = receiver.repay(loan);
+        let len = receiver.return_rx_buffer(loan);
         if let Some(connection) = self.conn_mut(conn) {
             connection.progress += len;
         }
@@ -492,7 +492,7 @@ impl Engine {
     }
 
     /// Takes note of a login that failed.
-    pub(super) fn note_refusal(&mut self, conn: ConnId, claims: Claims, why: Refused) {
+    pub(super) fn note_refusal(&mut self, conn: ConnId, claims: ClaimedIdentity, why: Refused) {
         self.stats.logins_failed += 1;
         if let Some(connection) = self.conn(conn)
             && self.refusals.len() < MAX_REFUSALS
@@ -503,14 +503,14 @@ impl Engine {
     }
 
     /// Looks up what to do about a broken rule.
-    pub(super) fn verdict(&mut self, conn: ConnId, why: Why) -> Answer {
+    pub(super) fn verdict(&mut self, conn: ConnId, why: Why) -> ErrorResponse {
         if why == Why::DataDigestMismatch {
             self.stats.data_digest_errors += 1;
             self.count(conn, |repairs| repairs.data_digest_errors += 1);
         }
         let level = self.conn(conn).map_or(0, |connection| connection.level);
-        let answer = recovery::answer(level, why);
-        if answer == (Answer { reject: None, then: Then::Nothing }) {
+        let answer = recovery::error_response(level, why);
+        if answer == (ErrorResponse { reject: None, action: RecoveryAction::Nothing }) {
             self.stats.ignored += 1;
             self.note_departure(conn, Departure::PassedOver(why));
         }

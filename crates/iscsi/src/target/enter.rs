@@ -18,24 +18,25 @@ use super::timer::Timer;
 use super::why::Why;
 use super::window::Window;
 use super::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
+use crate::framing::{DataSink, Framing, ReceivedPdu};
 use crate::login::directory::{
-    Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess, TargetId, Via,
+    ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery,
+    TargetAccess, TargetId, TargetLookup,
 };
-use crate::login::target::Claims;
-use crate::login::{self, Entry, LoginStep, Outcome, SessionKind, Stage, Status};
+use crate::login::target::ClaimedIdentity;
+use crate::login::{self, LoginEffect, LoginOutcome, LoginStep, SessionKind, Stage, Status};
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::{Digest, KeyPolicy};
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
-use crate::pdu::{Itt, Message, Opcode, TargetSn};
-use crate::receive::{Framing, Landing, Segment};
+use crate::pdu::{Itt, Opcode, PduHeader, TargetSn};
 use crate::serial::CmdSn;
 
 impl Engine {
     /// Takes a PDU of a connection that has no session.
-    pub(super) fn login_pdu(&mut self, cx: Cx<'_>, segment: Segment) -> Result<(), Why> {
+    pub(super) fn login_pdu(&mut self, cx: Cx<'_>, segment: ReceivedPdu) -> Result<(), Why> {
         let conn = cx.conn;
-        let (Landing::Append(data), Some(connection)) = (segment.landing, self.conn_mut(conn)) else {
+        let (DataSink::Append(data), Some(connection)) = (segment.sink, self.conn_mut(conn)) else {
             return Err(Why::Bug);
         };
         let Some(mut login) = connection.login.take() else { return Err(Why::Bug) };
@@ -68,7 +69,7 @@ impl Engine {
             LoginStep::Complete { response, outcome } => {
                 self.hold_text(conn, 0)?;
                 self.enter(cx, response, *outcome)?;
-                for departure in login.take_departures() {
+                for departure in login.take_deviations() {
                     self.note_departure(conn, Departure::Login(departure));
                 }
                 Ok(())
@@ -113,11 +114,16 @@ impl Engine {
     }
 
     /// Sets up what a successful login established.
-    fn enter(&mut self, cx: Cx<'_>, mut response: login::LoginResponse, outcome: Outcome) -> Result<(), Why> {
+    fn enter(
+        &mut self,
+        cx: Cx<'_>,
+        mut response: login::LoginResponse,
+        outcome: LoginOutcome,
+    ) -> Result<(), Why> {
         let conn = cx.conn;
-        let found = match outcome.entry {
-            Entry::NewSession => self.new_session(cx, &outcome),
-            Entry::ReplacesSession(old) => {
+        let found = match outcome.effect {
+            LoginEffect::NewSession => self.new_session(cx, &outcome),
+            LoginEffect::ReinstatesSession(old) => {
                 let mut rivalry = None;
                 if let Some(old) = self.by_tsih(old, &outcome) {
                     let peer = self.conn(conn).map(|connection| connection.via.peer);
@@ -130,8 +136,10 @@ impl Engine {
                 }
                 new
             }
-            Entry::JoinsSession(tsih) => self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST),
-            Entry::ReplacesConnection(tsih) => {
+            LoginEffect::AddsConnection(tsih) => {
+                self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST)
+            }
+            LoginEffect::ReinstatesConnection(tsih) => {
                 let session = self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST);
                 session.inspect(|session| self.reinstate(cx.now, *session, outcome.cid.0))
             }
@@ -139,7 +147,7 @@ impl Engine {
         let session = match found {
             Ok(session) => session,
             Err(status) => {
-                let claims = Claims {
+                let claims = ClaimedIdentity {
                     initiator: Some(outcome.initiator),
                     target: match outcome.kind {
                         SessionKind::Normal { name, .. } => Some(name.as_str().into()),
@@ -191,7 +199,7 @@ impl Engine {
         self.login_response(conn, response)
     }
 
-    fn new_session(&mut self, cx: Cx<'_>, outcome: &Outcome) -> Result<Key, Status> {
+    fn new_session(&mut self, cx: Cx<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {
         self.make_place(cx, outcome)?;
         let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
@@ -238,7 +246,7 @@ impl Engine {
         None
     }
 
-    fn by_tsih(&self, tsih: Tsih, outcome: &Outcome) -> Option<Key> {
+    fn by_tsih(&self, tsih: Tsih, outcome: &LoginOutcome) -> Option<Key> {
         let own = |session: &Session| {
             session.tsih == tsih && session.isid == outcome.isid && session.initiator == outcome.initiator
         };
@@ -262,17 +270,19 @@ struct WithSessions<'a> {
 }
 
 impl Directory for WithSessions<'_> {
-    fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
+    fn find_target(&self, via: &ConnectionPath, initiator: &IscsiName, name: &IscsiName) -> TargetLookup {
         match self.outer.find_target(via, initiator, name) {
-            Found::Here(access) => Found::Here(TargetAccess { keys: as_served(access.keys), ..access }),
-            Found::Full(access) if self.engine.may_evict(access.target) => {
-                Found::Here(TargetAccess { keys: as_served(access.keys), ..access })
+            TargetLookup::Found(access) => {
+                TargetLookup::Found(TargetAccess { keys: as_served(access.keys), ..access })
+            }
+            TargetLookup::AtSessionLimit(access) if self.engine.may_evict(access.target) => {
+                TargetLookup::Found(TargetAccess { keys: as_served(access.keys), ..access })
             }
             other => other,
         }
     }
 
-    fn discovery(&self, via: &Via, initiator: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, via: &ConnectionPath, initiator: &IscsiName) -> DiscoveryAccess {
         match self.outer.discovery(via, initiator) {
             DiscoveryAccess::Granted { auth, keys } => {
                 DiscoveryAccess::Granted { auth, keys: as_served(keys) }
@@ -285,7 +295,7 @@ impl Directory for WithSessions<'_> {
         self.outer.chap_secret(realm, initiator, user)
     }
 
-    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts> {
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         let found = self.engine.sessions.iter().map(|(_, session)| session).find(|session| {
             let (target, group) = place_of(session);
             let group_fits = query.tsih != Tsih::NEW || query.target.is_none() || group == query.portal_group;
@@ -297,7 +307,7 @@ impl Directory for WithSessions<'_> {
         });
         let Some(session) = found else { return self.outer.find_session(query) };
         let cid_of = |conn: &ConnId| Some(self.engine.conn(*conn)?.cid);
-        Some(SessionFacts {
+        Some(SessionInfo {
             tsih: session.tsih,
             portal_group: place_of(session).1,
             parameters: session.parameters,
@@ -307,11 +317,21 @@ impl Directory for WithSessions<'_> {
         })
     }
 
-    fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
-        self.outer.target_behind(via, initiator, after)
+    fn next_target(
+        &self,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
+        self.outer.next_target(via, initiator, after)
     }
 
-    fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
+    fn target_named(
+        &self,
+        via: &ConnectionPath,
+        initiator: &IscsiName,
+        name: &IscsiName,
+    ) -> Option<SendTargetsEntry> {
         self.outer.target_named(via, initiator, name)
     }
 }

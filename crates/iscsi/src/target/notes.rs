@@ -13,7 +13,7 @@ use super::arena::Key;
 use super::engine::Engine;
 use super::why::Why;
 use crate::login::SessionKind;
-use crate::login::departure;
+use crate::login::deviation;
 use crate::name::IscsiName;
 
 /// Something about an initiator for the log.
@@ -50,7 +50,7 @@ pub enum Matter {
 pub enum Departure {
     /// In the login.
     #[error(transparent)]
-    Login(departure::Departure),
+    Login(deviation::Deviation),
     /// A PDU that the standard has a target ignore.
     #[error("{0}: passed over")]
     PassedOver(Why),

@@ -181,7 +181,7 @@ impl Engine {
         let allegiance = match owner {
             None => Allegiance::Unknown,
             Some(conn) => match state.lost.iter().find(|lost| lost.adrift == conn) {
-                Some(lost) => Allegiance::Adrift { released: lost.released },
+                Some(lost) => Allegiance::Detached { released: lost.released },
                 None => Allegiance::Connected,
             },
         };

@@ -19,7 +19,7 @@ use super::engine::Engine;
 use super::timer::Timer;
 use super::why::Why;
 use crate::pdu::Ttt;
-use crate::recovery::Condition;
+use crate::recovery::TransportSense;
 
 /// How many times in a row one sequence is asked for in vain before its task fails: a peer whose digests are always wrong
 /// would keep us for ever. One that brings a little each time has the time that `stall` gives it.
@@ -42,7 +42,7 @@ impl Engine {
         if run.vain >= MAX_TRIES || task.ending.is_some() {
             // Nothing more of this sequence will come.
             task.out.drop_run(ttt, &self.pool);
-            self.fail(key, Condition::CrcError);
+            self.fail(key, TransportSense::CrcError);
             return self.conclude(key);
         }
         run.count_without_buffer();

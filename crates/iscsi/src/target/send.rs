@@ -20,7 +20,7 @@ use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::Digest;
 use crate::pdu::data_in::{DataIn, DataInStatus};
 use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, Message, Residual, TargetSn, Ttt};
+use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, Residual, TargetSn, Ttt};
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {

@@ -19,7 +19,7 @@ use super::task::Task;
 use super::why::Why;
 use crate::pdu::r2t::R2t;
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::{Itt, Message, TargetSn, Ttt};
+use crate::pdu::{Itt, PduHeader, TargetSn, Ttt};
 use crate::recovery::erl1;
 use crate::serial::{DataSn, R2tSn, StatSn};
 
@@ -72,7 +72,7 @@ impl Engine {
         //# rejected with a reason code of "Protocol Error".
         let (first, next) = (connection.unacked.first().0, connection.stat_sn.0);
         let (from, count) =
-            erl1::run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
+            erl1::snack_run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
         if count > 0 {
             let is_first = connection.unacked.wanted.is_empty();
             connection.unacked.want(StatSn(from), count);
@@ -88,7 +88,7 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
         let (first, next) = task.numbers();
         let (from, count) =
-            erl1::run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
+            erl1::snack_run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
         if task.inn.longest(DataSn(from), DataSn(from).plus(count)) > most {
             // Once it receives less than it did, it must ask for the data cut anew (§11.16.3).
             return Err(Why::SnackUnserved);

@@ -31,7 +31,7 @@ use super::task::{DataOut, Ending, Freed};
 use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::Ttt;
-use crate::recovery::Condition;
+use crate::recovery::TransportSense;
 
 /// What a sequence must bring to count as one that gets on, unless it is shorter.
 pub(super) const PROGRESS: u32 = 64 << 10;
@@ -220,7 +220,7 @@ impl Engine {
             task.out.drop_run(former.ttt, &self.pool);
             task.out.remember(former);
         }
-        self.fail(key, Condition::InitiatorResponseTimeout);
+        self.fail(key, TransportSense::InitiatorResponseTimeout);
         self.conclude(key);
     }
 
@@ -329,7 +329,7 @@ impl Engine {
         if freed == 0 {
             return;
         }
-        task.ending = Some(Ending::condition(Condition::InitiatorResponseTimeout));
+        task.ending = Some(Ending::condition(TransportSense::InitiatorResponseTimeout));
         let was_answered = task.answer.take().is_some();
         self.stats.data_late += 1;
         if was_answered {

@@ -12,7 +12,7 @@ use super::contract::status;
 use super::data_in::DataIn;
 use super::run::{Former, Run};
 use crate::pdu::{Itt, Ttt};
-use crate::recovery::Condition;
+use crate::recovery::TransportSense;
 use crate::serial::{R2tSn, StatSn};
 
 /// A task.
@@ -125,7 +125,7 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Returns the end of a task that the transport fails.
-    pub(crate) fn condition(condition: Condition) -> Self {
+    pub(crate) fn condition(condition: TransportSense) -> Self {
         Self { status: status::CHECK_CONDITION, sense: Some(Box::new(condition.sense())), transferable: 0 }
     }
 

@@ -1,7 +1,7 @@
 //! Every rule that an initiator can break once it is logged in, one name each. What a target answers is decided in
-//! one place: [`crate::recovery::answer`].
+//! one place: [`crate::recovery::error_response`].
 
-use crate::negotiate::full_feature::BadTalk;
+use crate::negotiate::full_feature::TextNegotiationError;
 use crate::pdu::Malformed;
 
 /// What a peer did wrong.
@@ -151,10 +151,10 @@ pub enum Why {
     // The rest.
     /// A text conversation broke its rules.
     #[error("text: {0}")]
-    Text(BadTalk),
+    Text(TextNegotiationError),
     /// A login that does not follow the rules; the login's own verdict says more.
     #[error("login refused: {0}")]
-    Login(crate::login::Why),
+    Login(crate::login::LoginError),
     /// A ping or a text while memory for its data is short: nobody's fault.
     #[error("no room for the data of a request")]
     NoRoom,

@@ -50,9 +50,9 @@ fn collects_a_text_that_was_cut_anywhere() {
     for cut in 1..text.len() {
         let mut collector = Collector::new();
         assert_eq!(collector.add(&text[..cut], true), Ok(None));
-        assert!(collector.is_amid());
+        assert!(collector.is_incomplete());
         assert_eq!(collector.add(&text[cut..], false), Ok(Some(text.to_vec())));
-        assert!(!collector.is_amid());
+        assert!(!collector.is_incomplete());
     }
 }
 
@@ -70,7 +70,7 @@ fn collects_no_more_than_the_limits() {
         assert_eq!(collector.add(&[b'a'; 8192], true), Ok(None));
     }
     assert_eq!(collector.add(&[b'a'; 8193], false), Err(BadText::TooLong));
-    assert!(!collector.is_amid());
+    assert!(!collector.is_incomplete());
     for _ in 1..MAX_TEXT_PDUS {
         assert_eq!(collector.add(b"a", true), Ok(None));
     }
@@ -81,7 +81,7 @@ fn collects_no_more_than_the_limits() {
 fn spreads_a_text_over_pieces_that_join_again() {
     let text: Vec<u8> = (0..100).collect();
     for limit in [0, 1, 7, 50, 99, 100, 101] {
-        let (mut spreader, mut joined, mut pieces) = (Spreader::new(text.clone()), Vec::new(), 0);
+        let (mut spreader, mut joined, mut pieces) = (TextSplitter::new(text.clone()), Vec::new(), 0);
         loop {
             let (piece, goes_on) = spreader.next_piece(limit);
             assert!(piece.len() <= limit.max(1));
@@ -98,7 +98,7 @@ fn spreads_a_text_over_pieces_that_join_again() {
 
 #[test]
 fn an_outgoing_text_leaves_out_what_does_not_fit() {
-    let mut out = TextOut::new();
+    let mut out = TextBuilder::new();
     out.put("A", vec![b'x'; MAX_TEXT - 3]);
     assert!(!out.has_overflowed());
     out.put("B", "");

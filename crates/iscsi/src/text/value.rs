@@ -60,7 +60,7 @@ pub fn boolean(value: &[u8]) -> Result<bool, BadValue> {
 }
 
 /// Returns how a Boolean is spelled.
-pub const fn spell(value: bool) -> &'static str {
+pub const fn boolean_text(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 

@@ -14,8 +14,8 @@ use base::state_machine::{AcceptInfo, ConnId, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    Down, End, Event, ManageId, Management, Portal as SessionPortal, Purpose, Request, SessionPlan, Since,
-    Slot, TaskId,
+    Event, Portal as SessionPortal, Purpose, Request, SessionEnd, SessionOrigin, SessionPlan, Slot, TaskId,
+    TaskResult, TmfId, TmfParameters,
 };
 use iscsi::keys::Key;
 use iscsi::login::directory::TargetAddress;
@@ -24,7 +24,7 @@ use iscsi::pdu::ahs::Cdb;
 use iscsi::pdu::scsi_command::TaskAttribute;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
-use iscsi::text::TextOut;
+use iscsi::text::TextBuilder;
 use netem::probability::DurationRange;
 use target::config::UnitId;
 use target::shard::Shard;
@@ -76,7 +76,7 @@ struct Host {
     pool: Pool,
     tasks: BTreeMap<TaskId, Ticket>,
     tickets: BTreeMap<Ticket, TaskId>,
-    manages: BTreeMap<ManageId, Ticket>,
+    manages: BTreeMap<TmfId, Ticket>,
     /// Attempts to connect that are under way.
     connecting: BTreeMap<Slot, u64>,
     next_conn: u32,
@@ -199,7 +199,7 @@ impl Iscsi {
             Step::Connect(host, slot, token) => self.connect(now, host, slot, token),
             Step::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
             Step::Declare(host) => {
-                let mut text = TextOut::new();
+                let mut text = TextBuilder::new();
                 let len = pick(&mut self.rng, &["512", "1024", "3000", "8192", "65536"]);
                 text.put(Key::MaxRecvDataSegmentLength.name(), len);
                 // Whether it is taken depends on what else is being said.
@@ -311,13 +311,13 @@ impl Iscsi {
                 let delay = self.plan.connect_within.pick(&mut self.rng);
                 self.plan(now.after(delay), Step::Connect(host, slot, token));
             }
-            Event::Forget { slot } => {
+            Event::CancelConnect { slot } => {
                 self.hosts[host].connecting.remove(&slot);
             }
             Event::Up(up) => {
-                self.trace.say(|| format!("initiator {host} is up: {:?}, {:?}", up.since, up.parameters));
-                let fresh = up.since != Since::Continued;
-                self.hosts[host].promises.up(&up.parameters, up.since);
+                self.trace.say(|| format!("initiator {host} is up: {:?}, {:?}", up.origin, up.parameters));
+                let fresh = up.origin != SessionOrigin::Continued;
+                self.hosts[host].promises.up(&up.parameters, up.origin);
                 self.happenings.push_back(Happening::Up { initiator: host, fresh });
             }
             Event::Recovering => self.happenings.push_back(Happening::Down { initiator: host, last: false }),
@@ -336,7 +336,7 @@ impl Iscsi {
                 let ended = ended(outcome.end, data);
                 self.happenings.push_back(Happening::Ended { initiator: host, ticket, ended });
             }
-            Event::Managed { id, result } => {
+            Event::TmfDone { id, result } => {
                 let Some(ticket) = self.hosts[host].manages.remove(&id) else {
                     panic!("a management request was answered that is not open, or was answered before");
                 };
@@ -357,7 +357,7 @@ impl Iscsi {
     }
 
     /// A session is over: its owner begins a new one, unless it wanted the end.
-    fn down(&mut self, now: Instant, host: usize, why: Down) {
+    fn down(&mut self, now: Instant, host: usize, why: SessionEnd) {
         self.trace.say(|| format!("initiator {host} is down: {why}"));
         self.trouble = now;
         let entry = &mut self.hosts[host];
@@ -433,7 +433,9 @@ impl Fabric for Iscsi {
             Some(found) => found,
             None => None,
         };
-        let Ok(id) = host.session.manage(now, Management { function, lun, task }) else { return false };
+        let Ok(id) = host.session.submit_tmf(now, TmfParameters { function, lun, task }) else {
+            return false;
+        };
         host.manages.insert(id, ticket);
         self.settle(now);
         true
@@ -557,16 +559,16 @@ impl Fabric for Iscsi {
     }
 }
 
-fn ended(end: End, data: Vec<u8>) -> Ended {
+fn ended(end: TaskResult, data: Vec<u8>) -> Ended {
     match end {
-        End::Status(ending) => {
+        TaskResult::Status(ending) => {
             let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
             Ended::Status { status: ending.status, sense, data }
         }
-        End::Failed(_) => Ended::Failed,
-        End::Aborted => Ended::Aborted,
-        End::Rejected(_) | End::NotSent => Ended::Refused,
-        End::Lost => Ended::Lost,
+        TaskResult::Failed(_) => Ended::Failed,
+        TaskResult::Aborted => Ended::Aborted,
+        TaskResult::Rejected(_) | TaskResult::NotSent => Ended::Refused,
+        TaskResult::Lost => Ended::Lost,
     }
 }
 

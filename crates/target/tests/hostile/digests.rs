@@ -2,7 +2,7 @@
 
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::{Bhs, Itt, Message, Ttt};
+use iscsi::pdu::{Bhs, Itt, PduHeader, Ttt};
 use iscsi::target::engine::Limits;
 
 use crate::medium::{Keeper, held};

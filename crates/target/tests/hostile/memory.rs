@@ -4,7 +4,7 @@ use base::time::Duration;
 use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::nop_out::NopOut;
-use iscsi::pdu::{Itt, Message};
+use iscsi::pdu::{Itt, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::Store;

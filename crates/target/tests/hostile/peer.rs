@@ -11,7 +11,7 @@ use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use iscsi::pdu::text_request::TextRequest;
 use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 
 use crate::pair::{BLOCK, Initiator, TARGET, World, login_request, pattern};

@@ -4,7 +4,7 @@ use base::rng::Rng;
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
-use iscsi::pdu::{Bhs, Itt, Message, Opcode};
+use iscsi::pdu::{Bhs, Itt, Opcode, PduHeader};
 
 use base::units::BlockSize;
 use device::contract::Access;

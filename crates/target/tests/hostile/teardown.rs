@@ -4,7 +4,7 @@ use base::state_machine::{DisconnectReason, StreamMachine as _};
 use base::time::Duration;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::{Itt, Message, Opcode};
+use iscsi::pdu::{Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 

@@ -23,7 +23,7 @@ use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use iscsi::pdu::scsi_response::ScsiResponse;
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::Store;

@@ -5,7 +5,7 @@ use device::contract::Access;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use iscsi::pdu::scsi_response::ScsiResponse;
-use iscsi::pdu::{Itt, Message as _, Opcode};
+use iscsi::pdu::{Itt, Opcode, PduHeader as _};
 use iscsi::serial::{CmdSn, StatSn};
 use store::ram::Ram;
 use target::config::{InitiatorEntry, LunEntry, UnitId};

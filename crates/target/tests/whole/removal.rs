@@ -10,7 +10,7 @@ use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
 use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
-use iscsi::pdu::{Itt, Message as _, Opcode};
+use iscsi::pdu::{Itt, Opcode, PduHeader as _};
 use iscsi::serial::{CmdSn, StatSn};
 use store::ram::Ram;
 use target::admin::ShardEvent;

@@ -1,4 +1,4 @@
-use iscsi::initiator::contract::Refusal;
+use iscsi::initiator::contract::SubmitError;
 use scsi::sense::Sense;
 
 use super::*;
@@ -12,7 +12,7 @@ fn statuses_and_sense_are_told_apart() {
         (CommandError::Aborted, Fault::Aborted),
         (CommandError::Status(0x30), Fault::Hardware),
         (CommandError::TargetFailure, Fault::Hardware),
-        (CommandError::Refused(Refusal::Down), Fault::Gone),
+        (CommandError::Refused(SubmitError::Down), Fault::Gone),
         (CommandError::Lost(None), Fault::Gone),
         (CommandError::NoSense, Fault::Medium),
         (CommandError::Short { came: 1, wanted: 2 }, Fault::Medium),

@@ -16,7 +16,7 @@ use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::scsi_response::{ScsiResponse, ServiceResponse};
 use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
 use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Residual, TargetSn, Ttt};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Residual, TargetSn, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -243,7 +243,7 @@ impl Target {
         TargetSn { stat_sn, exp_cmd_sn, max_cmd_sn: exp_cmd_sn.plus(31) }
     }
 
-    fn send(&mut self, conn: ConnId, pdu: &impl Message, data: &[u8]) {
+    fn send(&mut self, conn: ConnId, pdu: &impl PduHeader, data: &[u8]) {
         let Some(end) = self.ends.get_mut(&conn) else { return };
         end.outbox.extend_from_slice(&pdu.encode().with_data_len(data.len()).to_bytes());
         end.outbox.extend_from_slice(data);

@@ -7,9 +7,9 @@ use base::state_machine::ConnId;
 use base::time::Duration;
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::initiator::why::Why;
+use crate::initiator::protocol_error::ProtocolError;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
@@ -18,50 +18,50 @@ use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::pdu::{Itt, Message, Ttt};
+use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::DataSn;
-use crate::text::TextOut;
+use crate::text::TextBuilder;
 
-fn abort(task: TaskId) -> Management {
-    Management { function: TmfFunction::ABORT_TASK, lun: LUN, task: Some(task) }
+fn abort(task: TaskId) -> TmfParameters {
+    TmfParameters { function: TmfFunction::ABORT_TASK, lun: LUN, task: Some(task) }
 }
 
-fn managed(raw: &Raw, id: ManageId) -> Option<Option<TmfResult>> {
+fn managed(raw: &ScriptedTarget, id: TmfId) -> Option<Option<TmfResult>> {
     raw.events.iter().find_map(|event| match event {
-        Event::Managed { id: of, result } if *of == id => Some(*result),
+        Event::TmfDone { id: of, result } if *of == id => Some(*result),
         _ => None,
     })
 }
 
 #[test]
 fn a_task_is_aborted_by_its_name_and_number() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, read(0, 512));
     let (other, second) = raw.start(conn, read(8, 512));
-    let id = raw.session.manage(raw.now, abort(task)).unwrap();
+    let id = raw.session.submit_tmf(raw.now, abort(task)).unwrap();
     raw.drain();
     let request: TmfRequest = raw.expect(conn);
     assert_eq!((request.function, request.lun), (TmfFunction::ABORT_TASK, LUN));
     assert_eq!((request.referenced_task_tag, request.ref_cmd_sn), (command.itt, command.cmd_sn));
     let sn = raw.next_sn(conn);
     raw.send(conn, &TmfResponse { response: TmfResult::COMPLETE, itt: request.itt, sn }, &[]);
-    assert_eq!(raw.outcome(task).end, End::Aborted);
+    assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
     assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
     // Nobody else suffers, and the name is gone.
     let pdu = raw.data_in(conn, second.itt, 0, 0);
     let pdu = raw.with_status(conn, pdu);
     raw.send(conn, &pdu, &pattern(1, 512));
     assert!(raw.outcome(other).end.is_good());
-    assert_eq!(raw.session.manage(raw.now, abort(task)), Err(Refusal::NoTask));
+    assert_eq!(raw.session.submit_tmf(raw.now, abort(task)), Err(SubmitError::NoTask));
 }
 
 #[test]
 fn a_task_that_never_left_is_aborted_without_a_word_even_while_nobody_is_there() {
-    let mut raw = Raw::new(Setup::default());
+    let mut raw = ScriptedTarget::new(Setup::default());
     let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
-    let id = raw.session.manage(raw.now, abort(task)).unwrap();
+    let id = raw.session.submit_tmf(raw.now, abort(task)).unwrap();
     raw.drain();
-    assert_eq!(raw.outcome(task).end, End::NotSent);
+    assert_eq!(raw.outcome(task).end, TaskResult::NotSent);
     assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
     raw.log_in(ConnId(0), 7, &[]);
     assert!(raw.session.is_up() && raw.receive(ConnId(0)).is_none(), "nothing is left to send");
@@ -69,37 +69,37 @@ fn a_task_that_never_left_is_aborted_without_a_word_even_while_nobody_is_there()
 
 #[test]
 fn a_task_that_was_to_be_aborted_is_never_carried_out_again() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, _) = raw.start(conn, Request { replay: true, ..read(0, 512) });
     let (other, _) = raw.start(conn, Request { replay: true, ..read(8, 512) });
-    let id = raw.session.manage(raw.now, abort(task)).unwrap();
+    let id = raw.session.submit_tmf(raw.now, abort(task)).unwrap();
     raw.cut(conn);
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
     assert_eq!(managed(&raw, id), Some(None));
     // The other one waits, and nobody can know whether it was carried out before.
-    let id = raw.session.manage(raw.now, abort(other)).unwrap();
+    let id = raw.session.submit_tmf(raw.now, abort(other)).unwrap();
     raw.drain();
-    assert_eq!(raw.outcome(other).end, End::Lost);
+    assert_eq!(raw.outcome(other).end, TaskResult::Lost);
     assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
-    assert_eq!(raw.session.open(), 0);
+    assert_eq!(raw.session.open_tasks(), 0);
 }
 
-fn text(pairs: &[(&str, &str)]) -> TextOut {
-    let mut text = TextOut::new();
+fn text(pairs: &[(&str, &str)]) -> TextBuilder {
+    let mut text = TextBuilder::new();
     for (name, value) in pairs {
         text.put(name, value);
     }
     text
 }
 
-fn say(raw: &mut Raw, conn: ConnId, request: &TextRequest, data: &[u8]) {
+fn say(raw: &mut ScriptedTarget, conn: ConnId, request: &TextRequest, data: &[u8]) {
     let sn = raw.next_sn(conn);
     let response =
         TextResponse { is_final: true, continues: false, lun: 0, itt: request.itt, ttt: Ttt::NONE, sn };
     raw.send(conn, &response, data);
 }
 
-fn max_recv(raw: &Raw) -> (u32, u32) {
+fn max_recv(raw: &ScriptedTarget) -> (u32, u32) {
     let view = raw.session.connections().next().unwrap();
     (view.parameters.initiator_max_recv, view.parameters.target_max_recv)
 }
@@ -107,10 +107,10 @@ fn max_recv(raw: &Raw) -> (u32, u32) {
 #[test]
 fn longest_segments_are_declared_anew_while_the_session_lives() {
     let keys = ["MaxRecvDataSegmentLength=8192"];
-    let (mut raw, conn) = Raw::level(1, &keys);
+    let (mut raw, conn) = ScriptedTarget::level(1, &keys);
     let (ours, theirs) = max_recv(&raw);
     raw.session.send_text(raw.now, Some(Slot(0)), text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
-    assert_eq!(raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])), Err(Refusal::Full));
+    assert_eq!(raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])), Err(SubmitError::Full));
     raw.drain();
     let sent = raw.expect_any(conn);
     let request: TextRequest = sent.read();
@@ -128,12 +128,12 @@ fn longest_segments_are_declared_anew_while_the_session_lives() {
     let (_, command) = raw.start(conn, read(0, 2048));
     let pdu = raw.data_in(conn, command.itt, 0, 0);
     raw.send(conn, &pdu, &pattern(1, 1028));
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::DataSegmentTooLong)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::DataSegmentTooLong)));
 }
 
 #[test]
 fn a_longer_segment_may_come_before_the_answer_to_its_declaration() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     for len in ["1024", "8192"] {
         raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", len)])).unwrap();
         raw.drain();
@@ -153,9 +153,9 @@ fn a_longer_segment_may_come_before_the_answer_to_its_declaration() {
 
 #[test]
 fn what_a_target_refuses_is_not_taken_for_agreed() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let before = max_recv(&raw);
-    let ask = |raw: &mut Raw| {
+    let ask = |raw: &mut ScriptedTarget| {
         let text = text(&[("MaxRecvDataSegmentLength", "1024")]);
         raw.session.send_text(raw.now, None, text).unwrap();
         raw.drain();
@@ -181,7 +181,7 @@ fn what_a_target_refuses_is_not_taken_for_agreed() {
 
 #[test]
 fn only_what_may_be_said_in_full_feature_phase_is_said() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     for wrong in [
         &[][..],
         &[("HeaderDigest", "None")],
@@ -195,17 +195,17 @@ fn only_what_may_be_said_in_full_feature_phase_is_said() {
         &[("X-org.me", "1\0HeaderDigest=None")],
     ] {
         let answer = raw.session.send_text(raw.now, None, text(wrong));
-        assert_eq!(answer, Err(Refusal::NotPossible), "{wrong:?}");
+        assert_eq!(answer, Err(SubmitError::NotPossible), "{wrong:?}");
     }
     let elsewhere = raw.session.send_text(raw.now, Some(Slot(1)), text(&[("X-org.me", "1")]));
-    assert_eq!(elsewhere, Err(Refusal::NotUp));
+    assert_eq!(elsewhere, Err(SubmitError::NotUp));
     raw.drain();
     assert!(raw.receive(conn).is_none());
 }
 
 #[test]
 fn a_target_that_asks_to_be_asked_is_heard() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (ours, _) = max_recv(&raw);
     let message = AsyncMessage {
         lun: 0,
@@ -225,7 +225,7 @@ fn a_target_that_asks_to_be_asked_is_heard() {
 
 #[test]
 fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
-    let (mut raw, conn) = Raw::level(2, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(2, &[]);
     let (_, command) = raw.start(conn, read(0, 4096));
     raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
     raw.drain();
@@ -244,7 +244,7 @@ fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
 }
 
 /// Returns the NOP-Outs that want no answer and answer nothing.
-fn acknowledgements(raw: &mut Raw, conn: ConnId) -> Vec<NopOut> {
+fn acknowledgements(raw: &mut ScriptedTarget, conn: ConnId) -> Vec<NopOut> {
     core::iter::from_fn(|| raw.receive(conn))
         .filter_map(|sent| NopOut::decode(&sent.bhs).ok())
         .filter(|nop| (nop.itt, nop.ttt) == (Itt::NONE, Ttt::NONE))
@@ -253,7 +253,7 @@ fn acknowledgements(raw: &mut Raw, conn: ConnId) -> Vec<NopOut> {
 
 #[test]
 fn a_status_that_no_other_pdu_acknowledges_is_acknowledged_by_a_nop() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let response = raw.response(conn, command.itt, 0);
     raw.send(conn, &response, &[]);
@@ -271,7 +271,7 @@ fn a_status_that_no_other_pdu_acknowledges_is_acknowledged_by_a_nop() {
 
 #[test]
 fn requests_acknowledge_by_themselves() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     for _ in 0..40 {
         let (_, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
         raw.pass(Duration::from_millis(300));
@@ -284,7 +284,7 @@ fn requests_acknowledge_by_themselves() {
 
 #[test]
 fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (task, command) = raw.start(conn, read(0, 1024));
     // The second piece came, with the status; the first did not.
     let pdu = raw.data_in(conn, command.itt, 1, 512);
@@ -301,7 +301,7 @@ fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
     let acknowledged = acknowledgements(&mut raw, conn);
     assert_eq!(acknowledged.last().map(|nop| nop.exp_stat_sn.0), Some(raw.ends[&conn].stat_sn));
 
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (_, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let response = raw.response(conn, command.itt, 0);
     raw.send(conn, &response, &[]);
@@ -312,7 +312,7 @@ fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
 /// What others did to a unit ends its tasks here, and no more data goes out for them.
 #[test]
 fn tasks_that_a_target_terminated_end_and_are_acknowledged_with_their_unit() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, write(0, 1, &pattern(0, 100_000)));
     let (other, _) = raw.start(conn, Request { lun: 2 << 48, ..read(8, 512) });
     while raw.receive(conn).is_some() {}
@@ -327,7 +327,7 @@ fn tasks_that_a_target_terminated_end_and_are_acknowledged_with_their_unit() {
         parameter3: 0,
     };
     raw.send(conn, &message, &[]);
-    assert_eq!(raw.outcome(task).end, End::Aborted);
+    assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
     let pdu: NopOut = raw.expect(conn);
     assert_eq!((pdu.itt, pdu.ttt, pdu.lun, pdu.immediate), (Itt::NONE, Ttt::NONE, LUN, true));
     assert!(!pdu.exp_stat_sn.before(message.sn.stat_sn.next()), "it acknowledges the message");

@@ -8,9 +8,9 @@ use base::state_machine::Action;
 use base::time::Duration;
 
 use super::pair::{LUN, Setup, cdb, read, target_name, write};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::initiator::why::Why;
+use crate::initiator::protocol_error::ProtocolError;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_in::NopIn;
@@ -19,20 +19,20 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::pdu::{Bhs, Itt, Malformed, Message, Opcode, Residual, Ttt};
+use crate::pdu::{Bhs, Itt, Malformed, Opcode, PduHeader, Residual, Ttt};
 use crate::serial::{DataSn, StatSn};
 
 /// Sends one PDU in the middle of a read of 1000 bytes and checks that the connection ends for this reason.
-fn check_read(why: Why, lie: impl Fn(&mut Raw, DataIn) -> (Bhs, Vec<u8>)) {
-    let (mut raw, conn) = Raw::level(0, &[]);
+fn check_read(why: ProtocolError, lie: impl Fn(&mut ScriptedTarget, DataIn) -> (Bhs, Vec<u8>)) {
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, read(0, 1000));
     let pdu = raw.data_in(conn, command.itt, 0, 0);
     let (bhs, data) = lie(&mut raw, pdu);
     let bytes = raw.frame(conn, bhs, &data);
     raw.feed(conn, &bytes);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(why)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(why)));
     assert_eq!(raw.ended(conn), Some(Action::Abort(conn)));
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
     assert_eq!(raw.session.stats().bugs, 0);
 }
 
@@ -42,7 +42,7 @@ fn data_in_outside_the_buffer_is_refused_before_it_is_read() {
     for (offset, len) in
         [(1000u32, 1usize), (999, 2), (0, 1001), (u32::MAX, 4), (u32::MAX - 3, 4), (1 << 31, 512)]
     {
-        check_read(Why::DataInBeyondBuffer, |_, pdu| {
+        check_read(ProtocolError::DataInBeyondBuffer, |_, pdu| {
             (DataIn { buffer_offset: offset, ..pdu }.encode(), alloc::vec![0x5a; len])
         });
     }
@@ -50,28 +50,32 @@ fn data_in_outside_the_buffer_is_refused_before_it_is_read() {
 
 #[test]
 fn data_in_out_of_order_or_for_nobody_is_refused() {
-    check_read(Why::DataInOffset, |_, pdu| (DataIn { buffer_offset: 4, ..pdu }.encode(), alloc::vec![0; 4]));
+    check_read(ProtocolError::DataInOffset, |_, pdu| {
+        (DataIn { buffer_offset: 4, ..pdu }.encode(), alloc::vec![0; 4])
+    });
     for sn in [1, u32::MAX] {
-        check_read(Why::DataSnOutOfOrder, |_, pdu| {
+        check_read(ProtocolError::DataSnOutOfOrder, |_, pdu| {
             (DataIn { data_sn: DataSn(sn), ..pdu }.encode(), alloc::vec![0; 4])
         });
     }
     for itt in [0xffff_ffff, 0xdead, 0x4000_0000, 0x8000_0001, 0x0001_0000] {
-        check_read(Why::UnknownTask, |_, pdu| (DataIn { itt: Itt(itt), ..pdu }.encode(), alloc::vec![0; 4]));
+        check_read(ProtocolError::UnknownTask, |_, pdu| {
+            (DataIn { itt: Itt(itt), ..pdu }.encode(), alloc::vec![0; 4])
+        });
     }
-    check_read(Why::AckWithoutRecovery, |_, pdu| {
+    check_read(ProtocolError::AckWithoutRecovery, |_, pdu| {
         (DataIn { acknowledge: true, ttt: Ttt(1), ..pdu }.encode(), alloc::vec![0; 4])
     });
 }
 
 #[test]
 fn data_in_for_a_command_that_does_not_read_is_refused() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let pdu = raw.data_in(conn, command.itt, 0, 0);
     raw.send(conn, &pdu, &[1, 2, 3, 4]);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::DataInNotExpected)));
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::DataInNotExpected)));
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
 }
 
 /// libiscsi 2025-09: a reply that is shorter than what its reader takes for granted.
@@ -87,7 +91,7 @@ fn a_good_status_with_less_data_than_it_admits_is_refused() {
         (1000, Residual::Overflow(400), true),
         (0, Residual::None, false),
     ] {
-        let (mut raw, conn) = Raw::level(0, &[]);
+        let (mut raw, conn) = ScriptedTarget::level(0, &[]);
         let (task, command) = raw.start(conn, read(0, 1000));
         if len > 0 {
             let pdu = raw.data_in(conn, command.itt, 0, 0);
@@ -100,7 +104,7 @@ fn a_good_status_with_less_data_than_it_admits_is_refused() {
         if good {
             assert_eq!(outcome.data_in.as_deref(), Some(&alloc::vec![7; len][..]));
         } else {
-            assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::DataInShort)));
+            assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::DataInShort)));
         }
     }
 }
@@ -108,36 +112,36 @@ fn a_good_status_with_less_data_than_it_admits_is_refused() {
 /// edk2#9796: the sum of an R2T's offset and length wrapped around.
 #[test]
 fn r2ts_that_lie_are_refused_and_send_nothing() {
-    type Lie = (Why, fn(R2t) -> R2t);
+    type Lie = (ProtocolError, fn(R2t) -> R2t);
     let lies: [Lie; 8] = [
-        (Why::R2tBeyondData, |r2t| R2t { buffer_offset: u32::MAX, ..r2t }),
-        (Why::R2tBeyondData, |r2t| R2t {
+        (ProtocolError::R2tBeyondData, |r2t| R2t { buffer_offset: u32::MAX, ..r2t }),
+        (ProtocolError::R2tBeyondData, |r2t| R2t {
             buffer_offset: u32::MAX - 511,
             desired_data_transfer_length: 1024,
             ..r2t
         }),
-        (Why::R2tBeyondData, |r2t| R2t { desired_data_transfer_length: u32::MAX, ..r2t }),
-        (Why::R2tBeyondData, |r2t| R2t { desired_data_transfer_length: 100_001, ..r2t }),
-        (Why::R2tBeyondBurst, |r2t| R2t { desired_data_transfer_length: 65_537, ..r2t }),
-        (Why::R2tOffset, |r2t| R2t { buffer_offset: 512, ..r2t }),
-        (Why::R2tReservedTag, |r2t| R2t { ttt: Ttt::NONE, ..r2t }),
-        (Why::R2tSnOutOfOrder, |r2t| R2t { r2t_sn: crate::serial::R2tSn(1), ..r2t }),
+        (ProtocolError::R2tBeyondData, |r2t| R2t { desired_data_transfer_length: u32::MAX, ..r2t }),
+        (ProtocolError::R2tBeyondData, |r2t| R2t { desired_data_transfer_length: 100_001, ..r2t }),
+        (ProtocolError::R2tBeyondBurst, |r2t| R2t { desired_data_transfer_length: 65_537, ..r2t }),
+        (ProtocolError::R2tOffset, |r2t| R2t { buffer_offset: 512, ..r2t }),
+        (ProtocolError::R2tReservedTag, |r2t| R2t { ttt: Ttt::NONE, ..r2t }),
+        (ProtocolError::R2tSnOutOfOrder, |r2t| R2t { r2t_sn: crate::serial::R2tSn(1), ..r2t }),
     ];
     for (why, lie) in lies {
         let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=65536", "FirstBurstLength=65536"];
-        let (mut raw, conn) = Raw::level(0, &keys);
+        let (mut raw, conn) = ScriptedTarget::level(0, &keys);
         let (task, command) = raw.start(conn, write(0, 1, &[1; 100_000]));
         let r2t = lie(raw.r2t(conn, command.itt, 0, 0, 65_536));
         raw.send(conn, &r2t, &[]);
-        assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(why)));
+        assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(why)));
         assert!(raw.receive(conn).is_none(), "{why:?}");
-        assert_eq!(raw.outcome(task).end, End::Lost);
+        assert_eq!(raw.outcome(task).end, TaskResult::Lost);
     }
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (_, command) = raw.start(conn, read(0, 512));
     let r2t = raw.r2t(conn, command.itt, 0, 0, 512);
     raw.send(conn, &r2t, &[]);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::R2tNotExpected)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::R2tNotExpected)));
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn more_r2ts_than_agreed_are_refused() {
         "FirstBurstLength=512",
         "MaxOutstandingR2T=1",
     ];
-    let (mut raw, conn) = Raw::level(0, &keys);
+    let (mut raw, conn) = ScriptedTarget::level(0, &keys);
     let (_, command) = raw.start(conn, write(0, 1, &[1; 2048]));
     // Both come before the session can send anything.
     let mut bytes = Vec::new();
@@ -157,56 +161,56 @@ fn more_r2ts_than_agreed_are_refused() {
         bytes.extend(raw.frame(conn, raw.r2t(conn, command.itt, sn, offset, 512).encode(), &[]));
     }
     raw.feed(conn, &bytes);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::TooManyR2ts)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::TooManyR2ts)));
 }
 
 /// Sends one PDU to an idle session and checks that the connection ends for this reason.
-fn check_idle(why: Why, lie: impl Fn(&mut Raw) -> (Bhs, Vec<u8>)) {
-    let (mut raw, conn) = Raw::level(0, &[]);
+fn check_idle(why: ProtocolError, lie: impl Fn(&mut ScriptedTarget) -> (Bhs, Vec<u8>)) {
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (bhs, data) = lie(&mut raw);
     let bytes = raw.frame(conn, bhs, &data);
     raw.feed(conn, &bytes);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(why)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(why)));
     assert_eq!(raw.session.stats().bugs, 0);
 }
 
 #[test]
 fn answers_to_nothing_are_refused() {
     let conn = base::state_machine::ConnId(0);
-    check_idle(Why::UnknownTask, |raw| (raw.response(conn, Itt(0), 0).encode(), Vec::new()));
-    check_idle(Why::UnknownTask, |raw| {
+    check_idle(ProtocolError::UnknownTask, |raw| (raw.response(conn, Itt(0), 0).encode(), Vec::new()));
+    check_idle(ProtocolError::UnknownTask, |raw| {
         let pdu = TmfResponse { response: TmfResult::COMPLETE, itt: Itt(0x4000_0000), sn: raw.next_sn(conn) };
         (pdu.encode(), Vec::new())
     });
-    check_idle(Why::UnknownTask, |raw| {
+    check_idle(ProtocolError::UnknownTask, |raw| {
         (NopIn { lun: 0, itt: Itt(5), ttt: Ttt::NONE, sn: raw.next_sn(conn) }.encode(), Vec::new())
     });
-    check_idle(Why::TextNotExpected, |raw| {
+    check_idle(ProtocolError::TextNotExpected, |raw| {
         let sn = raw.next_sn(conn);
         let pdu = TextResponse { is_final: true, continues: false, lun: 0, itt: Itt(5), ttt: Ttt::NONE, sn };
         (pdu.encode(), b"TargetName=iqn.2026-01.x:y\0".to_vec())
     });
-    check_idle(Why::StatSnOutOfOrder, |raw| {
+    check_idle(ProtocolError::StatSnOutOfOrder, |raw| {
         let mut sn = raw.next_sn(conn);
         sn.stat_sn = StatSn(sn.stat_sn.0 + 9);
         (NopIn { lun: 0, itt: Itt(5), ttt: Ttt::NONE, sn }.encode(), Vec::new())
     });
-    check_idle(Why::RejectWithoutHeader, |raw| {
+    check_idle(ProtocolError::RejectWithoutHeader, |raw| {
         let pdu = Reject { reason: RejectReason::PROTOCOL_ERROR, sn: raw.next_sn(conn), data_sn: DataSn(0) };
         (pdu.encode(), alloc::vec![1; 47])
     });
-    check_idle(Why::LoginAfterLogin, |_| {
+    check_idle(ProtocolError::LoginAfterLogin, |_| {
         let mut bytes = [0; 48];
         bytes[0] = Opcode::LOGIN_RESPONSE.0;
         (Bhs::from_bytes(bytes), Vec::new())
     });
-    check_idle(Why::InitiatorPdu, |_| (Bhs::from_bytes([0; 48]), Vec::new()));
-    check_idle(Why::UnknownOpcode, |_| {
+    check_idle(ProtocolError::InitiatorPdu, |_| (Bhs::from_bytes([0; 48]), Vec::new()));
+    check_idle(ProtocolError::UnknownOpcode, |_| {
         let mut bytes = [0; 48];
         bytes[0] = 0x3c;
         (Bhs::from_bytes(bytes), Vec::new())
     });
-    check_idle(Why::Malformed(Malformed::EmptyR2t), |raw| {
+    check_idle(ProtocolError::Malformed(Malformed::EmptyR2t), |raw| {
         let pdu = raw.r2t(conn, Itt(0), 0, 0, 0);
         (pdu.encode(), Vec::new())
     });
@@ -214,21 +218,21 @@ fn answers_to_nothing_are_refused() {
 
 #[test]
 fn a_data_segment_longer_than_declared_is_refused() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (_, command) = raw.start(conn, read(0, 1 << 20));
     let pdu = raw.data_in(conn, command.itt, 0, 0).encode().with_data_len((256 << 10) + 1);
     raw.feed(conn, pdu.bytes());
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::DataSegmentTooLong)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::DataSegmentTooLong)));
 }
 
 #[test]
 fn sense_that_is_longer_than_its_segment_is_refused() {
     for data in [&[0][..], &[0, 1], &[0xff, 0xff, 0, 0], &[0, 3, 1, 2]] {
-        let (mut raw, conn) = Raw::level(0, &[]);
+        let (mut raw, conn) = ScriptedTarget::level(0, &[]);
         let (_, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
         let response = ScsiResponse { status: 2, ..raw.response(conn, command.itt, 0) };
         raw.send(conn, &response, data);
-        assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::BadSense)), "{data:?}");
+        assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::BadSense)), "{data:?}");
     }
 }
 
@@ -237,7 +241,7 @@ fn sense_that_is_longer_than_its_segment_is_refused() {
 fn names_with_slashes_and_newlines_never_come_out_of_a_list() {
     let mut setup = Setup::default();
     setup.plan.purpose = Purpose::Discovery;
-    let (mut raw, conn) = Raw::up(setup, &[]);
+    let (mut raw, conn) = ScriptedTarget::up(setup, &[]);
     let now = raw.now;
     raw.session.send_targets(now, None).unwrap();
     raw.drain();
@@ -262,7 +266,7 @@ fn names_with_slashes_and_newlines_never_come_out_of_a_list() {
 fn a_flood_of_targets_ends_at_a_limit() {
     let mut setup = Setup::default();
     setup.plan.purpose = Purpose::Discovery;
-    let (mut raw, conn) = Raw::up(setup, &[]);
+    let (mut raw, conn) = ScriptedTarget::up(setup, &[]);
     let now = raw.now;
     raw.session.send_targets(now, None).unwrap();
     raw.drain();
@@ -288,7 +292,7 @@ fn a_flood_of_targets_ends_at_a_limit() {
         (crate::discovery::MAX_TARGETS, 90_000 - crate::discovery::MAX_TARGETS)
     );
     // A name without an end is not collected forever.
-    let (mut raw, conn) = Raw::up(
+    let (mut raw, conn) = ScriptedTarget::up(
         Setup {
             plan: SessionPlan { purpose: Purpose::Discovery, ..Setup::default().plan },
             ..Setup::default()
@@ -302,13 +306,17 @@ fn a_flood_of_targets_ends_at_a_limit() {
     let (itt, sn) = (request.bhs.itt(), raw.next_sn(conn));
     let pdu = TextResponse { is_final: false, continues: true, lun: 0, itt, ttt: Ttt(7), sn };
     raw.send(conn, &pdu, &alloc::vec![b'a'; 5000]);
-    assert!(matches!(raw.why(), Some(ConnectionDown::Misbehaved(Why::Text(_)))), "{:?}", raw.events);
+    assert!(
+        matches!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::Text(_)))),
+        "{:?}",
+        raw.events
+    );
     assert!(raw.events.iter().any(|event| matches!(event, Event::TextFailed)));
 }
 
 #[test]
 fn a_window_that_lies_is_passed_over() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     raw.exp_cmd_sn = 0x7000_0000;
     let pdu = NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt::NONE, sn: raw.sn(conn) };
     raw.send(conn, &pdu, &[]);
@@ -322,27 +330,27 @@ fn a_window_that_lies_is_passed_over() {
 
 #[test]
 fn a_flood_of_pings_that_reads_no_answers_is_ended() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let mut bytes = Vec::new();
     for at in 0..5000 {
         let pdu = NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt(at), sn: raw.sn(conn) };
         bytes.extend(raw.frame(conn, pdu.encode(), &[]));
     }
     raw.feed(conn, &bytes);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::AnswersUnread)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::AnswersUnread)));
 }
 
 #[test]
 fn a_target_that_always_misbehaves_is_not_asked_in_a_hot_loop() {
     let mut setup = Setup::default();
     setup.plan.keys.error_recovery_level = 0;
-    setup.plan.retry.patience = Duration::from_secs(3600);
-    let (mut raw, conn) = Raw::up(setup, &["ErrorRecoveryLevel=0"]);
+    setup.plan.retry.timeout = Duration::from_secs(3600);
+    let (mut raw, conn) = ScriptedTarget::up(setup, &["ErrorRecoveryLevel=0"]);
     let task = raw.session.submit(raw.now, Request { replay: true, ..read(0, 512) }).unwrap();
     raw.drain();
     let mut conn = conn;
     let mut rounds = 0;
-    while raw.session.open() > 0 {
+    while raw.session.open_tasks() > 0 {
         rounds += 1;
         assert!(rounds < 20);
         let pdu = raw.data_in(conn, Itt(0x1234), 0, 0);
@@ -355,13 +363,13 @@ fn a_target_that_always_misbehaves_is_not_asked_in_a_hot_loop() {
         }
         conn = next;
     }
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
     assert_eq!(rounds, 9);
 }
 
 #[test]
 fn an_unknown_async_message_is_reported_and_harmless() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let message = AsyncMessage {
         lun: LUN,
         sn: raw.next_sn(conn),
@@ -372,7 +380,7 @@ fn an_unknown_async_message_is_reported_and_harmless() {
         parameter3: u16::MAX,
     };
     raw.send(conn, &message, &[1, 2, 3]);
-    assert!(matches!(raw.events.pop(), Some(Event::Notice(notice)) if notice.message.vendor_code == 3));
+    assert!(matches!(raw.events.pop(), Some(Event::AsyncMessage(notice)) if notice.message.vendor_code == 3));
     assert!(raw.session.is_up());
 }
 
@@ -382,7 +390,7 @@ fn random_pdus_never_make_the_session_panic_and_every_task_ends_once() {
     for seed in 0..300 {
         let mut rng = Rng::from_seed(seed);
         let level = u8::try_from(rng.below(3)).unwrap();
-        let (mut raw, conn) = Raw::level(level, &[]);
+        let (mut raw, conn) = ScriptedTarget::level(level, &[]);
         let mut open = Vec::new();
         for _ in 0..4 {
             open.push(raw.start(conn, read(0, 4096)).0);

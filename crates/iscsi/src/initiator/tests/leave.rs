@@ -4,32 +4,32 @@ use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::pair::read;
-use super::raw::Raw;
 use super::recovery::level_2;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 
-fn leave(raw: &mut Raw) {
+fn leave(raw: &mut ScriptedTarget) {
     let now = raw.now;
     raw.session.logout(now);
     raw.drain();
 }
 
-fn expect_logout(raw: &mut Raw, conn: ConnId, reason: LogoutReason) -> LogoutRequest {
+fn expect_logout(raw: &mut ScriptedTarget, conn: ConnId, reason: LogoutReason) -> LogoutRequest {
     let logout: LogoutRequest = raw.expect(conn);
     assert_eq!((logout.reason, u32::from(logout.cid)), (reason, conn.0));
     logout
 }
 
-fn answer(raw: &mut Raw, conn: ConnId, logout: &LogoutRequest) {
+fn answer(raw: &mut ScriptedTarget, conn: ConnId, logout: &LogoutRequest) {
     let (itt, sn) = (logout.itt, raw.next_sn(conn));
     let response = LogoutResponse { response: LogoutResult::CLOSED, itt, sn, time2wait: 0, time2retain: 0 };
     raw.send(conn, &response, &[]);
 }
 
-fn is_logged_out(raw: &Raw) -> bool {
-    raw.events.iter().any(|event| matches!(event, Event::Down(Down::LoggedOut)))
+fn is_logged_out(raw: &ScriptedTarget) -> bool {
+    raw.events.iter().any(|event| matches!(event, Event::Down(SessionEnd::LoggedOut)))
 }
 
 /// The last connection leaves when nothing can come any more on the others: what is damaged there is still noticed.

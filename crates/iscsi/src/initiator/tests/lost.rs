@@ -6,9 +6,9 @@ use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::pair::{LUN, cdb, read, write};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::initiator::why::Why;
+use crate::initiator::protocol_error::ProtocolError;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
@@ -18,7 +18,7 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::pdu::{Itt, Message, Opcode, Ttt};
+use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::DataSn;
 
 /// A command that waits for the driver when its connection is lost goes out in the next session, whatever the level.
@@ -26,7 +26,7 @@ use crate::serial::DataSn;
 fn a_command_that_never_left_outlives_its_session() {
     for level in [0, 1] {
         for breaks_a_rule in [false, true] {
-            let (mut raw, conn) = Raw::level(level, &[]);
+            let (mut raw, conn) = ScriptedTarget::level(level, &[]);
             let task = raw.session.submit(raw.now, Request::new(LUN, cdb(0, 0, 7))).unwrap();
             if breaks_a_rule {
                 let lie = raw.frame(conn, raw.r2t(conn, Itt(0x5555), 0, 0, 512).encode(), &[]);
@@ -53,7 +53,7 @@ fn a_command_that_never_left_outlives_its_session() {
 #[test]
 fn a_lone_command_that_did_not_arrive_costs_the_session_in_time() {
     for keeps_talking in [false, true] {
-        let (mut raw, conn) = Raw::level(0, &[]);
+        let (mut raw, conn) = ScriptedTarget::level(0, &[]);
         raw.manual = true;
         let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
         raw.drain();
@@ -75,14 +75,14 @@ fn a_lone_command_that_did_not_arrive_costs_the_session_in_time() {
         assert_eq!(raw.why(), None);
         let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
         raw.send(conn, &pong, &[]);
-        assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::CommandLost)));
-        assert_eq!(raw.outcome(task).end, End::Lost);
+        assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::CommandLost)));
+        assert_eq!(raw.outcome(task).end, TaskResult::Lost);
     }
 }
 
 #[test]
 fn a_command_that_is_only_slow_is_not_taken_for_lost() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     for _ in 0..5 {
         raw.pass(Duration::from_secs(16));
@@ -99,7 +99,7 @@ fn a_command_that_is_only_slow_is_not_taken_for_lost() {
 #[test]
 fn a_refused_double_does_not_end_its_command() {
     for immediate in [true, false] {
-        let (mut raw, conn) = Raw::level(1, &[]);
+        let (mut raw, conn) = ScriptedTarget::level(1, &[]);
         let task = raw.session.submit(raw.now, Request { immediate, ..write(0, 1, &[5; 600]) }).unwrap();
         raw.drain();
         let sent = raw.expect_any(conn);
@@ -107,13 +107,13 @@ fn a_refused_double_does_not_end_its_command() {
             Reject { reason: RejectReason::TASK_IN_PROGRESS, sn: raw.next_sn(conn), data_sn: DataSn(0) };
         raw.send(conn, &reject, sent.bhs.bytes());
         if immediate {
-            assert_eq!(raw.session.open(), 1);
+            assert_eq!(raw.session.open_tasks(), 1);
             let response = raw.response(conn, sent.bhs.itt(), 0);
             raw.send(conn, &response, &[]);
             assert!(raw.outcome(task).end.is_good());
         } else {
             // A number that was used is to be passed over in silence: nobody knows what this target does.
-            assert_eq!(raw.outcome(task).end, End::Lost);
+            assert_eq!(raw.outcome(task).end, TaskResult::Lost);
         }
     }
 }
@@ -121,9 +121,9 @@ fn a_refused_double_does_not_end_its_command() {
 #[test]
 fn a_second_answer_to_a_management_request_is_passed_over_where_pdus_can_be_repeated() {
     for (level, goes_on) in [(0, false), (1, true)] {
-        let (mut raw, conn) = Raw::level(level, &[]);
+        let (mut raw, conn) = ScriptedTarget::level(level, &[]);
         let function = TmfFunction::LOGICAL_UNIT_RESET;
-        raw.session.manage(raw.now, Management { function, lun: LUN, task: None }).unwrap();
+        raw.session.submit_tmf(raw.now, TmfParameters { function, lun: LUN, task: None }).unwrap();
         raw.drain();
         let request: TmfRequest = raw.expect(conn);
         if !request.immediate {
@@ -134,7 +134,7 @@ fn a_second_answer_to_a_management_request_is_passed_over_where_pdus_can_be_repe
                 TmfResponse { response: TmfResult::COMPLETE, itt: request.itt, sn: raw.next_sn(conn) };
             raw.send(conn, &response, &[]);
         }
-        let answers = raw.events.iter().filter(|event| matches!(event, Event::Managed { .. })).count();
+        let answers = raw.events.iter().filter(|event| matches!(event, Event::TmfDone { .. })).count();
         assert_eq!((answers, raw.why().is_none()), (1, goes_on), "level {level}");
     }
 }
@@ -175,7 +175,7 @@ fn a_late_answer_to_a_logout_for_recovery_does_no_harm() {
 /// R2Ts that pile up on a slow path ask for the same: the last of them is answered.
 #[test]
 fn an_r2t_that_is_asked_again_before_it_is_answered_is_answered_once() {
-    let (mut raw, conn) = Raw::level(1, &["InitialR2T=Yes", "ImmediateData=No"]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &["InitialR2T=Yes", "ImmediateData=No"]);
     let (_, command) = raw.start(conn, write(0, 1, &[7; 1024]));
     let mut bytes = Vec::new();
     for sn in 0..50 {
@@ -191,7 +191,7 @@ fn an_r2t_that_is_asked_again_before_it_is_answered_is_answered_once() {
 /// At level 0 a status that was lost shows in the number of a target's ping; our own ping makes it certain.
 #[test]
 fn a_lone_status_that_did_not_arrive_costs_the_session_in_time() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     raw.manual = true;
     let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let _lost = raw.response(conn, command.itt, 0);
@@ -205,6 +205,6 @@ fn a_lone_status_that_did_not_arrive_costs_the_session_in_time() {
     assert_eq!(raw.why(), None);
     let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
     raw.send(conn, &pong, &[]);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::StatSnOutOfOrder)));
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::StatSnOutOfOrder)));
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
 }

@@ -14,8 +14,8 @@ use crate::chap::{Algorithms, Credentials, Secret};
 use crate::initiator::Session;
 use crate::initiator::contract::*;
 use crate::login::directory::{
-    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
-    TargetAddress, TargetId, Via,
+    AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo,
+    SessionQuery, TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use crate::name::{IscsiName, Isid, PortalGroupTag};
 use crate::negotiate::KeyPolicy;
@@ -47,25 +47,25 @@ pub(super) fn target_name(at: u32) -> IscsiName {
 }
 
 impl Directory for Names {
-    fn find_target(&self, via: &Via, _: &IscsiName, wanted: &IscsiName) -> Found {
+    fn find_target(&self, via: &ConnectionPath, _: &IscsiName, wanted: &IscsiName) -> TargetLookup {
         if let Some((here, to)) = &self.moved
             && via.local == *here
         {
-            return Found::Moved { to: to.clone(), permanently: false };
+            return TargetLookup::Moved { to: to.clone(), permanently: false };
         }
         match (0..self.count).find(|at| target_name(*at) == *wanted) {
-            Some(at) => Found::Here(TargetAccess {
+            Some(at) => TargetLookup::Found(TargetAccess {
                 target: TargetId(at),
                 portal_group: PortalGroupTag(1),
                 alias: None,
                 auth: self.auth.clone(),
                 keys: self.keys.clone(),
             }),
-            None => Found::NotFound,
+            None => TargetLookup::NotFound,
         }
     }
 
-    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, _: &ConnectionPath, _: &IscsiName) -> DiscoveryAccess {
         DiscoveryAccess::Granted { auth: self.auth.clone(), keys: self.keys.clone() }
     }
 
@@ -73,16 +73,21 @@ impl Directory for Names {
         self.user.filter(|(name, _)| *name == user).map(|(_, secret)| Secret::new(secret).unwrap())
     }
 
-    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionFacts> {
+    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionInfo> {
         None
     }
 
-    fn target_behind(&self, via: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn next_target(
+        &self,
+        via: &ConnectionPath,
+        _: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
         let at = match after {
             None => 0,
             Some(after) => after.as_str().rsplit('-').next()?.parse::<u32>().ok()? + 1,
         };
-        (at < self.count).then(|| Listed {
+        (at < self.count).then(|| SendTargetsEntry {
             name: target_name(at),
             addresses: [(TargetAddress::Socket(via.local), PortalGroupTag(1))].into(),
         })
@@ -249,11 +254,11 @@ impl Pair {
     pub(super) fn settle(&mut self, seed: u64, span: Duration) {
         let end = self.now.after(span);
         self.run();
-        while self.session.open() > 0 {
+        while self.session.open_tasks() > 0 {
             assert!(
                 self.now < end,
                 "seed {seed}: {} tasks hang; {:?} {:?}",
-                self.session.open(),
+                self.session.open_tasks(),
                 self.session.stats(),
                 self.events
             );

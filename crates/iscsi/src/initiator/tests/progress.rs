@@ -3,12 +3,12 @@
 use base::state_machine::Action;
 
 use super::pair::{Setup, read, write};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
 
 #[test]
 fn progress_is_another_number_whenever_a_task_gets_on() {
-    let (mut raw, conn) = Raw::level(0, &["InitialR2T=Yes", "ImmediateData=No"]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &["InitialR2T=Yes", "ImmediateData=No"]);
     let (reading, command) = raw.start(conn, read(0, 1024));
     let mut seen = alloc::vec![raw.session.progress(reading).unwrap()];
     for number in 0..2 {
@@ -32,13 +32,13 @@ fn progress_is_another_number_whenever_a_task_gets_on() {
 
 #[test]
 fn a_session_that_is_given_up_is_built_anew_and_only_what_may_run_again_does() {
-    let (mut raw, conn) = Raw::up(Setup::default(), &[]);
+    let (mut raw, conn) = ScriptedTarget::up(Setup::default(), &[]);
     let (again, _) = raw.start(conn, Request { replay: true, ..read(0, 512) });
     let (lost, _) = raw.start(conn, write(0, 1, &[1; 512]));
-    raw.session.log_in_anew(raw.now);
+    raw.session.rebuild_session(raw.now);
     raw.drain();
     assert!(matches!(raw.ended(conn), Some(Action::Abort(_))), "{:?}", raw.ended(conn));
-    assert_eq!(raw.outcome(lost).end, End::Lost);
+    assert_eq!(raw.outcome(lost).end, TaskResult::Lost);
     raw.pass(core::time::Duration::from_secs(5));
     let next = *raw.ends.keys().last().unwrap();
     assert_ne!(next, conn);

@@ -7,9 +7,9 @@ use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::initiator::why::Why;
+use crate::initiator::protocol_error::ProtocolError;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::data_in::DataIn;
 use crate::pdu::data_out::DataOut;
@@ -22,14 +22,14 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::pdu::{Itt, Message, Ttt};
+use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn};
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
 
 #[test]
 fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_before() {
-    let (mut raw, conn) = Raw::level(1, &DIGESTS);
+    let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     let data = pattern(3, 3000);
     let (task, command) = raw.start(conn, read(0, 3000));
     let stat_sn = raw.sn(conn).stat_sn;
@@ -48,7 +48,7 @@ fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_b
     assert_eq!((snack.kind, snack.itt), (SnackKind::DATA_OR_R2T, command.itt));
     assert_eq!((snack.beg_run, snack.run_length, snack.exp_stat_sn), (1, 1, stat_sn));
     assert!(raw.receive(conn).is_none(), "once is enough");
-    assert_eq!(raw.session.open(), 1);
+    assert_eq!(raw.session.open_tasks(), 1);
     // Damaged again, it is asked for again.
     let pdu = raw.data_in(conn, command.itt, 1, 1000);
     let mut bytes = raw.frame(conn, pdu.encode(), &data[1000..2000]);
@@ -67,11 +67,11 @@ fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_b
 
 #[test]
 fn a_lost_header_shows_as_gaps_that_are_filled() {
-    let (mut raw, conn) = Raw::level(1, &DIGESTS);
+    let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     let data = pattern(3, 2000);
     let (first, one) = raw.start(conn, read(0, 2000));
     let (second, two) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
-    let piece = |raw: &Raw, sn: u32, at: usize| {
+    let piece = |raw: &ScriptedTarget, sn: u32, at: usize| {
         let pdu = raw.data_in(conn, one.itt, sn, u32::try_from(at).unwrap());
         raw.frame(conn, pdu.encode(), &data[at..at + 1000])
     };
@@ -108,7 +108,7 @@ fn a_lost_header_shows_as_gaps_that_are_filled() {
 
 #[test]
 fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (_, one) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let (second, two) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let _lost = raw.response(conn, one.itt, 0);
@@ -116,7 +116,7 @@ fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
     raw.send(conn, &response, &[]);
     assert!(raw.outcome(second).end.is_good());
     raw.pass(Duration::from_secs(60));
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::NotRepaired)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::NotRepaired)));
     let mut snacks = 0;
     while let Some(sent) = raw.receive(conn) {
         snacks += usize::from(sent.bhs.opcode() == Snack::OPCODE);
@@ -126,7 +126,7 @@ fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
 
 #[test]
 fn data_is_acknowledged_when_the_target_asks() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (_, command) = raw.start(conn, read(0, 3000));
     let pdu = DataIn { acknowledge: true, lun: LUN, ttt: Ttt(77), ..raw.data_in(conn, command.itt, 0, 0) };
     raw.send(conn, &pdu, &[0; 1000]);
@@ -137,7 +137,7 @@ fn data_is_acknowledged_when_the_target_asks() {
 
 #[test]
 fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let task = raw.session.submit(raw.now, write(0, 1, &[5; 600])).unwrap();
     raw.drain();
     let sent = raw.expect_any(conn);
@@ -168,14 +168,14 @@ fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
 
 #[test]
 fn a_command_rejected_for_good_leaves_no_gap() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
     raw.drain();
     let sent = raw.expect_any(conn);
     let reason = RejectReason::INVALID_PDU_FIELD;
     let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
     raw.send(conn, &reject, sent.bhs.bytes());
-    assert_eq!(raw.outcome(task).end, End::Rejected(reason));
+    assert_eq!(raw.outcome(task).end, TaskResult::Rejected(reason));
     let plug: TmfRequest = raw.expect(conn);
     assert_eq!((plug.function, plug.referenced_task_tag), (TmfFunction::ABORT_TASK, sent.bhs.itt()));
     assert_eq!(plug.ref_cmd_sn, sent.read::<ScsiCommand>().cmd_sn);
@@ -184,7 +184,7 @@ fn a_command_rejected_for_good_leaves_no_gap() {
 #[test]
 fn recovery_r2ts_are_answered_at_level_1() {
     let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=1024", "FirstBurstLength=1024"];
-    let (mut raw, conn) = Raw::level(1, &keys);
+    let (mut raw, conn) = ScriptedTarget::level(1, &keys);
     let data = pattern(4, 2048);
     let (_, command) = raw.start(conn, write(0, 1, &data));
     for (sn, offset, len) in [(0, 0, 1024), (1, 1024, 1024), (2, 512, 100)] {
@@ -205,12 +205,12 @@ fn recovery_r2ts_are_answered_at_level_1() {
 }
 
 /// A session at level 2 with this many connections.
-pub(super) fn level_2(connections: u16) -> (Raw, Vec<ConnId>) {
+pub(super) fn level_2(connections: u16) -> (ScriptedTarget, Vec<ConnId>) {
     let mut setup = Setup::default();
     setup.plan.connections = connections;
     setup.plan.keys.max_connections = 4;
     let (mut raw, first) =
-        Raw::up(setup, &["MaxConnections=4", "ErrorRecoveryLevel=2", "DefaultTime2Wait=1"]);
+        ScriptedTarget::up(setup, &["MaxConnections=4", "ErrorRecoveryLevel=2", "DefaultTime2Wait=1"]);
     let mut conns = Vec::from([first]);
     for at in 1..u32::from(connections) {
         let request = raw.log_in(ConnId(at), 7, &[]);
@@ -251,7 +251,7 @@ fn an_answer_on_another_connection_is_refused() {
     let (_, command) = raw.start(conns[0], read(0, 512));
     let pdu = raw.data_in(conns[1], command.itt, 0, 0);
     raw.send(conns[1], &pdu, &[0; 512]);
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::OtherConnection)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::OtherConnection)));
     assert!(raw.ended(conns[0]).is_some() && raw.ended(conns[1]).is_some());
 }
 
@@ -339,8 +339,8 @@ fn a_session_without_a_connection_goes_on_when_one_comes_back_in_time() {
     let request = raw.log_in(again, 7, &[]);
     assert_eq!((request.tsih, request.cid), (7, 0));
     let up =
-        raw.events.iter().find_map(|event| if let Event::Up(up) = event { Some(up.since) } else { None });
-    assert_eq!(up, Some(Since::Continued));
+        raw.events.iter().find_map(|event| if let Event::Up(up) = event { Some(up.origin) } else { None });
+    assert_eq!(up, Some(SessionOrigin::Continued));
     let reassign: TmfRequest = raw.expect(again);
     assert_eq!(reassign.referenced_task_tag, command.itt);
     let done = TmfResponse { response: TmfResult::COMPLETE, itt: reassign.itt, sn: raw.next_sn(again) };
@@ -363,7 +363,7 @@ fn a_session_that_the_target_forgot_is_built_anew() {
     let request: crate::pdu::login_request::LoginRequest = raw.expect(ConnId(1));
     let gone = crate::login::Status::SESSION_DOES_NOT_EXIST.0;
     raw.login_response(ConnId(1), &request, gone, 7, &[]);
-    assert_eq!(raw.outcome(lost).end, End::Lost);
+    assert_eq!(raw.outcome(lost).end, TaskResult::Lost);
     raw.pass(Duration::from_secs(1));
     let next = ConnId(2);
     raw.exp_cmd_sn = 1;
@@ -395,7 +395,7 @@ fn tasks_that_cannot_move_are_lost_and_said_so() {
             let more: TmfRequest = raw.expect(ConnId(1));
             assert_eq!(more.referenced_task_tag, reassign.referenced_task_tag);
         } else {
-            assert_eq!(raw.outcome(task).end, End::Lost, "{result:?}");
+            assert_eq!(raw.outcome(task).end, TaskResult::Lost, "{result:?}");
         }
     }
 }
@@ -480,13 +480,13 @@ fn a_dropped_connection_is_recovered_after_the_time_that_the_target_named() {
 
 #[test]
 fn a_silent_target_is_pinged_and_then_given_up() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     raw.manual = true;
     raw.pass(Duration::from_millis(15_100));
     let ping: NopOut = raw.expect(conn);
     assert!(ping.immediate && ping.itt != Itt::NONE);
     raw.pass(Duration::from_secs(11));
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::PingUnanswered)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::PingUnanswered)));
     // And a target's ping is answered.
     let conn = raw.connect();
     raw.drain();
@@ -500,7 +500,7 @@ fn a_silent_target_is_pinged_and_then_given_up() {
 
 #[test]
 fn a_target_that_leaves_a_ping_unanswered_and_falls_silent_later_is_given_up() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     raw.manual = true;
     raw.pass(Duration::from_millis(15_100));
     let _: NopOut = raw.expect(conn);
@@ -509,12 +509,12 @@ fn a_target_that_leaves_a_ping_unanswered_and_falls_silent_later_is_given_up() {
     raw.now = raw.now.after(Duration::from_secs(11));
     raw.session.handle_timeout(raw.now);
     raw.drain();
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::PingUnanswered)));
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::PingUnanswered)));
 }
 
 #[test]
 fn a_target_that_wants_a_negotiation_gets_one() {
-    let (mut raw, conn) = Raw::level(0, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let message = AsyncMessage {
         lun: 0,
         sn: raw.next_sn(conn),
@@ -531,7 +531,7 @@ fn a_target_that_wants_a_negotiation_gets_one() {
 
 #[test]
 fn what_is_sent_after_a_long_silence_is_looked_after_too() {
-    let (mut raw, conn) = Raw::level(1, &[]);
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     raw.pass(Duration::from_secs(5));
     let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
     raw.drain();
@@ -560,13 +560,16 @@ fn what_is_sent_after_a_long_silence_is_looked_after_too() {
 fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
     // With room in the command window it has a number, without it is immediate.
     for window in [64, 1] {
-        let mut raw = Raw::new(Setup::default());
+        let mut raw = ScriptedTarget::new(Setup::default());
         let conn = ConnId(0);
         raw.window = window;
         raw.log_in(conn, 7, &["ErrorRecoveryLevel=1"]);
         let (task, command) = raw.start(conn, read(0, 512));
         raw.session
-            .manage(raw.now, Management { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None })
+            .submit_tmf(
+                raw.now,
+                TmfParameters { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None },
+            )
             .unwrap();
         raw.drain();
         let first: TmfRequest = raw.expect(conn);
@@ -603,7 +606,7 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
             let done = TmfResponse { response: TmfResult::COMPLETE, itt: first.itt, sn: raw.next_sn(conn) };
             raw.send(conn, &done, &[]);
         }
-        assert_eq!(raw.outcome(task).end, End::Aborted);
+        assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
         assert!(raw.session.is_up());
     }
 }

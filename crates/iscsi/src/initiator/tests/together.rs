@@ -45,11 +45,11 @@ fn residuals_and_sense_are_reported() {
         [(short, Residual::Underflow(499), 501), (long, Residual::Overflow(1000), 1000)]
     {
         let outcome = pair.outcome(task);
-        let End::Status(ending) = outcome.end else { panic!("{outcome:?}") };
+        let TaskResult::Status(ending) = outcome.end else { panic!("{outcome:?}") };
         assert_eq!((ending.status, ending.residual), (0, residual));
         assert_eq!(outcome.data_in.as_deref(), Some(&pair.medium[..len]));
     }
-    let End::Status(ending) = pair.outcome(broken).end else { panic!("no status") };
+    let TaskResult::Status(ending) = pair.outcome(broken).end else { panic!("no status") };
     assert_eq!((ending.status, ending.sense.as_deref()), (2, Some(&SENSE[..])));
 }
 
@@ -191,7 +191,7 @@ fn a_lost_session_is_built_anew_and_only_what_may_be_repeated_is() {
     pair.run();
     assert_eq!(pair.held(), 2);
     pair.cut_slot(0);
-    assert!(matches!(pair.outcome(lost).end, End::Lost));
+    assert!(matches!(pair.outcome(lost).end, TaskResult::Lost));
     assert!(pair.events.iter().any(|event| matches!(event, Event::Recovering)));
     pair.answering = true;
     pair.settle(0, Duration::from_secs(30));
@@ -199,7 +199,7 @@ fn a_lost_session_is_built_anew_and_only_what_may_be_repeated_is() {
     assert!(outcome.end.is_good());
     assert_eq!(outcome.data_in.as_deref(), Some(&pair.medium[4096..8192]));
     let up = pair.events.iter().find_map(|event| if let Event::Up(up) = event { Some(up) } else { None });
-    assert_eq!(up.unwrap().since, Since::Rebuilt);
+    assert_eq!(up.unwrap().origin, SessionOrigin::Rebuilt);
     assert_eq!((pair.session.stats().replays, pair.session.stats().sessions_rebuilt), (1, 1));
 }
 
@@ -207,13 +207,13 @@ fn a_lost_session_is_built_anew_and_only_what_may_be_repeated_is() {
 fn requests_wait_while_the_target_is_away_and_fail_when_patience_ends() {
     let mut setup = Setup::default();
     setup.plan.keys.error_recovery_level = 0;
-    setup.plan.retry.patience = Duration::from_secs(20);
+    setup.plan.retry.timeout = Duration::from_secs(20);
     let mut pair = Pair::up(setup);
     pair.reachable = false;
     pair.cut_slot(0);
     let waits = pair.submit(read(0, 512));
     pair.pass(Duration::from_secs(10));
-    assert_eq!(pair.session.open(), 1);
+    assert_eq!(pair.session.open_tasks(), 1);
     pair.reachable = true;
     pair.settle(0, Duration::from_secs(6));
     assert!(pair.outcome(waits).end.is_good());
@@ -222,10 +222,10 @@ fn requests_wait_while_the_target_is_away_and_fail_when_patience_ends() {
     pair.cut_slot(0);
     let fails = pair.submit(read(0, 512));
     pair.pass(Duration::from_secs(21));
-    assert_eq!(pair.outcome(fails).end, End::NotSent);
-    let why = Down::NoPath(ConnectionDown::Unreachable);
+    assert_eq!(pair.outcome(fails).end, TaskResult::NotSent);
+    let why = SessionEnd::RetriesExhausted(ConnectionDown::Unreachable);
     assert!(matches!(pair.events.last(), Some(Event::Down(down)) if *down == why), "{:?}", pair.events);
-    assert_eq!(pair.session.submit(pair.now, read(0, 512)), Err(Refusal::Down));
+    assert_eq!(pair.session.submit(pair.now, read(0, 512)), Err(SubmitError::Down));
     assert_eq!(pair.session.poll_timeout(), None);
 }
 
@@ -242,7 +242,7 @@ fn an_unreachable_target_is_told_at_once() {
     pair = Pair::new(setup);
     pair.run();
     let status = crate::login::Status::NOT_FOUND;
-    let expected = Down::Hopeless(ConnectionDown::Refused(status));
+    let expected = SessionEnd::Permanent(ConnectionDown::Refused(status));
     assert!(matches!(pair.events.last(), Some(Event::Down(down)) if *down == expected), "{:?}", pair.events);
 }
 
@@ -255,11 +255,11 @@ fn a_logout_waits_for_open_tasks() {
     let now = pair.now;
     pair.session.logout(now);
     pair.run();
-    assert_eq!(pair.session.submit(now, read(0, 512)), Err(Refusal::Down));
+    assert_eq!(pair.session.submit(now, read(0, 512)), Err(SubmitError::Down));
     pair.answering = true;
     pair.run();
     assert!(pair.outcome(task).end.is_good());
-    assert!(matches!(pair.events.last(), Some(Event::Down(Down::LoggedOut))), "{:?}", pair.events);
+    assert!(matches!(pair.events.last(), Some(Event::Down(SessionEnd::LoggedOut))), "{:?}", pair.events);
     assert_eq!(pair.engine.sessions().count(), 0);
 }
 
@@ -277,15 +277,15 @@ fn task_management_ends_what_it_should() {
         let task = pair.submit(read(0, 512));
         let other = pair.submit(Request { lun: 2 << 48, ..read(8, 512) });
         pair.run();
-        let wanted = Management { function, lun: LUN, task: Some(task) };
+        let wanted = TmfParameters { function, lun: LUN, task: Some(task) };
         let now = pair.now;
-        let id = pair.session.manage(now, wanted).unwrap();
+        let id = pair.session.submit_tmf(now, wanted).unwrap();
         pair.run();
-        assert_eq!(pair.outcome(task).end, End::Aborted, "{function:?}");
-        let managed = |event: &Event| matches!(event, Event::Managed { id: of, result: Some(TmfResult::COMPLETE) } if *of == id);
+        assert_eq!(pair.outcome(task).end, TaskResult::Aborted, "{function:?}");
+        let managed = |event: &Event| matches!(event, Event::TmfDone { id: of, result: Some(TmfResult::COMPLETE) } if *of == id);
         assert!(pair.events.iter().any(managed), "{function:?}: {:?}", pair.events);
         let wide = function == TmfFunction::TARGET_WARM_RESET;
-        assert_eq!(pair.session.open(), usize::from(!wide));
+        assert_eq!(pair.session.open_tasks(), usize::from(!wide));
         pair.answering = true;
         pair.run();
         assert_eq!(pair.outcome(other).end.is_good(), !wide);
@@ -301,10 +301,10 @@ fn the_command_window_holds_back_what_it_has_no_room_for() {
     assert_eq!(pair.held(), 128);
     // An unsent task is aborted without a word to the target.
     let now = pair.now;
-    let wanted = Management { function: TmfFunction::ABORT_TASK, lun: LUN, task: tasks.last().copied() };
-    pair.session.manage(now, wanted).unwrap();
+    let wanted = TmfParameters { function: TmfFunction::ABORT_TASK, lun: LUN, task: tasks.last().copied() };
+    pair.session.submit_tmf(now, wanted).unwrap();
     pair.run();
-    assert_eq!(pair.outcome(tasks[499]).end, End::NotSent);
+    assert_eq!(pair.outcome(tasks[499]).end, TaskResult::NotSent);
     assert!(pair.tmfs.is_empty());
     pair.answering = true;
     pair.settle(0, Duration::from_secs(1));
@@ -360,7 +360,11 @@ fn chap_proves_both_sides_or_ends_the_session_for_good() {
         pair.run();
         assert_eq!(pair.session.is_up(), good, "{:?}", pair.events);
         if !good {
-            assert!(matches!(pair.events.last(), Some(Event::Down(Down::Hopeless(_)))), "{:?}", pair.events);
+            assert!(
+                matches!(pair.events.last(), Some(Event::Down(SessionEnd::Permanent(_)))),
+                "{:?}",
+                pair.events
+            );
         }
     }
 }

@@ -4,15 +4,15 @@
 use alloc::string::{String, ToString};
 
 use super::super::directory::{
-    AuthPolicy, Directory, DiscoveryAccess, Found, Realm, SessionQuery, TargetAccess, Via,
+    AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SessionQuery, TargetAccess, TargetLookup,
 };
 use super::super::printable;
-use super::{Entry, Failure, Fixed, SessionKind, Sorted, Why, entry};
+use super::{Failure, Fixed, LoginEffect, LoginError, SessionKind, Sorted, login_effect};
 use crate::keys::{Key, Role};
 use crate::name::{BadName, IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
-use crate::negotiate::exchange::{Exchange, Setting};
-use crate::text::TextOut;
+use crate::negotiate::negotiator::{LoginContext, Negotiator};
+use crate::text::TextBuilder;
 
 /// How initiator names are read.
 type ParseName = fn(&[u8]) -> Result<IscsiName, BadName>;
@@ -24,7 +24,7 @@ pub(super) struct Identity {
     pub(super) kind: SessionKind,
     pub(super) realm: Realm,
     pub(super) auth: AuthPolicy,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: Negotiator,
 }
 
 impl Identity {
@@ -32,35 +32,35 @@ impl Identity {
     pub(super) fn establish(
         sorted: &Sorted<'_>,
         (fixed, parse_name): (Fixed, ParseName),
-        via: &Via,
+        via: &ConnectionPath,
         directory: &dyn Directory,
-        out: &mut TextOut,
+        out: &mut TextBuilder,
     ) -> Result<Self, Failure> {
-        let name = sorted.initiator_name.ok_or(Why::NoInitiatorName)?;
-        let initiator = parse_name(name).map_err(Why::BadInitiatorName)?;
+        let name = sorted.initiator_name.ok_or(LoginError::NoInitiatorName)?;
+        let initiator = parse_name(name).map_err(LoginError::BadInitiatorName)?;
         match sorted.session_type.unwrap_or(b"Normal") {
             b"Discovery" => Self::discovery(initiator, fixed, via, directory),
             b"Normal" => Self::normal(initiator, sorted.target_name, fixed, via, directory, out),
-            _ => Err(Why::SessionTypeUnknown.into()),
+            _ => Err(LoginError::SessionTypeUnknown.into()),
         }
     }
 
     fn discovery(
         initiator: IscsiName,
         fixed: Fixed,
-        via: &Via,
+        via: &ConnectionPath,
         directory: &dyn Directory,
     ) -> Result<Self, Failure> {
         let (auth, keys) = match directory.discovery(via, &initiator) {
             DiscoveryAccess::Granted { auth, keys } => (auth, keys),
-            DiscoveryAccess::NotServed => return Err(Why::DiscoveryNotServed.into()),
-            DiscoveryAccess::Forbidden => return Err(Why::DiscoveryForbidden.into()),
+            DiscoveryAccess::NotServed => return Err(LoginError::DiscoveryNotServed.into()),
+            DiscoveryAccess::Forbidden => return Err(LoginError::DiscoveryForbidden.into()),
         };
         // A discovery session has one connection (RFC 7143 §13.21), so there is none to join.
         if fixed.tsih != Tsih::NEW {
-            return Err(Why::NoSuchSession.into());
+            return Err(LoginError::NoSuchSession.into());
         }
-        let exchange = Exchange::new(Role::Target, keys, Setting::Discovery);
+        let exchange = Negotiator::new(Role::Target, keys, LoginContext::Discovery);
         let (kind, realm) = (SessionKind::Discovery, Realm::Discovery);
         Ok(Self { initiator, alias: None, kind, realm, auth, exchange })
     }
@@ -69,12 +69,12 @@ impl Identity {
         initiator: IscsiName,
         target_name: Option<&[u8]>,
         fixed: Fixed,
-        via: &Via,
+        via: &ConnectionPath,
         directory: &dyn Directory,
-        out: &mut TextOut,
+        out: &mut TextBuilder,
     ) -> Result<Self, Failure> {
-        let name = target_name.ok_or(Why::NoTargetName)?;
-        let name = IscsiName::parse(name).map_err(Why::BadTargetName)?;
+        let name = target_name.ok_or(LoginError::NoTargetName)?;
+        let name = IscsiName::parse(name).map_err(LoginError::BadTargetName)?;
         let access = here(directory.find_target(via, &initiator, &name))?;
         let TargetAccess { target, portal_group, alias, auth, keys } = access;
         if let Some(alias) = alias {
@@ -89,21 +89,22 @@ impl Identity {
             kind: SessionKind::Normal { target, name, portal_group },
             realm: Realm::Target(target),
             auth,
-            exchange: Exchange::new(Role::Target, KeyPolicy::default(), Setting::Leading),
+            exchange: Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Leading),
         };
         let setting = identity.setting(fixed, directory)?;
-        identity.exchange = Exchange::new(Role::Target, keys, setting);
+        identity.exchange = Negotiator::new(Role::Target, keys, setting);
         Ok(identity)
     }
 
     /// Finds out whether the connection starts a session or joins one, so that it fails early if it cannot.
-    fn setting(&self, fixed: Fixed, directory: &dyn Directory) -> Result<Setting, Why> {
+    fn setting(&self, fixed: Fixed, directory: &dyn Directory) -> Result<LoginContext, LoginError> {
         let query = self.query(fixed);
-        if let Entry::NewSession | Entry::ReplacesSession(_) = entry(&query, directory)? {
-            return Ok(Setting::Leading);
+        if let LoginEffect::NewSession | LoginEffect::ReinstatesSession(_) = login_effect(&query, directory)?
+        {
+            return Ok(LoginContext::Leading);
         }
-        let facts = directory.find_session(&query).ok_or(Why::NoSuchSession)?;
-        Ok(Setting::Joining(facts.parameters))
+        let facts = directory.find_session(&query).ok_or(LoginError::NoSuchSession)?;
+        Ok(LoginContext::Joining(facts.parameters))
     }
 
     pub(super) fn query(&self, fixed: Fixed) -> SessionQuery<'_> {
@@ -148,23 +149,27 @@ impl AuthPolicy {
     }
 
     /// Lets an initiator in that proved nothing, if it may.
-    pub(super) fn without_proof(&self) -> Result<Option<String>, Why> {
-        if self.allows_none { Ok(None) } else { Err(Why::AuthenticationSkipped) }
+    pub(super) fn without_proof(&self) -> Result<Option<String>, LoginError> {
+        if self.allows_none { Ok(None) } else { Err(LoginError::AuthenticationSkipped) }
     }
 }
 
-fn here(found: Found) -> Result<TargetAccess, Failure> {
+fn here(found: TargetLookup) -> Result<TargetAccess, Failure> {
     let why = match found {
-        Found::Here(access) => return Ok(access),
-        Found::NotFound => Why::TargetNotFound,
-        Found::Forbidden => Why::TargetForbidden,
-        Found::Removed => Why::TargetRemoved,
-        Found::Unavailable => Why::TargetUnavailable,
-        Found::OutOfResources | Found::Full(_) => Why::OutOfResources,
-        Found::Moved { to, permanently } => {
-            let mut text = TextOut::new();
+        TargetLookup::Found(access) => return Ok(access),
+        TargetLookup::NotFound => LoginError::TargetNotFound,
+        TargetLookup::Forbidden => LoginError::TargetForbidden,
+        TargetLookup::Removed => LoginError::TargetRemoved,
+        TargetLookup::Unavailable => LoginError::TargetUnavailable,
+        TargetLookup::OutOfResources | TargetLookup::AtSessionLimit(_) => LoginError::OutOfResources,
+        TargetLookup::Moved { to, permanently } => {
+            let mut text = TextBuilder::new();
             text.put(Key::TargetAddress.name(), to.to_string());
-            let why = if permanently { Why::TargetMovedPermanently } else { Why::TargetMovedTemporarily };
+            let why = if permanently {
+                LoginError::TargetMovedPermanently
+            } else {
+                LoginError::TargetMovedTemporarily
+            };
             return Err(Failure { why, text: text.into_bytes() });
         }
     };

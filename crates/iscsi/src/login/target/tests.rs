@@ -1,6 +1,6 @@
-use super::super::directory::{DiscoveryAccess, Found, SessionFacts, TargetAddress, TargetId};
-use super::super::house::{
-    FFP, GROUP, House, INITIATOR, ISID, NAMES, OP, SEC, Said, TARGET, Talk, guarded, itself, name, open,
+use super::super::directory::{DiscoveryAccess, SessionInfo, TargetAddress, TargetId, TargetLookup};
+use super::super::test_site::{
+    FFP, GROUP, INITIATOR, ISID, NAMES, OP, SEC, Said, TARGET, Talk, TestSite, guarded, itself, name, open,
     user, zeroed,
 };
 use super::*;
@@ -17,10 +17,10 @@ use core::time::Duration;
 
 const TAGS: &str = "TargetAlias=Thedisk TargetPortalGroupTag=7";
 
-fn facts(tsih: u16) -> SessionFacts {
+fn facts(tsih: u16) -> SessionInfo {
     let parameters =
         SessionParameters { max_connections: 2, max_burst_length: 4096, ..SessionParameters::default() };
-    SessionFacts { tsih: Tsih(tsih), portal_group: GROUP, parameters, connections: 1, has_cid: false }
+    SessionInfo { tsih: Tsih(tsih), portal_group: GROUP, parameters, connections: 1, has_cid: false }
 }
 
 /// Answers the challenge in `text` (CHAP_A, CHAP_I, CHAP_C) as the user of the house.
@@ -36,7 +36,7 @@ fn proof(text: &str) -> String {
 /// RFC 7143 appendix B: an initiator that negotiates no security.
 #[test]
 fn logs_in_with_one_request_as_in_the_example_without_security() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let said = talk.go(OP, FFP, &format!("{NAMES} HeaderDigest=None,CRC32C"));
     let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
     assert_eq!(text, format!("{TAGS} HeaderDigest=None MaxRecvDataSegmentLength=262144"));
@@ -46,16 +46,16 @@ fn logs_in_with_one_request_as_in_the_example_without_security() {
         SessionKind::Normal { target: TargetId(3), name: name(TARGET), portal_group: GROUP }
     );
     assert_eq!((outcome.isid, outcome.tsih, outcome.cid), (ISID, Tsih::NEW, Cid(1)));
-    assert_eq!((outcome.cmd_sn, outcome.entry, outcome.user), (77, Entry::NewSession, None));
+    assert_eq!((outcome.cmd_sn, outcome.effect, outcome.user), (77, LoginEffect::NewSession, None));
     assert_eq!(outcome.negotiated.connection.target_max_recv, 262_144);
     assert_eq!(outcome.negotiated.session, SessionParameters::default());
-    assert_eq!(talk.go(OP, FFP, "").why(), Why::AfterTheEnd);
+    assert_eq!(talk.go(OP, FFP, "").why(), LoginError::AfterTheEnd);
 }
 
 /// RFC 7143 appendix B: CHAP, and a target that takes the second of three methods; then parameters in two steps.
 #[test]
 fn logs_in_as_in_the_example_with_chap() {
-    let mut talk = Talk::at(House::guarded());
+    let mut talk = Talk::at(TestSite::guarded());
     let first = talk.stay(SEC, &format!("{NAMES} AuthMethod=KRB5,CHAP,None")).text();
     assert_eq!(first, format!("{TAGS} AuthMethod=CHAP"));
     let posed = talk.stay(SEC, "CHAP_A=7,5").text();
@@ -76,7 +76,7 @@ fn logs_in_as_in_the_example_with_chap() {
 
 #[test]
 fn logs_in_straight_from_security_with_every_key_at_its_default() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let outcome = talk.go(SEC, FFP, &format!("{NAMES} AuthMethod=None")).outcome();
     assert_eq!(outcome.negotiated, crate::negotiate::Negotiated::default());
 }
@@ -91,17 +91,21 @@ fn chooses_the_first_method_that_the_policy_takes() {
         (both(), "AuthMethod=CHAP,None", Ok("CHAP")),
         (both(), "AuthMethod=None,CHAP", Ok("None")),
         (guarded(), "AuthMethod=None,CHAP", Ok("CHAP")),
-        (guarded(), "AuthMethod=None", Err(Why::NoCommonAuthMethod)),
-        (open(), "AuthMethod=CHAP", Err(Why::NoCommonAuthMethod)),
-        (open(), "AuthMethod=KRB5,SRP,Z-com.example.pake", Err(Why::NoCommonAuthMethod)),
-        (open(), "AuthMethod=", Err(Why::NoCommonAuthMethod)),
+        (guarded(), "AuthMethod=None", Err(LoginError::NoCommonAuthMethod)),
+        (open(), "AuthMethod=CHAP", Err(LoginError::NoCommonAuthMethod)),
+        (open(), "AuthMethod=KRB5,SRP,Z-com.example.pake", Err(LoginError::NoCommonAuthMethod)),
+        (open(), "AuthMethod=", Err(LoginError::NoCommonAuthMethod)),
         (open(), "", Ok("None")),
-        (guarded(), "", Err(Why::AuthenticationSkipped)),
-        (guarded(), "CHAP_A=5", Err(Why::Chap(BadChap::KeyOutOfTurn))),
-        (guarded(), "AuthMethod=CHAP CHAP_A=5", Err(Why::Chap(BadChap::KeyOutOfTurn))),
-        (AuthPolicy { chap: Algorithms::NONE, ..guarded() }, "AuthMethod=CHAP", Err(Why::NoCommonAuthMethod)),
+        (guarded(), "", Err(LoginError::AuthenticationSkipped)),
+        (guarded(), "CHAP_A=5", Err(LoginError::Chap(BadChap::KeyOutOfTurn))),
+        (guarded(), "AuthMethod=CHAP CHAP_A=5", Err(LoginError::Chap(BadChap::KeyOutOfTurn))),
+        (
+            AuthPolicy { chap: Algorithms::NONE, ..guarded() },
+            "AuthMethod=CHAP",
+            Err(LoginError::NoCommonAuthMethod),
+        ),
     ] {
-        let mut talk = Talk::at(House::with(auth, KeyPolicy::default()));
+        let mut talk = Talk::at(TestSite::with(auth, KeyPolicy::default()));
         let said = talk.go(SEC, OP, &format!("{NAMES} {offer}"));
         match (want, said) {
             (Ok("None"), Said::Moves(Stage::OPERATIONAL, _)) | (Ok("CHAP"), Said::Stays(_)) => {}
@@ -114,54 +118,56 @@ fn chooses_the_first_method_that_the_policy_takes() {
 #[test]
 fn lets_nobody_past_authentication() {
     // Straight to the operational stage.
-    let why = Talk::at(House::guarded()).go(OP, FFP, NAMES).why();
-    assert_eq!(why, Why::AuthenticationSkipped);
+    let why = Talk::at(TestSite::guarded()).go(OP, FFP, NAMES).why();
+    assert_eq!(why, LoginError::AuthenticationSkipped);
     // Out of the security stage in the middle of CHAP.
     for steps in [&["AuthMethod=CHAP"][..], &["AuthMethod=CHAP", "CHAP_A=5"]] {
-        let mut talk = Talk::at(House::guarded());
+        let mut talk = Talk::at(TestSite::guarded());
         talk.stay(SEC, NAMES).text();
         for step in steps {
             talk.stay(SEC, step).text();
         }
-        assert_eq!(talk.go(OP, FFP, "").why(), Why::StageNotCurrent);
+        assert_eq!(talk.go(OP, FFP, "").why(), LoginError::StageNotCurrent);
     }
     // With a response that is wrong, and once more with the right one on the same connection.
-    let mut talk = Talk::at(House::guarded());
+    let mut talk = Talk::at(TestSite::guarded());
     talk.stay(SEC, &format!("{NAMES} AuthMethod=CHAP")).text();
     let posed = talk.stay(SEC, "CHAP_A=5").text();
     let wrong = format!("CHAP_N=0xuser CHAP_R={}", to_base64(&[0; 16]));
     assert_eq!(talk.go(SEC, FFP, &wrong).status(), Status::AUTHENTICATION_FAILURE);
-    assert_eq!(talk.go(SEC, FFP, &proof(&posed)).why(), Why::AfterTheEnd);
+    assert_eq!(talk.go(SEC, FFP, &proof(&posed)).why(), LoginError::AfterTheEnd);
 }
 
 /// Each way to fail has its status (RFC 7143 §11.13.5).
 #[test]
 fn every_refusal_has_its_status() {
     let to = TargetAddress::Host { name: "san.example.com".into(), port: 3261 };
-    let elsewhere =
-        |permanently| House { instead: Some(Found::Moved { to: to.clone(), permanently }), ..House::open() };
-    let instead = |found| House { instead: Some(found), ..House::open() };
-    let discovery = |access| House { discovery: Some(access), ..House::open() };
+    let elsewhere = |permanently| TestSite {
+        instead: Some(TargetLookup::Moved { to: to.clone(), permanently }),
+        ..TestSite::open()
+    };
+    let instead = |found| TestSite { instead: Some(found), ..TestSite::open() };
+    let discovery = |access| TestSite { discovery: Some(access), ..TestSite::open() };
     let host = "InitiatorName=iqn.2026-11.com.example:host";
     let finder = &format!("{host} SessionType=Discovery");
     let stranger = "InitiatorName=iqn.2026-11.com.example:else TargetName=iqn.2026-11.com.example:disk";
     for (house, text, status) in [
         (elsewhere(false), NAMES, Status::MOVED_TEMPORARILY),
         (elsewhere(true), NAMES, Status::MOVED_PERMANENTLY),
-        (House::open(), &format!("{NAMES} MaxRecvDataSegmentLength=1"), Status::INITIATOR_ERROR),
-        (House::guarded(), NAMES, Status::AUTHENTICATION_FAILURE),
-        (House::open(), stranger, Status::AUTHORIZATION_FAILURE),
+        (TestSite::open(), &format!("{NAMES} MaxRecvDataSegmentLength=1"), Status::INITIATOR_ERROR),
+        (TestSite::guarded(), NAMES, Status::AUTHENTICATION_FAILURE),
+        (TestSite::open(), stranger, Status::AUTHORIZATION_FAILURE),
         (discovery(DiscoveryAccess::Forbidden), finder, Status::AUTHORIZATION_FAILURE),
-        (House::open(), &format!("{host} TargetName=iqn.2026-11.com.example:no"), Status::NOT_FOUND),
-        (House::open(), &format!("{host} TargetName=disk"), Status::NOT_FOUND),
-        (instead(Found::Removed), NAMES, Status::TARGET_REMOVED),
-        (House::open(), host, Status::MISSING_PARAMETER),
-        (House::open(), "TargetName=iqn.2026-11.com.example:disk", Status::MISSING_PARAMETER),
-        (House::open(), "", Status::MISSING_PARAMETER),
-        (House::open(), &format!("{host} SessionType=Boot"), Status::SESSION_TYPE_NOT_SUPPORTED),
+        (TestSite::open(), &format!("{host} TargetName=iqn.2026-11.com.example:no"), Status::NOT_FOUND),
+        (TestSite::open(), &format!("{host} TargetName=disk"), Status::NOT_FOUND),
+        (instead(TargetLookup::Removed), NAMES, Status::TARGET_REMOVED),
+        (TestSite::open(), host, Status::MISSING_PARAMETER),
+        (TestSite::open(), "TargetName=iqn.2026-11.com.example:disk", Status::MISSING_PARAMETER),
+        (TestSite::open(), "", Status::MISSING_PARAMETER),
+        (TestSite::open(), &format!("{host} SessionType=Boot"), Status::SESSION_TYPE_NOT_SUPPORTED),
         (discovery(DiscoveryAccess::NotServed), finder, Status::SESSION_TYPE_NOT_SUPPORTED),
-        (instead(Found::Unavailable), NAMES, Status::SERVICE_UNAVAILABLE),
-        (instead(Found::OutOfResources), NAMES, Status::OUT_OF_RESOURCES),
+        (instead(TargetLookup::Unavailable), NAMES, Status::SERVICE_UNAVAILABLE),
+        (instead(TargetLookup::OutOfResources), NAMES, Status::OUT_OF_RESOURCES),
     ] {
         assert_eq!(Talk::at(house).go(OP, FFP, text).status(), status, "{text}");
     }
@@ -170,7 +176,7 @@ fn every_refusal_has_its_status() {
 #[test]
 fn a_redirection_says_where_to() {
     let to = TargetAddress::Socket("[2001:db8::1]:3261".parse().unwrap());
-    let house = House { instead: Some(Found::Moved { to, permanently: true }), ..House::open() };
+    let house = TestSite { instead: Some(TargetLookup::Moved { to, permanently: true }), ..TestSite::open() };
     let mut talk = Talk::at(house);
     let data = zeroed(NAMES);
     let request = talk.request(SEC, &data);
@@ -180,11 +186,11 @@ fn a_redirection_says_where_to() {
 
 #[test]
 fn refuses_versions_above_its_own() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let data = zeroed(NAMES);
     let request = LoginRequest { version_max: 3, version_min: 1, ..talk.request(SEC, &data) };
     assert_eq!(talk.hear(&request).status(), Status::UNSUPPORTED_VERSION);
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let request = LoginRequest { version_max: 3, ..talk.request(SEC, &data) };
     assert!(matches!(talk.hear(&request), Said::Stays(_)));
 }
@@ -195,7 +201,7 @@ fn follows_the_table_of_stages_and_no_other_way() {
     let mut table = String::new();
     for csg in 0..4 {
         for (transit, nsg) in [(false, 0), (true, 0), (true, 1), (true, 2), (true, 3)] {
-            let mut talk = Talk::at(House::open());
+            let mut talk = Talk::at(TestSite::open());
             let data = zeroed(NAMES);
             let request = LoginRequest { transit, nsg: Stage(nsg), ..talk.request(csg, &data) };
             let came = match talk.hear(&request) {
@@ -214,14 +220,14 @@ fn follows_the_table_of_stages_and_no_other_way() {
 
 #[test]
 fn a_stage_is_not_entered_twice_and_not_left_while_text_goes_on() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     talk.go(SEC, OP, NAMES).text();
-    assert_eq!(talk.stay(SEC, "").why(), Why::StageNotCurrent);
-    let mut talk = Talk::at(House::open());
+    assert_eq!(talk.stay(SEC, "").why(), LoginError::StageNotCurrent);
+    let mut talk = Talk::at(TestSite::open());
     let data = zeroed(NAMES);
     let request =
         LoginRequest { transit: true, cont: true, nsg: Stage::OPERATIONAL, ..talk.request(SEC, &data) };
-    assert_eq!(talk.hear(&request).why(), Why::TransitWithContinue);
+    assert_eq!(talk.hear(&request).why(), LoginError::TransitWithContinue);
 }
 
 #[test]
@@ -233,12 +239,12 @@ fn refuses_an_identity_that_changes_during_the_login() {
         |request| request.itt = 6,
     ];
     for change in changes {
-        let mut talk = Talk::at(House::open());
+        let mut talk = Talk::at(TestSite::open());
         talk.go(SEC, OP, NAMES).text();
         let mut request = talk.request(OP, &[]);
         change(&mut request);
         let LoginStep::Fail { why, .. } = talk.send(&request) else { panic!() };
-        assert_eq!(why, Why::IdentityChanged);
+        assert_eq!(why, LoginError::IdentityChanged);
     }
 }
 
@@ -253,15 +259,15 @@ fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
         ("TargetName=iqn.2026-11.com.example:else".into(), Err(Key::TargetName)),
         ("SessionType=Discovery".into(), Err(Key::SessionType)),
     ] {
-        let mut talk = Talk::at(House::open());
+        let mut talk = Talk::at(TestSite::open());
         talk.go(SEC, OP, NAMES).text();
         match (talk.go(OP, FFP, &text), want) {
             (Said::Enters(..), Ok(())) => {
-                let told = talk.login.take_departures();
-                assert_eq!(told.first(), Some(&Departure::NameRepeated(Key::InitiatorName)), "{text}");
-                assert!(talk.login.take_departures().is_empty());
+                let told = talk.login.take_deviations();
+                assert_eq!(told.first(), Some(&Deviation::NameRepeated(Key::InitiatorName)), "{text}");
+                assert!(talk.login.take_deviations().is_empty());
             }
-            (Said::Refuses(_, why), Err(key)) => assert_eq!(why, Why::IdentityTooLate(key)),
+            (Said::Refuses(_, why), Err(key)) => assert_eq!(why, LoginError::IdentityTooLate(key)),
             (said, _) => panic!("{text}: {said:?}"),
         }
     }
@@ -271,15 +277,15 @@ fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
 #[test]
 fn takes_auth_method_none_in_the_operational_stage_where_no_proof_is_demanded() {
     let text = format!("{NAMES} AuthMethod=None HeaderDigest=None");
-    let said = Talk::at(House::open()).go(OP, FFP, &text);
+    let said = Talk::at(TestSite::open()).go(OP, FFP, &text);
     let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
     assert_eq!(outcome.user, None);
     assert!(text.contains("AuthMethod=None") && text.contains("HeaderDigest=None"), "{text}");
     for method in ["None", "CHAP", "CHAP,None"] {
         let text = format!("{NAMES} AuthMethod={method}");
-        let why = Talk::at(House::guarded()).go(OP, FFP, &text).why();
+        let why = Talk::at(TestSite::guarded()).go(OP, FFP, &text).why();
         let wrong = BadNegotiation::KeyInWrongStage(Key::AuthMethod);
-        assert_eq!(why, Why::Negotiation(wrong), "{method}");
+        assert_eq!(why, LoginError::Negotiation(wrong), "{method}");
     }
 }
 
@@ -298,17 +304,17 @@ fn takes_names_of_another_form_only_where_that_is_allowed() {
         ("host'one", false),
     ] {
         let text = format!("InitiatorName={named} TargetName={TARGET}");
-        let strict = Talk::at(House::open()).go(OP, FFP, &text);
-        assert!(matches!(strict.why(), Why::BadInitiatorName(_)), "{named}");
-        let mut lenient = Talk::at(House::open());
+        let strict = Talk::at(TestSite::open()).go(OP, FFP, &text);
+        assert!(matches!(strict.why(), LoginError::BadInitiatorName(_)), "{named}");
+        let mut lenient = Talk::at(TestSite::open());
         lenient.login.take_lenient_names();
         // A name that is taken is judged as any other: this one may not use the target.
         match lenient.go(OP, FFP, &text).why() {
-            Why::TargetForbidden => {
+            LoginError::TargetForbidden => {
                 assert!(taken, "{named}");
                 assert_eq!(lenient.login.claims().initiator.as_ref().unwrap().as_str(), named.to_lowercase());
             }
-            why => assert!(!taken && matches!(why, Why::BadInitiatorName(_)), "{named}: {why}"),
+            why => assert!(!taken && matches!(why, LoginError::BadInitiatorName(_)), "{named}: {why}"),
         }
     }
 }
@@ -330,21 +336,24 @@ fn refuses_keys_that_come_twice_or_where_they_do_not_belong() {
         ("", "MaxBurstLength=512 MaxBurstLength=512", KeyTwice(Key::MaxBurstLength)),
         ("", "SendTargets=All", KeyInWrongStage(Key::SendTargets)),
     ] {
-        let mut talk = Talk::at(House::open());
+        let mut talk = Talk::at(TestSite::open());
         let mut said = talk.go(SEC, OP, &format!("{NAMES} {first}"));
         if matches!(said, Said::Moves(..)) {
             said = talk.stay(OP, second);
         }
-        assert_eq!(said.why(), Why::Negotiation(why), "{first} {second}");
+        assert_eq!(said.why(), LoginError::Negotiation(why), "{first} {second}");
     }
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     talk.stay(OP, &format!("{NAMES} MaxBurstLength=512")).text();
-    assert_eq!(talk.stay(OP, "MaxBurstLength=512").why(), Why::Negotiation(KeyTwice(Key::MaxBurstLength)));
+    assert_eq!(
+        talk.stay(OP, "MaxBurstLength=512").why(),
+        LoginError::Negotiation(KeyTwice(Key::MaxBurstLength))
+    );
 }
 
 #[test]
 fn answers_keys_that_it_does_not_know() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let said = talk.stay(SEC, &format!("{NAMES} X-com.example.a=1 Future=2 AuthMethod=None Z-b=3,4"));
     assert_eq!(
         said.text(),
@@ -352,24 +361,24 @@ fn answers_keys_that_it_does_not_know() {
             "X-com.example.a=NotUnderstood Future=NotUnderstood Z-b=NotUnderstood {TAGS} AuthMethod=None"
         )
     );
-    let why = Talk::at(House::open()).stay(SEC, &format!("{NAMES} X-a=NotUnderstood")).why();
-    assert_eq!(why, Why::Negotiation(BadNegotiation::AnswerWithoutOffer));
+    let why = Talk::at(TestSite::open()).stay(SEC, &format!("{NAMES} X-a=NotUnderstood")).why();
+    assert_eq!(why, LoginError::Negotiation(BadNegotiation::AnswerWithoutOffer));
 }
 
 /// CVE-2013-2850: the answer to an unknown key repeats its name, so the name must be bounded.
 #[test]
 fn refuses_an_unknown_key_of_64_kib_without_an_echo() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let text = [&zeroed(NAMES)[..], &vec![b'A'; 60 << 10], b"=1\0"].concat();
     let request = talk.request(SEC, &text);
     let LoginStep::Fail { response, why } = talk.send(&request) else { panic!() };
-    assert_eq!((response.data.len(), why), (0, Why::Text(BadText::KeyName)));
+    assert_eq!((response.data.len(), why), (0, LoginError::Text(BadText::KeyName)));
 }
 
 /// The unbounded appends of 2026 in LIO's text encoder: as many unknown keys as fit, each with its answer.
 #[test]
 fn answers_to_many_unknown_keys_stay_bounded_and_leave_in_pieces() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let key = |at: usize| format!("{:X<63}=\0", format!("X-{at}-"));
     let mut text = zeroed(NAMES);
     text.extend((0..MAX_PAIRS - 2).flat_map(|at| key(at).into_bytes()));
@@ -392,17 +401,17 @@ fn answers_to_many_unknown_keys_stay_bounded_and_leave_in_pieces() {
         step = talk.send(&next);
     };
     assert!((39_000..MAX_TEXT).contains(&total), "{total}");
-    assert_eq!((pieces, outcome.entry), (total.div_ceil(8192), Entry::NewSession));
+    assert_eq!((pieces, outcome.effect), (total.div_ceil(8192), LoginEffect::NewSession));
     // One more, and the text is refused.
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     text.extend(key(MAX_PAIRS).into_bytes());
     let request = talk.request(OP, &text);
-    assert_eq!(talk.hear(&request).why(), Why::Text(BadText::TooManyPairs));
+    assert_eq!(talk.hear(&request).why(), LoginError::Text(BadText::TooManyPairs));
 }
 
 #[test]
 fn leaves_the_stage_only_with_a_request_that_wants_to() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let text = format!("{NAMES} {}", "X-com.example.a=1 ".repeat(400));
     let said = talk.go(SEC, OP, &text);
     assert!(matches!(said, Said::Stays(_)));
@@ -413,15 +422,15 @@ fn leaves_the_stage_only_with_a_request_that_wants_to() {
 
 #[test]
 fn refuses_text_in_the_middle_of_its_own() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let text = format!("{NAMES} {}", "X-com.example.a=1 ".repeat(400));
     talk.stay(SEC, &text).text();
-    assert_eq!(talk.stay(SEC, "AuthMethod=None").why(), Why::TextAmidAnswer);
+    assert_eq!(talk.stay(SEC, "AuthMethod=None").why(), LoginError::TextAmidAnswer);
 }
 
 #[test]
 fn collects_a_text_cut_into_single_bytes() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let data = zeroed(NAMES);
     let (last, head) = data.split_last().unwrap();
     for byte in head {
@@ -437,15 +446,15 @@ fn collects_a_text_cut_into_single_bytes() {
 /// CVE-2021-28361: C set, and no data.
 #[test]
 fn refuses_a_continued_request_without_data() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let request = LoginRequest { cont: true, ..talk.request(SEC, &[]) };
-    assert_eq!(talk.hear(&request).why(), Why::Text(BadText::ContinuedEmpty));
+    assert_eq!(talk.hear(&request).why(), LoginError::Text(BadText::ContinuedEmpty));
 }
 
 /// CVE-2011-0001, CVE-2026-53176: logins that are too big, too many, too short, too slow.
 #[test]
 fn bounds_a_login_in_size_number_and_time() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let piece = vec![b'a'; 8192];
     let last = loop {
         let request = LoginRequest { cont: true, ..talk.request(SEC, &piece) };
@@ -454,9 +463,9 @@ fn bounds_a_login_in_size_number_and_time() {
             said => break said,
         }
     };
-    assert_eq!(last.why(), Why::Text(BadText::TooLong));
+    assert_eq!(last.why(), LoginError::Text(BadText::TooLong));
 
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let mut requests = 0;
     let last = loop {
         requests += 1;
@@ -466,9 +475,9 @@ fn bounds_a_login_in_size_number_and_time() {
             said => break said,
         }
     };
-    assert_eq!((requests, last.why()), (MAX_TEXT_PDUS, Why::Text(BadText::TooManyPdus)));
+    assert_eq!((requests, last.why()), (MAX_TEXT_PDUS, LoginError::Text(BadText::TooManyPdus)));
 
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     talk.stay(SEC, NAMES).text();
     let last = loop {
         match talk.stay(SEC, "") {
@@ -476,12 +485,12 @@ fn bounds_a_login_in_size_number_and_time() {
             said => break said,
         }
     };
-    assert_eq!(last.why(), Why::TooManyTexts);
+    assert_eq!(last.why(), LoginError::TooManyTexts);
 
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     talk.stay(SEC, NAMES).text();
     talk.now = talk.login.deadline().after(Duration::from_nanos(1));
-    assert_eq!(talk.stay(SEC, "").why(), Why::TooSlow);
+    assert_eq!(talk.stay(SEC, "").why(), LoginError::TooSlow);
 }
 
 /// CVE-2026-44943: names that are paths, CVE-2010-0743: names that are formats.
@@ -494,20 +503,20 @@ fn refuses_names_that_are_no_names() {
         ("", BadName::Length),
     ] {
         let text = format!("InitiatorName={initiator} TargetName={TARGET}");
-        assert_eq!(Talk::at(House::open()).stay(SEC, &text).why(), Why::BadInitiatorName(why));
+        assert_eq!(Talk::at(TestSite::open()).stay(SEC, &text).why(), LoginError::BadInitiatorName(why));
     }
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let data = format!("InitiatorName={INITIATOR}\nx\0TargetName={TARGET}\0");
     let request = talk.request(SEC, data.as_bytes());
-    assert_eq!(talk.hear(&request).why(), Why::BadInitiatorName(BadName::Character));
+    assert_eq!(talk.hear(&request).why(), LoginError::BadInitiatorName(BadName::Character));
     let text = format!("InitiatorName={INITIATOR} TargetName={TARGET}/../x");
-    let said = Talk::at(House::open()).stay(SEC, &text);
+    let said = Talk::at(TestSite::open()).stay(SEC, &text);
     assert_eq!(said.status(), Status::NOT_FOUND);
 }
 
 #[test]
 fn keeps_an_alias_fit_to_be_shown() {
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let data = [&zeroed(NAMES)[..], b"InitiatorAlias=a\x1b[2Jb\n\xff", &[b'z'; 400], b"\0"].concat();
     let request = LoginRequest { transit: true, nsg: Stage::FULL_FEATURE, ..talk.request(OP, &data) };
     let alias = talk.hear(&request).outcome().initiator_alias.unwrap();
@@ -517,34 +526,34 @@ fn keeps_an_alias_fit_to_be_shown() {
 
 #[test]
 fn a_new_login_of_the_same_initiator_port_replaces_its_session() {
-    let other_group = SessionFacts { portal_group: PortalGroupTag(8), ..facts(9) };
+    let other_group = SessionInfo { portal_group: PortalGroupTag(8), ..facts(9) };
     for (sessions, entry) in [
-        (vec![], Entry::NewSession),
-        (vec![other_group], Entry::NewSession),
-        (vec![facts(9)], Entry::ReplacesSession(Tsih(9))),
+        (vec![], LoginEffect::NewSession),
+        (vec![other_group], LoginEffect::NewSession),
+        (vec![facts(9)], LoginEffect::ReinstatesSession(Tsih(9))),
     ] {
-        let mut talk = Talk::at(House { sessions, ..House::open() });
-        assert_eq!(talk.go(OP, FFP, NAMES).outcome().entry, entry);
+        let mut talk = Talk::at(TestSite { sessions, ..TestSite::open() });
+        assert_eq!(talk.go(OP, FFP, NAMES).outcome().effect, entry);
     }
 }
 
 #[test]
 fn a_connection_joins_its_session_or_learns_why_not() {
-    let other_group = SessionFacts { portal_group: PortalGroupTag(8), ..facts(9) };
-    let full = SessionFacts { connections: 2, ..facts(9) };
+    let other_group = SessionInfo { portal_group: PortalGroupTag(8), ..facts(9) };
+    let full = SessionInfo { connections: 2, ..facts(9) };
     for (session, cid, want) in [
-        (facts(9), 2, Ok(Entry::JoinsSession(Tsih(9)))),
-        (facts(9), 1, Ok(Entry::ReplacesConnection(Tsih(9)))),
-        (full, 1, Ok(Entry::ReplacesConnection(Tsih(9)))),
+        (facts(9), 2, Ok(LoginEffect::AddsConnection(Tsih(9)))),
+        (facts(9), 1, Ok(LoginEffect::ReinstatesConnection(Tsih(9)))),
+        (full, 1, Ok(LoginEffect::ReinstatesConnection(Tsih(9)))),
         (full, 2, Err(Status::TOO_MANY_CONNECTIONS)),
         (other_group, 2, Err(Status::CANNOT_INCLUDE_IN_SESSION)),
         (facts(8), 2, Err(Status::SESSION_DOES_NOT_EXIST)),
     ] {
-        let mut talk = Talk::at(House { sessions: vec![session], ..House::open() });
+        let mut talk = Talk::at(TestSite { sessions: vec![session], ..TestSite::open() });
         (talk.tsih, talk.cid) = (9, cid);
         match (talk.go(OP, FFP, &format!("{NAMES} DataDigest=CRC32C")), want) {
             (Said::Enters(outcome, _), Ok(entry)) => {
-                assert_eq!((outcome.entry, outcome.tsih), (entry, Tsih(9)));
+                assert_eq!((outcome.effect, outcome.tsih), (entry, Tsih(9)));
                 assert_eq!(outcome.negotiated.session, session.parameters);
                 assert_eq!(outcome.negotiated.connection.data_digest, Digest::Crc32c);
             }
@@ -556,18 +565,18 @@ fn a_connection_joins_its_session_or_learns_why_not() {
 
 #[test]
 fn a_joining_connection_leaves_the_session_s_keys_alone() {
-    let mut talk = Talk::at(House { sessions: vec![facts(9)], ..House::open() });
+    let mut talk = Talk::at(TestSite { sessions: vec![facts(9)], ..TestSite::open() });
     (talk.tsih, talk.cid) = (9, 2);
     assert_eq!(
         talk.go(OP, FFP, &format!("{NAMES} MaxBurstLength=512")).why(),
-        Why::Negotiation(BadNegotiation::KeyOfLeadingConnection(Key::MaxBurstLength))
+        LoginError::Negotiation(BadNegotiation::KeyOfLeadingConnection(Key::MaxBurstLength))
     );
 }
 
 /// The session can end, or fill up, between the first request and the last.
 #[test]
 fn looks_for_its_session_again_when_the_login_is_complete() {
-    let mut talk = Talk::at(House { sessions: vec![facts(9)], ..House::open() });
+    let mut talk = Talk::at(TestSite { sessions: vec![facts(9)], ..TestSite::open() });
     (talk.tsih, talk.cid) = (9, 2);
     talk.go(SEC, OP, NAMES).text();
     talk.house.sessions.clear();
@@ -577,15 +586,15 @@ fn looks_for_its_session_again_when_the_login_is_complete() {
 #[test]
 fn a_discovery_session_needs_no_target_and_has_one_connection() {
     let finder = format!("InitiatorName={INITIATOR} SessionType=Discovery");
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
     let said = talk.go(OP, FFP, &format!("{finder} MaxBurstLength=512 ErrorRecoveryLevel=2"));
     let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
     assert_eq!(outcome.kind, SessionKind::Discovery);
     assert_eq!(text, "MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 MaxRecvDataSegmentLength=262144");
-    let mut talk = Talk::at(House { sessions: vec![facts(9)], ..House::open() });
+    let mut talk = Talk::at(TestSite { sessions: vec![facts(9)], ..TestSite::open() });
     talk.tsih = 9;
     assert_eq!(talk.go(OP, FFP, &finder).status(), Status::SESSION_DOES_NOT_EXIST);
-    let mut talk = Talk::at(House::guarded());
+    let mut talk = Talk::at(TestSite::guarded());
     assert_eq!(talk.go(OP, FFP, &finder).status(), Status::AUTHENTICATION_FAILURE);
 }
 
@@ -596,7 +605,7 @@ fn asks_for_what_it_needs_before_it_lets_the_initiator_in() {
         max_burst_length: 8192,
         ..KeyPolicy::default()
     };
-    let mut talk = Talk::at(House::with(open(), keys.clone()));
+    let mut talk = Talk::at(TestSite::with(open(), keys.clone()));
     let said = talk.go(OP, FFP, NAMES);
     assert!(matches!(said, Said::Stays(_)));
     assert_eq!(
@@ -609,34 +618,34 @@ fn asks_for_what_it_needs_before_it_lets_the_initiator_in() {
     let outcome = talk.go(OP, FFP, "DataDigest=CRC32C MaxBurstLength=4096 FirstBurstLength=4096").outcome();
     assert_eq!(outcome.negotiated.session.first_burst_length, 4096);
 
-    let mut talk = Talk::at(House::with(open(), keys.clone()));
+    let mut talk = Talk::at(TestSite::with(open(), keys.clone()));
     talk.go(OP, FFP, NAMES).text();
     assert_eq!(
         talk.go(OP, FFP, "MaxBurstLength=4096").why(),
-        Why::Negotiation(BadNegotiation::Unanswered(Key::DataDigest))
+        LoginError::Negotiation(BadNegotiation::Unanswered(Key::DataDigest))
     );
-    let mut talk = Talk::at(House::with(open(), keys));
+    let mut talk = Talk::at(TestSite::with(open(), keys));
     assert_eq!(
         talk.go(SEC, FFP, NAMES).why(),
-        Why::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest))
+        LoginError::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest))
     );
 }
 
 #[test]
 fn another_pdu_ends_the_login_with_a_word_only_if_it_had_begun() {
-    let mut talk = Talk::at(House::open());
-    assert!(matches!(talk.login.handle_other(9), LoginStep::Drop(Why::FirstIsNoLogin)));
-    let mut talk = Talk::at(House::open());
+    let mut talk = Talk::at(TestSite::open());
+    assert!(matches!(talk.login.handle_other(9), LoginStep::Drop(LoginError::FirstIsNoLogin)));
+    let mut talk = Talk::at(TestSite::open());
     talk.stay(SEC, NAMES).text();
     let LoginStep::Fail { response, .. } = talk.login.handle_other(9) else { panic!() };
     assert_eq!((response.status(), response.itt), (Status::INVALID_DURING_LOGIN, 5));
-    assert_eq!(talk.stay(SEC, "").why(), Why::AfterTheEnd);
+    assert_eq!(talk.stay(SEC, "").why(), LoginError::AfterTheEnd);
 }
 
 #[test]
 fn mutual_chap_proves_the_target_only_to_a_proven_initiator() {
     let begin = || {
-        let mut talk = Talk::at(House::guarded());
+        let mut talk = Talk::at(TestSite::guarded());
         talk.stay(SEC, &format!("{NAMES} AuthMethod=CHAP")).text();
         let posed = talk.stay(SEC, "CHAP_A=5").text();
         (talk, posed)
@@ -686,7 +695,7 @@ fn no_sequence_of_requests_panics_or_gets_past_the_guard() {
         let mut rng = Rng::from_seed(seed);
         let pick = |rng: &mut Rng, len: usize| usize::try_from(rng.below(len as u64)).unwrap();
         let is_open = rng.chance(1, 2);
-        let mut talk = Talk::at(if is_open { House::open() } else { House::guarded() });
+        let mut talk = Talk::at(if is_open { TestSite::open() } else { TestSite::guarded() });
         for round in 0..12 {
             let named = round == 0 && rng.chance(3, 4);
             let mut text: Vec<u8> = if named { zeroed(NAMES) } else { Vec::new() };
@@ -711,7 +720,7 @@ fn no_sequence_of_requests_panics_or_gets_past_the_guard() {
             }
             ended += 1;
             let step = talk.send(&request);
-            assert!(matches!(step, LoginStep::Drop(Why::AfterTheEnd)), "seed {seed}");
+            assert!(matches!(step, LoginStep::Drop(LoginError::AfterTheEnd)), "seed {seed}");
             break;
         }
     }

@@ -2,7 +2,8 @@ use super::*;
 use crate::chap::Secret;
 use crate::discovery::{Discovered, TargetList};
 use crate::login::directory::{
-    DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAddress, TargetId,
+    DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery, TargetAddress, TargetId,
+    TargetLookup,
 };
 use crate::name::PortalGroupTag;
 use alloc::format;
@@ -19,11 +20,11 @@ fn target(at: u32) -> IscsiName {
 }
 
 impl Directory for Catalogue {
-    fn find_target(&self, _: &Via, _: &IscsiName, _: &IscsiName) -> Found {
-        Found::NotFound
+    fn find_target(&self, _: &ConnectionPath, _: &IscsiName, _: &IscsiName) -> TargetLookup {
+        TargetLookup::NotFound
     }
 
-    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, _: &ConnectionPath, _: &IscsiName) -> DiscoveryAccess {
         DiscoveryAccess::NotServed
     }
 
@@ -31,11 +32,16 @@ impl Directory for Catalogue {
         None
     }
 
-    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionFacts> {
+    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionInfo> {
         None
     }
 
-    fn target_behind(&self, _: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn next_target(
+        &self,
+        _: &ConnectionPath,
+        _: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
         let after = after.map(|name| name.as_str().rsplit_once("disk").unwrap().1.parse::<u32>().unwrap());
         let at = after.map_or(0, |at| at + 1);
         let addresses = ["10.0.0.1:3260", "[2001:db8::1]:3260"];
@@ -43,7 +49,7 @@ impl Directory for Catalogue {
             addresses.map(|text| (TargetAddress::Socket(text.parse().unwrap()), PortalGroupTag(1)));
         // The fifth listens where the question came in.
         let addresses = if at == 4 { vec![] } else { addresses.to_vec() };
-        (at < self.0).then(|| Listed { name: target(at), addresses })
+        (at < self.0).then(|| SendTargetsEntry { name: target(at), addresses })
     }
 }
 
@@ -74,12 +80,12 @@ impl Session {
         Self { kind, ..Self::discovery(5) }
     }
 
-    fn handle(&mut self, request: &TextRequest<'_>) -> Result<TextReply, BadTalk> {
+    fn handle(&mut self, request: &TextRequest<'_>) -> Result<TextReply, TextNegotiationError> {
         let address: SocketAddr = "127.0.0.1:3260".parse().unwrap();
-        let via = Via { portal: PortalId(0), local: address, peer: address };
+        let via = ConnectionPath { portal: PortalId(0), local: address, peer: address };
         let initiator: IscsiName = "iqn.2026-11.com.example:host".parse().unwrap();
         self.tags += 1;
-        let talker = Talker {
+        let talker = TextContext {
             directory: &self.catalogue,
             via: &via,
             initiator: &initiator,
@@ -95,14 +101,14 @@ impl Session {
     }
 
     /// Says one text (pairs divided by spaces) in one request.
-    fn say(&mut self, text: &str) -> Result<TextReply, BadTalk> {
+    fn say(&mut self, text: &str) -> Result<TextReply, TextNegotiationError> {
         let data = zeroed(text);
         self.handle(&TextRequest { is_final: true, cont: false, itt: 1, ttt: NO_TAG, data: &data })
     }
 
     /// Asks with the initiator's half, in pieces, and reads the list; also returns the number of requests.
     fn ask(&mut self, value: &str, piece_max: usize) -> (Vec<Discovered>, usize) {
-        let mut out = TextOut::new();
+        let mut out = TextBuilder::new();
         out.put("SendTargets", value);
         let (mut initiator, mut list) = (InitiatorText::new(9, out, piece_max), TargetList::new());
         let (mut call, mut requests) = (initiator.start(), 0);
@@ -138,7 +144,7 @@ fn lists_ten_thousand_targets_over_as_many_responses_as_it_takes() {
             assert_eq!((&found.name, found.addresses.len()), (&target(at), if at == 4 { 1 } else { 2 }));
         }
         assert!(requests < 4000, "{requests}");
-        assert!(!session.text.is_amid());
+        assert!(!session.text.is_negotiating());
     }
 }
 
@@ -209,7 +215,7 @@ fn a_conversation_takes_effect_when_it_ends_and_not_before() {
     let data = zeroed("MaxRecvDataSegmentLength=4096");
     let first = TextRequest { is_final: false, cont: false, itt: 1, ttt: NO_TAG, data: &data };
     let reply = session.handle(&first).unwrap();
-    assert!(!reply.is_final && session.text.is_amid());
+    assert!(!reply.is_final && session.text.is_negotiating());
     assert_eq!(reply.agreed, Agreed::default());
     let last = TextRequest { is_final: true, ttt: reply.ttt, data: &[], ..first };
     let reply = session.handle(&last).unwrap();
@@ -226,7 +232,7 @@ fn a_request_without_a_tag_starts_over() {
     let reset = TextRequest { is_final: true, itt: 2, data: &[], ..first };
     assert_eq!(session.handle(&reset).unwrap().agreed, Agreed::default());
     let late = TextRequest { is_final: true, ttt: stale.ttt, data: &[], ..first };
-    assert_eq!(session.handle(&late), Err(BadTalk::NoSuchConversation));
+    assert_eq!(session.handle(&late), Err(TextNegotiationError::NoSuchConversation));
 }
 
 /// UNH-IOL targets 17.6 (negotiate once), 17.7.2–3 (negotiation failure), 17.8.1–3 (C and F).
@@ -236,19 +242,22 @@ fn refuses_conversations_that_break_the_rules() {
     let answer = zeroed("MaxRecvDataSegmentLength=Reject");
     let fine = TextRequest { is_final: true, cont: false, itt: 1, ttt: NO_TAG, data: &[] };
     for (request, why) in [
-        (TextRequest { cont: true, data: b"A=1\0", ..fine }, BadTalk::FinalWithContinue),
-        (TextRequest { ttt: 77, ..fine }, BadTalk::NoSuchConversation),
+        (TextRequest { cont: true, data: b"A=1\0", ..fine }, TextNegotiationError::FinalWithContinue),
+        (TextRequest { ttt: 77, ..fine }, TextNegotiationError::NoSuchConversation),
         (
             TextRequest { data: &twice, ..fine },
-            BadTalk::Negotiation(BadNegotiation::KeyTwice(Key::MaxRecvDataSegmentLength)),
+            TextNegotiationError::Negotiation(BadNegotiation::KeyTwice(Key::MaxRecvDataSegmentLength)),
         ),
-        (TextRequest { data: &answer, ..fine }, BadTalk::Negotiation(BadNegotiation::AnswerWithoutOffer)),
-        (TextRequest { data: b"A=1", ..fine }, BadTalk::Text(BadText::Unterminated)),
-        (TextRequest { data: b"A\0", ..fine }, BadTalk::Text(BadText::NoEquals)),
+        (
+            TextRequest { data: &answer, ..fine },
+            TextNegotiationError::Negotiation(BadNegotiation::AnswerWithoutOffer),
+        ),
+        (TextRequest { data: b"A=1", ..fine }, TextNegotiationError::Text(BadText::Unterminated)),
+        (TextRequest { data: b"A\0", ..fine }, TextNegotiationError::Text(BadText::NoEquals)),
     ] {
         let mut session = Session::normal();
         assert_eq!(session.handle(&request), Err(why));
-        assert!(!session.text.is_amid());
+        assert!(!session.text.is_negotiating());
     }
     // Twice in one conversation, but in two texts.
     let mut session = Session::normal();
@@ -257,19 +266,19 @@ fn refuses_conversations_that_break_the_rules() {
     let tag = session.handle(&first).unwrap().ttt;
     let again = TextRequest { ttt: tag, data: &once, ..fine };
     let why = BadNegotiation::KeyTwice(Key::MaxRecvDataSegmentLength);
-    assert_eq!(session.handle(&again), Err(BadTalk::Negotiation(why)));
+    assert_eq!(session.handle(&again), Err(TextNegotiationError::Negotiation(why)));
     // With the tag of the response, but another task tag.
     let mut session = Session::normal();
     let tag = session.handle(&first).unwrap().ttt;
     let other = TextRequest { itt: 2, ttt: tag, ..fine };
-    assert_eq!(session.handle(&other), Err(BadTalk::NoSuchConversation));
+    assert_eq!(session.handle(&other), Err(TextNegotiationError::NoSuchConversation));
 }
 
 /// CVE-2021-28361: a Text Request with C and no data.
 #[test]
 fn refuses_a_continued_text_request_without_data() {
     let request = TextRequest { is_final: false, cont: true, itt: 1, ttt: NO_TAG, data: &[] };
-    assert_eq!(Session::normal().handle(&request), Err(BadTalk::Text(BadText::ContinuedEmpty)));
+    assert_eq!(Session::normal().handle(&request), Err(TextNegotiationError::Text(BadText::ContinuedEmpty)));
 }
 
 #[test]
@@ -282,7 +291,7 @@ fn bounds_a_conversation_in_size_and_number() {
             Err(why) => break why,
         }
     };
-    assert_eq!(why, BadTalk::Text(BadText::TooLong));
+    assert_eq!(why, TextNegotiationError::Text(BadText::TooLong));
     let mut request = TextRequest { is_final: false, cont: false, itt: 1, ttt: NO_TAG, data: &[] };
     let why = loop {
         match session.handle(&request) {
@@ -290,7 +299,7 @@ fn bounds_a_conversation_in_size_and_number() {
             Err(why) => break why,
         }
     };
-    assert_eq!(why, BadTalk::TooLong);
+    assert_eq!(why, TextNegotiationError::TooLong);
 }
 
 #[test]
@@ -299,7 +308,7 @@ fn refuses_text_in_the_middle_of_a_list() {
     let tag = session.say("SendTargets=All").unwrap().ttt;
     let data = zeroed("X-a=1");
     let request = TextRequest { is_final: true, cont: false, itt: 1, ttt: tag, data: &data };
-    assert_eq!(session.handle(&request), Err(BadTalk::TextAmidAnswer));
+    assert_eq!(session.handle(&request), Err(TextNegotiationError::TextAmidAnswer));
 }
 
 #[test]
@@ -307,22 +316,26 @@ fn the_initiator_drops_a_target_that_strays() {
     let fine =
         TextReply { is_final: true, cont: false, ttt: NO_TAG, data: vec![], agreed: Agreed::default() };
     for (piece_max, reply, why) in [
-        (99, TextReply { cont: true, ..fine.clone() }, BadTalk::FinalWithContinue),
-        (99, TextReply { ttt: 1, ..fine.clone() }, BadTalk::NoSuchConversation),
-        (99, TextReply { is_final: false, ..fine.clone() }, BadTalk::NoSuchConversation),
-        (3, fine.clone(), BadTalk::TextAmidAnswer),
-        (3, TextReply { is_final: false, ttt: 1, data: vec![0], ..fine.clone() }, BadTalk::TextAmidAnswer),
+        (99, TextReply { cont: true, ..fine.clone() }, TextNegotiationError::FinalWithContinue),
+        (99, TextReply { ttt: 1, ..fine.clone() }, TextNegotiationError::NoSuchConversation),
+        (99, TextReply { is_final: false, ..fine.clone() }, TextNegotiationError::NoSuchConversation),
+        (3, fine.clone(), TextNegotiationError::TextAmidAnswer),
+        (
+            3,
+            TextReply { is_final: false, ttt: 1, data: vec![0], ..fine.clone() },
+            TextNegotiationError::TextAmidAnswer,
+        ),
     ] {
-        let mut out = TextOut::new();
+        let mut out = TextBuilder::new();
         out.put("SendTargets", "All");
         let mut initiator = InitiatorText::new(1, out, piece_max);
         initiator.start();
         assert_eq!(initiator.handle(&reply), Err(why));
     }
-    let mut initiator = InitiatorText::new(1, TextOut::new(), 99);
+    let mut initiator = InitiatorText::new(1, TextBuilder::new(), 99);
     initiator.start();
     assert_eq!(initiator.handle(&fine), Ok(None));
-    assert_eq!(initiator.handle(&fine), Err(BadTalk::NoSuchConversation));
+    assert_eq!(initiator.handle(&fine), Err(TextNegotiationError::NoSuchConversation));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::TmfResult;
-use crate::pdu::{Bhs, Itt, Message, Opcode, Ttt};
+use crate::pdu::{Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{AsyncEvent, Command, Event, Finish, Manage, SessionId, TaskRef};
 use crate::target::engine::Limits;

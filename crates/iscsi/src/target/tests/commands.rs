@@ -13,7 +13,7 @@ use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{Itt, Message, Opcode, Residual, Ttt};
+use crate::pdu::{Itt, Opcode, PduHeader, Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Command, Down, Event, Finish};
 use crate::target::engine::{Limits, SessionLimits};

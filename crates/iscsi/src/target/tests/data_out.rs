@@ -12,8 +12,8 @@ use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{Itt, Message, Opcode, Ttt};
-use crate::recovery::Condition;
+use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
+use crate::recovery::TransportSense;
 use crate::serial::{DataSn, R2tSn, StatSn};
 use crate::target::contract::{Event, Finish, TaskRef};
 use crate::target::engine::Limits;
@@ -49,7 +49,13 @@ pub(super) fn obey(world: &mut World, conn: ConnId, r2t: &R2t) {
 }
 
 /// Expects that a task the layer above has is taken from it and fails with `condition`.
-fn expect_failure(world: &mut World, conn: ConnId, name: &str, task: Option<TaskRef>, condition: Condition) {
+fn expect_failure(
+    world: &mut World,
+    conn: ConnId,
+    name: &str,
+    task: Option<TaskRef>,
+    condition: TransportSense,
+) {
     if let Some(task) = task {
         match world.next_event() {
             Some(Event::TaskGone { task: gone }) => assert_eq!(gone, task, "{name}"),
@@ -66,11 +72,11 @@ fn expect_failure(world: &mut World, conn: ConnId, name: &str, task: Option<Task
 fn the_first_burst_must_keep_to_its_rules() {
     enum Step {
         Send(u32, u32, usize, bool),
-        Fails(Condition),
+        Fails(TransportSense),
         Works,
     }
     use Step::{Fails, Send, Works};
-    let amount = Condition::IncorrectAmountOfData;
+    let amount = TransportSense::IncorrectAmountOfData;
     for (name, len, immediate, steps) in [
         ("all of it", 9000, 1000, &[Send(0, 1000, 2000, false), Send(1, 3000, 1096, true), Works][..]),
         ("without immediate data", 9000, 0, &[Send(0, 0, 4096, true), Works]),
@@ -84,16 +90,16 @@ fn the_first_burst_must_keep_to_its_rules() {
             "a number missing",
             9000,
             1000,
-            &[Send(1, 1000, 2000, false), Send(2, 3000, 1096, true), Fails(Condition::CrcError)],
+            &[Send(1, 1000, 2000, false), Send(2, 3000, 1096, true), Fails(TransportSense::CrcError)],
         ),
         (
             "a number twice",
             9000,
             1000,
-            &[Send(0, 1000, 2000, false), Send(0, 3000, 1096, true), Fails(Condition::CrcError)],
+            &[Send(0, 1000, 2000, false), Send(0, 3000, 1096, true), Fails(TransportSense::CrcError)],
         ),
-        ("a gap", 9000, 1000, &[Send(0, 2000, 2096, true), Fails(Condition::DataOffsetError)]),
-        ("an overlap", 9000, 1000, &[Send(0, 500, 3596, true), Fails(Condition::DataOffsetError)]),
+        ("a gap", 9000, 1000, &[Send(0, 2000, 2096, true), Fails(TransportSense::DataOffsetError)]),
+        ("an overlap", 9000, 1000, &[Send(0, 500, 3596, true), Fails(TransportSense::DataOffsetError)]),
         ("an offset near 2^32", 9000, 1000, &[Send(0, u32::MAX, 4, true), Fails(amount)]),
     ] {
         let mut world = World::new();
@@ -133,7 +139,7 @@ fn unsolicited_data_must_have_been_agreed_on() {
             true,
             true,
             512,
-            Condition::UnexpectedUnsolicitedData,
+            TransportSense::UnexpectedUnsolicitedData,
         ),
         (
             "a first burst although R2T comes first",
@@ -141,18 +147,25 @@ fn unsolicited_data_must_have_been_agreed_on() {
             true,
             false,
             0,
-            Condition::UnexpectedUnsolicitedData,
+            TransportSense::UnexpectedUnsolicitedData,
         ),
-        ("immediate data of a read", &KEYS, false, true, 512, Condition::UnexpectedUnsolicitedData),
+        ("immediate data of a read", &KEYS, false, true, 512, TransportSense::UnexpectedUnsolicitedData),
         (
             "more immediate data than the first burst",
             &KEYS,
             true,
             true,
             4100,
-            Condition::IncorrectAmountOfData,
+            TransportSense::IncorrectAmountOfData,
         ),
-        ("more immediate data than the command", &KEYS, true, true, 2000, Condition::IncorrectAmountOfData),
+        (
+            "more immediate data than the command",
+            &KEYS,
+            true,
+            true,
+            2000,
+            TransportSense::IncorrectAmountOfData,
+        ),
     ] {
         let mut world = World::new();
         let (conn, _) = world.login(keys);
@@ -189,12 +202,12 @@ fn data_that_nobody_waits_for_is_told_from_data_out_of_place() {
     let command = world.write(conn, 8192);
     let task = world.start(conn, &command, &[]).task;
     world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 100));
-    expect_failure(&mut world, conn, "", Some(task), Condition::UnexpectedUnsolicitedData);
+    expect_failure(&mut world, conn, "", Some(task), TransportSense::UnexpectedUnsolicitedData);
     // A task that reads.
     let command = world.read(conn, 8192);
     let task = world.start(conn, &command, &[]).task;
     world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 100));
-    expect_failure(&mut world, conn, "", Some(task), Condition::UnexpectedUnsolicitedData);
+    expect_failure(&mut world, conn, "", Some(task), TransportSense::UnexpectedUnsolicitedData);
 }
 
 #[test]
@@ -237,16 +250,22 @@ fn r2ts_ask_for_what_is_wanted_in_bursts_and_no_more_at_a_time_than_agreed() {
 #[test]
 fn answers_to_r2ts_must_keep_to_them() {
     type Change = fn(&mut DataOut);
-    let tag = Condition::InvalidTransferTag;
-    let cases: [(&str, Change, usize, Option<RejectReason>, Condition); 8] = [
+    let tag = TransportSense::InvalidTransferTag;
+    let cases: [(&str, Change, usize, Option<RejectReason>, TransportSense); 8] = [
         ("another tag", |d| d.ttt = Ttt(0xdead), 8192, Some(RejectReason::INVALID_PDU_FIELD), tag),
         ("another unit", |d| d.lun = 9, 8192, Some(RejectReason::INVALID_PDU_FIELD), tag),
-        ("a number too far", |d| d.data_sn = DataSn(1), 8192, None, Condition::CrcError),
-        ("an offset before", |d| d.buffer_offset = 0, 8192, None, Condition::DataOffsetError),
-        ("an offset behind", |d| d.buffer_offset += 4, 8, None, Condition::DataOffsetError),
-        ("too much", |_| {}, 8196, None, Condition::IncorrectAmountOfData),
-        ("too little", |_| {}, 8188, None, Condition::IncorrectAmountOfData),
-        ("an offset near 2^32", |d| d.buffer_offset = u32::MAX, 8192, None, Condition::IncorrectAmountOfData),
+        ("a number too far", |d| d.data_sn = DataSn(1), 8192, None, TransportSense::CrcError),
+        ("an offset before", |d| d.buffer_offset = 0, 8192, None, TransportSense::DataOffsetError),
+        ("an offset behind", |d| d.buffer_offset += 4, 8, None, TransportSense::DataOffsetError),
+        ("too much", |_| {}, 8196, None, TransportSense::IncorrectAmountOfData),
+        ("too little", |_| {}, 8188, None, TransportSense::IncorrectAmountOfData),
+        (
+            "an offset near 2^32",
+            |d| d.buffer_offset = u32::MAX,
+            8192,
+            None,
+            TransportSense::IncorrectAmountOfData,
+        ),
     ];
     for (name, change, len, reject, condition) in cases {
         let mut world = World::new();
@@ -292,7 +311,7 @@ fn a_failed_task_is_answered_once_every_sequence_has_ended() {
     world.send(conn, &answer(&second, 0, 0, true), &pattern(0, 1));
     world.expect_silence(conn);
     world.send(conn, &answer(&first, 0, 0, true), &[]);
-    expect_failure(&mut world, conn, "", None, Condition::CrcError);
+    expect_failure(&mut world, conn, "", None, TransportSense::CrcError);
 }
 
 #[test]
@@ -340,7 +359,7 @@ fn pdus_may_come_in_any_order_if_that_was_agreed() {
     let r2t: R2t = world.expect(conn);
     world.send(conn, &answer(&r2t, 0, 4096, false), &pattern(0, 4096));
     world.send(conn, &answer(&r2t, 1, 1, true), &pattern(0, 4096));
-    expect_failure(&mut world, conn, "", Some(task), Condition::DataOffsetError);
+    expect_failure(&mut world, conn, "", Some(task), TransportSense::DataOffsetError);
 }
 
 #[test]
@@ -530,7 +549,7 @@ fn a_write_whose_data_does_not_come_ends_whatever_else_its_session_sends() {
             .map(|got| {
                 let response: ScsiResponse = got.read();
                 if response.itt == stuck.itt {
-                    assert_eq!(got.data[2..], Condition::InitiatorResponseTimeout.sense());
+                    assert_eq!(got.data[2..], TransportSense::InitiatorResponseTimeout.sense());
                 }
                 response
             })

@@ -15,7 +15,7 @@ use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::{Itt, Message, TargetSn, Ttt};
+use crate::pdu::{Itt, PduHeader, TargetSn, Ttt};
 use crate::serial::StatSn;
 use crate::target::contract::Finish;
 use crate::target::engine::Limits;
@@ -93,7 +93,7 @@ pub(super) fn ack(world: &mut World, conn: ConnId, exp: StatSn) {
 }
 
 /// Sends a PDU one bit of which is wrong.
-fn send_hurt(world: &mut World, conn: ConnId, message: &impl Message, data: &[u8], bit: usize) {
+fn send_hurt(world: &mut World, conn: ConnId, message: &impl PduHeader, data: &[u8], bit: usize) {
     let mut bytes = world.frame(conn, message.encode(), &[], data);
     bytes[bit / 8] ^= 1 << (bit % 8);
     world.feed(conn, &bytes);

@@ -18,7 +18,7 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::pdu::{Itt, Message, Opcode};
+use crate::pdu::{Itt, Opcode, PduHeader};
 use crate::serial::{DataSn, R2tSn, StatSn};
 use crate::target::contract::{Down, Event, Finish, TaskRef, status};
 use crate::target::engine::Limits;

@@ -76,7 +76,7 @@ fn abort_task_reaches_the_task_wherever_it_is() {
     world.engine.received(
         world.now,
         conn,
-        &world.frame(conn, crate::pdu::Message::encode(&abort), &[], &[]),
+        &world.frame(conn, crate::pdu::PduHeader::encode(&abort), &[], &[]),
         &world.names,
     );
     world.drain();

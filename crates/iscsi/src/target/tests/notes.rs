@@ -9,7 +9,7 @@ use base::time::Duration;
 
 use super::world::{INITIATOR, TARGET, World, keys};
 use crate::keys::Key;
-use crate::login::departure::Departure as InLogin;
+use crate::login::deviation::Deviation as InLogin;
 use crate::negotiate::KeyPolicy;
 use crate::pdu::login_response::LoginResponse;
 use crate::serial::CmdSn;

@@ -19,7 +19,7 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::{Itt, Message, Ttt};
+use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{AsyncEvent, Down, Event, Finish, SessionId};
 use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
@@ -582,7 +582,7 @@ fn ten_thousand_connections_that_say_nothing_cost_little_and_go_in_time() {
 
 #[test]
 fn an_idle_session_is_small() {
-    use crate::receive::Receiver;
+    use crate::framing::Receiver;
     use crate::target::connection::Connection;
     use crate::target::session::Session;
     let size = size_of::<Connection>() + size_of::<Receiver>() + size_of::<Session>();

@@ -11,7 +11,7 @@ use super::world::{World, pattern};
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::tmf_response::TmfResult;
-use crate::pdu::{Message, Opcode};
+use crate::pdu::{Opcode, PduHeader};
 use crate::target::contract::{Event, Finish, TaskRef, status};
 use crate::target::engine::Limits;
 

@@ -18,8 +18,8 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::{Bhs, Itt, Message, Ttt};
-use crate::recovery::Condition;
+use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
+use crate::recovery::TransportSense;
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Down, Event, Finish};
 use crate::target::engine::Limits;
@@ -360,7 +360,7 @@ fn damaged_data_out_fails_its_task_once_its_sequence_is_over() {
         }
         let got = world.expect_any(conn);
         assert_eq!(got.read::<ScsiResponse>().status, 2);
-        assert_eq!(got.data[2..], Condition::CrcError.sense());
+        assert_eq!(got.data[2..], TransportSense::CrcError.sense());
         world.expect_silence(conn);
     }
 }

@@ -14,8 +14,8 @@ use base::transmit::Transmit;
 use crate::chap::Secret;
 use crate::digest::Crc32c;
 use crate::login::directory::{
-    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
-    TargetAddress, TargetId, Via,
+    AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo,
+    SessionQuery, TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
@@ -24,7 +24,7 @@ use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
+use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Command, Event, Finish, SessionUp, TaskRef};
 use crate::target::engine::{Engine, Limits};
@@ -55,20 +55,22 @@ pub(super) struct Names {
 }
 
 impl Directory for Names {
-    fn find_target(&self, _: &Via, _: &IscsiName, name: &IscsiName) -> Found {
+    fn find_target(&self, _: &ConnectionPath, _: &IscsiName, name: &IscsiName) -> TargetLookup {
         match self.targets.iter().position(|target| target == name) {
-            Some(at) => (if self.full { Found::Full } else { Found::Here })(TargetAccess {
-                target: TargetId(u32::try_from(at).unwrap()),
-                portal_group: PortalGroupTag(1),
-                alias: None,
-                auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
-                keys: self.keys.clone(),
-            }),
-            None => Found::NotFound,
+            Some(at) => {
+                (if self.full { TargetLookup::AtSessionLimit } else { TargetLookup::Found })(TargetAccess {
+                    target: TargetId(u32::try_from(at).unwrap()),
+                    portal_group: PortalGroupTag(1),
+                    alias: None,
+                    auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
+                    keys: self.keys.clone(),
+                })
+            }
+            None => TargetLookup::NotFound,
         }
     }
 
-    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, _: &ConnectionPath, _: &IscsiName) -> DiscoveryAccess {
         DiscoveryAccess::Granted {
             auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
             keys: self.keys.clone(),
@@ -79,15 +81,20 @@ impl Directory for Names {
         None
     }
 
-    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionFacts> {
+    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionInfo> {
         None
     }
 
-    fn target_behind(&self, via: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn next_target(
+        &self,
+        via: &ConnectionPath,
+        _: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
         let name =
             self.targets.iter().find(|name| after.is_none_or(|after| name.as_str() > after.as_str()))?;
         let address = TargetAddress::Socket(via.local);
-        Some(Listed { name: name.clone(), addresses: [(address, PortalGroupTag(1))].into() })
+        Some(SendTargetsEntry { name: name.clone(), addresses: [(address, PortalGroupTag(1))].into() })
     }
 }
 
@@ -127,7 +134,7 @@ pub(super) struct Got {
 }
 
 impl Got {
-    pub(super) fn read<M: Message>(&self) -> M {
+    pub(super) fn read<M: PduHeader>(&self) -> M {
         match M::decode(&self.bhs) {
             Ok(message) => message,
             Err(error) => panic!("{error}: {:?}", self.bhs),
@@ -377,7 +384,7 @@ impl World {
         if self.events.is_empty() { None } else { Some(self.events.remove(0)) }
     }
 
-    pub(super) fn send(&mut self, conn: ConnId, message: &impl Message, data: &[u8]) {
+    pub(super) fn send(&mut self, conn: ConnId, message: &impl PduHeader, data: &[u8]) {
         self.send_raw(conn, message.encode(), &[], data);
     }
 
@@ -492,7 +499,7 @@ impl World {
     }
 
     /// Takes the next PDU, which must be of this kind.
-    pub(super) fn expect<M: Message + Debug>(&mut self, conn: ConnId) -> M {
+    pub(super) fn expect<M: PduHeader + Debug>(&mut self, conn: ConnId) -> M {
         self.expect_any(conn).read()
     }
 

@@ -11,10 +11,10 @@
 use std::collections::BTreeMap;
 
 use base::time::{Duration, Instant};
-use iscsi::initiator::contract::{ConnectionDown, End, Since};
+use iscsi::initiator::contract::{ConnectionDown, SessionOrigin, TaskResult};
 use iscsi::negotiate::SessionParameters;
 use iscsi::pdu::reject::RejectReason;
-use iscsi::recovery::Condition;
+use iscsi::recovery::TransportSense;
 
 use crate::fabric::Ticket;
 
@@ -77,10 +77,10 @@ impl Promises {
     }
 
     /// Takes note that the session is up.
-    pub(super) fn up(&mut self, parameters: &SessionParameters, since: Since) {
+    pub(super) fn up(&mut self, parameters: &SessionParameters, since: SessionOrigin) {
         self.level = Some(parameters.error_recovery_level);
         self.retains = parameters.default_time2retain > 0;
-        if since != Since::Continued {
+        if since != SessionOrigin::Continued {
             self.suspects.clear();
         }
     }
@@ -94,7 +94,7 @@ impl Promises {
     pub(super) fn lost(&self, now: Instant, why: ConnectionDown) -> Option<String> {
         let level = self.level.filter(|level| *level >= 1)?;
         match why {
-            ConnectionDown::Misbehaved(why) if !why.is_damage() && now >= self.logins_spared => {
+            ConnectionDown::ProtocolError(why) if !why.is_damage() && now >= self.logins_spared => {
                 Some(format!("a target is said to break a rule: {why}, level {level}"))
             }
             _ => None,
@@ -107,29 +107,31 @@ impl Promises {
     }
 
     /// Judges how an order ended.
-    pub(super) fn ended(&mut self, ticket: Ticket, end: &End) -> Option<String> {
+    pub(super) fn ended(&mut self, ticket: Ticket, end: &TaskResult) -> Option<String> {
         let mercy = self.open.remove(&ticket).unwrap_or_default();
         let level = self.level.unwrap_or(0);
         let what = match end {
-            End::Status(ending) => {
+            TaskResult::Status(ending) => {
                 let lost = ending.sense.as_deref().and_then(blames_transport).filter(|_| level >= 1)?;
-                if mercy.stalled && lost == Condition::InitiatorResponseTimeout {
+                if mercy.stalled && lost == TransportSense::InitiatorResponseTimeout {
                     return None;
                 }
                 format!("says that {lost:?}")
             }
-            End::Aborted | End::NotSent if mercy.aborted => return None,
-            End::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
+            TaskResult::Aborted | TaskResult::NotSent if mercy.aborted => return None,
+            TaskResult::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
             // RFC 7143 §4.2.3.3, §11.5.1: such a function takes the numbers that it concerns for received. A command that was
             // rejected for its damaged immediate data just before has no other end then.
-            End::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
-            End::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
-            End::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
-            End::Lost | End::NotSent => {
+            TaskResult::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
+            TaskResult::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
+            TaskResult::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
+            TaskResult::Lost | TaskResult::NotSent => {
                 self.suspects.push(format!("order {} ended as {end:?}, level {level}", ticket.0));
                 return None;
             }
-            End::Aborted | End::Rejected(_) | End::Failed(_) => format!("ended as {end:?}"),
+            TaskResult::Aborted | TaskResult::Rejected(_) | TaskResult::Failed(_) => {
+                format!("ended as {end:?}")
+            }
         };
         Some(format!("order {} {what}, level {level}", ticket.0))
     }
@@ -145,14 +147,14 @@ impl Promises {
 const LOGIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Returns what of the transport the sense data blames.
-fn blames_transport(sense: &[u8]) -> Option<Condition> {
+fn blames_transport(sense: &[u8]) -> Option<TransportSense> {
     let all = [
-        Condition::UnexpectedUnsolicitedData,
-        Condition::IncorrectAmountOfData,
-        Condition::CrcError,
-        Condition::DataOffsetError,
-        Condition::InvalidTransferTag,
-        Condition::InitiatorResponseTimeout,
+        TransportSense::UnexpectedUnsolicitedData,
+        TransportSense::IncorrectAmountOfData,
+        TransportSense::CrcError,
+        TransportSense::DataOffsetError,
+        TransportSense::InvalidTransferTag,
+        TransportSense::InitiatorResponseTimeout,
     ];
     all.into_iter().find(|condition| condition.sense() == *sense)
 }

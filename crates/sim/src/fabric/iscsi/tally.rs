@@ -1,6 +1,6 @@
 //! What happened in a world: how often each kind of recovery was at work.
 
-use iscsi::initiator::contract::Stats;
+use iscsi::initiator::contract::SessionStats;
 
 /// What happened, for people.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Adds what a session did.
-    pub(super) const fn session(&mut self, stats: &Stats) {
+    pub(super) const fn session(&mut self, stats: &SessionStats) {
         self.retries += stats.retries;
         self.replays += stats.replays;
         self.reassigns += stats.reassigns;

@@ -11,7 +11,7 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::reject::RejectReason;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{Message, Ttt};
+use crate::pdu::{PduHeader, Ttt};
 use crate::target::contract::Finish;
 
 #[test]

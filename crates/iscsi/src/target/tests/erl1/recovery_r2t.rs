@@ -15,7 +15,7 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::SnackKind;
-use crate::pdu::{Itt, Message, Opcode, Ttt};
+use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{DataSn, R2tSn};
 use crate::target::contract::{Event, Finish};
 use crate::target::engine::Limits;

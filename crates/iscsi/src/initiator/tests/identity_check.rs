@@ -5,28 +5,28 @@ use alloc::vec::Vec;
 use base::state_machine::ConnId;
 
 use super::pair::{LUN, Setup, pattern, read, write};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::{Message, Opcode};
+use crate::pdu::{Opcode, PduHeader};
 
 const OTHER: u64 = 2 << 48;
 
 fn probe() -> Request {
-    Request { probe: true, ..read(0, 36) }
+    Request { is_identity_check: true, ..read(0, 36) }
 }
 
 /// A guarded unit with a read that waits, a write that was on its way and may be repeated, and one that may not;
 /// then the session is built anew.
-fn rebuilt() -> (Raw, ConnId, [TaskId; 3]) {
-    let (mut raw, conn) = Raw::up(Setup::default(), &["ErrorRecoveryLevel=0"]);
-    raw.session.guard(LUN);
-    raw.session.vouch(raw.now, LUN);
+fn rebuilt() -> (ScriptedTarget, ConnId, [TaskId; 3]) {
+    let (mut raw, conn) = ScriptedTarget::up(Setup::default(), &["ErrorRecoveryLevel=0"]);
+    raw.session.require_identity_check(LUN);
+    raw.session.confirm_identity(raw.now, LUN);
     let (repeated, _) = raw.start(conn, Request { replay: true, ..write(0, 1, &[7; 512]) });
     let (lost, _) = raw.start(conn, write(8, 2, &[8; 512]));
     raw.manual = true;
     raw.cut(conn);
-    assert_eq!(raw.outcome(lost).end, End::Lost);
+    assert_eq!(raw.outcome(lost).end, TaskResult::Lost);
     let waits = raw.session.submit(raw.now, read(16, 512)).unwrap();
     let other = raw.session.submit(raw.now, Request { lun: OTHER, ..read(0, 512) }).unwrap();
     raw.pass(base::time::Duration::from_secs(3));
@@ -38,7 +38,7 @@ fn rebuilt() -> (Raw, ConnId, [TaskId; 3]) {
     (raw, conn, [repeated, waits, other])
 }
 
-fn commands(raw: &mut Raw, conn: ConnId) -> Vec<ScsiCommand> {
+fn commands(raw: &mut ScriptedTarget, conn: ConnId) -> Vec<ScsiCommand> {
     let sent = core::iter::from_fn(|| raw.receive(conn));
     sent.filter(|sent| sent.bhs.opcode() == Opcode::SCSI_COMMAND)
         .map(|sent| ScsiCommand::decode(&sent.bhs).unwrap())
@@ -56,41 +56,41 @@ fn a_new_session_sends_a_guarded_unit_nothing_but_probes_until_it_is_vouched_for
     raw.send(conn, &pdu, &pattern(1, 36));
     assert!(raw.outcome(asked).end.is_good());
     assert!(commands(&mut raw, conn).is_empty());
-    raw.session.vouch(raw.now, LUN);
+    raw.session.confirm_identity(raw.now, LUN);
     raw.drain();
     let sent = commands(&mut raw, conn);
     assert_eq!(
         sent.iter().map(|command| (command.lun, command.write)).collect::<Vec<_>>(),
         [(LUN, true), (LUN, false)]
     );
-    assert_eq!(raw.session.open(), 3, "{repeated:?} and {waits:?} are on their way");
+    assert_eq!(raw.session.open_tasks(), 3, "{repeated:?} and {waits:?} are on their way");
 }
 
 #[test]
 fn what_waits_for_another_device_ends_and_is_never_sent() {
     let (mut raw, conn, [repeated, waits, other]) = rebuilt();
     commands(&mut raw, conn);
-    raw.session.forsake(LUN);
+    raw.session.fail_identity(LUN);
     raw.drain();
     // It was on its way once, and nobody knows whether it was carried out there.
-    assert_eq!(raw.outcome(repeated).end, End::Lost);
-    assert_eq!(raw.outcome(waits).end, End::NotSent);
+    assert_eq!(raw.outcome(repeated).end, TaskResult::Lost);
+    assert_eq!(raw.outcome(waits).end, TaskResult::NotSent);
     let later = raw.session.submit(raw.now, write(0, 3, &[9; 512])).unwrap();
     raw.drain();
     assert!(commands(&mut raw, conn).is_empty());
-    assert_eq!(raw.session.open(), 2, "{later:?} and {other:?}");
+    assert_eq!(raw.session.open_tasks(), 2, "{later:?} and {other:?}");
 }
 
 #[test]
 fn there_is_room_for_a_probe_when_there_is_none_for_anything_else() {
     let mut setup = Setup::default();
     setup.plan.limits.tasks_max = 2;
-    let (mut raw, conn) = Raw::up(setup, &["ErrorRecoveryLevel=0"]);
-    raw.session.guard(LUN);
+    let (mut raw, conn) = ScriptedTarget::up(setup, &["ErrorRecoveryLevel=0"]);
+    raw.session.require_identity_check(LUN);
     for _ in 0..2 {
         raw.session.submit(raw.now, read(0, 512)).unwrap();
     }
-    assert_eq!(raw.session.submit(raw.now, read(0, 512)), Err(Refusal::Full));
+    assert_eq!(raw.session.submit(raw.now, read(0, 512)), Err(SubmitError::Full));
     raw.session.submit(raw.now, probe()).unwrap();
     raw.drain();
     assert_eq!(commands(&mut raw, conn).len(), 1);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::text::value::to_base64;
-use crate::text::{Spreader, parse};
+use crate::text::{TextSplitter, parse};
 use alloc::format;
 use alloc::vec;
 use base::rng::Rng;
@@ -38,15 +38,15 @@ fn keys_of(text: &[u8]) -> ChapKeys<'_> {
     keys
 }
 
-fn bytes(out: TextOut) -> Vec<u8> {
-    Spreader::new(out.into_bytes()).next_piece(usize::MAX).0
+fn bytes(out: TextBuilder) -> Vec<u8> {
+    TextSplitter::new(out.into_bytes()).next_piece(usize::MAX).0
 }
 
 /// Hands the target one text after the other, and returns its last word.
 fn target_says(target: &mut TargetChap, texts: &[&[u8]]) -> (Result<Option<String>, BadChap>, Vec<u8>) {
     let mut last = (Ok(None), Vec::new());
     for text in texts {
-        let mut out = TextOut::new();
+        let mut out = TextBuilder::new();
         let result = target.handle(&keys_of(text), &secret_of, Some(&other()), &mut out);
         last = (result, bytes(out));
     }
@@ -63,14 +63,14 @@ fn pair(
     mut target: TargetChap,
     own: Option<&Credentials>,
 ) -> (Result<Option<String>, BadChap>, Result<bool, BadChap>) {
-    let mut out = TextOut::new();
+    let mut out = TextBuilder::new();
     initiator.start(&mut out);
     loop {
         let request = bytes(out);
-        let mut answer = TextOut::new();
+        let mut answer = TextBuilder::new();
         let verdict = target.handle(&keys_of(&request), &secret_of, own, &mut answer);
         let answer = bytes(answer);
-        out = TextOut::new();
+        out = TextBuilder::new();
         if matches!(verdict, Ok(None)) {
             if let Err(why) = initiator.handle(&keys_of(&answer), &mut out) {
                 return (verdict, Err(why));
@@ -264,7 +264,7 @@ fn the_initiator_refuses_a_target_that_strays() {
         let mut initiator = InitiatorChap::new(offered, user(), Some(other()), entropy(3));
         let mut last = Ok(false);
         for text in &texts {
-            last = initiator.handle(&keys_of(text.as_bytes()), &mut TextOut::new());
+            last = initiator.handle(&keys_of(text.as_bytes()), &mut TextBuilder::new());
         }
         assert_eq!(last, Err(why), "{texts:?}");
     }
@@ -289,7 +289,7 @@ fn no_bytes_make_either_side_panic() {
                 }
             }
             let keys = keys_of(text.as_bytes());
-            let mut out = TextOut::new();
+            let mut out = TextBuilder::new();
             let granted = target.handle(&keys, &secret_of, Some(&other()), &mut out);
             assert!(!matches!(granted, Ok(Some(_))), "seed {seed}");
             let done = initiator.handle(&keys, &mut out);

@@ -9,8 +9,8 @@ use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::contract::Slot;
-use super::why::Why;
-use crate::emit::Digests;
+use super::protocol_error::ProtocolError;
+use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;
 use crate::login::initiator::InitiatorLogin;
@@ -21,15 +21,15 @@ use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::snack::Snack;
 use crate::pdu::text_request::TextRequest;
-use crate::receive::{Framing, Receiver};
+use crate::pdu_writer::Digests;
 use crate::serial::StatSn;
 use crate::target::arena::Key;
 
 /// A place.
 #[derive(Debug, Default)]
-pub(super) struct Place {
-    pub(super) stage: Stage,
-    pub(super) link: Option<Box<Link>>,
+pub(super) struct ConnectionSlot {
+    pub(super) state: ConnectionState,
+    pub(super) connection: Option<Box<Connection>>,
     pub(super) deadlines: Deadlines,
     /// Which portal is tried, and where the target sent us instead.
     pub(super) portal: usize,
@@ -38,7 +38,7 @@ pub(super) struct Place {
     /// How many attempts in a row failed.
     pub(super) attempts: u32,
     /// How far the old connection of this place is cleaned up for its orphans.
-    pub(super) removal: Removal,
+    pub(super) recovery_logout: RecoveryLogout,
     /// Our logout of this place's own connection.
     pub(super) logout: Option<Itt>,
     pub(super) up_since: Instant,
@@ -48,7 +48,7 @@ pub(super) struct Place {
 
 /// What happens at a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ConnectionState {
     /// No connection is wanted.
     #[default]
     Idle,
@@ -68,14 +68,14 @@ pub(super) enum Stage {
 
 /// How the orphans of a lost connection come free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Removal {
+pub(super) enum RecoveryLogout {
     /// There are none, or nothing is done yet.
     #[default]
     None,
     /// A logout for recovery is on the way on another connection.
     Asked { by: Slot, itt: Itt },
     /// The target let go; Time2Wait passes.
-    Waits,
+    Time2Wait,
 }
 
 /// Everything at a place that takes time.
@@ -92,9 +92,9 @@ pub(super) enum Timer {
     /// The time that the target left to log it out.
     Drain,
     /// Time2Wait before its orphans are moved.
-    Adopt,
+    Reassign,
     /// A look at what is missing.
-    Repair,
+    Retransmit,
     /// Statuses that nothing acknowledges.
     Acknowledge,
 }
@@ -106,8 +106,8 @@ pub(super) const TIMERS: [Timer; 8] = [
     Timer::Silence,
     Timer::Logout,
     Timer::Drain,
-    Timer::Adopt,
-    Timer::Repair,
+    Timer::Reassign,
+    Timer::Retransmit,
     Timer::Acknowledge,
 ];
 
@@ -148,7 +148,7 @@ impl Deadlines {
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Connection {
     pub(super) conn: ConnId,
     /// Whether the driver has ended it already.
     pub(super) gone: bool,
@@ -163,16 +163,16 @@ pub(super) struct Link {
     pub(super) exp_stat_sn: StatSn,
     pub(super) ahead: Vec<(StatSn, StatSn)>,
     /// Statuses that came, but whose data is missing: to acknowledge them would be to acknowledge the data.
-    pub(super) unready: Vec<StatSn>,
+    pub(super) withheld_statuses: Vec<StatSn>,
     /// Up to where missing ones were asked for.
     pub(super) statuses_asked: StatSn,
     /// What was acknowledged last, and since when there is more to acknowledge.
-    pub(super) told: StatSn,
-    pub(super) untold_since: Option<Instant>,
-    pub(super) out: VecDeque<Output>,
+    pub(super) acked_stat_sn: StatSn,
+    pub(super) unacked_since: Option<Instant>,
+    pub(super) out: VecDeque<QueuedPdu>,
     pub(super) controls: usize,
     /// Whether the driver knows that there is something to send.
-    pub(super) asked: bool,
+    pub(super) transmit_requested: bool,
     /// Tasks that are allegiant to it, and what they weigh.
     pub(super) tasks: u32,
     pub(super) weight: u64,
@@ -181,13 +181,13 @@ pub(super) struct Link {
     /// The ping that is not answered, and when it went.
     pub(super) ping: Option<(Itt, Instant)>,
     /// Whatever was sent before this and is not acknowledged did not arrive.
-    pub(super) synced: Instant,
+    pub(super) last_answered_ping: Instant,
     /// Whether a PDU was lost since the last look, and how often the same was asked for in vain.
     pub(super) damaged: bool,
     pub(super) repairs: u32,
     /// Tasks to be moved here, and how many requests for that are open.
-    pub(super) adopting: VecDeque<Key>,
-    pub(super) moving: u32,
+    pub(super) to_reassign: VecDeque<Key>,
+    pub(super) open_reassigns: u32,
 }
 
 /// What becomes of the data segment that is coming.
@@ -203,22 +203,22 @@ pub(super) enum Incoming {
 
 /// Something to send. What is sent late is built late: numbers and data are put in when it leaves.
 #[derive(Debug)]
-pub(super) enum Output {
+pub(super) enum QueuedPdu {
     /// A command with its immediate data.
     Command(Key),
     /// Data that follows a command unasked.
     Unsolicited(Key),
     /// The answer to an R2T, by the R2T's number.
-    Burst(Key, u32),
+    SolicitedData(Key, u32),
     /// A task management request.
-    Manage(Key),
+    Tmf(Key),
     /// Anything else.
-    Control(Box<(Control, Vec<u8>)>),
+    Control(Box<(ControlPdu, Vec<u8>)>),
 }
 
 /// A small PDU without its counters.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Control {
+pub(super) enum ControlPdu {
     Nop(NopOut),
     Text(TextRequest),
     Logout(LogoutRequest),
@@ -236,7 +236,7 @@ const fn is_within(sn: StatSn, from: StatSn, to: StatSn) -> bool {
     from.distance_to(sn) < from.distance_to(to)
 }
 
-impl Link {
+impl Connection {
     pub(super) fn new(now: Instant, conn: ConnId, login: InitiatorLogin) -> Self {
         let framing = Framing {
             header_digest: false,
@@ -255,22 +255,22 @@ impl Link {
             parameters: ConnectionParameters::default(),
             exp_stat_sn: StatSn(0),
             ahead: Vec::new(),
-            unready: Vec::new(),
+            withheld_statuses: Vec::new(),
             statuses_asked: StatSn(0),
-            told: StatSn(0),
-            untold_since: None,
+            acked_stat_sn: StatSn(0),
+            unacked_since: None,
             out: VecDeque::new(),
             controls: 0,
-            asked: false,
+            transmit_requested: false,
             tasks: 0,
             weight: 0,
             heard: now,
             ping: None,
-            synced: Instant::ORIGIN,
+            last_answered_ping: Instant::ORIGIN,
             damaged: false,
             repairs: 0,
-            adopting: VecDeque::new(),
-            moving: 0,
+            to_reassign: VecDeque::new(),
+            open_reassigns: 0,
         }
     }
 
@@ -280,25 +280,25 @@ impl Link {
 
     /// Returns the number that acknowledges all statuses before it, and the data of their commands.
     pub(super) fn acknowledged(&self) -> StatSn {
-        let held = self.unready.iter().copied();
+        let held = self.withheld_statuses.iter().copied();
         held.fold(self.exp_stat_sn, |first, sn| if sn.before(first) { sn } else { first })
     }
 
     /// Takes note that a PDU leaves which acknowledges all statuses before `sn`.
-    pub(super) fn tell(&mut self, sn: StatSn) {
-        self.told = sn;
+    pub(super) fn record_ack(&mut self, sn: StatSn) {
+        self.acked_stat_sn = sn;
         if !self.holds_back() {
-            self.untold_since = None;
+            self.unacked_since = None;
         }
     }
 
     /// Returns whether a status is here that cannot be acknowledged yet.
     pub(super) fn holds_back(&self) -> bool {
-        !self.unready.is_empty() || !self.ahead.is_empty()
+        !self.withheld_statuses.is_empty() || !self.ahead.is_empty()
     }
 
     /// Judges a status number and notes that it came. `false`: it came before.
-    pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, Why> {
+    pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, ProtocolError> {
         if sn == self.exp_stat_sn {
             self.exp_stat_sn = sn.next();
             self.ahead.retain(|(from, to)| {
@@ -311,13 +311,13 @@ impl Link {
             return Ok(true);
         }
         if !recovers {
-            return Err(Why::StatSnOutOfOrder);
+            return Err(ProtocolError::StatSnOutOfOrder);
         }
         if sn.before(self.exp_stat_sn) || self.ahead.iter().any(|(from, to)| is_within(sn, *from, *to)) {
             return Ok(false);
         }
         if self.exp_stat_sn.distance_to(sn) > MAX_STATUSES_AHEAD || self.ahead.len() >= MAX_STATUS_GAPS {
-            return Err(Why::StatSnFarAhead);
+            return Err(ProtocolError::StatSnFarAhead);
         }
         let base = self.exp_stat_sn;
         let at = self.ahead.partition_point(|(from, _)| base.distance_to(*from) < base.distance_to(sn));
@@ -340,9 +340,9 @@ impl Link {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Returns whether its connection can carry requests.
     pub(super) const fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up | Stage::Draining)
+        matches!(self.state, ConnectionState::Up | ConnectionState::Draining)
     }
 }

@@ -3,7 +3,7 @@
 //! A PDU is a basic header, additional header segments, a header digest, a data segment, padding to four bytes and
 //! a data digest; only the basic header is always there. [`Receiver`] reads one after the other and keeps no more
 //! than a header of its own: once a header is whole and its digest is right, whoever drives it says where the data
-//! segment belongs ([`Receiver::land`]), and the bytes go there and nowhere else. A large segment can be lent out
+//! segment belongs ([`Receiver::set_sink`]), and the bytes go there and nowhere else. A large segment can be lent out
 //! ([`Receiver::take_rx_buffer`]), so that the kernel puts the bytes in place.
 //!
 //! It serves both roles and knows nothing of what PDUs mean.
@@ -14,7 +14,7 @@
 //! ascertained by other means than the length fields of the damaged header. The digest itself is such a means: if one
 //! flipped bit explains it, that bit is known with certainty ([`crate::digest::single_flip`]), and with it the true
 //! lengths. So, where [`Framing::resync`] allows it, a PDU whose header has one wrong bit is read to its end and
-//! dropped ([`Step::Damaged`]); nothing of it is used but its length. Anything worse ends the stream, as every such
+//! dropped ([`FramingEvent::Damaged`]); nothing of it is used but its length. Anything worse ends the stream, as every such
 //! error does at ErrorRecoveryLevel 0.
 //!
 //! Two things are deliberately not done. The lengths of a damaged header are not simply tried: they are wrong in one
@@ -35,7 +35,7 @@ use crate::pdu::{BHS_LEN, Bhs};
 
 /// A data segment is lent out when at least this much of it is missing: below, one receive into the read buffer
 /// brings the next PDUs too, which saves more than the copy costs.
-pub const LOAN_MIN: usize = 16 << 10;
+pub const RX_BUFFER_MIN: usize = 16 << 10;
 
 /// How the PDUs of a connection are framed at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Receiver {
     ahs: Vec<u8>,
     /// Whether the present PDU is to be dropped because its header was damaged.
     damaged: bool,
-    landing: Landing,
+    sink: DataSink,
     /// How much of the data segment is missing.
     missing: usize,
     crc: Crc32c,
@@ -72,21 +72,21 @@ pub struct Receiver {
 
 /// Where a data segment goes.
 #[derive(Debug, Default)]
-pub enum Landing {
+pub enum DataSink {
     /// Nowhere: it is read and forgotten.
     #[default]
     Discard,
     /// Behind what the buffer holds. It has room for the whole segment.
     Append(Buf),
     /// Over the filled bytes of the buffer, from `at` on.
-    Place {
+    Overwrite {
         /// The buffer.
         buf: Buf,
         /// Where the next byte goes.
         at: usize,
     },
     /// Into a buffer that is lent out and held this many bytes when it went.
-    Lent {
+    TakenByDriver {
         /// How many.
         filled: usize,
     },
@@ -94,43 +94,43 @@ pub enum Landing {
 
 /// What the stream brought.
 #[derive(Debug)]
-pub enum Step {
+pub enum FramingEvent {
     /// Nothing whole: more bytes are needed.
-    Starved,
-    /// A header. The next call must be [`Receiver::land`].
+    NeedMoreBytes,
+    /// A header. The next call must be [`Receiver::set_sink`].
     Header(Bhs),
     /// The rest of that PDU.
-    Whole(Segment),
+    Pdu(ReceivedPdu),
     /// A PDU whose header was damaged; it was read to its end and dropped.
     Damaged,
 }
 
 /// The end of a PDU.
 #[derive(Debug)]
-pub struct Segment {
+pub struct ReceivedPdu {
     /// The header again.
     pub bhs: Bhs,
     /// Where its data went.
-    pub landing: Landing,
+    pub sink: DataSink,
     /// Whether the data digest was right, or absent.
-    pub intact: bool,
+    pub digest_ok: bool,
 }
 
 /// What ends the stream: the start of the next PDU cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum StreamError {
     /// A header digest is wrong.
     HeaderDigest,
     /// A data segment is announced that is longer than allowed.
     TooLong,
     /// Bytes were handed in while a loan was out.
-    Lent,
+    RxBufferTaken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Header,
-    Landing,
+    AwaitingSink,
     Data,
     Trailer,
 }
@@ -151,7 +151,7 @@ impl Receiver {
             staged: SmallVec::new(),
             ahs: Vec::new(),
             damaged: false,
-            landing: Landing::Discard,
+            sink: DataSink::Discard,
             missing: 0,
             crc: Crc32c::new(),
             trailer: [0; TRAILER_MAX],
@@ -178,7 +178,7 @@ impl Receiver {
     ///
     /// # Errors
     /// What makes the rest of the stream unreadable.
-    pub fn advance(&mut self, bytes: &mut &[u8]) -> Result<Step, Lost> {
+    pub fn advance(&mut self, bytes: &mut &[u8]) -> Result<FramingEvent, StreamError> {
         loop {
             match self.state {
                 State::Header => {
@@ -186,18 +186,22 @@ impl Receiver {
                         return Ok(step);
                     }
                 }
-                State::Landing => return Ok(Step::Starved),
+                State::AwaitingSink => return Ok(FramingEvent::NeedMoreBytes),
                 State::Data => {
-                    if matches!(self.landing, Landing::Lent { .. }) {
-                        return if bytes.is_empty() { Ok(Step::Starved) } else { Err(Lost::Lent) };
+                    if matches!(self.sink, DataSink::TakenByDriver { .. }) {
+                        return if bytes.is_empty() {
+                            Ok(FramingEvent::NeedMoreBytes)
+                        } else {
+                            Err(StreamError::RxBufferTaken)
+                        };
                     }
                     let Some((data, rest)) = bytes.split_at_checked(self.missing.min(bytes.len())) else {
-                        return Ok(Step::Starved);
+                        return Ok(FramingEvent::NeedMoreBytes);
                     };
                     *bytes = rest;
                     self.data(data);
                     if self.missing > 0 {
-                        return Ok(Step::Starved);
+                        return Ok(FramingEvent::NeedMoreBytes);
                     }
                     self.state = State::Trailer;
                 }
@@ -207,8 +211,8 @@ impl Receiver {
     }
 
     /// Says where the data segment of the header that [`Self::advance`] just gave belongs.
-    pub fn land(&mut self, landing: Landing) {
-        self.landing = landing;
+    pub fn set_sink(&mut self, landing: DataSink) {
+        self.sink = landing;
         self.missing = usize::try_from(self.bhs.data_len()).unwrap_or(usize::MAX);
         self.crc = Crc32c::new();
         self.trailer_len = 0;
@@ -217,24 +221,24 @@ impl Receiver {
 
     /// Lends the buffer out that the next bytes belong into, if enough of them are missing.
     pub fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
-        if self.state != State::Data || self.missing < LOAN_MIN {
+        if self.state != State::Data || self.missing < RX_BUFFER_MIN {
             return None;
         }
-        match mem::take(&mut self.landing) {
-            Landing::Append(buf) => {
-                self.landing = Landing::Lent { filled: buf.len() };
+        match mem::take(&mut self.sink) {
+            DataSink::Append(buf) => {
+                self.sink = DataSink::TakenByDriver { filled: buf.len() };
                 Some(RxBuffer { buf, len_max: self.missing })
             }
             other => {
-                self.landing = other;
+                self.sink = other;
                 None
             }
         }
     }
 
     /// Takes a loan back and returns how many bytes it brought. More than were wanted are forgotten.
-    pub fn repay(&mut self, loan: RxBuffer) -> usize {
-        let Landing::Lent { filled } = self.landing else { return 0 };
+    pub fn return_rx_buffer(&mut self, loan: RxBuffer) -> usize {
+        let DataSink::TakenByDriver { filled } = self.sink else { return 0 };
         let mut buf = loan.buf;
         buf.truncate(filled.saturating_add(self.missing));
         let brought = buf.filled().get(filled..).unwrap_or_default();
@@ -243,17 +247,17 @@ impl Receiver {
             self.crc.update(brought);
         }
         self.missing -= len;
-        self.landing = Landing::Append(buf);
+        self.sink = DataSink::Append(buf);
         len
     }
 
     /// Gives up the present PDU and returns where its data was going.
-    pub fn abandon(&mut self) -> Landing {
-        mem::take(&mut self.landing)
+    pub fn discard_pdu(&mut self) -> DataSink {
+        mem::take(&mut self.sink)
     }
 
     /// Reads a header. Returns nothing when the PDU is to be dropped: what follows is its data segment.
-    fn header(&mut self, bytes: &mut &[u8]) -> Result<Option<Step>, Lost> {
+    fn header(&mut self, bytes: &mut &[u8]) -> Result<Option<FramingEvent>, StreamError> {
         if self.staged.is_empty()
             && let Some((bhs, _)) = bytes.split_first_chunk::<BHS_LEN>()
         {
@@ -267,7 +271,7 @@ impl Receiver {
         while let Some(want) = self.header_want() {
             let Some((part, rest)) = bytes.split_at_checked(want.min(bytes.len())) else { break };
             if part.is_empty() {
-                return Ok(Some(Step::Starved));
+                return Ok(Some(FramingEvent::NeedMoreBytes));
             }
             self.staged.extend_from_slice(part);
             *bytes = rest;
@@ -277,7 +281,7 @@ impl Receiver {
             }
         }
         let whole = mem::take(&mut self.staged);
-        let Some(bhs) = whole.first_chunk::<BHS_LEN>() else { return Ok(Some(Step::Starved)) };
+        let Some(bhs) = whole.first_chunk::<BHS_LEN>() else { return Ok(Some(FramingEvent::NeedMoreBytes)) };
         self.check_header(Bhs::from_bytes(*bhs), &whole)
     }
 
@@ -314,29 +318,29 @@ impl Receiver {
     }
 
     /// Judges a whole header with its digest.
-    fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<Step>, Lost> {
+    fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<FramingEvent>, StreamError> {
         let (segments, digest) = whole.split_at_checked(BHS_LEN + bhs.ahs_len()).unwrap_or_default();
         let checked = self.framing.header_digest && !fault_injection::is_injected(Bug::SkipHeaderDigest);
         if checked && *digest != Crc32c::of(segments) {
-            return self.mend(bhs, segments, digest).map(|()| None);
+            return self.resync(bhs, segments, digest).map(|()| None);
         }
         if bhs.data_len() > self.framing.data_len_max {
-            return Err(Lost::TooLong);
+            return Err(StreamError::TooLong);
         }
         self.ahs.clear();
         self.ahs.extend_from_slice(segments.get(BHS_LEN..).unwrap_or_default());
         self.bhs = bhs;
-        self.state = State::Landing;
-        Ok(Some(Step::Header(bhs)))
+        self.state = State::AwaitingSink;
+        Ok(Some(FramingEvent::Header(bhs)))
     }
 
     /// Finds out how long the PDU of a damaged header is, and starts to drop it.
-    fn mend(&mut self, bhs: Bhs, segments: &[u8], digest: &[u8]) -> Result<(), Lost> {
+    fn resync(&mut self, bhs: Bhs, segments: &[u8], digest: &[u8]) -> Result<(), StreamError> {
         let digest = digest.first_chunk().copied().filter(|_| self.framing.resync);
         let mut bytes = *bhs.bytes();
-        match single_flip(segments, digest.ok_or(Lost::HeaderDigest)?) {
+        match single_flip(segments, digest.ok_or(StreamError::HeaderDigest)?) {
             // The segments were cut by the very byte that is wrong.
-            Some(Flipped::Byte(TOTAL_AHS_LENGTH, _)) | None => return Err(Lost::HeaderDigest),
+            Some(Flipped::Byte(TOTAL_AHS_LENGTH, _)) | None => return Err(StreamError::HeaderDigest),
             Some(Flipped::Byte(at, mask)) => {
                 if let Some(byte) = bytes.get_mut(at) {
                     *byte ^= mask;
@@ -348,14 +352,14 @@ impl Receiver {
     }
 
     /// Reads the PDU of this header, as it was before the damage, to its end without keeping anything.
-    fn drop_pdu(&mut self, bhs: Bhs) -> Result<(), Lost> {
+    fn drop_pdu(&mut self, bhs: Bhs) -> Result<(), StreamError> {
         if bhs.data_len() > self.framing.data_len_max {
-            return Err(Lost::HeaderDigest);
+            return Err(StreamError::HeaderDigest);
         }
         self.ahs.clear();
         self.bhs = bhs;
         self.damaged = true;
-        self.land(Landing::Discard);
+        self.set_sink(DataSink::Discard);
         Ok(())
     }
 
@@ -363,23 +367,23 @@ impl Receiver {
         if self.framing.data_digest {
             self.crc.update(data);
         }
-        match &mut self.landing {
-            Landing::Append(buf) => {
+        match &mut self.sink {
+            DataSink::Append(buf) => {
                 buf.append(data);
             }
-            Landing::Place { buf, at } => {
+            DataSink::Overwrite { buf, at } => {
                 let end = at.saturating_add(data.len());
                 if let Some(room) = buf.filled_mut().get_mut(*at..end) {
                     room.copy_from_slice(data);
                 }
                 *at = end;
             }
-            Landing::Discard | Landing::Lent { .. } => {}
+            DataSink::Discard | DataSink::TakenByDriver { .. } => {}
         }
         self.missing -= data.len();
     }
 
-    fn trailer(&mut self, bytes: &mut &[u8]) -> Step {
+    fn trailer(&mut self, bytes: &mut &[u8]) -> FramingEvent {
         let data_len = usize::try_from(self.bhs.data_len()).unwrap_or(usize::MAX);
         let padding = data_len.wrapping_neg() % 4;
         let digest = if self.framing.data_digest && data_len > 0 { DIGEST_LEN } else { 0 };
@@ -394,11 +398,11 @@ impl Receiver {
             *bytes = rest;
         }
         if self.trailer_len < whole {
-            return Step::Starved;
+            return FramingEvent::NeedMoreBytes;
         }
         self.state = State::Header;
         if mem::take(&mut self.damaged) {
-            return Step::Damaged;
+            return FramingEvent::Damaged;
         }
         let (pad, sent) =
             self.trailer.get(..whole).unwrap_or_default().split_at_checked(padding).unwrap_or_default();
@@ -409,6 +413,6 @@ impl Receiver {
             }
             sent == crc.finish()
         };
-        Step::Whole(Segment { bhs: self.bhs, landing: mem::take(&mut self.landing), intact })
+        FramingEvent::Pdu(ReceivedPdu { bhs: self.bhs, sink: mem::take(&mut self.sink), digest_ok: intact })
     }
 }

@@ -6,24 +6,24 @@ use base::state_machine::ConnId;
 use base::time::Duration;
 
 use super::pair::{pattern, read};
-use super::raw::Raw;
+use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::initiator::why::Why;
+use crate::initiator::protocol_error::ProtocolError;
 use crate::keys::Key;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::{Bhs, Itt, Message, Opcode, TargetSn, Ttt};
+use crate::pdu::{Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
 use crate::serial::{DataSn, StatSn};
-use crate::text::TextOut;
+use crate::text::TextBuilder;
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
 
 /// Declares another length, and has the target take note.
-fn declare(raw: &mut Raw, conn: ConnId, len: &str) {
-    let mut text = TextOut::new();
+fn declare(raw: &mut ScriptedTarget, conn: ConnId, len: &str) {
+    let mut text = TextBuilder::new();
     text.put(Key::MaxRecvDataSegmentLength.name(), len);
     raw.session.send_text(raw.now, None, text).unwrap();
     raw.drain();
@@ -41,8 +41,8 @@ fn declare(raw: &mut Raw, conn: ConnId, len: &str) {
 
 /// A read of 2000 bytes of which the first half came and the second was lost; then the length changed, and the status shows
 /// the gap. Returns its number, too.
-fn damaged() -> (Raw, ConnId, TaskId, Itt, Vec<u8>, Snack, StatSn) {
-    let (mut raw, conn) = Raw::level(1, &DIGESTS);
+fn damaged() -> (ScriptedTarget, ConnId, TaskId, Itt, Vec<u8>, Snack, StatSn) {
+    let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     let data = pattern(3, 2000);
     let (task, command) = raw.start(conn, read(0, 2000));
     let pdu = raw.data_in(conn, command.itt, 0, 0);
@@ -54,12 +54,12 @@ fn damaged() -> (Raw, ConnId, TaskId, Itt, Vec<u8>, Snack, StatSn) {
     assert_eq!((snack.kind, snack.itt), (SnackKind::R_DATA, command.itt));
     assert_eq!((snack.beg_run, snack.run_length), (0, 0));
     assert!(snack.tag != 0 && snack.tag != Ttt::NONE.0);
-    assert_eq!(raw.session.open(), 1);
+    assert_eq!(raw.session.open_tasks(), 1);
     (raw, conn, task, command.itt, data, snack, response.sn.stat_sn)
 }
 
 /// Sends all of the data in PDUs of 500 bytes but for those that are left out.
-fn cut_anew(raw: &mut Raw, conn: ConnId, itt: Itt, data: &[u8], left_out: &[u32]) {
+fn cut_anew(raw: &mut ScriptedTarget, conn: ConnId, itt: Itt, data: &[u8], left_out: &[u32]) {
     for (sn, piece) in (0..).zip(data.chunks(500)) {
         if !left_out.contains(&sn) {
             let pdu = raw.data_in(conn, itt, sn, sn * 500);
@@ -69,14 +69,14 @@ fn cut_anew(raw: &mut Raw, conn: ConnId, itt: Itt, data: &[u8], left_out: &[u32]
 }
 
 /// Returns the response with this tag, under the number of the one before it.
-fn tagged(raw: &mut Raw, conn: ConnId, itt: Itt, snack_tag: u32, stat_sn: StatSn) -> ScsiResponse {
+fn tagged(raw: &mut ScriptedTarget, conn: ConnId, itt: Itt, snack_tag: u32, stat_sn: StatSn) -> ScsiResponse {
     let sn = TargetSn { stat_sn, ..raw.sn(conn) };
     let response = raw.response(conn, itt, 4);
     raw.ends.get_mut(&conn).unwrap().stat_sn -= 1;
     ScsiResponse { sn, snack_tag, ..response }
 }
 
-fn acknowledged(raw: &mut Raw, conn: ConnId) -> StatSn {
+fn acknowledged(raw: &mut ScriptedTarget, conn: ConnId) -> StatSn {
     while raw.receive(conn).is_some() {}
     let (_, next) = raw.start(conn, read(0, 512));
     next.exp_stat_sn
@@ -106,7 +106,7 @@ fn what_is_lost_of_the_new_cut_is_asked_for_under_a_new_tag() {
     assert_ne!(second.tag, first.tag);
     // The same response again, with the tag before: it counts no more.
     raw.send(conn, &response, &[]);
-    assert_eq!(raw.session.open(), 1);
+    assert_eq!(raw.session.open_tasks(), 1);
     cut_anew(&mut raw, conn, itt, &data, &[]);
     let response = tagged(&mut raw, conn, itt, second.tag, stat_sn);
     raw.send(conn, &response, &[]);
@@ -129,7 +129,7 @@ fn a_damaged_piece_of_the_new_cut_never_stands_where_good_bytes_stood() {
         let response = tagged(&mut raw, conn, itt, snack.tag, stat_sn);
         raw.send(conn, &response, &[]);
         if hurt == 2 {
-            assert_eq!(raw.session.open(), 1, "what the damaged piece was to bring is missing");
+            assert_eq!(raw.session.open_tasks(), 1, "what the damaged piece was to bring is missing");
             let again: Snack = raw.expect(conn);
             assert_eq!(again.kind, SnackKind::R_DATA);
             cut_anew(&mut raw, conn, itt, &data, &[]);
@@ -149,8 +149,8 @@ fn a_target_that_does_not_cut_anew_is_given_up() {
     let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn: raw.next_sn(conn), data_sn: DataSn(0) };
     let header: Bhs = snack.encode();
     raw.send(conn, &reject, header.bytes());
-    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::NotRepaired)));
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::NotRepaired)));
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn a_silent_target_is_asked_again_and_given_up_in_the_end() {
         asked += u32::from(sent.bhs.opcode() == Opcode::SNACK);
     }
     assert!((2..=10).contains(&asked), "{asked}");
-    assert_eq!(raw.why().map(|why| matches!(why, ConnectionDown::Misbehaved(_))), Some(true));
-    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(raw.why().map(|why| matches!(why, ConnectionDown::ProtocolError(_))), Some(true));
+    assert_eq!(raw.outcome(task).end, TaskResult::Lost);
 }
 
 #[test]
 fn a_length_that_changes_between_commands_costs_nothing() {
-    let (mut raw, conn) = Raw::level(1, &DIGESTS);
+    let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     declare(&mut raw, conn, "512");
     let data = pattern(3, 1000);
     let (task, command) = raw.start(conn, read(0, 1000));

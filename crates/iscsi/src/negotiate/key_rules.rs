@@ -40,7 +40,7 @@ pub enum BadNegotiation {
 
 /// Admits the keys that one side sends during one login.
 #[derive(Clone, Copy, Debug)]
-pub struct Gate {
+pub struct KeyRules {
     from: Role,
     leading: bool,
     seen: u64,
@@ -48,7 +48,7 @@ pub struct Gate {
 
 const _: () = assert!(Key::COUNT <= 64, "a key has a bit in `seen`");
 
-impl Gate {
+impl KeyRules {
     /// Watches what `from` sends; `leading` says whether the login starts a session.
     pub const fn new(from: Role, leading: bool) -> Self {
         Self { from, leading, seen: 0 }

@@ -18,11 +18,11 @@ use crate::pdu::login_response::LoginResponse;
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Residual, TargetSn, Ttt};
+use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Residual, TargetSn, Ttt};
 use crate::serial::{CmdSn, DataSn, R2tSn, StatSn};
 
 /// A session, and the target's end of its connections.
-pub(super) struct Raw {
+pub(super) struct ScriptedTarget {
     pub(super) session: Session,
     pub(super) now: Instant,
     pool: Pool,
@@ -55,7 +55,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn read<M: Message>(&self) -> M {
+    pub(super) fn read<M: PduHeader>(&self) -> M {
         M::decode(&self.bhs).unwrap_or_else(|error| panic!("{error}: {:?}", self.bhs))
     }
 }
@@ -76,7 +76,7 @@ fn agree(text: &[u8], keys: &[&str]) -> Vec<alloc::string::String> {
     answers
 }
 
-impl Raw {
+impl ScriptedTarget {
     pub(super) fn new(setup: Setup) -> Self {
         let pool = Pool::new(16 << 20);
         let now = Instant(1_000_000_000);
@@ -182,7 +182,7 @@ impl Raw {
         }
     }
 
-    pub(super) fn send(&mut self, conn: ConnId, message: &impl Message, data: &[u8]) {
+    pub(super) fn send(&mut self, conn: ConnId, message: &impl PduHeader, data: &[u8]) {
         let bytes = self.frame(conn, message.encode(), data);
         self.feed(conn, &bytes);
     }
@@ -308,7 +308,7 @@ impl Raw {
         }
     }
 
-    pub(super) fn expect<M: Message>(&mut self, conn: ConnId) -> M {
+    pub(super) fn expect<M: PduHeader>(&mut self, conn: ConnId) -> M {
         self.expect_any(conn).read()
     }
 

@@ -11,11 +11,11 @@ use base::state_machine::{AcceptInfo, PortalId};
 use base::time::Instant;
 
 use super::directory::{
-    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
-    TargetAddress, TargetId, Via,
+    AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo,
+    SessionQuery, TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use super::target::TargetLogin;
-use super::{LoginRequest, LoginResponse, LoginStep, Outcome, Stage, Status, Why};
+use super::{LoginError, LoginOutcome, LoginRequest, LoginResponse, LoginStep, Stage, Status};
 use crate::chap::{Algorithms, Credentials, Secret};
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
@@ -57,16 +57,16 @@ pub(super) fn guarded() -> AuthPolicy {
     AuthPolicy { allows_none: false, chap: Algorithms::ALL, own: Some(itself()) }
 }
 
-pub(super) struct House {
+pub(super) struct TestSite {
     pub(super) auth: AuthPolicy,
     pub(super) keys: KeyPolicy,
-    pub(super) sessions: Vec<SessionFacts>,
+    pub(super) sessions: Vec<SessionInfo>,
     /// What is found instead of the target.
-    pub(super) instead: Option<Found>,
+    pub(super) instead: Option<TargetLookup>,
     pub(super) discovery: Option<DiscoveryAccess>,
 }
 
-impl House {
+impl TestSite {
     pub(super) fn with(auth: AuthPolicy, keys: KeyPolicy) -> Self {
         Self { auth, keys, sessions: vec![], instead: None, discovery: None }
     }
@@ -80,18 +80,18 @@ impl House {
     }
 }
 
-impl Directory for House {
-    fn find_target(&self, _: &Via, initiator: &IscsiName, asked: &IscsiName) -> Found {
+impl Directory for TestSite {
+    fn find_target(&self, _: &ConnectionPath, initiator: &IscsiName, asked: &IscsiName) -> TargetLookup {
         if let Some(instead) = &self.instead {
             return instead.clone();
         }
         if *asked != name(TARGET) {
-            return Found::NotFound;
+            return TargetLookup::NotFound;
         }
         if *initiator != name(INITIATOR) {
-            return Found::Forbidden;
+            return TargetLookup::Forbidden;
         }
-        Found::Here(TargetAccess {
+        TargetLookup::Found(TargetAccess {
             target: TargetId(3),
             portal_group: GROUP,
             alias: Some("The\ndisk".into()),
@@ -100,7 +100,7 @@ impl Directory for House {
         })
     }
 
-    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, _: &ConnectionPath, _: &IscsiName) -> DiscoveryAccess {
         let granted = || DiscoveryAccess::Granted { auth: self.auth.clone(), keys: self.keys.clone() };
         self.discovery.clone().unwrap_or_else(granted)
     }
@@ -109,23 +109,28 @@ impl Directory for House {
         (asked == user().name).then(|| user().secret)
     }
 
-    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts> {
-        let fits = |facts: &&SessionFacts| match query.tsih {
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
+        let fits = |facts: &&SessionInfo| match query.tsih {
             Tsih::NEW => query.isid == ISID && facts.portal_group == query.portal_group,
             tsih => query.isid == ISID && facts.tsih == tsih,
         };
-        self.sessions.iter().find(fits).map(|facts| SessionFacts { has_cid: query.cid.0 == 1, ..*facts })
+        self.sessions.iter().find(fits).map(|facts| SessionInfo { has_cid: query.cid.0 == 1, ..*facts })
     }
 
-    fn target_behind(&self, _: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn next_target(
+        &self,
+        _: &ConnectionPath,
+        _: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
         let address = TargetAddress::Socket("127.0.0.1:3260".parse().unwrap());
-        after.is_none().then(|| Listed { name: name(TARGET), addresses: vec![(address, GROUP)] })
+        after.is_none().then(|| SendTargetsEntry { name: name(TARGET), addresses: vec![(address, GROUP)] })
     }
 }
 
 /// A login at the house, spoken by hand. Texts are pairs divided by spaces.
 pub(super) struct Talk {
-    pub(super) house: House,
+    pub(super) house: TestSite,
     pub(super) login: TargetLogin,
     pub(super) now: Instant,
     pub(super) tsih: u16,
@@ -137,9 +142,9 @@ pub(super) struct Talk {
 pub(super) enum Said {
     Stays(String),
     Moves(Stage, String),
-    Enters(Box<Outcome>, String),
-    Refuses(Status, Why),
-    Drops(Why),
+    Enters(Box<LoginOutcome>, String),
+    Refuses(Status, LoginError),
+    Drops(LoginError),
 }
 
 pub(super) const SEC: u8 = 0;
@@ -157,7 +162,7 @@ pub(super) fn spaced(data: &[u8]) -> String {
 }
 
 impl Talk {
-    pub(super) fn at(house: House) -> Self {
+    pub(super) fn at(house: TestSite) -> Self {
         let login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
         Self { house, login, now: Instant::ORIGIN, tsih: 0, cid: 1 }
     }
@@ -244,14 +249,14 @@ impl Said {
         }
     }
 
-    pub(super) fn why(self) -> Why {
+    pub(super) fn why(self) -> LoginError {
         match self {
             Self::Refuses(_, why) | Self::Drops(why) => why,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(super) fn outcome(self) -> Outcome {
+    pub(super) fn outcome(self) -> LoginOutcome {
         match self {
             Self::Enters(outcome, _) => *outcome,
             other => panic!("{other:?}"),

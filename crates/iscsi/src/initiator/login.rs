@@ -5,18 +5,20 @@ use alloc::boxed::Box;
 use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
 
-use super::contract::{ConnectionDown, Down, Event, Purpose, Since, Slot, Up};
-use super::place::{Control, Link, Stage, Timer};
+use super::connection_slot::{Connection, ConnectionState, ControlPdu, Timer};
+use super::contract::{ConnectionDown, Event, Purpose, SessionEnd, SessionOrigin, SessionUp, Slot};
+use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
-use super::why::Why;
-use crate::login::initiator::{self as login, CallStep, InitiatorLogin, LoggedIn, LoginCall, LoginPlan};
+use crate::framing::{DataSink, Framing, ReceivedPdu};
+use crate::login::initiator::{
+    self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
+};
 use crate::login::{LoginResponse, Stage as LoginStage, Status, VERSION};
 use crate::name::Cid;
 use crate::negotiate::Digest;
-use crate::pdu::Message;
+use crate::pdu::PduHeader;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
-use crate::receive::{Framing, Landing, Segment};
 use crate::serial::{CmdSn, StatSn};
 
 /// How often a login may be sent elsewhere before it counts as failed.
@@ -27,10 +29,12 @@ const STEADY: Duration = Duration::from_secs(5);
 
 impl Session {
     /// Asks the owner to open a connection.
-    pub(super) fn attempt(&mut self, now: Instant, slot: Slot) {
+    pub(super) fn start_connecting(&mut self, now: Instant, slot: Slot) {
         let within = now.after(self.plan.limits.login_within);
-        let Some(place) = self.places.get_mut(usize::from(slot.0)) else { return };
-        if place.link.is_some() || !matches!(place.stage, Stage::Idle | Stage::Waiting) {
+        let Some(place) = self.slots.get_mut(usize::from(slot.0)) else { return };
+        if place.connection.is_some()
+            || !matches!(place.state, ConnectionState::Idle | ConnectionState::Waiting)
+        {
             return;
         }
         let portals = &self.plan.portals;
@@ -39,7 +43,7 @@ impl Session {
         else {
             return;
         };
-        place.stage = Stage::Connecting;
+        place.state = ConnectionState::Connecting;
         place.deadlines.clear(Timer::Retry);
         place.deadlines.set(Timer::Login, within);
         self.events.push_back(Event::Connect { slot, to });
@@ -47,9 +51,9 @@ impl Session {
 
     /// Takes note that a connection could not be opened.
     pub fn connect_failed(&mut self, now: Instant, slot: Slot) {
-        if self.stage(slot) == Stage::Connecting {
-            self.lose(now, slot, ConnectionDown::Unreachable);
-            self.dispatch(now);
+        if self.connection_state(slot) == ConnectionState::Connecting {
+            self.connection_lost(now, slot, ConnectionDown::Unreachable);
+            self.process_pending(now);
         }
     }
 
@@ -57,7 +61,7 @@ impl Session {
     ///
     /// If nobody waits for it any more, it is aborted.
     pub fn connected(&mut self, now: Instant, conn: ConnId, slot: Slot, entropy: [u8; 32]) {
-        if self.stage(slot) != Stage::Connecting {
+        if self.connection_state(slot) != ConnectionState::Connecting {
             self.actions.push_back(Action::Abort(conn));
             return;
         }
@@ -87,14 +91,14 @@ impl Session {
         };
         let mut login = InitiatorLogin::new(plan, entropy);
         let call = login.start();
-        if let Some(place) = self.place_mut(slot) {
-            place.stage = Stage::LoggingIn;
-            place.link = Some(Box::new(Link::new(now, conn, login)));
+        if let Some(place) = self.connection_slot_mut(slot) {
+            place.state = ConnectionState::LoggingIn;
+            place.connection = Some(Box::new(Connection::new(now, conn, login)));
         }
-        self.call(slot, call);
+        self.send_login_request(slot, call);
     }
 
-    fn call(&mut self, slot: Slot, call: LoginCall) {
+    fn send_login_request(&mut self, slot: Slot, call: OwnedLoginRequest) {
         let request = LoginRequest {
             transit: call.transit,
             continues: call.cont,
@@ -109,13 +113,18 @@ impl Session {
             cmd_sn: CmdSn(call.cmd_sn),
             exp_stat_sn: StatSn(0),
         };
-        self.control(slot, Control::Login(request), call.data);
+        self.queue_control(slot, ControlPdu::Login(request), call.data);
     }
 
     /// Takes a PDU of a login.
-    pub(super) fn end_login_pdu(&mut self, now: Instant, slot: Slot, segment: Segment) -> Result<(), Why> {
-        let Segment { bhs, landing, .. } = segment;
-        let Landing::Append(buf) = landing else { return Err(Why::Bug) };
+    pub(super) fn handle_login_response(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        segment: ReceivedPdu,
+    ) -> Result<(), ProtocolError> {
+        let ReceivedPdu { bhs, sink: landing, .. } = segment;
+        let DataSink::Append(buf) = landing else { return Err(ProtocolError::Bug) };
         let pdu = login_response::LoginResponse::decode(&bhs);
         let data = buf.filled().to_vec();
         self.pool.recycle_buf(buf);
@@ -135,15 +144,17 @@ impl Session {
             status_detail,
             data,
         };
-        let Some(link) = self.link_mut(slot) else { return Err(Why::Bug) };
+        let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
         link.exp_stat_sn = pdu.sn.stat_sn.next();
-        let Some(login) = link.login.as_mut() else { return Err(Why::Bug) };
+        let Some(login) = link.login.as_mut() else { return Err(ProtocolError::Bug) };
         match login.handle(&response) {
-            CallStep::Send(call) => self.call(slot, call),
-            CallStep::Complete(done) => self.logged_in(now, slot, *done, pdu.sn),
-            CallStep::Redirected { to, permanently } => self.redirect(now, slot, to, permanently),
-            CallStep::Refused(status) => self.lose(now, slot, ConnectionDown::Refused(status)),
-            CallStep::Drop(why) => self.lose(now, slot, ConnectionDown::Login(why)),
+            InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
+            InitiatorLoginStep::Complete(done) => self.logged_in(now, slot, *done, pdu.sn),
+            InitiatorLoginStep::Redirected { to, permanently } => self.redirect(now, slot, to, permanently),
+            InitiatorLoginStep::Refused(status) => {
+                self.connection_lost(now, slot, ConnectionDown::Refused(status))
+            }
+            InitiatorLoginStep::Drop(why) => self.connection_lost(now, slot, ConnectionDown::Login(why)),
         }
         Ok(())
     }
@@ -160,21 +171,21 @@ impl Session {
             self.max_cmd_sn = FIRST_CMD_SN.minus(1);
         }
         self.note_window(sn);
-        let repairs = self.repairs();
+        let repairs = self.has_erl1();
         let silence = self.plan.limits.ping_after;
-        let Some(place) = self.place_mut(slot) else { return };
-        place.stage = Stage::Up;
+        let Some(place) = self.connection_slot_mut(slot) else { return };
+        place.state = ConnectionState::Up;
         place.up_since = now;
         place.redirects = 0;
         place.deadlines.clear_all();
         if !silence.is_zero() {
             place.deadlines.set(Timer::Silence, now.after(silence));
         }
-        let Some(link) = place.link.as_deref_mut() else { return };
+        let Some(link) = place.connection.as_deref_mut() else { return };
         link.login = None;
         link.parameters = parameters;
         link.statuses_asked = link.exp_stat_sn;
-        link.tell(link.exp_stat_sn);
+        link.record_ack(link.exp_stat_sn);
         link.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
@@ -185,54 +196,54 @@ impl Session {
             self.come_up(done.peer_authenticated, joins);
         }
         self.events.push_back(Event::ConnectionUp { slot, parameters });
-        self.adopt_own(now, slot);
-        self.free_orphans(now);
+        self.reassign_to_successor(now, slot);
+        self.log_out_lost_connections(now);
         self.want_connections(now);
         if repairs {
-            self.watch(now, slot);
+            self.arm_retransmit(now, slot);
         }
     }
 
     /// Takes note that the session has a connection again.
     fn come_up(&mut self, peer_authenticated: bool, continued: bool) {
         self.phase = Phase::Up;
-        (self.patience, self.retain) = (None, None);
+        (self.retry_deadline, self.retain_deadline) = (None, None);
         let since = match (self.was_up, continued) {
-            (false, _) => Since::First,
-            (true, false) => Since::Rebuilt,
-            (true, true) => Since::Continued,
+            (false, _) => SessionOrigin::First,
+            (true, false) => SessionOrigin::Rebuilt,
+            (true, true) => SessionOrigin::Continued,
         };
         match since {
-            Since::First => {}
-            Since::Rebuilt => {
+            SessionOrigin::First => {}
+            SessionOrigin::Rebuilt => {
                 self.stats.sessions_rebuilt += 1;
                 // Another device may be there.
-                self.held.clone_from(&self.guarded);
+                self.identity_unconfirmed.clone_from(&self.identity_checked);
             }
-            Since::Continued => self.stats.sessions_continued += 1,
+            SessionOrigin::Continued => self.stats.sessions_continued += 1,
         }
-        self.since = since;
+        self.origin = since;
         self.was_up = true;
-        self.events.push_back(Event::Up(Box::new(Up {
+        self.events.push_back(Event::Up(Box::new(SessionUp {
             tsih: self.tsih.unwrap_or_default(),
             parameters: self.parameters,
             portal_group: self.portal_group,
             peer_authenticated,
-            since,
+            origin: since,
         })));
     }
 
     /// Starts the connections that are wanted and allowed.
     pub(super) fn want_connections(&mut self, now: Instant) {
-        if self.phase != Phase::Up || self.leaving {
+        if self.phase != Phase::Up || self.logout_requested {
             return;
         }
-        for slot in (0..self.wanted.min(self.parameters.max_connections)).map(Slot) {
-            if self.stage(slot) == Stage::Idle {
-                if let Some(place) = self.place_mut(slot) {
+        for slot in (0..self.connections_wanted.min(self.parameters.max_connections)).map(Slot) {
+            if self.connection_state(slot) == ConnectionState::Idle {
+                if let Some(place) = self.connection_slot_mut(slot) {
                     place.portal = usize::from(slot.0);
                 }
-                self.attempt(now, slot);
+                self.start_connecting(now, slot);
             }
         }
     }
@@ -240,12 +251,12 @@ impl Session {
     /// Changes how many connections the session is to have; the target's MaxConnections is a limit. Connections
     /// that go are drained and logged out.
     pub fn set_connections(&mut self, now: Instant, count: u16) {
-        self.wanted = count.clamp(1, super::contract::MAX_CONNECTIONS);
+        self.connections_wanted = count.clamp(1, super::contract::MAX_CONNECTIONS);
         if self.plan.purpose == Purpose::Discovery {
-            self.wanted = 1;
+            self.connections_wanted = 1;
         }
         self.want_connections(now);
-        self.dispatch(now);
+        self.process_pending(now);
     }
 
     fn redirect(
@@ -255,27 +266,27 @@ impl Session {
         to: crate::login::directory::TargetAddress,
         permanently: bool,
     ) {
-        let Some(place) = self.places.get_mut(usize::from(slot.0)) else { return };
+        let Some(place) = self.slots.get_mut(usize::from(slot.0)) else { return };
         place.redirects += 1;
         if place.redirects > MAX_REDIRECTS {
             place.redirected = None;
             let status = if permanently { Status::MOVED_PERMANENTLY } else { Status::MOVED_TEMPORARILY };
-            return self.lose(now, slot, ConnectionDown::Refused(status));
+            return self.connection_lost(now, slot, ConnectionDown::Refused(status));
         }
         place.redirected = Some(to.clone());
-        if let Some(link) = place.link.take() {
+        if let Some(link) = place.connection.take() {
             self.actions.push_back(Action::Abort(link.conn));
         }
-        place.stage = Stage::Idle;
+        place.state = ConnectionState::Idle;
         self.events.push_back(Event::Redirected { slot, to, permanently });
-        self.attempt(now, slot);
+        self.start_connecting(now, slot);
     }
 
     pub(super) fn login_too_slow(&mut self, now: Instant, slot: Slot) {
-        if self.stage(slot) == Stage::Connecting {
-            self.events.push_back(Event::Forget { slot });
+        if self.connection_state(slot) == ConnectionState::Connecting {
+            self.events.push_back(Event::CancelConnect { slot });
         }
-        self.lose(now, slot, ConnectionDown::TooSlow);
+        self.connection_lost(now, slot, ConnectionDown::TooSlow);
     }
 
     /// Plans the next attempt at a place after one that failed, or a connection that was lost; or gives up.
@@ -288,14 +299,17 @@ impl Session {
         wait: Duration,
     ) {
         let (retry, first) = (self.plan.retry, !self.was_up);
-        let steady = self.place(slot).is_some_and(|place| was_up && now.since(place.up_since) >= STEADY);
+        let steady =
+            self.connection_slot(slot).is_some_and(|place| was_up && now.since(place.up_since) >= STEADY);
         let alone = self.phase != Phase::Up;
-        let others =
-            self.places.iter().any(|place| matches!(place.stage, Stage::Connecting | Stage::LoggingIn));
-        let Some(place) = self.place_mut(slot) else { return };
+        let others = self
+            .slots
+            .iter()
+            .any(|place| matches!(place.state, ConnectionState::Connecting | ConnectionState::LoggingIn));
+        let Some(place) = self.connection_slot_mut(slot) else { return };
         place.attempts = if steady { 0 } else { place.attempts.saturating_add(1) };
         let attempts = place.attempts;
-        place.stage = Stage::Waiting;
+        place.state = ConnectionState::Waiting;
         if !was_up {
             // Another portal may do; a redirection counts only while it leads somewhere.
             place.portal = place.portal.wrapping_add(1);
@@ -304,14 +318,18 @@ impl Session {
         let portals = self.plan.portals.len();
         let more_portals = usize::try_from(attempts).unwrap_or(usize::MAX) < portals;
         if first && alone && !more_portals && !(retry.first && may_pass(why)) {
-            return self.end(if may_pass(why) { Down::NoPath(why) } else { Down::Hopeless(why) });
+            return self.end_session(if may_pass(why) {
+                SessionEnd::RetriesExhausted(why)
+            } else {
+                SessionEnd::Permanent(why)
+            });
         }
         let too_many = retry.attempts > 0 && attempts >= retry.attempts && !more_portals;
-        if alone && !others && (too_many || retry.patience.is_zero()) && !first {
-            return self.end(Down::NoPath(why));
+        if alone && !others && (too_many || retry.timeout.is_zero()) && !first {
+            return self.end_session(SessionEnd::RetriesExhausted(why));
         }
-        if alone && self.patience.is_none() && !first {
-            self.patience = Some(now.after(retry.patience));
+        if alone && self.retry_deadline.is_none() && !first {
+            self.retry_deadline = Some(now.after(retry.timeout));
         }
         // The first attempt is made at once, or as soon as the target allows.
         let backoff = match attempts.checked_sub(1) {
@@ -320,7 +338,7 @@ impl Session {
             Some(_) if first && more_portals => Duration::ZERO,
             Some(doublings) => retry.backoff.saturating_mul(1 << doublings.min(16)).min(retry.backoff_max),
         };
-        if let Some(place) = self.place_mut(slot) {
+        if let Some(place) = self.connection_slot_mut(slot) {
             place.deadlines.set(Timer::Retry, now.after(backoff.max(wait)));
         }
     }

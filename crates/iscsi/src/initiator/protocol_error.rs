@@ -1,13 +1,13 @@
 //! Every rule that a target can break once a login is over, one name each. What an initiator does about it is the
 //! same for nearly all of them: it closes the connection. What it does then is `recover`'s affair.
 
-use crate::negotiate::full_feature::BadTalk;
+use crate::negotiate::full_feature::TextNegotiationError;
 use crate::pdu::Malformed;
 use crate::text::BadText;
 
 /// What a target did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum ProtocolError {
     // The stream itself.
     /// The digest of a header is wrong, and its PDU's length is not certain.
     #[error("header digest error")]
@@ -120,7 +120,7 @@ pub enum Why {
     // The rest.
     /// A text conversation broke its rules.
     #[error("text: {0}")]
-    Talk(BadTalk),
+    TextNegotiation(TextNegotiationError),
     /// A text is no text.
     #[error("text: {0}")]
     Text(BadText),
@@ -144,7 +144,7 @@ pub enum Why {
     Bug,
 }
 
-impl Why {
+impl ProtocolError {
     /// Returns whether it may be damage on the way rather than a target that breaks rules.
     pub const fn is_damage(self) -> bool {
         matches!(

@@ -7,15 +7,15 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::gate::BadNegotiation;
+use super::key_rules::BadNegotiation;
 use super::{ConnectionParameters, Digest, KeyPolicy, Negotiated, SessionParameters, TaskReporting, Want};
 use crate::keys::{BooleanResult, Key, Kind, NumberResult, Role, TABLE, Usage};
-use crate::text::value::{boolean, list, number_in, spell};
-use crate::text::{Pair, TextOut};
+use crate::text::value::{boolean, boolean_text, list, number_in};
+use crate::text::{Pair, TextBuilder};
 
 /// What kind of session is being negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum LoginContext {
     /// The first connection of a normal session.
     Leading,
     /// A further connection of a session that agreed on these.
@@ -26,16 +26,16 @@ pub enum Setting {
 
 /// The state of one login's negotiation of operational keys.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct Negotiator {
     role: Role,
     policy: KeyPolicy,
-    setting: Setting,
-    slots: [Slot; Key::COUNT],
+    setting: LoginContext,
+    slots: [KeyState; Key::COUNT],
     own_declared: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+enum KeyState {
     /// Nobody mentioned it.
     Untouched,
     /// We offered it and wait for the answer.
@@ -66,7 +66,7 @@ pub fn is_refusal(value: &[u8]) -> bool {
 /// # Errors
 /// `AnswerWithoutOffer` when the value is itself such an answer: two sides that answer each other's answers would
 /// never end.
-pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextOut) -> Result<(), BadNegotiation> {
+pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextBuilder) -> Result<(), BadNegotiation> {
     if is_refusal(pair.value) {
         return Err(BadNegotiation::AnswerWithoutOffer);
     }
@@ -74,14 +74,14 @@ pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextOut) -> Result<(), BadNegot
     Ok(())
 }
 
-impl Exchange {
+impl Negotiator {
     /// Starts a negotiation in which nothing was said.
-    pub const fn new(role: Role, policy: KeyPolicy, setting: Setting) -> Self {
-        Self { role, policy, setting, slots: [Slot::Untouched; Key::COUNT], own_declared: false }
+    pub const fn new(role: Role, policy: KeyPolicy, setting: LoginContext) -> Self {
+        Self { role, policy, setting, slots: [KeyState::Untouched; Key::COUNT], own_declared: false }
     }
 
     /// Offers every key that this side has a wish for and that was not mentioned yet (the initiator's way).
-    pub fn offer_all(&mut self, out: &mut TextOut) {
+    pub fn offer_all(&mut self, out: &mut TextBuilder) {
         for spec in &TABLE {
             if self.is_open(spec.key) {
                 self.offer(spec.key, out);
@@ -91,7 +91,7 @@ impl Exchange {
     }
 
     /// Offers the keys whose value would otherwise be one that this side cannot live with (the target's way).
-    pub fn offer_what_must_change(&mut self, out: &mut TextOut) {
+    pub fn offer_unacceptable(&mut self, out: &mut TextBuilder) {
         for spec in &TABLE {
             if self.is_open(spec.key) && !self.is_acceptable(spec.key) {
                 self.offer(spec.key, out);
@@ -103,7 +103,11 @@ impl Exchange {
     ///
     /// # Errors
     /// The rule that the peer broke.
-    pub fn receive(&mut self, pairs: &[(Key, Pair<'_>)], out: &mut TextOut) -> Result<(), BadNegotiation> {
+    pub fn receive(
+        &mut self,
+        pairs: &[(Key, Pair<'_>)],
+        out: &mut TextBuilder,
+    ) -> Result<(), BadNegotiation> {
         let mut order: Vec<usize> = (0..pairs.len()).collect();
         // These depend on keys that may stand behind them.
         let dependent = |key: &Key| matches!(key, Key::FirstBurstLength | Key::MaxOutstandingR2T);
@@ -128,7 +132,7 @@ impl Exchange {
     }
 
     /// Returns whether an offer of ours still waits for its answer.
-    pub fn is_waiting(&self) -> bool {
+    pub fn has_unanswered_offer(&self) -> bool {
         TABLE.iter().any(|spec| self.is_unanswered(spec.key))
     }
 
@@ -164,7 +168,7 @@ impl Exchange {
             Kind::Declared | Kind::Special => return Ok(None),
             Kind::List { .. } | Kind::Number { .. } | Kind::Boolean { .. } => {}
         }
-        if self.slot(key) == Slot::Offered {
+        if self.slot(key) == KeyState::Offered {
             self.take_answer(key, value)?;
             return Ok(None);
         }
@@ -240,18 +244,18 @@ impl Exchange {
             return Some(want);
         };
         Some(Want::Number(match key {
-            Key::ErrorRecoveryLevel if self.setting == Setting::Discovery => 0,
-            Key::MaxConnections if self.setting == Setting::Discovery => 1,
+            Key::ErrorRecoveryLevel if self.setting == LoginContext::Discovery => 0,
+            Key::MaxConnections if self.setting == LoginContext::Discovery => 1,
             //= rfc7143#section-13.14
             //# FirstBurstLength MUST NOT exceed MaxBurstLength.
             Key::FirstBurstLength => {
                 let burst = match self.slot(Key::FirstBurstLength) {
                     // We state our own only beside our own MaxBurstLength, and hold the peer to what we stated.
-                    Slot::Offered | Slot::Settled(_) => self.policy.max_burst_length,
-                    Slot::Untouched if self.slot(Key::MaxBurstLength) == Slot::Offered => {
+                    KeyState::Offered | KeyState::Settled(_) => self.policy.max_burst_length,
+                    KeyState::Untouched if self.slot(Key::MaxBurstLength) == KeyState::Offered => {
                         self.policy.max_burst_length
                     }
-                    Slot::Untouched => self.number(Key::MaxBurstLength),
+                    KeyState::Untouched => self.number(Key::MaxBurstLength),
                 };
                 number.min(burst).clamp(min, max)
             }
@@ -269,19 +273,19 @@ impl Exchange {
         }))
     }
 
-    fn offer(&mut self, key: Key, out: &mut TextOut) {
+    fn offer(&mut self, key: Key, out: &mut TextBuilder) {
         let value = match self.want(key) {
             Some(Want::Number(number)) => number.to_string(),
-            Some(Want::Flag(flag)) => spell(flag).to_string(),
+            Some(Want::Flag(flag)) => boolean_text(flag).to_string(),
             Some(Want::Names(names)) => names.join(","),
             None => return,
         };
         out.put(key.name(), value);
-        self.set(key, Slot::Offered);
+        self.set(key, KeyState::Offered);
     }
 
     /// Declares what this side receives, once.
-    pub fn declare(&mut self, out: &mut TextOut) {
+    pub fn declare(&mut self, out: &mut TextBuilder) {
         if let (false, Some(Want::Number(number))) =
             (self.own_declared, self.want(Key::MaxRecvDataSegmentLength))
         {
@@ -292,7 +296,7 @@ impl Exchange {
 
     /// Returns whether this side could offer `key`: a negotiated one, of this setting, that nobody mentioned.
     fn is_open(&self, key: Key) -> bool {
-        self.concerns(key) && self.slot(key) == Slot::Untouched
+        self.concerns(key) && self.slot(key) == KeyState::Untouched
     }
 
     /// Returns whether `key` is negotiated (not declared) in this setting.
@@ -300,9 +304,9 @@ impl Exchange {
         let spec = key.spec();
         let negotiated = matches!(spec.kind, Kind::List { .. } | Kind::Number { .. } | Kind::Boolean { .. });
         let here = match self.setting {
-            Setting::Leading => true,
-            Setting::Joining(_) => spec.usage != Usage::LeadingOnly,
-            Setting::Discovery => !spec.irrelevant_in_discovery,
+            LoginContext::Leading => true,
+            LoginContext::Joining(_) => spec.usage != Usage::LeadingOnly,
+            LoginContext::Discovery => !spec.irrelevant_in_discovery,
         };
         negotiated && here
     }
@@ -310,12 +314,14 @@ impl Exchange {
     /// Returns whether an offer of `key` is answered `Irrelevant`. FirstBurstLength without unsolicited data (§13.14) and
     /// MaxConnections in a discovery session (§13.2) could be too, but some initiators take only a number for an answer.
     fn is_irrelevant(&self, key: Key) -> bool {
-        self.setting == Setting::Discovery && key.spec().irrelevant_in_discovery && key != Key::MaxConnections
+        self.setting == LoginContext::Discovery
+            && key.spec().irrelevant_in_discovery
+            && key != Key::MaxConnections
     }
 
     /// Returns whether any data may come unasked, as far as is settled.
     fn has_unsolicited_data(&self) -> bool {
-        let settled = |key| matches!(self.slot(key), Slot::Settled(_));
+        let settled = |key| matches!(self.slot(key), KeyState::Settled(_));
         let none = settled(Key::InitialR2T)
             && settled(Key::ImmediateData)
             && self.flag(Key::InitialR2T)
@@ -331,7 +337,7 @@ impl Exchange {
             (Kind::Boolean { result: BooleanResult::Or, .. }, Some(Want::Flag(own))) => own,
             _ => false,
         };
-        self.slot(key) == Slot::Offered && !decided
+        self.slot(key) == KeyState::Offered && !decided
     }
 
     /// Returns whether the value of `key`, as things stand, is one that this side can live with.
@@ -356,7 +362,7 @@ impl Exchange {
     }
 
     fn session(&self) -> SessionParameters {
-        if let Setting::Joining(parameters) = self.setting {
+        if let LoginContext::Joining(parameters) = self.setting {
             return parameters;
         }
         let short = |key| u16::try_from(self.number(key)).unwrap_or(u16::MAX);
@@ -399,7 +405,7 @@ impl Exchange {
 
     fn number(&self, key: Key) -> u32 {
         match (self.slot(key), key.spec().kind) {
-            (Slot::Settled(Some(Value::Number(number))), _) => number,
+            (KeyState::Settled(Some(Value::Number(number))), _) => number,
             (_, Kind::Number { default, .. }) => default,
             (_, Kind::DeclaredNumber { default, .. }) => default.unwrap_or(0),
             _ => 0,
@@ -408,9 +414,9 @@ impl Exchange {
 
     fn flag(&self, key: Key) -> bool {
         match (self.slot(key), key.spec().kind) {
-            (Slot::Settled(Some(Value::Flag(flag))), _) => flag,
+            (KeyState::Settled(Some(Value::Flag(flag))), _) => flag,
             // An offer that is left unanswered because it decides the result.
-            (Slot::Offered, Kind::Boolean { default, .. }) => match self.want(key) {
+            (KeyState::Offered, Kind::Boolean { default, .. }) => match self.want(key) {
                 Some(Want::Flag(own)) => own,
                 _ => default,
             },
@@ -421,21 +427,21 @@ impl Exchange {
 
     fn named(&self, key: Key) -> &'static str {
         match (self.slot(key), key.spec().kind) {
-            (Slot::Settled(Some(Value::Name(name))), _) => name,
+            (KeyState::Settled(Some(Value::Name(name))), _) => name,
             (_, Kind::List { default, .. }) => default,
             _ => "",
         }
     }
 
-    fn slot(&self, key: Key) -> Slot {
-        self.slots.get(key.index()).copied().unwrap_or(Slot::Untouched)
+    fn slot(&self, key: Key) -> KeyState {
+        self.slots.get(key.index()).copied().unwrap_or(KeyState::Untouched)
     }
 
     fn settle(&mut self, key: Key, value: Option<Value>) {
-        self.set(key, Slot::Settled(value));
+        self.set(key, KeyState::Settled(value));
     }
 
-    fn set(&mut self, key: Key, to: Slot) {
+    fn set(&mut self, key: Key, to: KeyState) {
         if let Some(slot) = self.slots.get_mut(key.index()) {
             *slot = to;
         }
@@ -446,7 +452,7 @@ impl Value {
     fn spelled(self) -> String {
         match self {
             Self::Number(number) => number.to_string(),
-            Self::Flag(flag) => spell(flag).to_string(),
+            Self::Flag(flag) => boolean_text(flag).to_string(),
             Self::Name(name) => name.to_string(),
         }
     }

@@ -10,21 +10,21 @@
 
 use base::time::Instant;
 
+use super::connection_slot::ControlPdu;
 use super::contract::Slot;
-use super::place::Control;
+use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, find, tag};
-use super::task::{Standing, Task};
-use super::why::Why;
+use super::task::{Task, TaskState};
+use crate::framing::DataSink;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::receive::Landing;
 use crate::serial::StatSn;
 use crate::target::arena::Key;
 
 /// How a task stands to the data that it asked for anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Anew {
+pub(super) struct Resegmentation {
     /// The tag that its response must have; 0 once another connection has taken the task up.
     pub(super) tag: u32,
     /// When it was asked for, or last came.
@@ -36,7 +36,7 @@ pub(super) struct Anew {
 impl Task {
     /// Takes note that its connection is lost: a tag that it waits for is forgotten there (RFC 7143 §7.2.2).
     pub(super) const fn lose_tag(&mut self) {
-        if let Some(anew) = &mut self.anew {
+        if let Some(anew) = &mut self.resegmentation {
             anew.tag = 0;
         }
     }
@@ -44,31 +44,31 @@ impl Task {
 
 impl Session {
     /// Returns whether the data of a task was cut to another length than we receive now.
-    pub(super) fn is_cut_otherwise(&self, slot: Slot, key: Key) -> bool {
-        let received = self.link(slot).map(|link| link.parameters.initiator_max_recv);
+    pub(super) fn is_segment_len_changed(&self, slot: Slot, key: Key) -> bool {
+        let received = self.connection(slot).map(|link| link.parameters.initiator_max_recv);
         let cut =
             self.tasks.get(key).filter(|task| task.request.data_in_len > 0).map(|task| task.segment_max);
         cut.is_some_and(|cut| received.is_some_and(|received| received != cut))
     }
 
     /// Asks for all data of a task that is not acknowledged, cut anew.
-    pub(super) fn ask_anew(&mut self, now: Instant, slot: Slot, key: Key) {
+    pub(super) fn send_r_data_snack(&mut self, now: Instant, slot: Slot, key: Key) {
         //= rfc7143#section-11.16.3
         //# If the initiator MaxRecvDataSegmentLength changed between the
         //# original transmission and the time the initiator requests
         //# retransmission, the initiator MUST issue a R-Data SNACK
         let fresh = self.next_tag().0;
-        let received = self.link(slot).map(|link| link.parameters.initiator_max_recv);
-        if self.tasks.get(key).is_some_and(|task| task.ending.is_some()) {
-            self.hold_status(key);
+        let received = self.connection(slot).map(|link| link.parameters.initiator_max_recv);
+        if self.tasks.get(key).is_some_and(|task| task.status.is_some()) {
+            self.withhold_status_ack(key);
         }
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let tries = task.anew.map_or(0, |anew| anew.tries).saturating_add(1);
-        task.anew = Some(Anew { tag: fresh, heard: now, tries });
+        let tries = task.resegmentation.map_or(0, |anew| anew.tries).saturating_add(1);
+        task.resegmentation = Some(Resegmentation { tag: fresh, heard: now, tries });
         task.segment_max = received.unwrap_or(task.segment_max);
         // A status that came before does not count any more.
-        (task.ending, task.ack) = (None, None);
-        task.numbers.missing.clear();
+        (task.status, task.ack) = (None, None);
+        task.data_sns.missing.clear();
         let snack = Snack {
             kind: SnackKind::R_DATA,
             lun: 0,
@@ -79,45 +79,45 @@ impl Session {
             run_length: 0,
         };
         self.stats.data_snacks += 1;
-        self.control(slot, Control::Snack(snack), alloc::vec::Vec::new());
-        self.watch(now, slot);
+        self.queue_control(slot, ControlPdu::Snack(snack), alloc::vec::Vec::new());
+        self.arm_retransmit(now, slot);
     }
 
     /// Takes a piece of data of a task whose data comes anew.
-    pub(super) fn end_data_anew(
+    pub(super) fn handle_resegmented_data(
         &mut self,
         now: Instant,
         slot: Slot,
         key: Key,
         pdu: &DataIn,
-        (len, landing, intact): (u32, Landing, bool),
-    ) -> Result<(), Why> {
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
-        if let Some(anew) = &mut task.anew {
+        (len, landing, intact): (u32, DataSink, bool),
+    ) -> Result<(), ProtocolError> {
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        if let Some(anew) = &mut task.resegmentation {
             anew.heard = now;
         }
         if !intact {
             // The response will show that it is missing.
-            task.inn.restore(&self.pool, landing);
+            task.data_in.restore(&self.pool, landing);
             self.stats.data_digest_errors += 1;
-            self.watch(now, slot);
+            self.arm_retransmit(now, slot);
             return Ok(());
         }
         if len > 0 {
-            task.inn.took(&self.pool, landing, pdu.buffer_offset, len);
+            task.data_in.commit(&self.pool, landing, pdu.buffer_offset, len);
         }
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), pdu)?;
-        let rode = self.tasks.get(key).is_some_and(|task| task.ending.is_some());
-        if rode { self.conclude_anew(now, slot, key) } else { Ok(()) }
+        let rode = self.tasks.get(key).is_some_and(|task| task.status.is_some());
+        if rode { self.finish_resegmentation(now, slot, key) } else { Ok(()) }
     }
 
     /// Returns whether a response that was seen before is one that a task still waits for: it has our tag now.
     pub(super) fn is_awaited(&self, slot: Slot, pdu: &ScsiResponse) -> bool {
         let task = find(&self.tasks, TAG_TASK, pdu.itt).and_then(|key| self.tasks.get(key));
         task.is_some_and(|task| {
-            task.standing == Standing::Sent(slot)
-                && task.anew.is_some_and(|anew| anew.tag != 0 && anew.tag == pdu.snack_tag)
+            task.state == TaskState::Sent(slot)
+                && task.resegmentation.is_some_and(|anew| anew.tag != 0 && anew.tag == pdu.snack_tag)
         })
     }
 
@@ -130,50 +130,56 @@ impl Session {
         //# SNACK Tag as the last issued R-Data SNACK for the SCSI command on the
         //# current connection.
         let Some(task) = self.tasks.get_mut(key) else { return false };
-        if task.anew.is_none_or(|anew| anew.tag == snack_tag) {
+        if task.resegmentation.is_none_or(|anew| anew.tag == snack_tag) {
             return false;
         }
         task.stat_sn = stat_sn;
-        self.hold_status(key);
+        self.withhold_status_ack(key);
         true
     }
 
     /// Ends a task whose data came anew, if all of it is here.
-    pub(super) fn conclude_anew(&mut self, now: Instant, slot: Slot, key: Key) -> Result<(), Why> {
+    pub(super) fn finish_resegmentation(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        key: Key,
+    ) -> Result<(), ProtocolError> {
         let most = self.plan.limits.repairs_max;
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-        let whole = task.ending.as_ref().is_none_or(|ending| task.check_end(ending).is_ok());
+        let whole = task.status.as_ref().is_none_or(|ending| task.check_end(ending).is_ok());
         if whole {
-            task.anew = None;
-            return self.conclude(key);
+            task.resegmentation = None;
+            return self.finish_if_complete(key);
         }
-        if task.anew.is_some_and(|anew| anew.tries >= most) {
-            return Err(Why::NotRepaired);
+        if task.resegmentation.is_some_and(|anew| anew.tries >= most) {
+            return Err(ProtocolError::NotRepaired);
         }
-        self.hold_status(key);
-        self.ask_anew(now, slot, key);
+        self.withhold_status_ack(key);
+        self.send_r_data_snack(now, slot, key);
         Ok(())
     }
 
     /// Asks again for data of which nothing came for a while; returns whether there was any.
-    pub(super) fn repair_anew(&mut self, now: Instant, slot: Slot) -> bool {
+    pub(super) fn resend_r_data_snacks(&mut self, now: Instant, slot: Slot) -> bool {
         let after = self.plan.limits.repair_after;
-        let silent = |anew: Anew| anew.tag != 0 && now.since(anew.heard) >= after;
-        let mine = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Sent(slot));
-        let mine = mine.filter(|(_, task)| task.anew.is_some_and(silent));
+        let silent = |anew: Resegmentation| anew.tag != 0 && now.since(anew.heard) >= after;
+        let mine = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
+        let mine = mine.filter(|(_, task)| task.resegmentation.is_some_and(silent));
         let keys: alloc::vec::Vec<Key> = mine.map(|(key, _)| key).collect();
         for key in &keys {
-            self.ask_anew(now, slot, *key);
+            self.send_r_data_snack(now, slot, *key);
         }
         !keys.is_empty()
     }
 
     /// Acts on the refusal of an R-Data SNACK: a target that serves none cannot be helped here.
-    pub(super) fn anew_rejected(&self, slot: Slot, snack: &Snack) -> Result<(), Why> {
+    pub(super) fn r_data_snack_rejected(&self, slot: Slot, snack: &Snack) -> Result<(), ProtocolError> {
         let task = find(&self.tasks, TAG_TASK, snack.itt).and_then(|key| self.tasks.get(key));
         let is_wanted = task.is_some_and(|task| {
-            task.standing == Standing::Sent(slot) && task.anew.is_some_and(|anew| anew.tag == snack.tag)
+            task.state == TaskState::Sent(slot)
+                && task.resegmentation.is_some_and(|anew| anew.tag == snack.tag)
         });
-        if is_wanted { Err(Why::NotRepaired) } else { Ok(()) }
+        if is_wanted { Err(ProtocolError::NotRepaired) } else { Ok(()) }
     }
 }

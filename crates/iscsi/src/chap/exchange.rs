@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::{Algorithm, Algorithms, Challenge, Credentials, MAX_CHALLENGE, Response, Secret};
 use crate::keys::Key;
 use crate::text::value::{binary, list, number, to_hex};
-use crate::text::{Pair, TextOut};
+use crate::text::{Pair, TextBuilder};
 
 /// The longest name, in bytes: that of any text value (RFC 7143 §6.1).
 pub const MAX_USER: usize = 255;
@@ -145,13 +145,13 @@ fn user_name(name: &[u8]) -> Result<String, BadChap> {
 
 /// The challenges and algorithm of a conversation whose challenger is us.
 #[derive(Clone, Debug)]
-struct Posed {
+struct IssuedChallenge {
     algorithm: Algorithm,
     challenge: Challenge,
 }
 
-impl Posed {
-    fn put(&self, out: &mut TextOut) {
+impl IssuedChallenge {
+    fn put(&self, out: &mut TextBuilder) {
         out.put(Key::ChapI.name(), self.challenge.id.to_string());
         out.put(Key::ChapC.name(), to_hex(&self.challenge.bytes));
     }
@@ -170,11 +170,11 @@ impl Posed {
         //# If the CHAP response received by one end of an iSCSI connection is the same as the CHAP response that
         //# the receiving endpoint would have generated for the same CHAP challenge, the response MUST be treated
         //# as an authentication failure
-        if own.is_some_and(|own| compute(&own.secret).is(&proof.response)) {
+        if own.is_some_and(|own| compute(&own.secret).matches(&proof.response)) {
             return Err(BadChap::SecretOfBothDirections);
         }
         // A name that nobody has costs the same time as a wrong secret.
-        let known = compute(secret.unwrap_or(&Secret(Zeroizing::new(Vec::new())))).is(&proof.response);
+        let known = compute(secret.unwrap_or(&Secret(Zeroizing::new(Vec::new())))).matches(&proof.response);
         if known && secret.is_some() { Ok(()) } else { Err(BadChap::WrongResponse) }
     }
 
@@ -183,7 +183,7 @@ impl Posed {
         &self,
         (id, challenge): (u8, &[u8]),
         own: &Credentials,
-        out: &mut TextOut,
+        out: &mut TextBuilder,
     ) -> Result<(), BadChap> {
         //= rfc7143#section-9.2.1
         //# Originators MUST NOT reuse the CHAP challenge sent by the responder for the other direction of a
@@ -196,7 +196,7 @@ impl Posed {
     }
 }
 
-fn put_proof(algorithm: Algorithm, id: u8, challenge: &[u8], own: &Credentials, out: &mut TextOut) {
+fn put_proof(algorithm: Algorithm, id: u8, challenge: &[u8], own: &Credentials, out: &mut TextBuilder) {
     let response = Response::compute(algorithm, id, &own.secret, challenge);
     out.put(Key::ChapN.name(), &own.name);
     out.put(Key::ChapR.name(), to_hex(response.as_bytes()));
@@ -213,7 +213,7 @@ pub struct TargetChap {
 #[derive(Clone, Debug)]
 enum TargetExpects {
     Algorithms,
-    Proof(Posed),
+    Proof(IssuedChallenge),
     Nothing,
 }
 
@@ -232,11 +232,11 @@ impl TargetChap {
         keys: &ChapKeys<'_>,
         secret_of: &dyn Fn(&str) -> Option<Secret>,
         own: Option<&Credentials>,
-        out: &mut TextOut,
+        out: &mut TextBuilder,
     ) -> Result<Option<String>, BadChap> {
         match core::mem::replace(&mut self.expect, TargetExpects::Nothing) {
             TargetExpects::Algorithms => {
-                self.expect = TargetExpects::Proof(self.pose(keys, out)?);
+                self.expect = TargetExpects::Proof(self.issue_challenge(keys, out)?);
                 Ok(None)
             }
             TargetExpects::Proof(posed) => accept(&posed, keys, secret_of, own, out).map(Some),
@@ -244,7 +244,11 @@ impl TargetChap {
         }
     }
 
-    fn pose(&self, keys: &ChapKeys<'_>, out: &mut TextOut) -> Result<Posed, BadChap> {
+    fn issue_challenge(
+        &self,
+        keys: &ChapKeys<'_>,
+        out: &mut TextBuilder,
+    ) -> Result<IssuedChallenge, BadChap> {
         let ChapKeys { algorithms: Some(offer), id: None, challenge: None, name: None, response: None } =
             keys
         else {
@@ -254,7 +258,8 @@ impl TargetChap {
             .filter_map(|item| Algorithm::by_number(number(item).ok()?))
             .find(|algorithm| self.accepted.contains(*algorithm))
             .ok_or(BadChap::NoCommonAlgorithm)?;
-        let posed = Posed { algorithm, challenge: Challenge::from_entropy(&self.entropy, algorithm) };
+        let posed =
+            IssuedChallenge { algorithm, challenge: Challenge::from_entropy(&self.entropy, algorithm) };
         out.put(Key::ChapA.name(), algorithm.number().to_string());
         posed.put(out);
         Ok(posed)
@@ -262,11 +267,11 @@ impl TargetChap {
 }
 
 fn accept(
-    posed: &Posed,
+    posed: &IssuedChallenge,
     keys: &ChapKeys<'_>,
     secret_of: &dyn Fn(&str) -> Option<Secret>,
     own: Option<&Credentials>,
-    out: &mut TextOut,
+    out: &mut TextBuilder,
 ) -> Result<String, BadChap> {
     if keys.algorithms.is_some() {
         return Err(BadChap::KeyOutOfTurn);
@@ -294,7 +299,7 @@ pub struct InitiatorChap {
 #[derive(Clone, Debug)]
 enum InitiatorExpects {
     Challenge,
-    Proof(Posed),
+    Proof(IssuedChallenge),
     Nothing,
 }
 
@@ -307,7 +312,7 @@ impl InitiatorChap {
     }
 
     /// Appends the first step: the algorithms, strongest first.
-    pub fn start(&self, out: &mut TextOut) {
+    pub fn start(&self, out: &mut TextBuilder) {
         let numbers: Vec<String> =
             self.offered.iter().map(|algorithm| algorithm.number().to_string()).collect();
         out.put(Key::ChapA.name(), numbers.join(","));
@@ -318,7 +323,7 @@ impl InitiatorChap {
     ///
     /// # Errors
     /// The connection must be dropped.
-    pub fn handle(&mut self, keys: &ChapKeys<'_>, out: &mut TextOut) -> Result<bool, BadChap> {
+    pub fn handle(&mut self, keys: &ChapKeys<'_>, out: &mut TextBuilder) -> Result<bool, BadChap> {
         match core::mem::replace(&mut self.expect, InitiatorExpects::Nothing) {
             InitiatorExpects::Challenge => {
                 let posed = self.answer(keys, out)?;
@@ -354,7 +359,7 @@ impl InitiatorChap {
         self.peer.is_some()
     }
 
-    fn answer(&self, keys: &ChapKeys<'_>, out: &mut TextOut) -> Result<Option<Posed>, BadChap> {
+    fn answer(&self, keys: &ChapKeys<'_>, out: &mut TextBuilder) -> Result<Option<IssuedChallenge>, BadChap> {
         if keys.name.is_some() || keys.response.is_some() {
             return Err(BadChap::KeyOutOfTurn);
         }
@@ -369,7 +374,8 @@ impl InitiatorChap {
         if self.peer.is_none() {
             return Ok(None);
         }
-        let posed = Posed { algorithm, challenge: Challenge::from_entropy(&self.entropy, algorithm) };
+        let posed =
+            IssuedChallenge { algorithm, challenge: Challenge::from_entropy(&self.entropy, algorithm) };
         posed.put(out);
         Ok(Some(posed))
     }

@@ -1,15 +1,15 @@
 //! Why a login fails, and what the initiator is told about it.
 
 use super::Status;
-use crate::chap::conversation::BadChap;
+use crate::chap::exchange::BadChap;
 use crate::keys::Key;
 use crate::name::BadName;
-use crate::negotiate::gate::BadNegotiation;
+use crate::negotiate::key_rules::BadNegotiation;
 use crate::text::BadText;
 
-/// Why a login failed. [`Why::status`] is what the initiator learns of it.
+/// Why a login failed. [`LoginError::status`] is what the initiator learns of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum LoginError {
     /// A request came after the login had ended.
     #[error("a login request came after the login had ended")]
     AfterTheEnd,
@@ -117,7 +117,7 @@ pub enum Why {
     NoCommonAuthMethod,
 }
 
-impl Why {
+impl LoginError {
     /// Returns the status that the initiator is sent, or `None` when the connection is closed without a word.
     pub const fn status(self) -> Option<Status> {
         Some(match self {

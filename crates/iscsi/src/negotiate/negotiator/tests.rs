@@ -1,4 +1,4 @@
-use super::super::gate::Gate;
+use super::super::key_rules::KeyRules;
 use super::super::{DigestPolicy, KeyPolicy};
 use super::*;
 use crate::login::Stage;
@@ -7,9 +7,9 @@ use alloc::format;
 use alloc::vec;
 use base::rng::Rng;
 
-/// Lets `exchange` receive `text` (pairs divided by spaces) and returns its answers in the same form.
-fn say(exchange: &mut Exchange, text: &str) -> Result<String, BadNegotiation> {
-    let mut out = TextOut::new();
+/// Lets `negotiator` receive `text` (pairs divided by spaces) and returns its answers in the same form.
+fn say(exchange: &mut Negotiator, text: &str) -> Result<String, BadNegotiation> {
+    let mut out = TextBuilder::new();
     let text: String = text.split_whitespace().flat_map(|pair| [pair, "\0"]).collect();
     let pairs = parse(text.as_bytes()).unwrap();
     let pairs: Vec<_> =
@@ -18,24 +18,24 @@ fn say(exchange: &mut Exchange, text: &str) -> Result<String, BadNegotiation> {
     Ok(shown(out))
 }
 
-fn shown(out: TextOut) -> String {
+fn shown(out: TextBuilder) -> String {
     let text = String::from_utf8(out.into_bytes()).unwrap();
     text.trim_end_matches('\0').replace('\0', " ")
 }
 
-fn offers_of(exchange: &mut Exchange, all: bool) -> String {
-    let mut out = TextOut::new();
+fn offers_of(exchange: &mut Negotiator, all: bool) -> String {
+    let mut out = TextBuilder::new();
     if all {
         exchange.offer_all(&mut out);
     } else {
         exchange.declare(&mut out);
-        exchange.offer_what_must_change(&mut out);
+        exchange.offer_unacceptable(&mut out);
     }
     shown(out)
 }
 
-fn target(policy: KeyPolicy) -> Exchange {
-    Exchange::new(Role::Target, policy, Setting::Leading)
+fn target(policy: KeyPolicy) -> Negotiator {
+    Negotiator::new(Role::Target, policy, LoginContext::Leading)
 }
 
 fn modest() -> KeyPolicy {
@@ -105,7 +105,7 @@ fn what_was_rejected_keeps_its_default() {
 
 #[test]
 fn keys_without_meaning_in_a_discovery_session_are_irrelevant() {
-    let mut exchange = Exchange::new(Role::Target, KeyPolicy::default(), Setting::Discovery);
+    let mut exchange = Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Discovery);
     assert_eq!(
         say(&mut exchange, "MaxBurstLength=512 ErrorRecoveryLevel=2 HeaderDigest=None MaxConnections=8"),
         Ok("MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 HeaderDigest=None MaxConnections=1".into())
@@ -162,7 +162,7 @@ fn an_answer_must_be_one_that_the_offer_allows() {
         ("iSCSIProtocolLevel=NotUnderstood", true),
         ("TaskReporting=Irrelevant", true),
     ] {
-        let mut exchange = Exchange::new(Role::Initiator, modest(), Setting::Leading);
+        let mut exchange = Negotiator::new(Role::Initiator, modest(), LoginContext::Leading);
         offers_of(&mut exchange, true);
         assert_eq!(say(&mut exchange, answer).is_ok(), allowed, "{answer}");
     }
@@ -171,13 +171,13 @@ fn an_answer_must_be_one_that_the_offer_allows() {
 #[test]
 fn an_unanswered_offer_fails_unless_it_decides_by_itself() {
     let policy = KeyPolicy { initial_r2t: true, immediate_data: false, ..modest() };
-    let mut exchange = Exchange::new(Role::Initiator, policy, Setting::Leading);
+    let mut exchange = Negotiator::new(Role::Initiator, policy, LoginContext::Leading);
     let answers = "HeaderDigest=CRC32C DataDigest=None MaxConnections=1 MaxBurstLength=262144 \
                    FirstBurstLength=Irrelevant DefaultTime2Wait=2 DefaultTime2Retain=20 MaxOutstandingR2T=1 \
                    TaskReporting=RFC3720 iSCSIProtocolLevel=1 MaxRecvDataSegmentLength=1024";
     offers_of(&mut exchange, true);
     say(&mut exchange, answers).unwrap();
-    assert!(exchange.is_waiting());
+    assert!(exchange.has_unanswered_offer());
     assert_eq!(exchange.finish().unwrap_err(), BadNegotiation::Unanswered(Key::ErrorRecoveryLevel));
     say(&mut exchange, "ErrorRecoveryLevel=0").unwrap();
     let done = exchange.finish().unwrap();
@@ -212,7 +212,7 @@ fn refuses_an_answer_to_what_was_not_offered() {
         assert_eq!(say(&mut target(modest()), text), Err(BadNegotiation::AnswerWithoutOffer), "{text}");
     }
     let unknown = Pair { name: "X-com.example.k", value: b"NotUnderstood" };
-    let mut out = TextOut::new();
+    let mut out = TextBuilder::new();
     assert_eq!(answer_unknown(&unknown, &mut out), Err(BadNegotiation::AnswerWithoutOffer));
     answer_unknown(&Pair { value: b"1", ..unknown }, &mut out).unwrap();
     assert_eq!(shown(out), "X-com.example.k=NotUnderstood");
@@ -221,7 +221,7 @@ fn refuses_an_answer_to_what_was_not_offered() {
 #[test]
 fn a_joining_connection_negotiates_its_own_keys_only() {
     let parameters = SessionParameters { max_burst_length: 4096, ..SessionParameters::default() };
-    let mut exchange = Exchange::new(Role::Initiator, modest(), Setting::Joining(parameters));
+    let mut exchange = Negotiator::new(Role::Initiator, modest(), LoginContext::Joining(parameters));
     assert_eq!(
         offers_of(&mut exchange, true),
         "HeaderDigest=CRC32C,None DataDigest=CRC32C,None MaxRecvDataSegmentLength=65536"
@@ -252,13 +252,13 @@ fn the_gate_lets_each_key_in_once_in_its_stage_from_its_side() {
         ),
         (Role::Initiator, false, Key::SessionType, security, Ok(())),
     ] {
-        let mut gate = Gate::new(from, leading);
+        let mut gate = KeyRules::new(from, leading);
         assert_eq!(gate.admit(key, stage), want, "{from:?} {key:?}");
         if want.is_ok() {
             assert_eq!(gate.admit(key, stage), Err(KeyTwice(key)));
         }
     }
-    let mut gate = Gate::new(Role::Target, true);
+    let mut gate = KeyRules::new(Role::Target, true);
     for _ in 0..3 {
         assert_eq!(gate.admit(Key::TargetAddress, security), Ok(()));
     }
@@ -271,9 +271,9 @@ fn both_sides_end_with_the_same_parameters_whatever_their_policies() {
     for seed in 0..2000 {
         let mut rng = Rng::from_seed(seed);
         let (ours, theirs) = (any_policy(&mut rng), any_policy(&mut rng));
-        let setting = if rng.chance(1, 4) { Setting::Discovery } else { Setting::Leading };
-        let mut initiator = Exchange::new(Role::Initiator, ours, setting);
-        let mut target = Exchange::new(Role::Target, theirs, setting);
+        let setting = if rng.chance(1, 4) { LoginContext::Discovery } else { LoginContext::Leading };
+        let mut initiator = Negotiator::new(Role::Initiator, ours, setting);
+        let mut target = Negotiator::new(Role::Target, theirs, setting);
         let offers = offers_of(&mut initiator, true);
         let answers = say(&mut target, &offers).unwrap();
         let counter = offers_of(&mut target, false);
@@ -336,7 +336,7 @@ fn no_values_make_the_exchange_panic() {
     for seed in 0..2000 {
         let mut rng = Rng::from_seed(seed);
         let role = if rng.chance(1, 2) { Role::Target } else { Role::Initiator };
-        let mut exchange = Exchange::new(role, any_policy(&mut rng), Setting::Leading);
+        let mut exchange = Negotiator::new(role, any_policy(&mut rng), LoginContext::Leading);
         if rng.chance(1, 2) {
             offers_of(&mut exchange, rng.chance(1, 2));
         }

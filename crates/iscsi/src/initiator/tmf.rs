@@ -7,21 +7,21 @@
 use base::time::Instant;
 use base::transmit::Transmit;
 
-use super::contract::{End, Event, MAX_MANAGES, ManageId, Management, Refusal, Slot, TaskId};
-use super::place::Output;
-use super::session::{Phase, Session, TAG_MANAGE, TAG_TASK, find, tag};
-use super::task::{Standing, Task};
-use super::why::Why;
+use super::connection_slot::QueuedPdu;
+use super::contract::{Event, MAX_TMFS, Slot, SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
+use super::protocol_error::ProtocolError;
+use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
+use super::task::{Task, TaskState};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::pdu::{Itt, Message};
+use crate::pdu::{Itt, PduHeader};
 use crate::serial::{CmdSn, DataSn};
 use crate::target::arena::Key;
 
 /// A task management request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manage {
-    pub(super) errand: Errand,
+pub(super) struct Tmf {
+    pub(super) origin: TmfOrigin,
     pub(super) function: TmfFunction,
     pub(super) lun: u64,
     pub(super) task: Option<Key>,
@@ -40,19 +40,19 @@ pub(super) struct Manage {
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Errand {
+pub(super) enum TmfOrigin {
     /// The owner's.
     Owner,
     /// Ours: a task moves to another connection.
     Reassign,
     /// Ours: the number of a command that was refused is to count as received.
-    Plug,
+    FillCmdSnGap,
 }
 
-impl Manage {
-    pub(super) const fn new(errand: Errand, function: TmfFunction, slot: Slot) -> Self {
+impl Tmf {
+    pub(super) const fn new(errand: TmfOrigin, function: TmfFunction, slot: Slot) -> Self {
         Self {
-            errand,
+            origin: errand,
             function,
             lun: 0,
             task: None,
@@ -97,24 +97,24 @@ impl Session {
     ///
     /// # Errors
     /// Why it is not taken.
-    pub fn manage(&mut self, now: Instant, wanted: Management) -> Result<ManageId, Refusal> {
-        let Management { function, lun, task } = wanted;
+    pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
+        let TmfParameters { function, lun, task } = wanted;
         if self.phase == Phase::Down {
-            return Err(Refusal::Down);
+            return Err(SubmitError::Down);
         }
-        if self.manages.len() >= MAX_MANAGES {
-            return Err(Refusal::Full);
+        if self.tmfs.len() >= MAX_TMFS {
+            return Err(SubmitError::Full);
         }
         let newer = function.0 > TmfFunction::TASK_REASSIGN.0;
         if function == TmfFunction::TASK_REASSIGN || (newer && self.parameters.protocol_level < 2) {
-            return Err(Refusal::NotPossible);
+            return Err(SubmitError::NotPossible);
         }
         let names_task = matches!(function, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK);
         let key = task.map(|TaskId(key)| key).filter(|_| names_task);
         let named =
-            key.and_then(|key| self.tasks.get(key)).map(|task| (task.standing, task.cmd_sn, task.is_out()));
+            key.and_then(|key| self.tasks.get(key)).map(|task| (task.state, task.cmd_sn, task.was_sent()));
         if names_task && named.is_none() {
-            return Err(Refusal::NoTask);
+            return Err(SubmitError::NoTask);
         }
         if let (TmfFunction::ABORT_TASK, Some(key), Some((_, _, is_out))) = (function, key, named) {
             if let Some(task) = self.tasks.get_mut(key) {
@@ -125,55 +125,57 @@ impl Session {
             }
         }
         let own = match named {
-            Some((Standing::Sent(slot), _, _)) => Some(slot),
+            Some((TaskState::Sent(slot), _, _)) => Some(slot),
             _ => None,
         };
-        let slot =
-            own.or_else(|| self.any_up(None)).filter(|_| self.phase == Phase::Up).ok_or(Refusal::NotUp)?;
-        let mut manage = Manage { lun, task: key, ..Manage::new(Errand::Owner, function, slot) };
+        let slot = own
+            .or_else(|| self.any_up(None))
+            .filter(|_| self.phase == Phase::Up)
+            .ok_or(SubmitError::NotUp)?;
+        let mut manage = Tmf { lun, task: key, ..Tmf::new(TmfOrigin::Owner, function, slot) };
         if let (Some(key), Some((_, cmd_sn, _))) = (key, named) {
             manage.referenced = (tag(TAG_TASK, key), cmd_sn);
             manage.lun = self.tasks.get(key).map_or(lun, |task| task.request.lun);
         }
-        let unsent = self.tasks.iter().filter(|(_, task)| !task.is_out() && manage.affects(task));
+        let unsent = self.tasks.iter().filter(|(_, task)| !task.was_sent() && manage.affects(task));
         for key in unsent.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
-            self.finish(key, End::NotSent);
+            self.finish(key, TaskResult::NotSent);
         }
-        let key = self.manages.insert_with(|_| manage);
-        self.queue(slot, Output::Manage(key));
-        self.dispatch(now);
-        Ok(ManageId(key))
+        let key = self.tmfs.insert_with(|_| manage);
+        self.queue(slot, QueuedPdu::Tmf(key));
+        self.process_pending(now);
+        Ok(TmfId(key))
     }
 
     /// Aborts a task that the target never heard of.
-    fn abort_unsent(&mut self, key: Key) -> ManageId {
-        self.finish(key, End::NotSent);
-        let manage = Manage::new(Errand::Owner, TmfFunction::ABORT_TASK, Slot(0));
-        let id = self.manages.insert_with(|_| manage);
-        self.manages.remove(id);
-        self.events.push_back(Event::Managed { id: ManageId(id), result: Some(TmfResult::COMPLETE) });
-        ManageId(id)
+    fn abort_unsent(&mut self, key: Key) -> TmfId {
+        self.finish(key, TaskResult::NotSent);
+        let manage = Tmf::new(TmfOrigin::Owner, TmfFunction::ABORT_TASK, Slot(0));
+        let id = self.tmfs.insert_with(|_| manage);
+        self.tmfs.remove(id);
+        self.events.push_back(Event::TmfDone { id: TmfId(id), result: Some(TmfResult::COMPLETE) });
+        TmfId(id)
     }
 
-    pub(super) fn send_manage(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
-        let number = self.repairs() && self.window_is_open();
+    pub(super) fn send_tmf(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
+        let number = self.has_erl1() && self.window_is_open();
         let (cmd_sn, order) = (self.cmd_sn, self.order);
-        let Some(link) = self.link(slot) else { return };
+        let Some(link) = self.connection(slot) else { return };
         let (digests, exp_stat_sn) = (link.digests(), link.acknowledged());
         let segment_max = link.parameters.initiator_max_recv;
-        let Some(manage) = self.manages.get_mut(key).filter(|manage| manage.slot == slot) else { return };
+        let Some(manage) = self.tmfs.get_mut(key).filter(|manage| manage.slot == slot) else { return };
         let mut exp_data_sn = DataSn(0);
-        if let (Errand::Reassign, Some(task)) =
-            (manage.errand, manage.task.and_then(|task| self.tasks.get_mut(task)))
+        if let (TmfOrigin::Reassign, Some(task)) =
+            (manage.origin, manage.task.and_then(|task| self.tasks.get_mut(task)))
         {
             task.segment_max = segment_max;
-            exp_data_sn = match task.anew {
+            exp_data_sn = match task.resegmentation {
                 // Of data that was cut anew the numbers say nothing: it begins where the target knows it acknowledged.
                 Some(_) => DataSn(0),
-                None => task.numbers.rewind(),
+                None => task.data_sns.rewind(),
             };
         }
-        let takes_number = manage.errand == Errand::Owner && number && !manage.numbered && !manage.again;
+        let takes_number = manage.origin == TmfOrigin::Owner && number && !manage.numbered && !manage.again;
         if !manage.numbered {
             manage.cmd_sn = cmd_sn;
         }
@@ -183,7 +185,7 @@ impl Session {
             immediate: !manage.numbered,
             function: manage.function,
             lun: manage.lun,
-            itt: tag(TAG_MANAGE, key),
+            itt: tag(TAG_TMF, key),
             referenced_task_tag: manage.referenced.0,
             cmd_sn: manage.cmd_sn,
             exp_stat_sn,
@@ -195,105 +197,110 @@ impl Session {
             self.cmd_sn = cmd_sn.next();
         }
         digests.header(&request.encode(), out);
-        if let Some(link) = self.link_mut(slot) {
-            link.tell(exp_stat_sn);
+        if let Some(link) = self.connection_mut(slot) {
+            link.record_ack(exp_stat_sn);
         }
         self.stats.pdus_out += 1;
-        self.watch_if_repairing(now, slot);
+        self.arm_retransmit_if_erl1(now, slot);
     }
 
-    pub(super) fn tmf_response(&mut self, now: Instant, slot: Slot, pdu: &TmfResponse) -> Result<(), Why> {
+    pub(super) fn tmf_response(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        pdu: &TmfResponse,
+    ) -> Result<(), ProtocolError> {
         if !self.take_status(now, slot, pdu.sn)? {
             return Ok(());
         }
-        let Some(key) = find(&self.manages, TAG_MANAGE, pdu.itt) else {
+        let Some(key) = find(&self.tmfs, TAG_TMF, pdu.itt) else {
             // What was asked twice, or arrived twice, may be answered twice.
-            let old = self.ghosts.contains(&pdu.itt) || (self.repairs() && self.was_manage(pdu.itt));
-            return if old { Ok(()) } else { Err(Why::UnknownTask) };
+            let old = self.stale_tags.contains(&pdu.itt) || (self.has_erl1() && self.was_manage(pdu.itt));
+            return if old { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
-        if self.manages.get(key).is_some_and(|manage| manage.slot != slot) {
-            return Err(Why::OtherConnection);
+        if self.tmfs.get(key).is_some_and(|manage| manage.slot != slot) {
+            return Err(ProtocolError::OtherConnection);
         }
-        self.managed(now, key, pdu.response);
+        self.finish_tmf(now, key, pdu.response);
         Ok(())
     }
 
     /// Returns whether a tag may once have named a task management request.
     fn was_manage(&self, itt: Itt) -> bool {
-        itt.0 >> 30 == TAG_MANAGE
-            && usize::try_from(itt.0 & 0xffff).is_ok_and(|index| index < self.manages.slots())
+        itt.0 >> 30 == TAG_TMF && usize::try_from(itt.0 & 0xffff).is_ok_and(|index| index < self.tmfs.slots())
     }
 
     /// Acts on the answer to a task management request.
-    pub(super) fn managed(&mut self, now: Instant, key: Key, result: TmfResult) {
-        let Some(manage) = self.manages.remove(key) else { return };
+    pub(super) fn finish_tmf(&mut self, now: Instant, key: Key, result: TmfResult) {
+        let Some(manage) = self.tmfs.remove(key) else { return };
         if manage.again {
-            self.remember(tag(TAG_MANAGE, key));
+            self.remember(tag(TAG_TMF, key));
         }
-        match (manage.errand, manage.task) {
-            (Errand::Reassign, Some(task)) => return self.reassigned(now, &manage, task, result),
-            (Errand::Reassign | Errand::Plug, _) => return,
-            (Errand::Owner, _) => {}
+        match (manage.origin, manage.task) {
+            (TmfOrigin::Reassign, Some(task)) => return self.reassigned(now, &manage, task, result),
+            (TmfOrigin::Reassign | TmfOrigin::FillCmdSnGap, _) => return,
+            (TmfOrigin::Owner, _) => {}
         }
         if result == TmfResult::COMPLETE {
-            self.end_managed(&manage);
+            self.abort_affected_tasks(&manage);
         }
         if let (TmfFunction::ABORT_TASK, Some(task)) = (manage.function, manage.task) {
             // It does not exist at the target, and no status of it is missing: it never got there.
-            let settled = self.link(manage.slot).is_none_or(|link| link.missing_statuses(None).is_none());
+            let settled =
+                self.connection(manage.slot).is_none_or(|link| link.missing_statuses(None).is_none());
             let gone = result == TmfResult::COMPLETE || (result == TmfResult::NO_TASK && settled);
             if gone && self.tasks.get(task).is_some() {
-                self.finish(task, End::Aborted);
+                self.finish(task, TaskResult::Aborted);
             }
         }
-        self.events.push_back(Event::Managed { id: ManageId(key), result: Some(result) });
+        self.events.push_back(Event::TmfDone { id: TmfId(key), result: Some(result) });
     }
 
     /// Ends the tasks that a function ended: those sent before it.
-    fn end_managed(&mut self, manage: &Manage) {
+    fn abort_affected_tasks(&mut self, manage: &Tmf) {
         let ended = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.is_out() && task.order < manage.order && manage.affects(task));
+            .filter(|(_, task)| task.was_sent() && task.order < manage.order && manage.affects(task));
         for key in ended.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
-            self.finish(key, End::Aborted);
+            self.finish(key, TaskResult::Aborted);
         }
     }
 
     /// Takes back the requests that were on a connection that is lost. At level 2 those stay that the target may miss:
-    /// their numbers leave gaps, and [`Self::resend_manages`] fills them.
-    pub(super) fn lose_manages(&mut self, slot: Option<Slot>) {
-        let (recovers, exp_cmd_sn) = (self.recovers() && slot.is_some(), self.exp_cmd_sn);
-        let lost = self.manages.iter().filter(|(_, manage)| {
+    /// their numbers leave gaps, and [`Self::resend_tmfs`] fills them.
+    pub(super) fn drop_tmfs(&mut self, slot: Option<Slot>) {
+        let (recovers, exp_cmd_sn) = (self.has_erl2() && slot.is_some(), self.exp_cmd_sn);
+        let lost = self.tmfs.iter().filter(|(_, manage)| {
             let misses = recovers && manage.numbered && !manage.cmd_sn.before(exp_cmd_sn);
             slot.is_none_or(|slot| manage.slot == slot) && !misses
         });
         for key in lost.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
-            if let Some(manage) = self.manages.remove(key)
-                && manage.errand == Errand::Owner
+            if let Some(manage) = self.tmfs.remove(key)
+                && manage.origin == TmfOrigin::Owner
             {
-                self.events.push_back(Event::Managed { id: ManageId(key), result: None });
+                self.events.push_back(Event::TmfDone { id: TmfId(key), result: None });
             }
         }
     }
 
     /// Sends requests again, on another connection, whose numbers the target still waits for.
-    pub(super) fn resend_manages(&mut self, from: Slot, to: Slot) {
+    pub(super) fn resend_tmfs(&mut self, from: Slot, to: Slot) {
         let exp_cmd_sn = self.exp_cmd_sn;
-        let left = self.manages.iter().filter(|(_, manage)| manage.slot == from && manage.sent);
+        let left = self.tmfs.iter().filter(|(_, manage)| manage.slot == from && manage.sent);
         let left: alloc::vec::Vec<_> =
             left.map(|(key, manage)| (key, manage.cmd_sn.before(exp_cmd_sn))).collect();
         for (key, arrived) in left {
             if arrived {
                 // Its answer was lost with the connection.
-                if let Some(manage) = self.manages.remove(key)
-                    && manage.errand == Errand::Owner
+                if let Some(manage) = self.tmfs.remove(key)
+                    && manage.origin == TmfOrigin::Owner
                 {
-                    self.events.push_back(Event::Managed { id: ManageId(key), result: None });
+                    self.events.push_back(Event::TmfDone { id: TmfId(key), result: None });
                 }
-            } else if let Some(manage) = self.manages.get_mut(key) {
+            } else if let Some(manage) = self.tmfs.get_mut(key) {
                 manage.slot = to;
-                self.queue(to, Output::Manage(key));
+                self.queue(to, QueuedPdu::Tmf(key));
             }
         }
     }

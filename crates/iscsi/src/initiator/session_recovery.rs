@@ -10,12 +10,12 @@ use base::fault_injection::{self, Bug};
 use base::state_machine::Action;
 use base::time::{Duration, Instant};
 
-use super::contract::{ConnectionDown, Down, End, Event, MAX_CONNECTIONS, Slot};
-use super::manage::{Errand, Manage};
-use super::place::{Incoming, Link, Output, Removal, Stage, Timer};
+use super::connection_slot::{Connection, ConnectionState, Incoming, QueuedPdu, RecoveryLogout, Timer};
+use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot, TaskResult};
+use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, tag};
-use super::task::Standing;
-use super::why::Why;
+use super::task::TaskState;
+use super::tmf::{Tmf, TmfOrigin};
 use crate::login::Status;
 use crate::pdu::logout_request::LogoutReason;
 use crate::pdu::tmf_request::TmfFunction;
@@ -31,31 +31,31 @@ const MAX_MOVING: u32 = 8;
 
 impl Session {
     /// Ends a connection whose target broke a rule, or that is damaged beyond repair.
-    pub(super) fn misbehaved(&mut self, now: Instant, slot: Slot, why: Why) {
-        if why == Why::Bug {
+    pub(super) fn handle_protocol_error(&mut self, now: Instant, slot: Slot, why: ProtocolError) {
+        if why == ProtocolError::Bug {
             self.stats.bugs += 1;
         }
         let up = self
-            .place(slot)
-            .is_some_and(|place| place.link.as_ref().is_some_and(|link| link.login.is_none()));
+            .connection_slot(slot)
+            .is_some_and(|place| place.connection.as_ref().is_some_and(|link| link.login.is_none()));
         if up && !why.is_damage() {
-            if let Some(link) = self.end_link(slot, ConnectionDown::Misbehaved(why)) {
-                self.orphan(slot, link);
+            if let Some(link) = self.remove_connection(slot, ConnectionDown::ProtocolError(why)) {
+                self.detach_requests(slot, link);
             }
-            self.lose_session(now, ConnectionDown::Misbehaved(why));
+            self.lose_session(now, ConnectionDown::ProtocolError(why));
         } else {
-            self.lose(now, slot, ConnectionDown::Misbehaved(why));
+            self.connection_lost(now, slot, ConnectionDown::ProtocolError(why));
         }
     }
 
-    /// Takes the connection out of a place, and says so. Its tasks stay as they are until [`Self::orphan`] takes them off.
+    /// Takes the connection out of a place, and says so. Its tasks stay as they are until [`Self::detach_requests`] takes them off.
     #[must_use = "its tasks, and what never left, are to be taken off"]
-    fn end_link(&mut self, slot: Slot, why: ConnectionDown) -> Option<Link> {
-        let place = self.place_mut(slot)?;
+    fn remove_connection(&mut self, slot: Slot, why: ConnectionDown) -> Option<Connection> {
+        let place = self.connection_slot_mut(slot)?;
         place.deadlines.clear_all();
         place.logout = None;
-        place.stage = Stage::Idle;
-        let link = place.link.take().map(|link| *link);
+        place.state = ConnectionState::Idle;
+        let link = place.connection.take().map(|link| *link);
         if let Some(link) = &link {
             if !link.gone {
                 let close = why == ConnectionDown::LoggedOut;
@@ -73,9 +73,9 @@ impl Session {
         }
         self.events.push_back(Event::ConnectionDown { slot, why });
         // What this connection was to clean up for others is to be asked for again.
-        for place in &mut self.places {
-            if matches!(place.removal, Removal::Asked { by, .. } if by == slot) {
-                place.removal = Removal::None;
+        for place in &mut self.slots {
+            if matches!(place.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot) {
+                place.recovery_logout = RecoveryLogout::None;
                 place.deadlines.clear(Timer::Logout);
             }
         }
@@ -83,13 +83,13 @@ impl Session {
     }
 
     /// Takes note that a connection, or an attempt to have one, came to its end.
-    pub(super) fn lose(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
-        let stage = self.stage(slot);
-        if matches!(stage, Stage::Idle | Stage::Waiting) || self.phase == Phase::Down {
+    pub(super) fn connection_lost(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
+        let stage = self.connection_state(slot);
+        if matches!(stage, ConnectionState::Idle | ConnectionState::Waiting) || self.phase == Phase::Down {
             return;
         }
-        let wait = self.place_mut(slot).and_then(|place| place.wait.take());
-        let link = self.end_link(slot, why);
+        let wait = self.connection_slot_mut(slot).and_then(|place| place.wait.take());
+        let link = self.remove_connection(slot, why);
         let was_up = link.as_ref().is_some_and(|link| link.login.is_none());
         let logged_out = why == ConnectionDown::LoggedOut;
         if !was_up {
@@ -98,19 +98,19 @@ impl Session {
         let others = self.any_up(None).is_some();
         // Also where the session is lost with it: what never left waits for the next one.
         if let Some(link) = link {
-            self.orphan(slot, link);
+            self.detach_requests(slot, link);
         }
-        if !self.recovers() && !logged_out {
+        if !self.has_erl2() && !logged_out {
             self.reset_place(slot);
             return self.lose_session(now, why);
         }
-        if logged_out && !self.recovers() {
-            self.lose_orphans(slot);
+        if logged_out && !self.has_erl2() {
+            self.fail_detached_tasks(slot);
         }
-        if !others && (self.farewell.is_some() || self.is_through()) {
-            return self.end(Down::LoggedOut);
+        if !others && (self.session_logout.is_some() || self.is_ready_to_log_out()) {
+            return self.end_session(SessionEnd::LoggedOut);
         }
-        if !others && logged_out && !self.has_orphans(slot) {
+        if !others && logged_out && !self.has_detached_requests(slot) {
             // The last connection was closed in order, and the session with it.
             self.lose_session(now, why);
             return;
@@ -118,26 +118,26 @@ impl Session {
         let span = |seconds: u16| Duration::from_secs(seconds.into());
         let wait = wait.unwrap_or(span(self.parameters.default_time2wait));
         if !others {
-            self.phase = Phase::Away;
+            self.phase = Phase::NoConnection;
             self.events.push_back(Event::Recovering);
-            self.retain = Some(now.after(wait).after(span(self.parameters.default_time2retain)));
+            self.retain_deadline = Some(now.after(wait).after(span(self.parameters.default_time2retain)));
         }
-        let has_orphans = self.has_orphans(slot);
+        let has_orphans = self.has_detached_requests(slot);
         if others && has_orphans {
-            if let Some(place) = self.place_mut(slot) {
-                place.stage = Stage::Waiting;
+            if let Some(place) = self.connection_slot_mut(slot) {
+                place.state = ConnectionState::Waiting;
                 if logged_out {
-                    place.removal = Removal::Waits;
-                    place.deadlines.set(Timer::Adopt, now.after(wait));
+                    place.recovery_logout = RecoveryLogout::Time2Wait;
+                    place.deadlines.set(Timer::Reassign, now.after(wait));
                 }
             }
-            self.free_orphans(now);
-        } else if slot.0 < self.wanted && !self.is_through() {
+            self.log_out_lost_connections(now);
+        } else if slot.0 < self.connections_wanted && !self.is_ready_to_log_out() {
             let wait = if others { Duration::ZERO } else { wait };
             self.try_again(now, slot, why, true, wait);
         }
         if !others {
-            self.free_orphans(now);
+            self.log_out_lost_connections(now);
         }
     }
 
@@ -147,81 +147,83 @@ impl Session {
         if unknown && self.phase != Phase::Up && self.tsih.is_some() {
             return self.lose_session(now, why);
         }
-        if self.has_orphans(slot) && self.any_up(None).is_some() {
-            if let Some(place) = self.place_mut(slot) {
-                place.stage = Stage::Waiting;
+        if self.has_detached_requests(slot) && self.any_up(None).is_some() {
+            if let Some(place) = self.connection_slot_mut(slot) {
+                place.state = ConnectionState::Waiting;
             }
-            return self.free_orphans(now);
+            return self.log_out_lost_connections(now);
         }
-        if (slot.0 < self.wanted || self.has_orphans(slot)) && !self.is_through() {
+        if (slot.0 < self.connections_wanted || self.has_detached_requests(slot))
+            && !self.is_ready_to_log_out()
+        {
             self.try_again(now, slot, why, false, Duration::ZERO);
         }
     }
 
     fn reset_place(&mut self, slot: Slot) {
-        if let Some(place) = self.place_mut(slot) {
+        if let Some(place) = self.connection_slot_mut(slot) {
             place.deadlines.clear_all();
-            place.removal = Removal::None;
+            place.recovery_logout = RecoveryLogout::None;
             place.logout = None;
-            place.stage = Stage::Idle;
+            place.state = ConnectionState::Idle;
         }
     }
 
     /// Returns whether requests are left of a connection that is gone.
-    fn has_orphans(&self, slot: Slot) -> bool {
-        self.tasks.iter().any(|(_, task)| task.standing == Standing::Orphan(slot))
-            || self.manages.iter().any(|(_, manage)| manage.slot == slot)
+    fn has_detached_requests(&self, slot: Slot) -> bool {
+        self.tasks.iter().any(|(_, task)| task.state == TaskState::Detached(slot))
+            || self.tmfs.iter().any(|(_, manage)| manage.slot == slot)
     }
 
     /// Takes the tasks off a lost connection: those that never left wait again, the others are orphans.
-    fn orphan(&mut self, slot: Slot, mut link: Link) {
+    fn detach_requests(&mut self, slot: Slot, mut link: Connection) {
         if let (Some(receiver), Incoming::Data(key)) = (link.receiver.as_mut(), link.incoming) {
-            let landing = receiver.abandon();
-            self.give_back(Incoming::Data(key), landing);
+            let landing = receiver.discard_pdu();
+            self.return_sink(Incoming::Data(key), landing);
         } else if let Some(receiver) = link.receiver.take() {
             self.abandon(slot, receiver);
         }
         let mut unsent = Vec::new();
         for output in &link.out {
-            if let Output::Command(key) = output
+            if let QueuedPdu::Command(key) = output
                 && let Some(task) = self.tasks.get_mut(*key)
-                && task.standing == Standing::Assigned(slot)
+                && task.state == TaskState::Assigned(slot)
             {
                 if !task.request.immediate && !task.numbered {
                     self.unnumbered = self.unnumbered.saturating_sub(1);
                 }
-                task.standing = Standing::Waiting;
+                task.state = TaskState::Waiting;
                 unsent.push(*key);
             }
         }
         for key in unsent.into_iter().rev() {
             self.waiting.push_front(key);
         }
-        for key in link.adopting {
+        for key in link.to_reassign {
             if let Some(task) = self.tasks.get_mut(key) {
-                task.standing = Standing::Orphan(slot);
+                task.state = TaskState::Detached(slot);
             }
         }
-        let sent = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Sent(slot));
+        let sent = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
         for key in sent.map(|(key, _)| key).collect::<Vec<_>>() {
             let Some(task) = self.tasks.get_mut(key) else { continue };
-            task.standing = Standing::Orphan(slot);
-            task.out.unsolicited = None;
-            task.out.bursts.clear();
-            (task.ack, task.ending, task.held) = (None, None, false);
+            task.state = TaskState::Detached(slot);
+            task.data_out.unsolicited = None;
+            task.data_out.bursts.clear();
+            (task.ack, task.status, task.ack_withheld) = (None, None, false);
             task.lose_tag();
-            if task.inn.lost_buffer() {
-                task.inn.clear(&self.pool);
-                task.numbers = super::task::Numbers::default();
+            if task.data_in.lost_buffer() {
+                task.data_in.clear(&self.pool);
+                task.data_sns = super::task::DataSnTracker::default();
             }
         }
-        self.lose_manages(Some(slot));
-        self.lose_talk(Some(slot));
+        self.drop_tmfs(Some(slot));
+        self.fail_text_on(Some(slot));
     }
 
     /// Gives up the orphans of a connection: nobody can know what became of them.
-    fn lose_orphans(&mut self, slot: Slot) {
-        let orphans = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Orphan(slot));
+    fn fail_detached_tasks(&mut self, slot: Slot) {
+        let orphans = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Detached(slot));
         let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
         keys.sort_unstable();
         for (_, key) in keys.into_iter().rev() {
@@ -240,7 +242,7 @@ impl Session {
             self.stats.replays += 1;
             self.waiting.push_front(key);
         } else {
-            self.finish(key, End::Lost);
+            self.finish(key, TaskResult::Lost);
         }
     }
 
@@ -249,100 +251,104 @@ impl Session {
         if self.phase == Phase::Down {
             return;
         }
-        let wait = self.place_mut(Slot(0)).and_then(|place| place.wait.take());
+        let wait = self.connection_slot_mut(Slot(0)).and_then(|place| place.wait.take());
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
-            if self.stage(slot) == Stage::Connecting {
-                self.events.push_back(Event::Forget { slot });
+            if self.connection_state(slot) == ConnectionState::Connecting {
+                self.events.push_back(Event::CancelConnect { slot });
             }
-            if self.link(slot).is_some()
-                && let Some(link) = self.end_link(slot, ConnectionDown::SessionEnded)
+            if self.connection(slot).is_some()
+                && let Some(link) = self.remove_connection(slot, ConnectionDown::SessionEnded)
             {
-                self.orphan(slot, link);
+                self.detach_requests(slot, link);
             }
             self.reset_place(slot);
         }
         self.tsih = None;
-        (self.retain, self.unnumbered) = (None, 0);
+        (self.retain_deadline, self.unnumbered) = (None, 0);
         // What waits keeps its place behind what was sent.
         let mut out: Vec<_> = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.is_out())
+            .filter(|(_, task)| task.was_sent())
             .map(|(key, task)| (task.order, key))
             .collect();
         out.sort_unstable();
         for (_, key) in out.into_iter().rev() {
             self.replay_or_lose(key);
         }
-        self.lose_manages(None);
-        self.lose_talk(None);
-        if self.farewell.is_some() || self.is_through() {
-            return self.end(Down::LoggedOut);
+        self.drop_tmfs(None);
+        self.fail_text_on(None);
+        if self.session_logout.is_some() || self.is_ready_to_log_out() {
+            return self.end_session(SessionEnd::LoggedOut);
         }
         if self.phase == Phase::Up {
-            self.phase = Phase::Away;
+            self.phase = Phase::NoConnection;
             self.events.push_back(Event::Recovering);
         }
         self.try_again(now, Slot(0), why, true, wait.unwrap_or_default());
     }
 
     /// Ends the session for good.
-    pub(super) fn end(&mut self, down: Down) {
+    pub(super) fn end_session(&mut self, down: SessionEnd) {
         if self.phase == Phase::Down {
             return;
         }
-        let why =
-            if down == Down::LoggedOut { ConnectionDown::LoggedOut } else { ConnectionDown::SessionEnded };
+        let why = if down == SessionEnd::LoggedOut {
+            ConnectionDown::LoggedOut
+        } else {
+            ConnectionDown::SessionEnded
+        };
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
-            if self.stage(slot) == Stage::Connecting {
-                self.events.push_back(Event::Forget { slot });
+            if self.connection_state(slot) == ConnectionState::Connecting {
+                self.events.push_back(Event::CancelConnect { slot });
             }
-            if self.link(slot).is_some()
-                && let Some(link) = self.end_link(slot, why)
+            if self.connection(slot).is_some()
+                && let Some(link) = self.remove_connection(slot, why)
             {
-                self.orphan(slot, link);
+                self.detach_requests(slot, link);
             }
             self.reset_place(slot);
         }
         self.phase = Phase::Down;
         self.tsih = None;
-        (self.patience, self.retain, self.farewell) = (None, None, None);
-        for (key, is_out) in self.tasks.iter().map(|(key, task)| (key, task.is_out())).collect::<Vec<_>>() {
-            self.finish(key, if is_out { End::Lost } else { End::NotSent });
+        (self.retry_deadline, self.retain_deadline, self.session_logout) = (None, None, None);
+        for (key, is_out) in self.tasks.iter().map(|(key, task)| (key, task.was_sent())).collect::<Vec<_>>() {
+            self.finish(key, if is_out { TaskResult::Lost } else { TaskResult::NotSent });
         }
         self.waiting.clear();
-        self.lose_manages(None);
-        self.give_talk_up();
+        self.drop_tmfs(None);
+        self.fail_text();
         self.events.push_back(Event::Down(down));
     }
 
     /// Has connections cleaned up that are lost for good, so that their tasks can move (RFC 7143 §7.2.2): by an
     /// explicit logout on another connection if there is one; else the same place logs in again.
-    pub(super) fn free_orphans(&mut self, now: Instant) {
+    pub(super) fn log_out_lost_connections(&mut self, now: Instant) {
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
-            let idle = self.place(slot).is_some_and(|place| {
-                matches!(place.stage, Stage::Waiting | Stage::Idle) && place.removal == Removal::None
+            let idle = self.connection_slot(slot).is_some_and(|place| {
+                matches!(place.state, ConnectionState::Waiting | ConnectionState::Idle)
+                    && place.recovery_logout == RecoveryLogout::None
             });
-            if !idle || !self.has_orphans(slot) {
+            if !idle || !self.has_detached_requests(slot) {
                 continue;
             }
             match self.any_up(Some(slot)) {
                 Some(by) => {
-                    let itt = self.log_out(by, LogoutReason::RemoveForRecovery, slot);
+                    let itt = self.send_logout(by, LogoutReason::RemoveForRecovery, slot);
                     let within = now.after(self.plan.limits.logout_within);
-                    if let Some(place) = self.place_mut(slot) {
-                        place.stage = Stage::Waiting;
-                        place.removal = Removal::Asked { by, itt };
+                    if let Some(place) = self.connection_slot_mut(slot) {
+                        place.state = ConnectionState::Waiting;
+                        place.recovery_logout = RecoveryLogout::Asked { by, itt };
                         place.deadlines.clear(Timer::Retry);
                         place.deadlines.set(Timer::Logout, within);
                     }
                 }
                 None => {
                     let wait = Duration::from_secs(self.parameters.default_time2wait.into());
-                    if self.place(slot).is_some_and(|place| !place.deadlines.is_set(Timer::Retry))
-                        && let Some(place) = self.place_mut(slot)
+                    if self.connection_slot(slot).is_some_and(|place| !place.deadlines.is_set(Timer::Retry))
+                        && let Some(place) = self.connection_slot_mut(slot)
                     {
-                        place.stage = Stage::Waiting;
+                        place.state = ConnectionState::Waiting;
                         place.deadlines.set(Timer::Retry, now.after(wait));
                     }
                 }
@@ -351,32 +357,33 @@ impl Session {
     }
 
     /// Moves the orphans of a place, whose connection the target let go, to the best connection there is.
-    pub(super) fn adopt_anywhere(&mut self, now: Instant, slot: Slot) {
-        if let Some(place) = self.place_mut(slot) {
-            place.removal = Removal::None;
+    pub(super) fn reassign_anywhere(&mut self, now: Instant, slot: Slot) {
+        if let Some(place) = self.connection_slot_mut(slot) {
+            place.recovery_logout = RecoveryLogout::None;
         }
-        match self.best(None).or_else(|| self.any_up(None)) {
+        match self.least_loaded(None).or_else(|| self.any_up(None)) {
             Some(to) => {
-                self.adopt(now, slot, to);
-                if slot.0 < self.wanted && self.stage(slot) == Stage::Waiting {
-                    self.attempt(now, slot);
+                self.reassign_tasks(now, slot, to);
+                if slot.0 < self.connections_wanted && self.connection_state(slot) == ConnectionState::Waiting
+                {
+                    self.start_connecting(now, slot);
                 }
             }
-            None => self.free_orphans(now),
+            None => self.log_out_lost_connections(now),
         }
     }
 
     /// Moves the orphans of a place to its own new connection, which took the place of the old one.
-    pub(super) fn adopt_own(&mut self, now: Instant, slot: Slot) {
-        if let Some(place) = self.place_mut(slot) {
-            place.removal = Removal::None;
+    pub(super) fn reassign_to_successor(&mut self, now: Instant, slot: Slot) {
+        if let Some(place) = self.connection_slot_mut(slot) {
+            place.recovery_logout = RecoveryLogout::None;
         }
-        self.adopt(now, slot, slot);
+        self.reassign_tasks(now, slot, slot);
     }
 
-    fn adopt(&mut self, now: Instant, from: Slot, to: Slot) {
-        self.resend_manages(from, to);
-        let orphans = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Orphan(from));
+    fn reassign_tasks(&mut self, now: Instant, from: Slot, to: Slot) {
+        self.resend_tmfs(from, to);
+        let orphans = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Detached(from));
         let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
         keys.sort_unstable();
         for (_, key) in keys {
@@ -385,59 +392,59 @@ impl Session {
             if task.numbered && !task.cmd_sn.before(exp_cmd_sn) {
                 //= rfc7143#section-7.2.1
                 // It never arrived: the same command under the same number fills the gap.
-                task.numbers = super::task::Numbers::default();
-                task.inn.clear(&self.pool);
-                task.anew = None;
-                self.allot(to, key);
+                task.data_sns = super::task::DataSnTracker::default();
+                task.data_in.clear(&self.pool);
+                task.resegmentation = None;
+                self.set_allegiance(to, key);
                 self.stats.retries += 1;
-                self.queue(to, Output::Command(key));
+                self.queue(to, QueuedPdu::Command(key));
             } else {
                 // From now on it shares the fate of the connection that it moves to.
-                task.standing = Standing::Orphan(to);
-                if let Some(link) = self.link_mut(to) {
-                    link.adopting.push_back(key);
+                task.state = TaskState::Detached(to);
+                if let Some(link) = self.connection_mut(to) {
+                    link.to_reassign.push_back(key);
                 }
             }
         }
-        self.move_on(now, to);
+        self.send_reassigns(now, to);
     }
 
     /// Makes a task allegiant to a connection.
-    fn allot(&mut self, slot: Slot, key: Key) {
+    fn set_allegiance(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        task.standing = Standing::Sent(slot);
+        task.state = TaskState::Sent(slot);
         let weight = task.weight();
-        if let Some(link) = self.link_mut(slot) {
+        if let Some(link) = self.connection_mut(slot) {
             link.tasks += 1;
             link.weight += weight;
         }
     }
 
     /// Asks for the next tasks to be moved to a connection.
-    pub(super) fn move_on(&mut self, _now: Instant, slot: Slot) {
-        while let Some(link) = self.link_mut(slot).filter(|link| link.moving < MAX_MOVING) {
-            let Some(key) = link.adopting.pop_front() else { return };
+    pub(super) fn send_reassigns(&mut self, _now: Instant, slot: Slot) {
+        while let Some(link) = self.connection_mut(slot).filter(|link| link.open_reassigns < MAX_MOVING) {
+            let Some(key) = link.to_reassign.pop_front() else { return };
             let Some(task) = self.tasks.get(key) else { continue };
-            let manage = Manage {
+            let manage = Tmf {
                 lun: task.request.lun,
                 task: Some(key),
                 referenced: (tag(TAG_TASK, key), crate::serial::CmdSn(0)),
-                ..Manage::new(Errand::Reassign, TmfFunction::TASK_REASSIGN, slot)
+                ..Tmf::new(TmfOrigin::Reassign, TmfFunction::TASK_REASSIGN, slot)
             };
-            self.allot(slot, key);
-            if let Some(link) = self.link_mut(slot) {
-                link.moving += 1;
+            self.set_allegiance(slot, key);
+            if let Some(link) = self.connection_mut(slot) {
+                link.open_reassigns += 1;
             }
-            let manage = self.manages.insert_with(|_| manage);
-            self.queue(slot, Output::Manage(manage));
+            let manage = self.tmfs.insert_with(|_| manage);
+            self.queue(slot, QueuedPdu::Tmf(manage));
         }
     }
 
     /// Acts on the answer to a reassignment.
-    pub(super) fn reassigned(&mut self, now: Instant, manage: &Manage, key: Key, result: TmfResult) {
+    pub(super) fn reassigned(&mut self, now: Instant, manage: &Tmf, key: Key, result: TmfResult) {
         let slot = manage.slot;
-        if let Some(link) = self.link_mut(slot) {
-            link.moving = link.moving.saturating_sub(1);
+        if let Some(link) = self.connection_mut(slot) {
+            link.open_reassigns = link.open_reassigns.saturating_sub(1);
         }
         if let Some(task) = self.tasks.get_mut(key) {
             match result {
@@ -448,22 +455,22 @@ impl Session {
                     task.replays += 1;
                     self.unassign(key);
                     if let Some(task) = self.tasks.get_mut(key) {
-                        task.standing = Standing::Orphan(slot);
+                        task.state = TaskState::Detached(slot);
                     }
-                    if let Some(link) = self.link_mut(slot) {
-                        link.adopting.push_back(key);
+                    if let Some(link) = self.connection_mut(slot) {
+                        link.to_reassign.push_back(key);
                     }
-                    return self.watch(now, slot);
+                    return self.arm_retransmit(now, slot);
                 }
                 _ => {
                     self.unassign(key);
                     if let Some(task) = self.tasks.get_mut(key) {
-                        task.standing = Standing::Orphan(slot);
+                        task.state = TaskState::Detached(slot);
                     }
                     self.replay_or_lose(key);
                 }
             }
         }
-        self.move_on(now, slot);
+        self.send_reassigns(now, slot);
     }
 }

@@ -7,18 +7,18 @@
 //!
 //! At level 0 nothing is asked for again, but one thing has to be found out here all the same. Of what a target loses, a
 //! lone command is all that never shows: its owner would wait for ever. So a command that is not acknowledged is followed
-//! by a ping in time, and if the answer still waits for the command, the session is lost ([`Why::CommandLost`]).
+//! by a ping in time, and if the answer still waits for the command, the session is lost ([`ProtocolError::CommandLost`]).
 
 use alloc::vec::Vec;
 
 use base::time::Instant;
 
+use super::connection_slot::{ConnectionSlot, ControlPdu, QueuedPdu};
 use super::contract::Slot;
-use super::manage::{Errand, Manage};
-use super::place::{Control, Output, Place};
+use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, tag};
-use super::task::Standing;
-use super::why::Why;
+use super::task::TaskState;
+use super::tmf::{Tmf, TmfOrigin};
 use crate::pdu::Ttt;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::serial::StatSn;
@@ -28,35 +28,35 @@ impl Session {
     /// Takes note that a PDU was lost whose header cannot be trusted.
     pub(super) fn damaged_header(&mut self, now: Instant, slot: Slot) {
         self.stats.header_digest_errors += 1;
-        if let Some(link) = self.link_mut(slot) {
+        if let Some(link) = self.connection_mut(slot) {
             link.damaged = true;
         }
         // The answer tells which statuses are missing, and those tell which data.
         self.ping(now, slot);
-        self.watch(now, slot);
+        self.arm_retransmit(now, slot);
     }
 
     /// Looks for what did not come on a connection, and asks for it again (ErrorRecoveryLevel 1 and up).
-    pub(super) fn repair(&mut self, now: Instant, slot: Slot) {
-        if !self.repairs() || !self.place(slot).is_some_and(Place::is_up) {
+    pub(super) fn retransmit_missing(&mut self, now: Instant, slot: Slot) {
+        if !self.has_erl1() || !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
             return;
         }
         let limits = self.plan.limits;
         let overdue = |sent_at| now.since(sent_at) >= limits.repair_after;
         let mut missing = false;
-        if let Some(link) = self.link_mut(slot) {
+        if let Some(link) = self.connection_mut(slot) {
             link.statuses_asked = link.exp_stat_sn;
             missing = !link.ahead.is_empty();
         }
         if missing {
-            self.ask_for_statuses(now, slot, None);
+            self.snack_statuses(now, slot, None);
         }
-        missing |= self.repair_tasks(now, slot) | self.repair_anew(now, slot);
-        self.repair_requests(now, slot);
-        let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
-        self.repair_talk(slot, synced);
-        let talks = self.talks_on(slot);
-        let Some(link) = self.link_mut(slot) else { return };
+        missing |= self.snack_missing_data(now, slot) | self.resend_r_data_snacks(now, slot);
+        self.resend_lost_requests(now, slot);
+        let synced = self.connection(slot).map_or(Instant::ORIGIN, |link| link.last_answered_ping);
+        self.fail_lost_text(slot, synced);
+        let talks = self.has_text_on(slot);
+        let Some(link) = self.connection_mut(slot) else { return };
         let unanswered = link.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
         if unanswered {
             // The ping, or its answer, may be what was lost.
@@ -67,48 +67,48 @@ impl Session {
         }
         link.repairs = if missing { link.repairs.saturating_add(1) } else { 0 };
         let again = (link.damaged || unanswered) && link.ping.is_none();
-        let idle = link.tasks == 0 && link.moving == 0;
+        let idle = link.tasks == 0 && link.open_reassigns == 0;
         if link.repairs > limits.repairs_max {
-            return self.misbehaved(now, slot, Why::NotRepaired);
+            return self.handle_protocol_error(now, slot, ProtocolError::NotRepaired);
         }
         let unacknowledged = self.oldest_unacknowledged(slot, overdue).is_some();
-        let unsure = self.manages.iter().any(|(_, manage)| {
+        let unsure = self.tmfs.iter().any(|(_, manage)| {
             manage.slot == slot
                 && !manage.numbered
                 && manage.sent
                 && now.since(manage.sent_at) >= limits.repair_after
         });
-        if self.manages.iter().any(|(_, manage)| manage.slot == slot && manage.tries > limits.repairs_max) {
-            return self.misbehaved(now, slot, Why::NotRepaired);
+        if self.tmfs.iter().any(|(_, manage)| manage.slot == slot && manage.tries > limits.repairs_max) {
+            return self.handle_protocol_error(now, slot, ProtocolError::NotRepaired);
         }
         if again || unacknowledged || unsure || talks {
             self.ping(now, slot);
         }
-        self.move_on(now, slot);
-        if !idle || missing || again || talks || !self.manages.is_empty() {
-            self.watch(now, slot);
+        self.send_reassigns(now, slot);
+        if !idle || missing || again || talks || !self.tmfs.is_empty() {
+            self.arm_retransmit(now, slot);
         }
     }
 
     /// Asks again for data that is missing; returns whether there was any.
-    fn repair_tasks(&mut self, now: Instant, slot: Slot) -> bool {
-        let damaged = self.link(slot).is_some_and(|link| link.damaged);
+    fn snack_missing_data(&mut self, now: Instant, slot: Slot) -> bool {
+        let damaged = self.connection(slot).is_some_and(|link| link.damaged);
         let after = self.plan.limits.repair_after;
-        let mine = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Sent(slot));
+        let mine = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
         let (mut gaps, mut stalled) = (Vec::new(), Vec::new());
         for (key, task) in mine {
-            if !task.numbers.missing.is_empty() {
+            if !task.data_sns.missing.is_empty() {
                 gaps.push(key);
             } else if damaged
-                && task.out.asked < task.data_out_len
-                && task.out.bursts.is_empty()
+                && task.data_out.requested_end < task.data_out_len
+                && task.data_out.bursts.is_empty()
                 && now.since(task.sent_at) >= after
             {
                 stalled.push(key);
             }
         }
         for key in &gaps {
-            self.ask_for_data(now, slot, *key, 0..u32::MAX);
+            self.snack_data(now, slot, *key, 0..u32::MAX);
         }
         for key in stalled {
             // An R2T may be what was lost: ask for all that are not acknowledged (RFC 7143 §11.16.7).
@@ -122,14 +122,14 @@ impl Session {
                 run_length: 0,
             };
             self.stats.data_snacks += 1;
-            self.control(slot, Control::Snack(snack), Vec::new());
+            self.queue_control(slot, ControlPdu::Snack(snack), Vec::new());
         }
         !gaps.is_empty()
     }
 
     /// Sends requests again that certainly did not arrive.
-    fn repair_requests(&mut self, now: Instant, slot: Slot) {
-        let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
+    fn resend_lost_requests(&mut self, now: Instant, slot: Slot) {
+        let synced = self.connection(slot).map_or(Instant::ORIGIN, |link| link.last_answered_ping);
         let after = self.plan.limits.repair_after;
         match self.oldest_unacknowledged(slot, |sent_at| now.since(sent_at) >= after) {
             Some((Oldest::Task(key), sent_at)) if synced > sent_at => {
@@ -137,49 +137,48 @@ impl Session {
                     task.sent_at = now;
                 }
                 self.stats.retries += 1;
-                self.queue(slot, Output::Command(key));
+                self.queue(slot, QueuedPdu::Command(key));
             }
-            Some((Oldest::Manage(key), sent_at)) if synced > sent_at => self.send_again(now, slot, key),
+            Some((Oldest::Manage(key), sent_at)) if synced > sent_at => self.resend_tmf(now, slot, key),
             _ => {}
         }
         // What is immediate has no number that could be missed. A move is answered at once; other functions take
         // their time, and do no harm when they are carried out twice.
         let patience = self.plan.limits.repair_after.saturating_mul(MANAGE_PATIENCE);
-        let lost = |manage: &Manage| {
-            let due = manage.errand != Errand::Owner || now.since(manage.sent_at) >= patience;
+        let lost = |manage: &Tmf| {
+            let due = manage.origin != TmfOrigin::Owner || now.since(manage.sent_at) >= patience;
             !manage.numbered && manage.slot == slot && manage.sent && synced > manage.sent_at && due
         };
-        let keys: Vec<_> =
-            self.manages.iter().filter(|(_, manage)| lost(manage)).map(|(key, _)| key).collect();
+        let keys: Vec<_> = self.tmfs.iter().filter(|(_, manage)| lost(manage)).map(|(key, _)| key).collect();
         for key in keys {
-            self.send_again(now, slot, key);
+            self.resend_tmf(now, slot, key);
         }
     }
 
-    fn send_again(&mut self, now: Instant, slot: Slot, key: Key) {
-        if let Some(manage) = self.manages.get_mut(key) {
+    fn resend_tmf(&mut self, now: Instant, slot: Slot, key: Key) {
+        if let Some(manage) = self.tmfs.get_mut(key) {
             (manage.again, manage.sent_at) = (true, now);
             manage.tries += 1;
             self.stats.retries += 1;
-            self.queue(slot, Output::Manage(key));
+            self.queue(slot, QueuedPdu::Tmf(key));
         }
     }
 
     /// At level 0, returns when the command went out on this connection whose number is the one that the target waits for, or
     /// a text that is not answered, unless a ping has followed it already.
-    pub(super) fn command_is_due(&self, slot: Slot) -> Option<Instant> {
-        if self.repairs() {
+    pub(super) fn unconfirmed_since(&self, slot: Slot) -> Option<Instant> {
+        if self.has_erl1() {
             return None;
         }
-        let synced = self.link(slot)?.synced;
+        let synced = self.connection(slot)?.last_answered_ping;
         let command = self.oldest_unacknowledged(slot, |sent_at| sent_at >= synced);
-        command.map(|(_, sent_at)| sent_at).or_else(|| self.said_on(slot).filter(|said| *said >= synced))
+        command.map(|(_, sent_at)| sent_at).or_else(|| self.text_sent_at(slot).filter(|said| *said >= synced))
     }
 
     /// At level 0, returns whether a command certainly did not arrive on this connection.
     pub(super) fn is_command_lost(&self, slot: Slot) -> bool {
-        let Some(synced) = self.link(slot).map(|link| link.synced) else { return false };
-        !self.repairs() && self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
+        let Some(synced) = self.connection(slot).map(|link| link.last_answered_ping) else { return false };
+        !self.has_erl1() && self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
     }
 
     /// Returns the request whose number is the one that the target waits for, if it went out on this connection at a time
@@ -189,10 +188,10 @@ impl Session {
             return None;
         }
         let task = self.tasks.iter().find(|(_, task)| {
-            task.standing == Standing::Sent(slot) && task.numbered && task.cmd_sn == self.exp_cmd_sn
+            task.state == TaskState::Sent(slot) && task.numbered && task.cmd_sn == self.exp_cmd_sn
         });
         let manage = self
-            .manages
+            .tmfs
             .iter()
             .find(|(_, manage)| manage.slot == slot && manage.numbered && manage.cmd_sn == self.exp_cmd_sn);
         let task = task.map(|(key, task)| (Oldest::Task(key), task.sent_at));

@@ -6,7 +6,7 @@ use crate::text::Pair;
 
 /// Something that an initiator did otherwise than RFC 7143 has it, and what was made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Departure {
+pub enum Deviation {
     /// A key of the first stage in the second, where it says no more than that no proof will come.
     #[error("AuthMethod=None in the operational stage (RFC 7143 §12): answered None")]
     AuthMethodInOperationalStage,
@@ -29,7 +29,7 @@ pub enum Departure {
     LenientName,
 }
 
-impl Departure {
+impl Deviation {
     /// Looks for what is not as it should be in an initiator's name that was taken.
     pub(super) fn of_name(name: &IscsiName) -> Option<Self> {
         if IscsiName::parse(name.as_str().as_bytes()).is_err() {

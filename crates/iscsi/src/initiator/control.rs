@@ -31,7 +31,9 @@ impl Session {
             self.note_window(pdu.sn);
             self.status_is_due(now, slot, pdu.sn.stat_sn);
             if !self.has_erl1()
-                && self.connection(slot).is_some_and(|link| pdu.sn.stat_sn.after(link.exp_stat_sn))
+                && self
+                    .connection(slot)
+                    .is_some_and(|connection| pdu.sn.stat_sn.after(connection.exp_stat_sn))
             {
                 // A status seems to be lost. The number of the answer to a ping leaves no doubt.
                 self.ping(now, slot);
@@ -41,9 +43,9 @@ impl Session {
                 return Ok(());
             }
             let repairs = self.has_erl1();
-            let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
-            match link.ping.take_if(|(itt, _)| *itt == pdu.itt) {
-                Some((_, sent)) => link.last_answered_ping = sent,
+            let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
+            match connection.ping.take_if(|(itt, _)| *itt == pdu.itt) {
+                Some((_, sent)) => connection.last_answered_ping = sent,
                 // A second ping went out before the answer to the first was here.
                 None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
                 None => return Err(ProtocolError::UnknownTask),
@@ -52,14 +54,15 @@ impl Session {
                 return Err(ProtocolError::CommandLost);
             }
             if !self.has_erl1() {
-                let synced = self.connection(slot).map_or(Instant::ORIGIN, |link| link.last_answered_ping);
+                let synced =
+                    self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
                 self.fail_lost_text(slot, synced);
             }
         }
         if pdu.ttt == Ttt::NONE {
             return Ok(());
         }
-        if self.connection(slot).is_some_and(|link| link.controls >= MAX_CONTROLS) {
+        if self.connection(slot).is_some_and(|connection| connection.controls >= MAX_CONTROLS) {
             return Err(ProtocolError::AnswersUnread);
         }
         //= rfc7143#section-11.18.2
@@ -71,36 +74,36 @@ impl Session {
     /// Makes sure that a status is acknowledged even if nothing else is sent.
     pub(super) fn acknowledge_in_time(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
-        if let Some(place) = self.connection_slot_mut(slot)
+        if let Some(connection_slot) = self.connection_slot_mut(slot)
             && !after.is_zero()
-            && !place.deadlines.is_set(Timer::Acknowledge)
+            && !connection_slot.deadlines.is_set(Timer::Acknowledge)
         {
-            place.deadlines.set(Timer::Acknowledge, now.after(after));
+            connection_slot.deadlines.set(Timer::Acknowledge, now.after(after));
         }
     }
 
     /// Acknowledges statuses for which no other PDU did so in time.
     pub(super) fn acknowledge_statuses(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
-        let Some(link) = self.connection_mut(slot) else { return };
-        let Some(since) = link.unacked_since else { return };
-        let held_back = link.holds_back();
-        let news = link.acknowledged() != link.acked_stat_sn;
+        let Some(connection) = self.connection_mut(slot) else { return };
+        let Some(since) = connection.unacked_since else { return };
+        let held_back = connection.holds_back();
+        let news = connection.acknowledged() != connection.acked_stat_sn;
         let due = now.since(since) >= after;
         if !news && !held_back {
-            link.unacked_since = None;
+            connection.unacked_since = None;
         }
-        if news && due && link.controls < MAX_CONTROLS {
+        if news && due && connection.controls < MAX_CONTROLS {
             //= rfc7143#section-11.18
             // A NOP-Out may tell ExpStatSN when no other PDU does for long. It wants no answer, and is immediate.
             self.stats.status_acks += 1;
             self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
         }
         if (held_back || (news && !due))
-            && let Some(place) = self.connection_slot_mut(slot)
+            && let Some(connection_slot) = self.connection_slot_mut(slot)
         {
             let from = if due { now } else { since };
-            place.deadlines.set(Timer::Acknowledge, from.after(after));
+            connection_slot.deadlines.set(Timer::Acknowledge, from.after(after));
         }
     }
 
@@ -108,37 +111,39 @@ impl Session {
     pub(super) fn check_silence(&mut self, now: Instant, slot: Slot) {
         let limits = self.plan.limits;
         let overdue = self.unconfirmed_since(slot).map(|sent| sent.after(limits.ping_after));
-        let Some(link) = self.connection(slot) else { return };
-        let next = match link.ping {
+        let Some(connection) = self.connection(slot) else { return };
+        let next = match connection.ping {
             // Something else may have come since, but then nothing any more.
-            Some((_, sent)) if now.since(sent.max(link.heard)) >= limits.pong_within => {
+            Some((_, sent)) if now.since(sent.max(connection.heard)) >= limits.pong_within => {
                 return self.handle_protocol_error(now, slot, ProtocolError::PingUnanswered);
             }
-            Some((_, sent)) => sent.max(link.heard).after(limits.pong_within),
-            None if now.since(link.heard) >= limits.ping_after || overdue.is_some_and(|at| at <= now) => {
+            Some((_, sent)) => sent.max(connection.heard).after(limits.pong_within),
+            None if now.since(connection.heard) >= limits.ping_after
+                || overdue.is_some_and(|at| at <= now) =>
+            {
                 self.ping(now, slot);
                 now.after(limits.pong_within)
             }
             None => {
-                let silent = link.heard.after(limits.ping_after);
+                let silent = connection.heard.after(limits.ping_after);
                 overdue.map_or(silent, |at| at.min(silent))
             }
         };
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.deadlines.set(Timer::Silence, next);
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.deadlines.set(Timer::Silence, next);
         }
     }
 
     /// Sends a ping, unless one is on the way.
     pub(super) fn ping(&mut self, now: Instant, slot: Slot) {
         let itt = self.next_tag();
-        let Some(link) = self.connection_mut(slot) else { return };
-        if link.ping.is_none() {
-            link.ping = Some((itt, now));
+        let Some(connection) = self.connection_mut(slot) else { return };
+        if connection.ping.is_none() {
+            connection.ping = Some((itt, now));
             // Ahead of what waits: a long queue is no silence.
-            link.controls += 1;
+            connection.controls += 1;
             let ping = (ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
-            link.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
+            connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
             self.request_transmit(slot);
             self.arm_retransmit_if_erl1(now, slot);
         }
@@ -164,7 +169,10 @@ impl Session {
             AsyncEventCode::LOGOUT_REQUEST => self.handle_logout_request(now, slot, retain),
             AsyncEventCode::CONNECTION_DROP => {
                 let dropped = Slot(message.parameter1);
-                if self.connection_slot(dropped).is_some_and(|place| place.connection.is_some()) {
+                if self
+                    .connection_slot(dropped)
+                    .is_some_and(|connection_slot| connection_slot.connection.is_some())
+                {
                     self.wait(dropped, wait);
                     self.connection_lost(now, dropped, ConnectionDown::Dropped);
                 }
@@ -199,17 +207,17 @@ impl Session {
     }
 
     fn wait(&mut self, slot: Slot, wait: Duration) {
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.wait = Some(wait);
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.wait = Some(wait);
         }
     }
 
     /// Drains a connection that the target wants logged out, and logs it out in time whether it is empty or not.
     fn handle_logout_request(&mut self, now: Instant, slot: Slot, within: Duration) {
-        let Some(place) = self.connection_slot_mut(slot) else { return };
-        if place.state == ConnectionState::Up {
-            place.state = ConnectionState::Draining;
-            place.deadlines.set(Timer::Drain, now.after(within.mul_f32(0.75)));
+        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
+        if connection_slot.state == ConnectionState::Up {
+            connection_slot.state = ConnectionState::Draining;
+            connection_slot.deadlines.set(Timer::Drain, now.after(within.mul_f32(0.75)));
         }
     }
 
@@ -217,18 +225,22 @@ impl Session {
     pub(super) fn drain_connections(&mut self, now: Instant) {
         for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
             let unwanted = slot.0 >= self.connections_wanted;
-            let Some(place) = self.connection_slot_mut(slot) else { return };
-            match place.state {
-                ConnectionState::Up if unwanted => place.state = ConnectionState::Draining,
-                ConnectionState::Waiting if unwanted && place.recovery_logout == RecoveryLogout::None => {
-                    place.state = ConnectionState::Idle;
-                    place.deadlines.clear(Timer::Retry);
+            let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
+            match connection_slot.state {
+                ConnectionState::Up if unwanted => connection_slot.state = ConnectionState::Draining,
+                ConnectionState::Waiting
+                    if unwanted && connection_slot.recovery_logout == RecoveryLogout::None =>
+                {
+                    connection_slot.state = ConnectionState::Idle;
+                    connection_slot.deadlines.clear(Timer::Retry);
                 }
                 _ => {}
             }
-            let empty =
-                place.connection.as_ref().is_some_and(|link| link.tasks == 0 && link.to_reassign.is_empty());
-            if place.state == ConnectionState::Draining && empty && !self.is_used(slot) {
+            let empty = connection_slot
+                .connection
+                .as_ref()
+                .is_some_and(|connection| connection.tasks == 0 && connection.to_reassign.is_empty());
+            if connection_slot.state == ConnectionState::Draining && empty && !self.is_used(slot) {
                 self.log_out_connection(now, slot);
             }
         }
@@ -236,12 +248,12 @@ impl Session {
 
     /// Returns whether a connection carries requests other than tasks.
     fn is_used(&self, slot: Slot) -> bool {
-        self.tmfs.iter().any(|(_, manage)| manage.slot == slot)
+        self.tmfs.iter().any(|(_, tmf)| tmf.slot == slot)
             || self.has_text_on(slot)
             || self
                 .slots
                 .iter()
-                .any(|place| matches!(place.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot))
+                .any(|connection_slot| matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot))
     }
 
     /// Logs a connection out.
@@ -249,18 +261,18 @@ impl Session {
         if !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
             return;
         }
-        let leaves_tasks = self.connection(slot).is_some_and(|link| link.tasks > 0);
+        let leaves_tasks = self.connection(slot).is_some_and(|connection| connection.tasks > 0);
         let reason = match leaves_tasks && self.has_erl2() {
             true => LogoutReason::RemoveForRecovery,
             false => LogoutReason::CloseConnection,
         };
         let itt = self.send_logout(slot, reason, slot);
         let within = now.after(self.plan.limits.logout_within);
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.state = ConnectionState::LoggingOut;
-            place.logout = Some(itt);
-            place.deadlines.clear(Timer::Drain);
-            place.deadlines.set(Timer::Logout, within);
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.state = ConnectionState::LoggingOut;
+            connection_slot.logout = Some(itt);
+            connection_slot.deadlines.clear(Timer::Drain);
+            connection_slot.deadlines.set(Timer::Logout, within);
         }
     }
 
@@ -304,7 +316,7 @@ impl Session {
                 self.log_out_connection(now, slot);
             }
         }
-        if self.slots.iter().any(|place| place.state == ConnectionState::LoggingOut) {
+        if self.slots.iter().any(|connection_slot| connection_slot.state == ConnectionState::LoggingOut) {
             return;
         }
         match last {
@@ -330,20 +342,21 @@ impl Session {
             return Ok(());
         }
         let wait = Duration::from_secs(pdu.time2wait.into());
-        if self.connection_slot(slot).is_some_and(|place| place.logout == Some(pdu.itt)) {
+        if self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout == Some(pdu.itt)) {
             self.wait(slot, wait);
             self.connection_lost(now, slot, ConnectionDown::LoggedOut);
             return Ok(());
         }
-        let asked = |place: &ConnectionSlot| matches!(place.recovery_logout, RecoveryLogout::Asked { by, itt } if by == slot && itt == pdu.itt);
-        let Some(place) = self.slots.iter_mut().find(|place| asked(place)) else {
+        let asked = |connection_slot: &ConnectionSlot| matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, itt } if by == slot && itt == pdu.itt);
+        let Some(connection_slot) = self.slots.iter_mut().find(|connection_slot| asked(connection_slot))
+        else {
             // What was asked twice, or arrived twice, is answered twice.
             return if self.stale_tags.contains(&pdu.itt) { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
-        place.deadlines.clear(Timer::Logout);
+        connection_slot.deadlines.clear(Timer::Logout);
         if matches!(pdu.response, LogoutResult::CLOSED | LogoutResult::NO_CID) {
-            place.recovery_logout = RecoveryLogout::Time2Wait;
-            place.deadlines.set(Timer::Reassign, now.after(wait));
+            connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
+            connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
         } else {
             self.lose_session(now, ConnectionDown::ProtocolError(ProtocolError::NotRecoverable));
         }
@@ -352,12 +365,12 @@ impl Session {
     }
 
     pub(super) fn logout_too_slow(&mut self, now: Instant, slot: Slot) {
-        let Some(place) = self.connection_slot_mut(slot) else { return };
-        if place.logout.is_some() {
+        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
+        if connection_slot.logout.is_some() {
             return self.connection_lost(now, slot, ConnectionDown::LoggedOut);
         }
-        if let RecoveryLogout::Asked { itt, .. } = place.recovery_logout {
-            place.recovery_logout = RecoveryLogout::None;
+        if let RecoveryLogout::Asked { itt, .. } = connection_slot.recovery_logout {
+            connection_slot.recovery_logout = RecoveryLogout::None;
             self.remember(itt);
             self.log_out_lost_connections(now);
         }
@@ -385,8 +398,8 @@ impl Session {
             }
             Opcode::NOP_OUT => {
                 // Refused, but somebody is there.
-                if let Some(link) = self.connection_mut(slot) {
-                    link.ping.take_if(|(itt, _)| *itt == bhs.itt());
+                if let Some(connection) = self.connection_mut(slot) {
+                    connection.ping.take_if(|(itt, _)| *itt == bhs.itt());
                 }
                 Ok(())
             }
@@ -427,12 +440,12 @@ impl Session {
         if numbered && !acknowledged {
             //= rfc7143#section-7.3
             // The number counts as not received; the gap is plugged by aborting what it belonged to.
-            let manage = Tmf {
+            let tmf = Tmf {
                 lun,
                 referenced: (tag(TAG_TASK, key), cmd_sn),
                 ..Tmf::new(TmfOrigin::FillCmdSnGap, TmfFunction::ABORT_TASK, slot)
             };
-            let key = self.tmfs.insert_with(|_| manage);
+            let key = self.tmfs.insert_with(|_| tmf);
             self.queue(slot, QueuedPdu::Tmf(key));
         }
         Ok(())
@@ -446,12 +459,12 @@ impl Session {
         reason: RejectReason,
     ) -> Result<(), ProtocolError> {
         let Some(key) = find(&self.tmfs, TAG_TMF, bhs.itt()) else { return Ok(()) };
-        let Some(manage) = self.tmfs.get(key).filter(|manage| manage.slot == slot) else { return Ok(()) };
-        if manage.origin == TmfOrigin::FillCmdSnGap {
+        let Some(tmf) = self.tmfs.get(key).filter(|tmf| tmf.slot == slot) else { return Ok(()) };
+        if tmf.origin == TmfOrigin::FillCmdSnGap {
             return Err(ProtocolError::Rejected(RejectText(reason)));
         }
         // For a task on the move, try again later: the target has too many of these at a time.
-        let result = match (manage.origin, reason) {
+        let result = match (tmf.origin, reason) {
             (TmfOrigin::Reassign, RejectReason::TOO_MANY_IMMEDIATE) => TmfResult::STILL_ALLEGIANT,
             _ => TmfResult::REJECTED,
         };

@@ -67,7 +67,7 @@ impl Session {
                 }
             }
         };
-        let landing = match incoming {
+        let sink = match incoming {
             Incoming::Data(key) if bhs.data_len() > 0 => {
                 self.tasks.get_mut(key).map_or(DataSink::Discard, |task| {
                     task.data_in.sink_for(&self.pool, pdu.buffer_offset, bhs.data_len())
@@ -75,22 +75,22 @@ impl Session {
             }
             _ => DataSink::Discard,
         };
-        if let Some(link) = self.connection_mut(slot) {
-            link.incoming = incoming;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.incoming = incoming;
         }
-        Ok(landing)
+        Ok(sink)
     }
 
     /// Gives a task its buffer back without the piece that was being read.
-    pub(super) fn return_sink(&mut self, incoming: Incoming, landing: DataSink) {
+    pub(super) fn return_sink(&mut self, incoming: Incoming, sink: DataSink) {
         match incoming {
             Incoming::Data(key) if self.tasks.get(key).is_some() => {
                 if let Some(task) = self.tasks.get_mut(key) {
-                    task.data_in.restore(&self.pool, landing);
+                    task.data_in.restore(&self.pool, sink);
                 }
             }
             _ => {
-                if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = landing {
+                if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = sink {
                     self.pool.recycle_buf(buf);
                 }
             }
@@ -104,12 +104,12 @@ impl Session {
         incoming: Incoming,
         segment: ReceivedPdu,
     ) -> Result<(), ProtocolError> {
-        let ReceivedPdu { bhs, sink: landing, digest_ok: intact } = segment;
+        let ReceivedPdu { bhs, sink, digest_ok: intact } = segment;
         let pdu = DataIn::decode(&bhs)?;
         let key = match incoming {
             Incoming::Data(key) if self.tasks.get(key).is_some() => key,
             _ => {
-                self.return_sink(incoming, landing);
+                self.return_sink(incoming, sink);
                 if !intact {
                     self.stats.data_digest_errors += 1;
                     return Ok(());
@@ -121,14 +121,14 @@ impl Session {
             }
         };
         if self.tasks.get(key).is_some_and(|task| task.resegmentation.is_some()) {
-            return self.handle_resegmented_data(now, slot, key, &pdu, (bhs.data_len(), landing, intact));
+            return self.handle_resegmented_data(now, slot, key, &pdu, (bhs.data_len(), sink, intact));
         }
         let sn = pdu.data_sn.0;
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         let known = task.data_sns.next;
         if !intact {
             self.stats.data_digest_errors += 1;
-            task.data_in.restore(&self.pool, landing);
+            task.data_in.restore(&self.pool, sink);
             if !self.has_erl1() {
                 return Err(ProtocolError::DataDigestMismatch);
             }
@@ -142,7 +142,7 @@ impl Session {
         let len = bhs.data_len();
         task.data_sns.take(sn)?;
         if len > 0 {
-            task.data_in.commit(&self.pool, landing, pdu.buffer_offset, len);
+            task.data_in.commit(&self.pool, sink, pdu.buffer_offset, len);
         }
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), &pdu)?;
@@ -334,11 +334,11 @@ impl Session {
         if is_cut_otherwise
             && shares_numbers
             && !runs.is_empty()
-            && let Some(link) = self.connection_mut(slot)
+            && let Some(connection) = self.connection_mut(slot)
         {
             // The R2Ts of a bidirectional command keep their numbers, so its data cannot be numbered anew. Another
             // connection brings it, from the first number that did not come.
-            link.repairs = u32::MAX;
+            connection.repairs = u32::MAX;
             return self.arm_retransmit(now, slot);
         }
         for (from, to) in runs {
@@ -370,13 +370,13 @@ impl Session {
 
     /// Asks for the statuses that did not come (RFC 7143 §11.16.3).
     pub(super) fn snack_statuses(&mut self, now: Instant, slot: Slot, next: Option<StatSn>) {
-        let Some(link) = self.connection_mut(slot) else { return };
-        let Some((from, count)) = link.missing_statuses(next) else { return };
+        let Some(connection) = self.connection_mut(slot) else { return };
+        let Some((from, count)) = connection.missing_statuses(next) else { return };
         let end = from.plus(count);
-        if !end.after(link.statuses_asked) {
+        if !end.after(connection.statuses_asked) {
             return;
         }
-        link.statuses_asked = end;
+        connection.statuses_asked = end;
         let snack = Snack {
             kind: SnackKind::STATUS,
             lun: 0,
@@ -394,9 +394,9 @@ impl Session {
     /// Returns whether what a SNACK asks for is still missing: several can be on the way for the same.
     pub(super) fn is_missing(&self, slot: Slot, snack: &Snack) -> bool {
         match snack.kind {
-            SnackKind::STATUS => {
-                self.connection(slot).is_some_and(|link| !StatSn(snack.beg_run).before(link.exp_stat_sn))
-            }
+            SnackKind::STATUS => self
+                .connection(slot)
+                .is_some_and(|connection| !StatSn(snack.beg_run).before(connection.exp_stat_sn)),
             SnackKind::DATA_OR_R2T | SnackKind::R_DATA => find(&self.tasks, TAG_TASK, snack.itt)
                 .and_then(|key| self.tasks.get(key))
                 .is_some_and(|task| {
@@ -417,10 +417,10 @@ impl Session {
     /// Makes sure that somebody looks after what is missing.
     pub(super) fn arm_retransmit(&mut self, now: Instant, slot: Slot) {
         let at = now.after(self.plan.limits.repair_after);
-        if let Some(place) = self.connection_slot_mut(slot)
-            && !place.deadlines.is_set(Timer::Retransmit)
+        if let Some(connection_slot) = self.connection_slot_mut(slot)
+            && !connection_slot.deadlines.is_set(Timer::Retransmit)
         {
-            place.deadlines.set(Timer::Retransmit, at);
+            connection_slot.deadlines.set(Timer::Retransmit, at);
         }
     }
 }

@@ -32,30 +32,32 @@ impl Session {
         receiver: &mut Receiver,
         mut bytes: &[u8],
     ) -> Result<(), ProtocolError> {
-        let conn = self.connection(slot).map(|link| link.conn);
-        if let Some(link) = self.connection(slot).filter(|link| link.login.is_none()) {
+        let conn = self.connection(slot).map(|connection| connection.conn);
+        if let Some(connection) = self.connection(slot).filter(|connection| connection.login.is_none()) {
             // Longer segments may have been declared since the last PDU.
-            receiver.set_framing(link.framing);
+            receiver.set_framing(connection.framing);
         }
         loop {
             match receiver.advance(&mut bytes) {
                 Ok(FramingEvent::NeedMoreBytes) => return Ok(()),
                 Ok(FramingEvent::Header(bhs)) => {
-                    let landing = self.data_sink_for(slot, &bhs)?;
-                    receiver.set_sink(landing);
+                    let sink = self.data_sink_for(slot, &bhs)?;
+                    receiver.set_sink(sink);
                 }
                 Ok(FramingEvent::Pdu(segment)) => {
                     self.stats.pdus_in += 1;
-                    if let Some(link) = self.connection_mut(slot) {
-                        link.heard = now;
+                    if let Some(connection) = self.connection_mut(slot) {
+                        connection.heard = now;
                     }
                     let has_ahs = !receiver.ahs().is_empty();
                     self.handle_pdu(now, slot, segment, has_ahs)?;
                     // The connection may have ended with this PDU, and another one may be in its place.
-                    let Some(link) = self.connection_mut(slot).filter(|link| Some(link.conn) == conn) else {
+                    let Some(connection) =
+                        self.connection_mut(slot).filter(|connection| Some(connection.conn) == conn)
+                    else {
                         return Ok(());
                     };
-                    receiver.set_framing(link.framing);
+                    receiver.set_framing(connection.framing);
                 }
                 Ok(FramingEvent::Damaged) => self.damaged_header(now, slot),
                 Err(StreamError::HeaderDigest) => {
@@ -70,9 +72,9 @@ impl Session {
 
     /// Says where the data segment of a PDU belongs.
     fn data_sink_for(&mut self, slot: Slot, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
-        let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
-        link.incoming = Incoming::Plain;
-        let in_login = link.login.is_some();
+        let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
+        connection.incoming = Incoming::Plain;
+        let in_login = connection.login.is_some();
         let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
         if in_login {
             if bhs.opcode() != Opcode::LOGIN_RESPONSE {
@@ -103,12 +105,12 @@ impl Session {
         segment: ReceivedPdu,
         has_ahs: bool,
     ) -> Result<(), ProtocolError> {
-        let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
-        if link.login.is_some() {
+        let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
+        if connection.login.is_some() {
             return self.handle_login_response(now, slot, segment);
         }
         if segment.bhs.opcode() == Opcode::DATA_IN {
-            let incoming = core::mem::replace(&mut link.incoming, Incoming::Plain);
+            let incoming = core::mem::replace(&mut connection.incoming, Incoming::Plain);
             return if has_ahs {
                 self.return_sink(incoming, segment.sink);
                 Err(ProtocolError::AhsNotAllowed)
@@ -191,13 +193,13 @@ impl Session {
     ) -> Result<bool, ProtocolError> {
         self.note_window(sn);
         let recovers = self.has_erl1();
-        let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
-        let fresh = link.take_status(sn.stat_sn, recovers)?;
-        let first = recovers && link.unacked_since.is_none();
+        let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
+        let fresh = connection.take_status(sn.stat_sn, recovers)?;
+        let first = recovers && connection.unacked_since.is_none();
         if first {
-            link.unacked_since = Some(now);
+            connection.unacked_since = Some(now);
         }
-        if !link.ahead.is_empty() {
+        if !connection.ahead.is_empty() {
             self.snack_statuses(now, slot, None);
         }
         if first {
@@ -208,7 +210,9 @@ impl Session {
 
     /// Takes note that every status before `next` was sent.
     pub(super) fn status_is_due(&mut self, now: Instant, slot: Slot, next: StatSn) {
-        if self.has_erl1() && self.connection(slot).is_some_and(|link| next.after(link.exp_stat_sn)) {
+        if self.has_erl1()
+            && self.connection(slot).is_some_and(|connection| next.after(connection.exp_stat_sn))
+        {
             self.snack_statuses(now, slot, Some(next));
         }
     }

@@ -94,9 +94,9 @@ impl Session {
             self.unnumbered += 1;
             self.ordering = keeps_place;
         }
-        if let Some(link) = self.connection_mut(slot) {
-            link.tasks += 1;
-            link.weight += weight;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.tasks += 1;
+            connection.weight += weight;
         }
         self.queue(slot, QueuedPdu::Command(key));
     }
@@ -109,10 +109,10 @@ impl Session {
         if matches!(task.state, TaskState::Assigned(_)) && !task.request.immediate && !task.numbered {
             self.unnumbered = self.unnumbered.saturating_sub(1);
         }
-        if let Some(link) = slot.and_then(|slot| self.connection_mut(slot)) {
-            link.tasks = link.tasks.saturating_sub(1);
-            link.weight = link.weight.saturating_sub(weight);
-            link.withheld_statuses.retain(|sn| Some(*sn) != held);
+        if let Some(connection) = slot.and_then(|slot| self.connection_mut(slot)) {
+            connection.tasks = connection.tasks.saturating_sub(1);
+            connection.weight = connection.weight.saturating_sub(weight);
+            connection.withheld_statuses.retain(|sn| Some(*sn) != held);
         }
     }
 
@@ -142,17 +142,17 @@ impl Session {
 
     /// Queues something to send.
     pub(super) fn queue(&mut self, slot: Slot, output: QueuedPdu) {
-        let Some(link) = self.connection_mut(slot) else { return };
-        link.out.push_back(output);
+        let Some(connection) = self.connection_mut(slot) else { return };
+        connection.out.push_back(output);
         self.request_transmit(slot);
     }
 
     /// Tells the driver that a connection has something to send.
     pub(super) fn request_transmit(&mut self, slot: Slot) {
-        let Some(link) = self.connection_mut(slot) else { return };
-        if !link.transmit_requested {
-            link.transmit_requested = true;
-            let conn = link.conn;
+        let Some(connection) = self.connection_mut(slot) else { return };
+        if !connection.transmit_requested {
+            connection.transmit_requested = true;
+            let conn = connection.conn;
             self.actions.push_back(base::state_machine::Action::Transmit(conn));
         }
     }
@@ -183,8 +183,8 @@ impl Session {
         let Some(task) = self.tasks.get_mut(key).filter(|task| !task.ack_withheld) else { return };
         task.ack_withheld = true;
         let (slot, stat_sn) = (task.slot(), task.stat_sn);
-        if let Some(link) = slot.and_then(|slot| self.connection_mut(slot)) {
-            link.withheld_statuses.push(stat_sn);
+        if let Some(connection) = slot.and_then(|slot| self.connection_mut(slot)) {
+            connection.withheld_statuses.push(stat_sn);
         }
     }
 

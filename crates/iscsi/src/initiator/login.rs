@@ -31,21 +31,22 @@ impl Session {
     /// Asks the owner to open a connection.
     pub(super) fn start_connecting(&mut self, now: Instant, slot: Slot) {
         let within = now.after(self.plan.limits.login_within);
-        let Some(place) = self.slots.get_mut(usize::from(slot.0)) else { return };
-        if place.connection.is_some()
-            || !matches!(place.state, ConnectionState::Idle | ConnectionState::Waiting)
+        let Some(connection_slot) = self.slots.get_mut(usize::from(slot.0)) else { return };
+        if connection_slot.connection.is_some()
+            || !matches!(connection_slot.state, ConnectionState::Idle | ConnectionState::Waiting)
         {
             return;
         }
         let portals = &self.plan.portals;
-        let portal = portals.get(place.portal.checked_rem(portals.len()).unwrap_or(0));
-        let Some(to) = place.redirected.clone().or_else(|| portal.map(|portal| portal.address.clone()))
+        let portal = portals.get(connection_slot.portal.checked_rem(portals.len()).unwrap_or(0));
+        let Some(to) =
+            connection_slot.redirected.clone().or_else(|| portal.map(|portal| portal.address.clone()))
         else {
             return;
         };
-        place.state = ConnectionState::Connecting;
-        place.deadlines.clear(Timer::Retry);
-        place.deadlines.set(Timer::Login, within);
+        connection_slot.state = ConnectionState::Connecting;
+        connection_slot.deadlines.clear(Timer::Retry);
+        connection_slot.deadlines.set(Timer::Login, within);
         self.events.push_back(Event::Connect { slot, to });
     }
 
@@ -91,9 +92,9 @@ impl Session {
         };
         let mut login = InitiatorLogin::new(plan, entropy);
         let call = login.start();
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.state = ConnectionState::LoggingIn;
-            place.connection = Some(Box::new(Connection::new(now, conn, login)));
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.state = ConnectionState::LoggingIn;
+            connection_slot.connection = Some(Box::new(Connection::new(now, conn, login)));
         }
         self.send_login_request(slot, call);
     }
@@ -123,8 +124,8 @@ impl Session {
         slot: Slot,
         segment: ReceivedPdu,
     ) -> Result<(), ProtocolError> {
-        let ReceivedPdu { bhs, sink: landing, .. } = segment;
-        let DataSink::Append(buf) = landing else { return Err(ProtocolError::Bug) };
+        let ReceivedPdu { bhs, sink, .. } = segment;
+        let DataSink::Append(buf) = sink else { return Err(ProtocolError::Bug) };
         let pdu = login_response::LoginResponse::decode(&bhs);
         let data = buf.filled().to_vec();
         self.pool.recycle_buf(buf);
@@ -144,9 +145,9 @@ impl Session {
             status_detail,
             data,
         };
-        let Some(link) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
-        link.exp_stat_sn = pdu.sn.stat_sn.next();
-        let Some(login) = link.login.as_mut() else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
+        connection.exp_stat_sn = pdu.sn.stat_sn.next();
+        let Some(login) = connection.login.as_mut() else { return Err(ProtocolError::Bug) };
         match login.handle(&response) {
             InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
             InitiatorLoginStep::Complete(done) => self.logged_in(now, slot, *done, pdu.sn),
@@ -173,20 +174,20 @@ impl Session {
         self.note_window(sn);
         let repairs = self.has_erl1();
         let silence = self.plan.limits.ping_after;
-        let Some(place) = self.connection_slot_mut(slot) else { return };
-        place.state = ConnectionState::Up;
-        place.up_since = now;
-        place.redirects = 0;
-        place.deadlines.clear_all();
+        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
+        connection_slot.state = ConnectionState::Up;
+        connection_slot.up_since = now;
+        connection_slot.redirects = 0;
+        connection_slot.deadlines.clear_all();
         if !silence.is_zero() {
-            place.deadlines.set(Timer::Silence, now.after(silence));
+            connection_slot.deadlines.set(Timer::Silence, now.after(silence));
         }
-        let Some(link) = place.connection.as_deref_mut() else { return };
-        link.login = None;
-        link.parameters = parameters;
-        link.statuses_asked = link.exp_stat_sn;
-        link.record_ack(link.exp_stat_sn);
-        link.framing = Framing {
+        let Some(connection) = connection_slot.connection.as_deref_mut() else { return };
+        connection.login = None;
+        connection.parameters = parameters;
+        connection.statuses_asked = connection.exp_stat_sn;
+        connection.record_ack(connection.exp_stat_sn);
+        connection.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
             data_len_max: parameters.initiator_max_recv,
@@ -240,8 +241,8 @@ impl Session {
         }
         for slot in (0..self.connections_wanted.min(self.parameters.max_connections)).map(Slot) {
             if self.connection_state(slot) == ConnectionState::Idle {
-                if let Some(place) = self.connection_slot_mut(slot) {
-                    place.portal = usize::from(slot.0);
+                if let Some(connection_slot) = self.connection_slot_mut(slot) {
+                    connection_slot.portal = usize::from(slot.0);
                 }
                 self.start_connecting(now, slot);
             }
@@ -266,18 +267,18 @@ impl Session {
         to: crate::login::directory::TargetAddress,
         permanently: bool,
     ) {
-        let Some(place) = self.slots.get_mut(usize::from(slot.0)) else { return };
-        place.redirects += 1;
-        if place.redirects > MAX_REDIRECTS {
-            place.redirected = None;
+        let Some(connection_slot) = self.slots.get_mut(usize::from(slot.0)) else { return };
+        connection_slot.redirects += 1;
+        if connection_slot.redirects > MAX_REDIRECTS {
+            connection_slot.redirected = None;
             let status = if permanently { Status::MOVED_PERMANENTLY } else { Status::MOVED_TEMPORARILY };
             return self.connection_lost(now, slot, ConnectionDown::Refused(status));
         }
-        place.redirected = Some(to.clone());
-        if let Some(link) = place.connection.take() {
-            self.actions.push_back(Action::Abort(link.conn));
+        connection_slot.redirected = Some(to.clone());
+        if let Some(connection) = connection_slot.connection.take() {
+            self.actions.push_back(Action::Abort(connection.conn));
         }
-        place.state = ConnectionState::Idle;
+        connection_slot.state = ConnectionState::Idle;
         self.events.push_back(Event::Redirected { slot, to, permanently });
         self.start_connecting(now, slot);
     }
@@ -299,21 +300,21 @@ impl Session {
         wait: Duration,
     ) {
         let (retry, first) = (self.plan.retry, !self.was_up);
-        let steady =
-            self.connection_slot(slot).is_some_and(|place| was_up && now.since(place.up_since) >= STEADY);
+        let steady = self
+            .connection_slot(slot)
+            .is_some_and(|connection_slot| was_up && now.since(connection_slot.up_since) >= STEADY);
         let alone = self.phase != Phase::Up;
-        let others = self
-            .slots
-            .iter()
-            .any(|place| matches!(place.state, ConnectionState::Connecting | ConnectionState::LoggingIn));
-        let Some(place) = self.connection_slot_mut(slot) else { return };
-        place.attempts = if steady { 0 } else { place.attempts.saturating_add(1) };
-        let attempts = place.attempts;
-        place.state = ConnectionState::Waiting;
+        let others = self.slots.iter().any(|connection_slot| {
+            matches!(connection_slot.state, ConnectionState::Connecting | ConnectionState::LoggingIn)
+        });
+        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
+        connection_slot.attempts = if steady { 0 } else { connection_slot.attempts.saturating_add(1) };
+        let attempts = connection_slot.attempts;
+        connection_slot.state = ConnectionState::Waiting;
         if !was_up {
             // Another portal may do; a redirection counts only while it leads somewhere.
-            place.portal = place.portal.wrapping_add(1);
-            place.redirected = None;
+            connection_slot.portal = connection_slot.portal.wrapping_add(1);
+            connection_slot.redirected = None;
         }
         let portals = self.plan.portals.len();
         let more_portals = usize::try_from(attempts).unwrap_or(usize::MAX) < portals;
@@ -338,8 +339,8 @@ impl Session {
             Some(_) if first && more_portals => Duration::ZERO,
             Some(doublings) => retry.backoff.saturating_mul(1 << doublings.min(16)).min(retry.backoff_max),
         };
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.deadlines.set(Timer::Retry, now.after(backoff.max(wait)));
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.deadlines.set(Timer::Retry, now.after(backoff.max(wait)));
         }
     }
 }

@@ -45,7 +45,7 @@ impl Task {
 impl Session {
     /// Returns whether the data of a task was cut to another length than we receive now.
     pub(super) fn is_segment_len_changed(&self, slot: Slot, key: Key) -> bool {
-        let received = self.connection(slot).map(|link| link.parameters.initiator_max_recv);
+        let received = self.connection(slot).map(|connection| connection.parameters.initiator_max_recv);
         let cut =
             self.tasks.get(key).filter(|task| task.request.data_in_len > 0).map(|task| task.segment_max);
         cut.is_some_and(|cut| received.is_some_and(|received| received != cut))
@@ -58,7 +58,7 @@ impl Session {
         //# original transmission and the time the initiator requests
         //# retransmission, the initiator MUST issue a R-Data SNACK
         let fresh = self.next_tag().0;
-        let received = self.connection(slot).map(|link| link.parameters.initiator_max_recv);
+        let received = self.connection(slot).map(|connection| connection.parameters.initiator_max_recv);
         if self.tasks.get(key).is_some_and(|task| task.status.is_some()) {
             self.withhold_status_ack(key);
         }
@@ -90,7 +90,7 @@ impl Session {
         slot: Slot,
         key: Key,
         pdu: &DataIn,
-        (len, landing, intact): (u32, DataSink, bool),
+        (len, sink, intact): (u32, DataSink, bool),
     ) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if let Some(anew) = &mut task.resegmentation {
@@ -98,13 +98,13 @@ impl Session {
         }
         if !intact {
             // The response will show that it is missing.
-            task.data_in.restore(&self.pool, landing);
+            task.data_in.restore(&self.pool, sink);
             self.stats.data_digest_errors += 1;
             self.arm_retransmit(now, slot);
             return Ok(());
         }
         if len > 0 {
-            task.data_in.commit(&self.pool, landing, pdu.buffer_offset, len);
+            task.data_in.commit(&self.pool, sink, pdu.buffer_offset, len);
         }
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), pdu)?;

@@ -28,8 +28,8 @@ impl Session {
     /// Takes note that a PDU was lost whose header cannot be trusted.
     pub(super) fn damaged_header(&mut self, now: Instant, slot: Slot) {
         self.stats.header_digest_errors += 1;
-        if let Some(link) = self.connection_mut(slot) {
-            link.damaged = true;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.damaged = true;
         }
         // The answer tells which statuses are missing, and those tell which data.
         self.ping(now, slot);
@@ -44,41 +44,39 @@ impl Session {
         let limits = self.plan.limits;
         let overdue = |sent_at| now.since(sent_at) >= limits.repair_after;
         let mut missing = false;
-        if let Some(link) = self.connection_mut(slot) {
-            link.statuses_asked = link.exp_stat_sn;
-            missing = !link.ahead.is_empty();
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.statuses_asked = connection.exp_stat_sn;
+            missing = !connection.ahead.is_empty();
         }
         if missing {
             self.snack_statuses(now, slot, None);
         }
         missing |= self.snack_missing_data(now, slot) | self.resend_r_data_snacks(now, slot);
         self.resend_lost_requests(now, slot);
-        let synced = self.connection(slot).map_or(Instant::ORIGIN, |link| link.last_answered_ping);
+        let synced =
+            self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
         self.fail_lost_text(slot, synced);
         let talks = self.has_text_on(slot);
-        let Some(link) = self.connection_mut(slot) else { return };
-        let unanswered = link.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
+        let Some(connection) = self.connection_mut(slot) else { return };
+        let unanswered = connection.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
         if unanswered {
             // The ping, or its answer, may be what was lost.
-            link.ping = None;
+            connection.ping = None;
             missing = true;
-        } else if link.ping.is_none() && !missing {
-            link.damaged = false;
+        } else if connection.ping.is_none() && !missing {
+            connection.damaged = false;
         }
-        link.repairs = if missing { link.repairs.saturating_add(1) } else { 0 };
-        let again = (link.damaged || unanswered) && link.ping.is_none();
-        let idle = link.tasks == 0 && link.open_reassigns == 0;
-        if link.repairs > limits.repairs_max {
+        connection.repairs = if missing { connection.repairs.saturating_add(1) } else { 0 };
+        let again = (connection.damaged || unanswered) && connection.ping.is_none();
+        let idle = connection.tasks == 0 && connection.open_reassigns == 0;
+        if connection.repairs > limits.repairs_max {
             return self.handle_protocol_error(now, slot, ProtocolError::NotRepaired);
         }
         let unacknowledged = self.oldest_unacknowledged(slot, overdue).is_some();
-        let unsure = self.tmfs.iter().any(|(_, manage)| {
-            manage.slot == slot
-                && !manage.numbered
-                && manage.sent
-                && now.since(manage.sent_at) >= limits.repair_after
+        let unsure = self.tmfs.iter().any(|(_, tmf)| {
+            tmf.slot == slot && !tmf.numbered && tmf.sent && now.since(tmf.sent_at) >= limits.repair_after
         });
-        if self.tmfs.iter().any(|(_, manage)| manage.slot == slot && manage.tries > limits.repairs_max) {
+        if self.tmfs.iter().any(|(_, tmf)| tmf.slot == slot && tmf.tries > limits.repairs_max) {
             return self.handle_protocol_error(now, slot, ProtocolError::NotRepaired);
         }
         if again || unacknowledged || unsure || talks {
@@ -92,7 +90,7 @@ impl Session {
 
     /// Asks again for data that is missing; returns whether there was any.
     fn snack_missing_data(&mut self, now: Instant, slot: Slot) -> bool {
-        let damaged = self.connection(slot).is_some_and(|link| link.damaged);
+        let damaged = self.connection(slot).is_some_and(|connection| connection.damaged);
         let after = self.plan.limits.repair_after;
         let mine = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
         let (mut gaps, mut stalled) = (Vec::new(), Vec::new());
@@ -129,7 +127,8 @@ impl Session {
 
     /// Sends requests again that certainly did not arrive.
     fn resend_lost_requests(&mut self, now: Instant, slot: Slot) {
-        let synced = self.connection(slot).map_or(Instant::ORIGIN, |link| link.last_answered_ping);
+        let synced =
+            self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
         let after = self.plan.limits.repair_after;
         match self.oldest_unacknowledged(slot, |sent_at| now.since(sent_at) >= after) {
             Some((Oldest::Task(key), sent_at)) if synced > sent_at => {
@@ -145,20 +144,20 @@ impl Session {
         // What is immediate has no number that could be missed. A move is answered at once; other functions take
         // their time, and do no harm when they are carried out twice.
         let patience = self.plan.limits.repair_after.saturating_mul(MANAGE_PATIENCE);
-        let lost = |manage: &Tmf| {
-            let due = manage.origin != TmfOrigin::Owner || now.since(manage.sent_at) >= patience;
-            !manage.numbered && manage.slot == slot && manage.sent && synced > manage.sent_at && due
+        let lost = |tmf: &Tmf| {
+            let due = tmf.origin != TmfOrigin::Owner || now.since(tmf.sent_at) >= patience;
+            !tmf.numbered && tmf.slot == slot && tmf.sent && synced > tmf.sent_at && due
         };
-        let keys: Vec<_> = self.tmfs.iter().filter(|(_, manage)| lost(manage)).map(|(key, _)| key).collect();
+        let keys: Vec<_> = self.tmfs.iter().filter(|(_, tmf)| lost(tmf)).map(|(key, _)| key).collect();
         for key in keys {
             self.resend_tmf(now, slot, key);
         }
     }
 
     fn resend_tmf(&mut self, now: Instant, slot: Slot, key: Key) {
-        if let Some(manage) = self.tmfs.get_mut(key) {
-            (manage.again, manage.sent_at) = (true, now);
-            manage.tries += 1;
+        if let Some(tmf) = self.tmfs.get_mut(key) {
+            (tmf.again, tmf.sent_at) = (true, now);
+            tmf.tries += 1;
             self.stats.retries += 1;
             self.queue(slot, QueuedPdu::Tmf(key));
         }
@@ -177,7 +176,9 @@ impl Session {
 
     /// At level 0, returns whether a command certainly did not arrive on this connection.
     pub(super) fn is_command_lost(&self, slot: Slot) -> bool {
-        let Some(synced) = self.connection(slot).map(|link| link.last_answered_ping) else { return false };
+        let Some(synced) = self.connection(slot).map(|connection| connection.last_answered_ping) else {
+            return false;
+        };
         !self.has_erl1() && self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
     }
 
@@ -190,13 +191,13 @@ impl Session {
         let task = self.tasks.iter().find(|(_, task)| {
             task.state == TaskState::Sent(slot) && task.numbered && task.cmd_sn == self.exp_cmd_sn
         });
-        let manage = self
+        let tmf = self
             .tmfs
             .iter()
-            .find(|(_, manage)| manage.slot == slot && manage.numbered && manage.cmd_sn == self.exp_cmd_sn);
+            .find(|(_, tmf)| tmf.slot == slot && tmf.numbered && tmf.cmd_sn == self.exp_cmd_sn);
         let task = task.map(|(key, task)| (Oldest::Task(key), task.sent_at));
-        let manage = manage.map(|(key, manage)| (Oldest::Manage(key), manage.sent_at));
-        task.or(manage).filter(|(_, sent_at)| fits(*sent_at))
+        let tmf = tmf.map(|(key, tmf)| (Oldest::Manage(key), tmf.sent_at));
+        task.or(tmf).filter(|(_, sent_at)| fits(*sent_at))
     }
 }
 

@@ -31,12 +31,15 @@ impl Session {
     /// Appends what a connection has to send until `data_out` is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         let Some(slot) = self.slot_of(conn) else { return };
-        if let Some(link) = self.connection_mut(slot) {
-            link.transmit_requested = false;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.transmit_requested = false;
         }
         let unnumbered = self.unnumbered;
         while !out.is_full() {
-            let Some(output) = self.connection_mut(slot).and_then(|link| link.out.pop_front()) else { break };
+            let Some(output) = self.connection_mut(slot).and_then(|connection| connection.out.pop_front())
+            else {
+                break;
+            };
             match output {
                 QueuedPdu::Command(key) => self.send_command(now, slot, key, out),
                 QueuedPdu::Unsolicited(key) => self.send_unsolicited(slot, key, out),
@@ -49,8 +52,8 @@ impl Session {
             }
         }
         // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
-        if let Some(link) = self.connection_mut(slot) {
-            link.transmit_requested = !link.out.is_empty();
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.transmit_requested = !connection.out.is_empty();
         }
         if self.phase == Phase::Up && unnumbered > 0 && self.unnumbered == 0 {
             // What keeps its place may have waited for these numbers.
@@ -60,13 +63,16 @@ impl Session {
 
     fn send_command(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
         let (parameters, cmd_sn, order) = (self.parameters, self.cmd_sn, self.order);
-        let Some(link) = self.slots.get(usize::from(slot.0)).and_then(|place| place.connection.as_deref())
+        let Some(connection) = self
+            .slots
+            .get(usize::from(slot.0))
+            .and_then(|connection_slot| connection_slot.connection.as_deref())
         else {
             return;
         };
         let (digests, max_recv, exp_stat_sn) =
-            (link.digests(), link.parameters.target_max_recv, link.acknowledged());
-        let segment_max = link.parameters.initiator_max_recv;
+            (connection.digests(), connection.parameters.target_max_recv, connection.acknowledged());
+        let segment_max = connection.parameters.initiator_max_recv;
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !matches!(task.state, TaskState::Assigned(at) | TaskState::Sent(at) if at == slot) {
             return;
@@ -131,8 +137,8 @@ impl Session {
         }
         self.stats.pdus_out += 1;
         self.stats.data_out_bytes += u64::from(immediate_len);
-        if let Some(link) = self.connection_mut(slot) {
-            link.record_ack(exp_stat_sn);
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.record_ack(exp_stat_sn);
         }
         self.arm_retransmit_if_erl1(now, slot);
         if unsolicited {
@@ -150,8 +156,8 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(key) {
             task.data_out.unsolicited = (!done).then_some(burst);
         }
-        if !done && let Some(link) = self.connection_mut(slot) {
-            link.out.push_front(QueuedPdu::Unsolicited(key));
+        if !done && let Some(connection) = self.connection_mut(slot) {
+            connection.out.push_front(QueuedPdu::Unsolicited(key));
         }
     }
 
@@ -165,12 +171,12 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(key) {
             if done {
                 task.data_out.bursts.remove(at);
-            } else if let Some(place) = task.data_out.bursts.get_mut(at) {
-                *place = burst;
+            } else if let Some(connection_slot) = task.data_out.bursts.get_mut(at) {
+                *connection_slot = burst;
             }
         }
-        if !done && let Some(link) = self.connection_mut(slot) {
-            link.out.push_front(QueuedPdu::SolicitedData(key, r2t_sn));
+        if !done && let Some(connection) = self.connection_mut(slot) {
+            connection.out.push_front(QueuedPdu::SolicitedData(key, r2t_sn));
         }
     }
 
@@ -182,9 +188,9 @@ impl Session {
         burst: &mut DataOutSequence,
         out: &mut Transmit,
     ) -> bool {
-        let Some(link) = self.connection(slot) else { return true };
+        let Some(connection) = self.connection(slot) else { return true };
         let (digests, max_recv, exp_stat_sn) =
-            (link.digests(), link.parameters.target_max_recv, link.acknowledged());
+            (connection.digests(), connection.parameters.target_max_recv, connection.acknowledged());
         let Some(task) = self.tasks.get(key) else { return true };
         let (mut pdus, mut bytes) = (0, 0);
         while burst.at < burst.end && !out.is_full() {
@@ -208,8 +214,8 @@ impl Session {
         }
         self.stats.pdus_out += pdus;
         self.stats.data_out_bytes += bytes;
-        if let Some(link) = self.connection_mut(slot).filter(|_| pdus > 0) {
-            link.record_ack(exp_stat_sn);
+        if let Some(connection) = self.connection_mut(slot).filter(|_| pdus > 0) {
+            connection.record_ack(exp_stat_sn);
         }
         burst.at >= burst.end
     }
@@ -217,15 +223,15 @@ impl Session {
     fn send_control(&mut self, slot: Slot, control: ControlPdu, data: &[u8], out: &mut Transmit) {
         let cmd_sn = self.cmd_sn;
         let stale = matches!(&control, ControlPdu::Snack(snack) if !self.is_missing(slot, snack));
-        let Some(link) = self.connection_mut(slot) else { return };
-        link.controls = link.controls.saturating_sub(1);
+        let Some(connection) = self.connection_mut(slot) else { return };
+        connection.controls = connection.controls.saturating_sub(1);
         if stale {
             return;
         }
-        let exp_stat_sn = link.acknowledged();
-        link.record_ack(exp_stat_sn);
+        let exp_stat_sn = connection.acknowledged();
+        connection.record_ack(exp_stat_sn);
         let bhs = control.encode(cmd_sn, exp_stat_sn).with_data_len(data.len());
-        let digests = link.digests();
+        let digests = connection.digests();
         digests.header(&bhs, out);
         digests.copied(data, out);
         self.order += 1;
@@ -235,8 +241,8 @@ impl Session {
     /// Queues a small PDU.
     pub(super) fn queue_control(&mut self, slot: Slot, control: ControlPdu, data: Vec<u8>) {
         debug_assert!(to_u32(data.len()) <= crate::pdu::MAX_DATA_SEGMENT, "small PDUs are small");
-        if let Some(link) = self.connection_mut(slot) {
-            link.controls += 1;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.controls += 1;
             self.queue(slot, QueuedPdu::Control(alloc::boxed::Box::new((control, data))));
         }
     }

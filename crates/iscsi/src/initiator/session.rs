@@ -142,7 +142,8 @@ impl Session {
     /// Takes received bytes. The session consumes them all.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let Some(slot) = self.slot_of(conn) else { return };
-        let Some(mut receiver) = self.connection_mut(slot).and_then(|link| link.receiver.take()) else {
+        let Some(mut receiver) = self.connection_mut(slot).and_then(|connection| connection.receiver.take())
+        else {
             return;
         };
         let done = self.read(now, slot, &mut receiver, bytes);
@@ -163,9 +164,9 @@ impl Session {
             return self.pool.recycle_buf(loan.buf);
         };
         if receiver.return_rx_buffer(loan) > 0
-            && let Some(link) = self.connection_mut(slot)
+            && let Some(connection) = self.connection_mut(slot)
         {
-            link.heard = now;
+            connection.heard = now;
         }
         let done = self.read(now, slot, &mut receiver, &[]);
         self.put_back(now, slot, conn, receiver, done);
@@ -182,7 +183,7 @@ impl Session {
     ) {
         let live = self.slot_of(conn) == Some(slot);
         match self.connection_mut(slot).filter(|_| live) {
-            Some(link) => link.receiver = Some(receiver),
+            Some(connection) => connection.receiver = Some(receiver),
             None => self.abandon(slot, receiver),
         }
         if let Err(why) = done
@@ -203,9 +204,10 @@ impl Session {
     /// Takes note that a connection is gone. Called once for each that was announced by `connected`.
     pub fn disconnected(&mut self, now: Instant, conn: ConnId, _why: DisconnectReason) {
         let Some(slot) = self.slot_of(conn) else { return };
-        let leaving = self.connection_slot(slot).is_some_and(|place| place.logout.is_some());
-        if let Some(link) = self.connection_mut(slot) {
-            link.gone = true;
+        let leaving =
+            self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout.is_some());
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.gone = true;
         }
         let why = if self.session_logout.is_some() || leaving {
             ConnectionDown::LoggedOut
@@ -229,7 +231,7 @@ impl Session {
     /// Returns when `handle_timeout` wants to be called, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let farewell = self.session_logout.map(|(_, at)| at);
-        let places = self.slots.iter().filter_map(|place| place.deadlines.next());
+        let places = self.slots.iter().filter_map(|connection_slot| connection_slot.deadlines.next());
         places.chain([self.retry_deadline, self.retain_deadline, farewell].into_iter().flatten()).min()
     }
 
@@ -237,8 +239,10 @@ impl Session {
     pub fn handle_timeout(&mut self, now: Instant) {
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
             for timer in TIMERS {
-                let place = self.slots.get_mut(usize::from(slot.0));
-                if place.is_some_and(|place| place.deadlines.expired(timer, now)) {
+                let connection_slot = self.slots.get_mut(usize::from(slot.0));
+                if connection_slot
+                    .is_some_and(|connection_slot| connection_slot.deadlines.expired(timer, now))
+                {
                     self.timer(now, slot, timer);
                 }
             }
@@ -290,15 +294,15 @@ impl Session {
 
     /// Returns the connections that there are.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionView> {
-        (0..).map(Slot).zip(&self.slots).filter_map(|(slot, place)| {
-            let link = place.connection.as_ref()?;
+        (0..).map(Slot).zip(&self.slots).filter_map(|(slot, connection_slot)| {
+            let connection = connection_slot.connection.as_ref()?;
             Some(ConnectionView {
                 slot,
                 cid: Cid(slot.0),
-                up: link.login.is_none(),
-                parameters: link.parameters,
-                tasks: link.tasks,
-                bytes: link.weight,
+                up: connection.login.is_none(),
+                parameters: connection.parameters,
+                tasks: connection.tasks,
+                bytes: connection.weight,
             })
         })
     }
@@ -319,10 +323,9 @@ impl Session {
     }
 
     pub(super) fn slot_of(&self, conn: ConnId) -> Option<Slot> {
-        let at = self
-            .slots
-            .iter()
-            .position(|place| place.connection.as_ref().is_some_and(|link| link.conn == conn))?;
+        let at = self.slots.iter().position(|connection_slot| {
+            connection_slot.connection.as_ref().is_some_and(|connection| connection.conn == conn)
+        })?;
         u16::try_from(at).ok().map(Slot)
     }
 
@@ -343,7 +346,7 @@ impl Session {
     }
 
     pub(super) fn connection_state(&self, slot: Slot) -> ConnectionState {
-        self.connection_slot(slot).map_or(ConnectionState::Idle, |place| place.state)
+        self.connection_slot(slot).map_or(ConnectionState::Idle, |connection_slot| connection_slot.state)
     }
 
     /// Returns whether lost PDUs can be asked for again.
@@ -362,7 +365,7 @@ impl Session {
         (0..MAX_CONNECTIONS)
             .map(Slot)
             .filter(up)
-            .min_by_key(|slot| self.connection(*slot).map_or(u64::MAX, |link| link.weight))
+            .min_by_key(|slot| self.connection(*slot).map_or(u64::MAX, |connection| connection.weight))
     }
 
     /// Returns any connection that is in full feature phase, other than that at `but`.

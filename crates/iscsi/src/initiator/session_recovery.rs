@@ -35,12 +35,12 @@ impl Session {
         if why == ProtocolError::Bug {
             self.stats.bugs += 1;
         }
-        let up = self
-            .connection_slot(slot)
-            .is_some_and(|place| place.connection.as_ref().is_some_and(|link| link.login.is_none()));
+        let up = self.connection_slot(slot).is_some_and(|connection_slot| {
+            connection_slot.connection.as_ref().is_some_and(|connection| connection.login.is_none())
+        });
         if up && !why.is_damage() {
-            if let Some(link) = self.remove_connection(slot, ConnectionDown::ProtocolError(why)) {
-                self.detach_requests(slot, link);
+            if let Some(connection) = self.remove_connection(slot, ConnectionDown::ProtocolError(why)) {
+                self.detach_requests(slot, connection);
             }
             self.lose_session(now, ConnectionDown::ProtocolError(why));
         } else {
@@ -51,18 +51,19 @@ impl Session {
     /// Takes the connection out of a place, and says so. Its tasks stay as they are until [`Self::detach_requests`] takes them off.
     #[must_use = "its tasks, and what never left, are to be taken off"]
     fn remove_connection(&mut self, slot: Slot, why: ConnectionDown) -> Option<Connection> {
-        let place = self.connection_slot_mut(slot)?;
-        place.deadlines.clear_all();
-        place.logout = None;
-        place.state = ConnectionState::Idle;
-        let link = place.connection.take().map(|link| *link);
-        if let Some(link) = &link {
-            if !link.gone {
+        let connection_slot = self.connection_slot_mut(slot)?;
+        connection_slot.deadlines.clear_all();
+        connection_slot.logout = None;
+        connection_slot.state = ConnectionState::Idle;
+        let connection = connection_slot.connection.take().map(|connection| *connection);
+        if let Some(connection) = &connection {
+            if !connection.gone {
                 let close = why == ConnectionDown::LoggedOut;
-                let action = if close { Action::Close(link.conn) } else { Action::Abort(link.conn) };
+                let action =
+                    if close { Action::Close(connection.conn) } else { Action::Abort(connection.conn) };
                 self.actions.push_back(action);
             }
-            match link.login {
+            match connection.login {
                 None if why != ConnectionDown::LoggedOut => self.stats.connections_lost += 1,
                 Some(_) => self.stats.logins_failed += 1,
                 None => {}
@@ -73,13 +74,13 @@ impl Session {
         }
         self.events.push_back(Event::ConnectionDown { slot, why });
         // What this connection was to clean up for others is to be asked for again.
-        for place in &mut self.slots {
-            if matches!(place.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot) {
-                place.recovery_logout = RecoveryLogout::None;
-                place.deadlines.clear(Timer::Logout);
+        for connection_slot in &mut self.slots {
+            if matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot) {
+                connection_slot.recovery_logout = RecoveryLogout::None;
+                connection_slot.deadlines.clear(Timer::Logout);
             }
         }
-        link
+        connection
     }
 
     /// Takes note that a connection, or an attempt to have one, came to its end.
@@ -88,17 +89,17 @@ impl Session {
         if matches!(stage, ConnectionState::Idle | ConnectionState::Waiting) || self.phase == Phase::Down {
             return;
         }
-        let wait = self.connection_slot_mut(slot).and_then(|place| place.wait.take());
-        let link = self.remove_connection(slot, why);
-        let was_up = link.as_ref().is_some_and(|link| link.login.is_none());
+        let wait = self.connection_slot_mut(slot).and_then(|connection_slot| connection_slot.wait.take());
+        let connection = self.remove_connection(slot, why);
+        let was_up = connection.as_ref().is_some_and(|connection| connection.login.is_none());
         let logged_out = why == ConnectionDown::LoggedOut;
         if !was_up {
             return self.attempt_failed(now, slot, why);
         }
         let others = self.any_up(None).is_some();
         // Also where the session is lost with it: what never left waits for the next one.
-        if let Some(link) = link {
-            self.detach_requests(slot, link);
+        if let Some(connection) = connection {
+            self.detach_requests(slot, connection);
         }
         if !self.has_erl2() && !logged_out {
             self.reset_place(slot);
@@ -124,11 +125,11 @@ impl Session {
         }
         let has_orphans = self.has_detached_requests(slot);
         if others && has_orphans {
-            if let Some(place) = self.connection_slot_mut(slot) {
-                place.state = ConnectionState::Waiting;
+            if let Some(connection_slot) = self.connection_slot_mut(slot) {
+                connection_slot.state = ConnectionState::Waiting;
                 if logged_out {
-                    place.recovery_logout = RecoveryLogout::Time2Wait;
-                    place.deadlines.set(Timer::Reassign, now.after(wait));
+                    connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
+                    connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
                 }
             }
             self.log_out_lost_connections(now);
@@ -148,8 +149,8 @@ impl Session {
             return self.lose_session(now, why);
         }
         if self.has_detached_requests(slot) && self.any_up(None).is_some() {
-            if let Some(place) = self.connection_slot_mut(slot) {
-                place.state = ConnectionState::Waiting;
+            if let Some(connection_slot) = self.connection_slot_mut(slot) {
+                connection_slot.state = ConnectionState::Waiting;
             }
             return self.log_out_lost_connections(now);
         }
@@ -161,30 +162,30 @@ impl Session {
     }
 
     fn reset_place(&mut self, slot: Slot) {
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.deadlines.clear_all();
-            place.recovery_logout = RecoveryLogout::None;
-            place.logout = None;
-            place.state = ConnectionState::Idle;
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.deadlines.clear_all();
+            connection_slot.recovery_logout = RecoveryLogout::None;
+            connection_slot.logout = None;
+            connection_slot.state = ConnectionState::Idle;
         }
     }
 
     /// Returns whether requests are left of a connection that is gone.
     fn has_detached_requests(&self, slot: Slot) -> bool {
         self.tasks.iter().any(|(_, task)| task.state == TaskState::Detached(slot))
-            || self.tmfs.iter().any(|(_, manage)| manage.slot == slot)
+            || self.tmfs.iter().any(|(_, tmf)| tmf.slot == slot)
     }
 
     /// Takes the tasks off a lost connection: those that never left wait again, the others are orphans.
-    fn detach_requests(&mut self, slot: Slot, mut link: Connection) {
-        if let (Some(receiver), Incoming::Data(key)) = (link.receiver.as_mut(), link.incoming) {
-            let landing = receiver.discard_pdu();
-            self.return_sink(Incoming::Data(key), landing);
-        } else if let Some(receiver) = link.receiver.take() {
+    fn detach_requests(&mut self, slot: Slot, mut connection: Connection) {
+        if let (Some(receiver), Incoming::Data(key)) = (connection.receiver.as_mut(), connection.incoming) {
+            let sink = receiver.discard_pdu();
+            self.return_sink(Incoming::Data(key), sink);
+        } else if let Some(receiver) = connection.receiver.take() {
             self.abandon(slot, receiver);
         }
         let mut unsent = Vec::new();
-        for output in &link.out {
+        for output in &connection.out {
             if let QueuedPdu::Command(key) = output
                 && let Some(task) = self.tasks.get_mut(*key)
                 && task.state == TaskState::Assigned(slot)
@@ -199,7 +200,7 @@ impl Session {
         for key in unsent.into_iter().rev() {
             self.waiting.push_front(key);
         }
-        for key in link.to_reassign {
+        for key in connection.to_reassign {
             if let Some(task) = self.tasks.get_mut(key) {
                 task.state = TaskState::Detached(slot);
             }
@@ -251,15 +252,15 @@ impl Session {
         if self.phase == Phase::Down {
             return;
         }
-        let wait = self.connection_slot_mut(Slot(0)).and_then(|place| place.wait.take());
+        let wait = self.connection_slot_mut(Slot(0)).and_then(|connection_slot| connection_slot.wait.take());
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
             if self.connection_state(slot) == ConnectionState::Connecting {
                 self.events.push_back(Event::CancelConnect { slot });
             }
             if self.connection(slot).is_some()
-                && let Some(link) = self.remove_connection(slot, ConnectionDown::SessionEnded)
+                && let Some(connection) = self.remove_connection(slot, ConnectionDown::SessionEnded)
             {
-                self.detach_requests(slot, link);
+                self.detach_requests(slot, connection);
             }
             self.reset_place(slot);
         }
@@ -303,9 +304,9 @@ impl Session {
                 self.events.push_back(Event::CancelConnect { slot });
             }
             if self.connection(slot).is_some()
-                && let Some(link) = self.remove_connection(slot, why)
+                && let Some(connection) = self.remove_connection(slot, why)
             {
-                self.detach_requests(slot, link);
+                self.detach_requests(slot, connection);
             }
             self.reset_place(slot);
         }
@@ -325,9 +326,9 @@ impl Session {
     /// explicit logout on another connection if there is one; else the same place logs in again.
     pub(super) fn log_out_lost_connections(&mut self, now: Instant) {
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
-            let idle = self.connection_slot(slot).is_some_and(|place| {
-                matches!(place.state, ConnectionState::Waiting | ConnectionState::Idle)
-                    && place.recovery_logout == RecoveryLogout::None
+            let idle = self.connection_slot(slot).is_some_and(|connection_slot| {
+                matches!(connection_slot.state, ConnectionState::Waiting | ConnectionState::Idle)
+                    && connection_slot.recovery_logout == RecoveryLogout::None
             });
             if !idle || !self.has_detached_requests(slot) {
                 continue;
@@ -336,20 +337,22 @@ impl Session {
                 Some(by) => {
                     let itt = self.send_logout(by, LogoutReason::RemoveForRecovery, slot);
                     let within = now.after(self.plan.limits.logout_within);
-                    if let Some(place) = self.connection_slot_mut(slot) {
-                        place.state = ConnectionState::Waiting;
-                        place.recovery_logout = RecoveryLogout::Asked { by, itt };
-                        place.deadlines.clear(Timer::Retry);
-                        place.deadlines.set(Timer::Logout, within);
+                    if let Some(connection_slot) = self.connection_slot_mut(slot) {
+                        connection_slot.state = ConnectionState::Waiting;
+                        connection_slot.recovery_logout = RecoveryLogout::Asked { by, itt };
+                        connection_slot.deadlines.clear(Timer::Retry);
+                        connection_slot.deadlines.set(Timer::Logout, within);
                     }
                 }
                 None => {
                     let wait = Duration::from_secs(self.parameters.default_time2wait.into());
-                    if self.connection_slot(slot).is_some_and(|place| !place.deadlines.is_set(Timer::Retry))
-                        && let Some(place) = self.connection_slot_mut(slot)
+                    if self
+                        .connection_slot(slot)
+                        .is_some_and(|connection_slot| !connection_slot.deadlines.is_set(Timer::Retry))
+                        && let Some(connection_slot) = self.connection_slot_mut(slot)
                     {
-                        place.state = ConnectionState::Waiting;
-                        place.deadlines.set(Timer::Retry, now.after(wait));
+                        connection_slot.state = ConnectionState::Waiting;
+                        connection_slot.deadlines.set(Timer::Retry, now.after(wait));
                     }
                 }
             }
@@ -358,8 +361,8 @@ impl Session {
 
     /// Moves the orphans of a place, whose connection the target let go, to the best connection there is.
     pub(super) fn reassign_anywhere(&mut self, now: Instant, slot: Slot) {
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.recovery_logout = RecoveryLogout::None;
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.recovery_logout = RecoveryLogout::None;
         }
         match self.least_loaded(None).or_else(|| self.any_up(None)) {
             Some(to) => {
@@ -375,8 +378,8 @@ impl Session {
 
     /// Moves the orphans of a place to its own new connection, which took the place of the old one.
     pub(super) fn reassign_to_successor(&mut self, now: Instant, slot: Slot) {
-        if let Some(place) = self.connection_slot_mut(slot) {
-            place.recovery_logout = RecoveryLogout::None;
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.recovery_logout = RecoveryLogout::None;
         }
         self.reassign_tasks(now, slot, slot);
     }
@@ -401,8 +404,8 @@ impl Session {
             } else {
                 // From now on it shares the fate of the connection that it moves to.
                 task.state = TaskState::Detached(to);
-                if let Some(link) = self.connection_mut(to) {
-                    link.to_reassign.push_back(key);
+                if let Some(connection) = self.connection_mut(to) {
+                    connection.to_reassign.push_back(key);
                 }
             }
         }
@@ -414,51 +417,53 @@ impl Session {
         let Some(task) = self.tasks.get_mut(key) else { return };
         task.state = TaskState::Sent(slot);
         let weight = task.weight();
-        if let Some(link) = self.connection_mut(slot) {
-            link.tasks += 1;
-            link.weight += weight;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.tasks += 1;
+            connection.weight += weight;
         }
     }
 
     /// Asks for the next tasks to be moved to a connection.
     pub(super) fn send_reassigns(&mut self, _now: Instant, slot: Slot) {
-        while let Some(link) = self.connection_mut(slot).filter(|link| link.open_reassigns < MAX_MOVING) {
-            let Some(key) = link.to_reassign.pop_front() else { return };
+        while let Some(connection) =
+            self.connection_mut(slot).filter(|connection| connection.open_reassigns < MAX_MOVING)
+        {
+            let Some(key) = connection.to_reassign.pop_front() else { return };
             let Some(task) = self.tasks.get(key) else { continue };
-            let manage = Tmf {
+            let tmf = Tmf {
                 lun: task.request.lun,
                 task: Some(key),
                 referenced: (tag(TAG_TASK, key), crate::serial::CmdSn(0)),
                 ..Tmf::new(TmfOrigin::Reassign, TmfFunction::TASK_REASSIGN, slot)
             };
             self.set_allegiance(slot, key);
-            if let Some(link) = self.connection_mut(slot) {
-                link.open_reassigns += 1;
+            if let Some(connection) = self.connection_mut(slot) {
+                connection.open_reassigns += 1;
             }
-            let manage = self.tmfs.insert_with(|_| manage);
-            self.queue(slot, QueuedPdu::Tmf(manage));
+            let tmf = self.tmfs.insert_with(|_| tmf);
+            self.queue(slot, QueuedPdu::Tmf(tmf));
         }
     }
 
     /// Acts on the answer to a reassignment.
-    pub(super) fn reassigned(&mut self, now: Instant, manage: &Tmf, key: Key, result: TmfResult) {
-        let slot = manage.slot;
-        if let Some(link) = self.connection_mut(slot) {
-            link.open_reassigns = link.open_reassigns.saturating_sub(1);
+    pub(super) fn reassigned(&mut self, now: Instant, tmf: &Tmf, key: Key, result: TmfResult) {
+        let slot = tmf.slot;
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.open_reassigns = connection.open_reassigns.saturating_sub(1);
         }
         if let Some(task) = self.tasks.get_mut(key) {
             match result {
                 TmfResult::COMPLETE => self.stats.reassigns += 1,
                 // It was asked twice, and had moved the first time.
-                TmfResult::STILL_ALLEGIANT if manage.again => self.stats.reassigns += 1,
+                TmfResult::STILL_ALLEGIANT if tmf.again => self.stats.reassigns += 1,
                 TmfResult::STILL_ALLEGIANT if task.replays < MAX_REPLAYS => {
                     task.replays += 1;
                     self.unassign(key);
                     if let Some(task) = self.tasks.get_mut(key) {
                         task.state = TaskState::Detached(slot);
                     }
-                    if let Some(link) = self.connection_mut(slot) {
-                        link.to_reassign.push_back(key);
+                    if let Some(connection) = self.connection_mut(slot) {
+                        connection.to_reassign.push_back(key);
                     }
                     return self.arm_retransmit(now, slot);
                 }

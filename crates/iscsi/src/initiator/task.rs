@@ -318,8 +318,8 @@ impl DataInBuffer {
     }
 
     /// Takes the buffer back; a piece that is not whole and good is as if it never came.
-    pub(super) fn restore(&mut self, pool: &Pool, landing: DataSink) {
-        if let DataSink::Append(mut buf) | DataSink::Overwrite { mut buf, .. } = landing {
+    pub(super) fn restore(&mut self, pool: &Pool, sink: DataSink) {
+        if let DataSink::Append(mut buf) | DataSink::Overwrite { mut buf, .. } = sink {
             if !self.placed {
                 buf.truncate(to_usize(self.received));
             }
@@ -330,8 +330,8 @@ impl DataInBuffer {
     }
 
     /// Takes the buffer back with a piece that is good. A piece that was discarded is here already.
-    pub(super) fn commit(&mut self, pool: &Pool, landing: DataSink, offset: u32, len: u32) {
-        if matches!(landing, DataSink::Discard | DataSink::TakenByDriver { .. }) {
+    pub(super) fn commit(&mut self, pool: &Pool, sink: DataSink, offset: u32, len: u32) {
+        if matches!(sink, DataSink::Discard | DataSink::TakenByDriver { .. }) {
             return;
         }
         let end = offset.saturating_add(len);
@@ -344,7 +344,7 @@ impl DataInBuffer {
         if !self.spans.is_empty() {
             self.merge();
         }
-        self.restore(pool, landing);
+        self.restore(pool, sink);
     }
 
     fn merge(&mut self) {
@@ -426,63 +426,63 @@ pub(super) fn to_u32(len: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn land(inn: &mut DataInBuffer, pool: &Pool, offset: u32, data: &[u8]) {
+    fn land(data_in: &mut DataInBuffer, pool: &Pool, offset: u32, data: &[u8]) {
         let len = to_u32(data.len());
-        let mut landing = inn.sink_for(pool, offset, len);
-        match &mut landing {
+        let mut sink = data_in.sink_for(pool, offset, len);
+        match &mut sink {
             DataSink::Append(buf) => {
                 buf.append(data);
             }
             DataSink::Overwrite { buf, at } => buf.filled_mut()[*at..*at + data.len()].copy_from_slice(data),
-            _ => assert!(inn.has(offset, offset + len), "it must land"),
+            _ => assert!(data_in.has(offset, offset + len), "it must land"),
         }
-        inn.commit(pool, landing, offset, len);
+        data_in.commit(pool, sink, offset, len);
     }
 
     #[test]
     fn data_lands_where_it_belongs_in_any_order() {
         let pool = Pool::new(1 << 20);
-        let mut inn = DataInBuffer::new(10);
-        land(&mut inn, &pool, 0, b"ab");
-        land(&mut inn, &pool, 8, b"ij");
-        land(&mut inn, &pool, 4, b"ef");
-        assert_eq!(inn.received, 2);
-        assert_eq!(inn.check(1, 2, true, false), Err(ProtocolError::DataInOffset));
-        assert_eq!(inn.check(5, 1, true, false), Err(ProtocolError::DataInOffset));
-        assert_eq!(inn.check(5, 1, false, false), Ok(()));
-        assert_eq!(inn.check(2, 2, true, true), Ok(()));
-        land(&mut inn, &pool, 2, b"cd");
-        assert_eq!(inn.received, 6);
-        land(&mut inn, &pool, 6, b"gh");
-        assert_eq!(inn.finish().as_deref(), Some(&b"abcdefghij"[..]));
+        let mut data_in = DataInBuffer::new(10);
+        land(&mut data_in, &pool, 0, b"ab");
+        land(&mut data_in, &pool, 8, b"ij");
+        land(&mut data_in, &pool, 4, b"ef");
+        assert_eq!(data_in.received, 2);
+        assert_eq!(data_in.check(1, 2, true, false), Err(ProtocolError::DataInOffset));
+        assert_eq!(data_in.check(5, 1, true, false), Err(ProtocolError::DataInOffset));
+        assert_eq!(data_in.check(5, 1, false, false), Ok(()));
+        assert_eq!(data_in.check(2, 2, true, true), Ok(()));
+        land(&mut data_in, &pool, 2, b"cd");
+        assert_eq!(data_in.received, 6);
+        land(&mut data_in, &pool, 6, b"gh");
+        assert_eq!(data_in.finish().as_deref(), Some(&b"abcdefghij"[..]));
     }
 
     #[test]
     fn a_damaged_piece_is_as_if_it_never_came() {
         let pool = Pool::new(1 << 20);
-        let mut inn = DataInBuffer::new(8);
-        land(&mut inn, &pool, 0, b"ab");
-        let mut landing = inn.sink_for(&pool, 2, 2);
-        if let DataSink::Append(buf) = &mut landing {
+        let mut data_in = DataInBuffer::new(8);
+        land(&mut data_in, &pool, 0, b"ab");
+        let mut sink = data_in.sink_for(&pool, 2, 2);
+        if let DataSink::Append(buf) = &mut sink {
             buf.append(b"XX");
         }
-        inn.restore(&pool, landing);
-        land(&mut inn, &pool, 4, b"ef");
-        land(&mut inn, &pool, 2, b"cd");
-        assert_eq!(inn.finish().as_deref(), Some(&b"abcdef"[..]));
+        data_in.restore(&pool, sink);
+        land(&mut data_in, &pool, 4, b"ef");
+        land(&mut data_in, &pool, 2, b"cd");
+        assert_eq!(data_in.finish().as_deref(), Some(&b"abcdef"[..]));
     }
 
     /// Begins to receive a piece and writes bytes that will prove damaged.
-    fn hurt(inn: &mut DataInBuffer, pool: &Pool, offset: u32, len: u32) {
-        let mut landing = inn.sink_for(pool, offset, len);
-        match &mut landing {
+    fn hurt(data_in: &mut DataInBuffer, pool: &Pool, offset: u32, len: u32) {
+        let mut sink = data_in.sink_for(pool, offset, len);
+        match &mut sink {
             DataSink::Append(buf) => {
                 buf.append(&alloc::vec![b'X'; to_usize(len)]);
             }
             DataSink::Overwrite { buf, at } => buf.filled_mut()[*at..*at + to_usize(len)].fill(b'X'),
             _ => {}
         }
-        inn.restore(pool, landing);
+        data_in.restore(pool, sink);
     }
 
     #[test]
@@ -491,46 +491,46 @@ mod tests {
         for seed in 0..2000 {
             let mut rng = base::rng::Rng::from_seed(seed);
             let pool = Pool::new(1 << 20);
-            let mut inn = DataInBuffer::new(40);
-            while inn.received < 40 {
+            let mut data_in = DataInBuffer::new(40);
+            while data_in.received < 40 {
                 let from = u32::try_from(rng.below(40)).unwrap();
                 let len = 1 + u32::try_from(rng.below(u64::from(40 - from))).unwrap().min(12);
                 let len = len.min(40 - from);
-                let had = inn.has(from, from + len);
+                let had = data_in.has(from, from + len);
                 if rng.below(3) == 0 {
-                    hurt(&mut inn, &pool, from, len);
+                    hurt(&mut data_in, &pool, from, len);
                     assert_eq!(
-                        inn.has(from, from + len),
+                        data_in.has(from, from + len),
                         had,
                         "seed {seed}: whole it stays, in part it goes"
                     );
                 } else {
-                    land(&mut inn, &pool, from, &want[to_usize(from)..to_usize(from + len)]);
-                    assert!(inn.has(from, from + len), "seed {seed}");
+                    land(&mut data_in, &pool, from, &want[to_usize(from)..to_usize(from + len)]);
+                    assert!(data_in.has(from, from + len), "seed {seed}");
                 }
             }
-            assert_eq!(inn.finish().as_deref(), Some(&want[..]), "seed {seed}");
+            assert_eq!(data_in.finish().as_deref(), Some(&want[..]), "seed {seed}");
         }
     }
 
     #[test]
     fn a_piece_that_is_discarded_does_not_count_for_a_buffer_that_is_gone() {
         let pool = Pool::new(1 << 20);
-        let mut inn = DataInBuffer::new(8);
-        land(&mut inn, &pool, 0, b"abcd");
-        let landing = inn.sink_for(&pool, 0, 4);
-        assert!(matches!(landing, DataSink::Discard));
-        inn.clear(&pool);
-        inn.commit(&pool, landing, 0, 4);
-        assert_eq!(inn.received, 0);
+        let mut data_in = DataInBuffer::new(8);
+        land(&mut data_in, &pool, 0, b"abcd");
+        let sink = data_in.sink_for(&pool, 0, 4);
+        assert!(matches!(sink, DataSink::Discard));
+        data_in.clear(&pool);
+        data_in.commit(&pool, sink, 0, 4);
+        assert_eq!(data_in.received, 0);
     }
 
     #[test]
     fn no_offset_leads_beyond_the_buffer() {
-        let inn = DataInBuffer::new(100);
+        let data_in = DataInBuffer::new(100);
         for (offset, len) in [(100, 1), (99, 2), (u32::MAX, 1), (u32::MAX, u32::MAX), (1, u32::MAX)] {
             assert_eq!(
-                inn.check(offset, len, false, false),
+                data_in.check(offset, len, false, false),
                 Err(ProtocolError::DataInBeyondBuffer),
                 "{offset} {len}"
             );

@@ -134,7 +134,9 @@ impl Session {
 
     /// Begins the conversation that waits for a connection.
     pub(super) fn send_pending_text(&mut self, now: Instant) {
-        let Some(on) = self.text.as_ref().filter(|talk| talk.at.is_none()).map(|talk| talk.on) else {
+        let Some(on) =
+            self.text.as_ref().filter(|exchange| exchange.at.is_none()).map(|exchange| exchange.on)
+        else {
             return;
         };
         if on.is_some_and(|slot| !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up)) {
@@ -143,27 +145,30 @@ impl Session {
         }
         let Some(slot) = on.or_else(|| self.any_up(None)) else { return };
         let itt = self.next_tag();
-        let Some(link) =
-            self.slots.get_mut(usize::from(slot.0)).and_then(|place| place.connection.as_deref_mut())
+        let Some(connection) = self
+            .slots
+            .get_mut(usize::from(slot.0))
+            .and_then(|connection_slot| connection_slot.connection.as_deref_mut())
         else {
             return;
         };
-        let Some(talk) = self.text.as_mut() else { return };
-        let Some(text) = talk.text.take() else { return };
-        if let Topic::Keys { max_recv: Some(max_recv), .. } = talk.topic {
+        let Some(exchange) = self.text.as_mut() else { return };
+        let Some(text) = exchange.text.take() else { return };
+        if let Topic::Keys { max_recv: Some(max_recv), .. } = exchange.topic {
             // The target may use it from its last answer on; until then what held before holds too.
-            link.framing.data_len_max = link.framing.data_len_max.max(max_recv);
+            connection.framing.data_len_max = connection.framing.data_len_max.max(max_recv);
         }
-        let piece_max = usize::try_from(link.parameters.target_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
+        let piece_max =
+            usize::try_from(connection.parameters.target_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
         let mut conversation = InitiatorText::new(itt.0, text, piece_max);
         let call = conversation.start();
-        talk.at = Some((slot, itt, conversation));
+        exchange.at = Some((slot, itt, conversation));
         self.send_text_request(now, slot, call, 0);
     }
 
     fn send_text_request(&mut self, now: Instant, slot: Slot, call: OwnedTextRequest, lun: u64) {
-        if let Some(talk) = self.text.as_mut() {
-            talk.said = now;
+        if let Some(exchange) = self.text.as_mut() {
+            exchange.said = now;
         }
         self.arm_retransmit_if_erl1(now, slot);
         let request = TextRequest {
@@ -192,12 +197,12 @@ impl Session {
         // Where what is lost is given up, or can come twice, an answer may come after its conversation.
         let late = self.has_erl1() && pdu.itt.0 >> 30 == TAG_SMALL || self.stale_tags.contains(&pdu.itt);
         let stray = || if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
-        let Some(talk) = self.text.as_mut() else { return stray() };
-        let Some((at, itt, conversation)) = talk.at.as_mut() else { return stray() };
+        let Some(exchange) = self.text.as_mut() else { return stray() };
+        let Some((at, itt, conversation)) = exchange.at.as_mut() else { return stray() };
         if (*at, *itt) != (slot, pdu.itt) {
             return stray();
         }
-        match &mut talk.topic {
+        match &mut exchange.topic {
             Topic::Targets(list) => list.add(data).map_err(ProtocolError::Text)?,
             Topic::Keys { answer, .. } => {
                 if answer.len().saturating_add(data.len()) > MAX_TEXT {
@@ -221,8 +226,8 @@ impl Session {
     }
 
     fn finish_text(&mut self, slot: Slot) -> Result<(), ProtocolError> {
-        let Some(talk) = self.text.take() else { return Ok(()) };
-        match talk.topic {
+        let Some(exchange) = self.text.take() else { return Ok(()) };
+        match exchange.topic {
             Topic::Targets(list) => {
                 let ignored = list.ignored();
                 let targets = list.finish().map_err(|why| {
@@ -243,22 +248,22 @@ impl Session {
 
     /// Puts what was agreed on into force.
     fn apply_agreed_keys(&mut self, slot: Slot, answer: &[u8], max_recv: Option<u32>) {
-        let Some(link) = self.connection_mut(slot) else { return };
+        let Some(connection) = self.connection_mut(slot) else { return };
         let pairs = parse(answer).unwrap_or_default();
         let told = pairs.iter().find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name());
         if let Some(target_max) = told.and_then(|pair| number_in(pair.value, MAX_RECV).ok()) {
-            link.parameters.target_max_recv = target_max;
+            connection.parameters.target_max_recv = target_max;
         }
         let refused = told.is_some_and(|pair| !pair.value.first().is_some_and(u8::is_ascii_digit));
         if let Some(max_recv) = max_recv.filter(|_| !refused) {
-            link.parameters.initiator_max_recv = max_recv;
+            connection.parameters.initiator_max_recv = max_recv;
         }
-        link.framing.data_len_max = link.parameters.initiator_max_recv;
+        connection.framing.data_len_max = connection.parameters.initiator_max_recv;
     }
 
     /// Gives a conversation up whose connection is lost.
     pub(super) fn fail_text_on(&mut self, slot: Option<Slot>) {
-        let lost = |talk: &mut Box<TextExchange>| match (&talk.at, slot) {
+        let lost = |exchange: &mut Box<TextExchange>| match (&exchange.at, slot) {
             (Some((at, _, _)), Some(slot)) => *at == slot,
             (at, None) => at.is_some(),
             (None, Some(_)) => false,
@@ -270,8 +275,8 @@ impl Session {
 
     /// Gives the conversation up, if there is one.
     pub(super) fn fail_text(&mut self) {
-        if let Some(talk) = self.text.take()
-            && !matches!(talk.topic, Topic::Keys { quiet: true, .. })
+        if let Some(exchange) = self.text.take()
+            && !matches!(exchange.topic, Topic::Keys { quiet: true, .. })
         {
             self.events.push_back(Event::TextFailed);
         }
@@ -280,12 +285,12 @@ impl Session {
     /// Gives a conversation up in which the target's answer, or our question, was lost on the way: nothing of it can be
     /// said twice.
     pub(super) fn fail_lost_text(&mut self, slot: Slot, synced: Instant) {
-        let lost = self
-            .text
-            .as_ref()
-            .is_some_and(|talk| talk.said < synced && talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot));
-        let itt = self.text.as_ref().and_then(|talk| talk.at.as_ref().map(|(_, itt, _)| *itt));
-        if lost && self.connection(slot).is_some_and(|link| link.missing_statuses(None).is_none()) {
+        let lost = self.text.as_ref().is_some_and(|exchange| {
+            exchange.said < synced && exchange.at.as_ref().is_some_and(|(at, _, _)| *at == slot)
+        });
+        let itt = self.text.as_ref().and_then(|exchange| exchange.at.as_ref().map(|(_, itt, _)| *itt));
+        if lost && self.connection(slot).is_some_and(|connection| connection.missing_statuses(None).is_none())
+        {
             // It may only be late.
             itt.into_iter().for_each(|itt| self.remember(itt));
             self.fail_text_on(Some(slot));
@@ -294,17 +299,21 @@ impl Session {
 
     /// Returns when something was said on this connection that is not answered.
     pub(super) fn text_sent_at(&self, slot: Slot) -> Option<Instant> {
-        self.has_text_on(slot).then(|| self.text.as_ref().map(|talk| talk.said)).flatten()
+        self.has_text_on(slot).then(|| self.text.as_ref().map(|exchange| exchange.said)).flatten()
     }
 
     /// Returns whether a conversation waits for an answer on this connection.
     pub(super) fn has_text_on(&self, slot: Slot) -> bool {
-        self.text.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
+        self.text.as_ref().is_some_and(|exchange| exchange.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
     }
 
     /// Takes note that a text was refused.
     pub(super) fn text_refused(&mut self, itt: Itt) {
-        if self.text.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(_, at, _)| *at == itt)) {
+        if self
+            .text
+            .as_ref()
+            .is_some_and(|exchange| exchange.at.as_ref().is_some_and(|(_, at, _)| *at == itt))
+        {
             self.fail_text_on(None);
         }
     }

@@ -132,16 +132,16 @@ impl Session {
             .or_else(|| self.any_up(None))
             .filter(|_| self.phase == Phase::Up)
             .ok_or(SubmitError::NotUp)?;
-        let mut manage = Tmf { lun, task: key, ..Tmf::new(TmfOrigin::Owner, function, slot) };
+        let mut tmf = Tmf { lun, task: key, ..Tmf::new(TmfOrigin::Owner, function, slot) };
         if let (Some(key), Some((_, cmd_sn, _))) = (key, named) {
-            manage.referenced = (tag(TAG_TASK, key), cmd_sn);
-            manage.lun = self.tasks.get(key).map_or(lun, |task| task.request.lun);
+            tmf.referenced = (tag(TAG_TASK, key), cmd_sn);
+            tmf.lun = self.tasks.get(key).map_or(lun, |task| task.request.lun);
         }
-        let unsent = self.tasks.iter().filter(|(_, task)| !task.was_sent() && manage.affects(task));
+        let unsent = self.tasks.iter().filter(|(_, task)| !task.was_sent() && tmf.affects(task));
         for key in unsent.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
             self.finish(key, TaskResult::NotSent);
         }
-        let key = self.tmfs.insert_with(|_| manage);
+        let key = self.tmfs.insert_with(|_| tmf);
         self.queue(slot, QueuedPdu::Tmf(key));
         self.process_pending(now);
         Ok(TmfId(key))
@@ -150,8 +150,8 @@ impl Session {
     /// Aborts a task that the target never heard of.
     fn abort_unsent(&mut self, key: Key) -> TmfId {
         self.finish(key, TaskResult::NotSent);
-        let manage = Tmf::new(TmfOrigin::Owner, TmfFunction::ABORT_TASK, Slot(0));
-        let id = self.tmfs.insert_with(|_| manage);
+        let tmf = Tmf::new(TmfOrigin::Owner, TmfFunction::ABORT_TASK, Slot(0));
+        let id = self.tmfs.insert_with(|_| tmf);
         self.tmfs.remove(id);
         self.events.push_back(Event::TmfDone { id: TmfId(id), result: Some(TmfResult::COMPLETE) });
         TmfId(id)
@@ -160,13 +160,13 @@ impl Session {
     pub(super) fn send_tmf(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
         let number = self.has_erl1() && self.window_is_open();
         let (cmd_sn, order) = (self.cmd_sn, self.order);
-        let Some(link) = self.connection(slot) else { return };
-        let (digests, exp_stat_sn) = (link.digests(), link.acknowledged());
-        let segment_max = link.parameters.initiator_max_recv;
-        let Some(manage) = self.tmfs.get_mut(key).filter(|manage| manage.slot == slot) else { return };
+        let Some(connection) = self.connection(slot) else { return };
+        let (digests, exp_stat_sn) = (connection.digests(), connection.acknowledged());
+        let segment_max = connection.parameters.initiator_max_recv;
+        let Some(tmf) = self.tmfs.get_mut(key).filter(|tmf| tmf.slot == slot) else { return };
         let mut exp_data_sn = DataSn(0);
         if let (TmfOrigin::Reassign, Some(task)) =
-            (manage.origin, manage.task.and_then(|task| self.tasks.get_mut(task)))
+            (tmf.origin, tmf.task.and_then(|task| self.tasks.get_mut(task)))
         {
             task.segment_max = segment_max;
             exp_data_sn = match task.resegmentation {
@@ -175,21 +175,21 @@ impl Session {
                 None => task.data_sns.rewind(),
             };
         }
-        let takes_number = manage.origin == TmfOrigin::Owner && number && !manage.numbered && !manage.again;
-        if !manage.numbered {
-            manage.cmd_sn = cmd_sn;
+        let takes_number = tmf.origin == TmfOrigin::Owner && number && !tmf.numbered && !tmf.again;
+        if !tmf.numbered {
+            tmf.cmd_sn = cmd_sn;
         }
-        manage.numbered |= takes_number;
-        (manage.sent, manage.order, manage.sent_at) = (true, order, now);
+        tmf.numbered |= takes_number;
+        (tmf.sent, tmf.order, tmf.sent_at) = (true, order, now);
         let request = TmfRequest {
-            immediate: !manage.numbered,
-            function: manage.function,
-            lun: manage.lun,
+            immediate: !tmf.numbered,
+            function: tmf.function,
+            lun: tmf.lun,
             itt: tag(TAG_TMF, key),
-            referenced_task_tag: manage.referenced.0,
-            cmd_sn: manage.cmd_sn,
+            referenced_task_tag: tmf.referenced.0,
+            cmd_sn: tmf.cmd_sn,
             exp_stat_sn,
-            ref_cmd_sn: manage.referenced.1,
+            ref_cmd_sn: tmf.referenced.1,
             exp_data_sn,
         };
         self.order += 1;
@@ -197,8 +197,8 @@ impl Session {
             self.cmd_sn = cmd_sn.next();
         }
         digests.header(&request.encode(), out);
-        if let Some(link) = self.connection_mut(slot) {
-            link.record_ack(exp_stat_sn);
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.record_ack(exp_stat_sn);
         }
         self.stats.pdus_out += 1;
         self.arm_retransmit_if_erl1(now, slot);
@@ -218,7 +218,7 @@ impl Session {
             let old = self.stale_tags.contains(&pdu.itt) || (self.has_erl1() && self.was_manage(pdu.itt));
             return if old { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
-        if self.tmfs.get(key).is_some_and(|manage| manage.slot != slot) {
+        if self.tmfs.get(key).is_some_and(|tmf| tmf.slot != slot) {
             return Err(ProtocolError::OtherConnection);
         }
         self.finish_tmf(now, key, pdu.response);
@@ -232,22 +232,23 @@ impl Session {
 
     /// Acts on the answer to a task management request.
     pub(super) fn finish_tmf(&mut self, now: Instant, key: Key, result: TmfResult) {
-        let Some(manage) = self.tmfs.remove(key) else { return };
-        if manage.again {
+        let Some(tmf) = self.tmfs.remove(key) else { return };
+        if tmf.again {
             self.remember(tag(TAG_TMF, key));
         }
-        match (manage.origin, manage.task) {
-            (TmfOrigin::Reassign, Some(task)) => return self.reassigned(now, &manage, task, result),
+        match (tmf.origin, tmf.task) {
+            (TmfOrigin::Reassign, Some(task)) => return self.reassigned(now, &tmf, task, result),
             (TmfOrigin::Reassign | TmfOrigin::FillCmdSnGap, _) => return,
             (TmfOrigin::Owner, _) => {}
         }
         if result == TmfResult::COMPLETE {
-            self.abort_affected_tasks(&manage);
+            self.abort_affected_tasks(&tmf);
         }
-        if let (TmfFunction::ABORT_TASK, Some(task)) = (manage.function, manage.task) {
+        if let (TmfFunction::ABORT_TASK, Some(task)) = (tmf.function, tmf.task) {
             // It does not exist at the target, and no status of it is missing: it never got there.
-            let settled =
-                self.connection(manage.slot).is_none_or(|link| link.missing_statuses(None).is_none());
+            let settled = self
+                .connection(tmf.slot)
+                .is_none_or(|connection| connection.missing_statuses(None).is_none());
             let gone = result == TmfResult::COMPLETE || (result == TmfResult::NO_TASK && settled);
             if gone && self.tasks.get(task).is_some() {
                 self.finish(task, TaskResult::Aborted);
@@ -257,11 +258,11 @@ impl Session {
     }
 
     /// Ends the tasks that a function ended: those sent before it.
-    fn abort_affected_tasks(&mut self, manage: &Tmf) {
+    fn abort_affected_tasks(&mut self, tmf: &Tmf) {
         let ended = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.was_sent() && task.order < manage.order && manage.affects(task));
+            .filter(|(_, task)| task.was_sent() && task.order < tmf.order && tmf.affects(task));
         for key in ended.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
             self.finish(key, TaskResult::Aborted);
         }
@@ -271,13 +272,13 @@ impl Session {
     /// their numbers leave gaps, and [`Self::resend_tmfs`] fills them.
     pub(super) fn drop_tmfs(&mut self, slot: Option<Slot>) {
         let (recovers, exp_cmd_sn) = (self.has_erl2() && slot.is_some(), self.exp_cmd_sn);
-        let lost = self.tmfs.iter().filter(|(_, manage)| {
-            let misses = recovers && manage.numbered && !manage.cmd_sn.before(exp_cmd_sn);
-            slot.is_none_or(|slot| manage.slot == slot) && !misses
+        let lost = self.tmfs.iter().filter(|(_, tmf)| {
+            let misses = recovers && tmf.numbered && !tmf.cmd_sn.before(exp_cmd_sn);
+            slot.is_none_or(|slot| tmf.slot == slot) && !misses
         });
         for key in lost.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
-            if let Some(manage) = self.tmfs.remove(key)
-                && manage.origin == TmfOrigin::Owner
+            if let Some(tmf) = self.tmfs.remove(key)
+                && tmf.origin == TmfOrigin::Owner
             {
                 self.events.push_back(Event::TmfDone { id: TmfId(key), result: None });
             }
@@ -287,19 +288,18 @@ impl Session {
     /// Sends requests again, on another connection, whose numbers the target still waits for.
     pub(super) fn resend_tmfs(&mut self, from: Slot, to: Slot) {
         let exp_cmd_sn = self.exp_cmd_sn;
-        let left = self.tmfs.iter().filter(|(_, manage)| manage.slot == from && manage.sent);
-        let left: alloc::vec::Vec<_> =
-            left.map(|(key, manage)| (key, manage.cmd_sn.before(exp_cmd_sn))).collect();
+        let left = self.tmfs.iter().filter(|(_, tmf)| tmf.slot == from && tmf.sent);
+        let left: alloc::vec::Vec<_> = left.map(|(key, tmf)| (key, tmf.cmd_sn.before(exp_cmd_sn))).collect();
         for (key, arrived) in left {
             if arrived {
                 // Its answer was lost with the connection.
-                if let Some(manage) = self.tmfs.remove(key)
-                    && manage.origin == TmfOrigin::Owner
+                if let Some(tmf) = self.tmfs.remove(key)
+                    && tmf.origin == TmfOrigin::Owner
                 {
                     self.events.push_back(Event::TmfDone { id: TmfId(key), result: None });
                 }
-            } else if let Some(manage) = self.tmfs.get_mut(key) {
-                manage.slot = to;
+            } else if let Some(tmf) = self.tmfs.get_mut(key) {
+                tmf.slot = to;
                 self.queue(to, QueuedPdu::Tmf(key));
             }
         }

@@ -254,8 +254,8 @@ pub struct InitiatorLogin {
     entropy: Zeroizing<[u8; 32]>,
     stage: Stage,
     auth: Auth,
-    exchange: Negotiator,
-    gate: KeyRules,
+    negotiator: Negotiator,
+    key_rules: KeyRules,
     incoming: Collector,
     outgoing: TextSplitter,
     /// Whether we want to leave the stage, once what is outgoing is sent.
@@ -305,8 +305,8 @@ impl InitiatorLogin {
             entropy: Zeroizing::new(entropy),
             stage,
             auth,
-            exchange: Negotiator::new(Role::Initiator, plan.keys.clone(), setting),
-            gate: KeyRules::new(Role::Target, !matches!(plan.purpose, Purpose::Join { .. })),
+            negotiator: Negotiator::new(Role::Initiator, plan.keys.clone(), setting),
+            key_rules: KeyRules::new(Role::Target, !matches!(plan.purpose, Purpose::Join { .. })),
             incoming: Collector::new(),
             outgoing: TextSplitter::default(),
             ready: false,
@@ -339,7 +339,7 @@ impl InitiatorLogin {
             out.put(Key::AuthMethod.name(), self.methods());
             self.ready = matches!(self.plan.auth, AuthPlan::None);
         } else {
-            self.exchange.offer_all(&mut out);
+            self.negotiator.offer_all(&mut out);
         }
         self.outgoing = TextSplitter::new(out.into_bytes());
         self.next_call()
@@ -429,7 +429,7 @@ impl InitiatorLogin {
             self.authenticate(&sorted, &mut out)?;
         }
         let mut answers = TextBuilder::new();
-        self.exchange.receive(&sorted.operational, &mut answers)?;
+        self.negotiator.receive(&sorted.operational, &mut answers)?;
         if response.transit {
             if !answers.is_empty() {
                 return Err(InitiatorLoginError::OfferAtTheEnd);
@@ -456,13 +456,13 @@ impl InitiatorLogin {
         if self.stage == Stage::FULL_FEATURE {
             return Ok(InitiatorLoginStep::Complete(Box::new(LoggedIn {
                 tsih: Tsih(response.tsih),
-                negotiated: self.exchange.finish()?,
+                negotiated: self.negotiator.finish()?,
                 portal_group: self.portal_group,
                 peer_authenticated,
             })));
         }
         let mut out = TextBuilder::new();
-        self.exchange.offer_all(&mut out);
+        self.negotiator.offer_all(&mut out);
         self.ready = true;
         self.send(out)
     }
@@ -474,7 +474,7 @@ impl InitiatorLogin {
                 answer_unknown(&pair, out)?;
                 continue;
             };
-            self.gate.admit(key, self.stage)?;
+            self.key_rules.admit(key, self.stage)?;
             match key {
                 Key::AuthMethod => sorted.auth_method = Some(pair.value),
                 Key::TargetPortalGroupTag => {

@@ -40,7 +40,7 @@ pub struct TargetLogin {
     texts: usize,
     fixed: Option<Fixed>,
     stage: Stage,
-    gate: KeyRules,
+    key_rules: KeyRules,
     incoming: Collector,
     outgoing: TextSplitter,
     /// Whether we would leave the stage, once what is outgoing is sent.
@@ -128,7 +128,7 @@ impl TargetLogin {
             texts: 0,
             fixed: None,
             stage: Stage::SECURITY,
-            gate: KeyRules::new(Role::Initiator, true),
+            key_rules: KeyRules::new(Role::Initiator, true),
             incoming: Collector::new(),
             outgoing: TextSplitter::default(),
             ready: false,
@@ -262,7 +262,7 @@ impl TargetLogin {
                 if request.version_min > VERSION {
                     return Err(LoginError::NoCommonVersion);
                 }
-                self.gate.set_leading(fixed.tsih == Tsih::NEW);
+                self.key_rules.set_leading(fixed.tsih == Tsih::NEW);
                 // A login may skip the security stage.
                 if request.csg == Stage::OPERATIONAL {
                     self.stage = Stage::OPERATIONAL;
@@ -337,7 +337,7 @@ impl TargetLogin {
             }
             // Several initiators that have nothing to prove say so in the operational stage (see `operate`).
             let says_none = key == Key::AuthMethod && self.stage == Stage::OPERATIONAL;
-            self.gate.admit(key, if says_none { Stage::SECURITY } else { self.stage })?;
+            self.key_rules.admit(key, if says_none { Stage::SECURITY } else { self.stage })?;
             match key {
                 Key::InitiatorName => sorted.initiator_name = Some(pair.value),
                 Key::InitiatorAlias => sorted.initiator_alias = Some(pair.value),
@@ -416,17 +416,17 @@ impl TargetLogin {
             self.auth = Auth::Done(identity.auth.without_proof()?);
         }
         let is_discovery = identity.kind == SessionKind::Discovery;
-        let asked = identity.exchange.has_unanswered_offer();
-        identity.exchange.receive(&sorted.operational, out)?;
-        if asked && identity.exchange.has_unanswered_offer() {
-            identity.exchange.finish()?;
+        let asked = identity.negotiator.has_unanswered_offer();
+        identity.negotiator.receive(&sorted.operational, out)?;
+        if asked && identity.negotiator.has_unanswered_offer() {
+            identity.negotiator.finish()?;
         }
-        identity.exchange.declare(out);
+        identity.negotiator.declare(out);
         // Only when the initiator has nothing more to offer: two offers of one key must not cross.
         if transit {
-            identity.exchange.offer_unacceptable(out);
+            identity.negotiator.offer_unacceptable(out);
         }
-        let agreed = transit && !identity.exchange.has_unanswered_offer();
+        let agreed = transit && !identity.negotiator.has_unanswered_offer();
         for (key, pair) in &sorted.operational {
             if let Some(departure) = Deviation::of_key(*key, pair, is_discovery) {
                 self.record_deviation(departure);
@@ -437,7 +437,7 @@ impl TargetLogin {
 
     /// Sends the next piece of our text, and leaves the stage behind the last one if both sides want to.
     fn emit(&mut self, request: &LoginRequest<'_>, directory: &dyn Directory) -> Result<LoginStep, Failure> {
-        let declared = self.identity.as_ref().map(|identity| identity.exchange.peer_max_recv());
+        let declared = self.identity.as_ref().map(|identity| identity.negotiator.peer_max_recv());
         let limit = declared.unwrap_or(u32::MAX).min(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH);
         let mut response = response_to(request);
         (response.data, response.cont) = self.outgoing.next_piece(usize::try_from(limit).unwrap_or(512));
@@ -462,7 +462,7 @@ impl TargetLogin {
         let (Some(identity), Some(fixed), Auth::Done(user)) = (&self.identity, self.fixed, &self.auth) else {
             return Err(LoginError::AuthenticationSkipped);
         };
-        let negotiated = identity.exchange.finish()?;
+        let negotiated = identity.negotiator.finish()?;
         let query = identity.query(fixed);
         Ok(LoginOutcome {
             kind: identity.kind.clone(),

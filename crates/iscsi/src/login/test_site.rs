@@ -130,7 +130,7 @@ impl Directory for TestSite {
 
 /// A login at the house, spoken by hand. Texts are pairs divided by spaces.
 pub(super) struct Talk {
-    pub(super) house: TestSite,
+    pub(super) site: TestSite,
     pub(super) login: TargetLogin,
     pub(super) now: Instant,
     pub(super) tsih: u16,
@@ -162,9 +162,9 @@ pub(super) fn spaced(data: &[u8]) -> String {
 }
 
 impl Talk {
-    pub(super) fn at(house: TestSite) -> Self {
+    pub(super) fn at(site: TestSite) -> Self {
         let login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
-        Self { house, login, now: Instant::ORIGIN, tsih: 0, cid: 1 }
+        Self { site, login, now: Instant::ORIGIN, tsih: 0, cid: 1 }
     }
 
     pub(super) fn request<'a>(&self, csg: u8, data: &'a [u8]) -> LoginRequest<'a> {
@@ -186,7 +186,7 @@ impl Talk {
     }
 
     pub(super) fn send(&mut self, request: &LoginRequest<'_>) -> LoginStep {
-        self.login.handle(self.now, request, &self.house)
+        self.login.handle(self.now, request, &self.site)
     }
 
     pub(super) fn hear(&mut self, request: &LoginRequest<'_>) -> Said {

@@ -51,13 +51,13 @@ fn chap(algorithms: Algorithms, peer: bool) -> AuthPlan {
 }
 
 /// Runs a login to its end and counts the requests.
-fn run(plan: LoginPlan, house: &TestSite) -> (End, usize) {
+fn run(plan: LoginPlan, site: &TestSite) -> (End, usize) {
     let mut initiator = InitiatorLogin::new(plan, entropy(2));
     let mut target = TargetLogin::new(Instant::ORIGIN, &arrival(1));
     let mut call = initiator.start();
     let mut entered = None;
     for requests in 1..=MAX_LOGIN_PDUS {
-        let (mut response, refused) = match target.handle(Instant::ORIGIN, &call.as_request(0), house) {
+        let (mut response, refused) = match target.handle(Instant::ORIGIN, &call.as_request(0), site) {
             LoginStep::Continue(response) => (response, None),
             LoginStep::Complete { response, outcome } => {
                 entered = Some(outcome);
@@ -110,8 +110,8 @@ fn both_halves_agree_on_every_path_method_digest_and_piece_size() {
                             keys: keys.clone(),
                             ..plan(purpose.clone(), auth.clone())
                         };
-                        let house = TestSite::with(policy.clone(), KeyPolicy::default());
-                        check(run(plan, &house).0, path, auth, &keys);
+                        let site = TestSite::with(policy.clone(), KeyPolicy::default());
+                        check(run(plan, &site).0, path, auth, &keys);
                         logins += 1;
                     }
                 }
@@ -153,8 +153,8 @@ fn check(end: End, path: LoginStages, auth: &AuthPlan, keys: &KeyPolicy) {
 
 #[test]
 fn the_usual_logins_take_few_requests() {
-    let requests = |path, auth, house: TestSite| {
-        let (end, requests) = run(LoginPlan { stages: path, ..plan(session(), auth) }, &house);
+    let requests = |path, auth, site: TestSite| {
+        let (end, requests) = run(LoginPlan { stages: path, ..plan(session(), auth) }, &site);
         assert!(matches!(end, End::Both(..)), "{end:?}");
         requests
     };
@@ -196,11 +196,11 @@ fn an_initiator_goes_on_without_proof_only_if_it_said_so() {
 fn a_redirected_initiator_learns_where_to() {
     let to = TargetAddress::Socket("[::1]:3261".parse().unwrap());
     for permanently in [false, true] {
-        let house = TestSite {
+        let site = TestSite {
             instead: Some(TargetLookup::Moved { to: to.clone(), permanently }),
             ..TestSite::open()
         };
-        match run(plan(session(), AuthPlan::None), &house).0 {
+        match run(plan(session(), AuthPlan::None), &site).0 {
             End::Redirected(there, forever) => assert_eq!((&there, forever), (&to, permanently)),
             other => panic!("{other:?}"),
         }
@@ -213,15 +213,15 @@ fn a_further_connection_joins_the_session() {
     let facts =
         SessionInfo { tsih: Tsih(0x77), portal_group: GROUP, parameters, connections: 1, has_cid: false };
     let purpose = |tsih| Purpose::Join { target: name(TARGET), tsih, parameters };
-    let house = || TestSite { sessions: vec![facts], ..TestSite::open() };
-    match run(plan(purpose(Tsih(0x77)), AuthPlan::None), &house()).0 {
+    let site = || TestSite { sessions: vec![facts], ..TestSite::open() };
+    match run(plan(purpose(Tsih(0x77)), AuthPlan::None), &site()).0 {
         End::Both(ours, theirs) => {
             assert_eq!((ours.tsih, theirs.effect), (Tsih(0x77), LoginEffect::AddsConnection(Tsih(0x77))));
             assert_eq!((ours.negotiated, ours.negotiated.session), (theirs.negotiated, parameters));
         }
         other => panic!("{other:?}"),
     }
-    let (end, _) = run(plan(purpose(Tsih(0x78)), AuthPlan::None), &house());
+    let (end, _) = run(plan(purpose(Tsih(0x78)), AuthPlan::None), &site());
     assert!(matches!(end, End::Refused(Status::SESSION_DOES_NOT_EXIST, _)), "{end:?}");
 }
 
@@ -233,13 +233,13 @@ fn a_target_s_demands_are_met_or_the_login_fails() {
         immediate_data: false,
         ..KeyPolicy::default()
     };
-    let house = || TestSite::with(open(), strict.clone());
-    let (end, _) = run(plan(session(), AuthPlan::None), &house());
+    let site = || TestSite::with(open(), strict.clone());
+    let (end, _) = run(plan(session(), AuthPlan::None), &site());
     let End::Both(ours, _) = end else { panic!("{end:?}") };
     assert_eq!(ours.negotiated.session.max_burst_length, 4096);
     assert!(!ours.negotiated.session.immediate_data);
     let keys = KeyPolicy { data_digest: DigestPolicy::RequireNone, ..KeyPolicy::default() };
-    let (end, _) = run(LoginPlan { keys, ..plan(session(), AuthPlan::None) }, &house());
+    let (end, _) = run(LoginPlan { keys, ..plan(session(), AuthPlan::None) }, &site());
     let why = LoginError::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest));
     assert!(matches!(end, End::Refused(Status::INITIATOR_ERROR, found) if found == why), "{end:?}");
 }

@@ -148,7 +148,7 @@ impl TargetText {
     pub fn handle(
         &mut self,
         request: &TextRequest<'_>,
-        talker: &TextContext<'_>,
+        context: &TextContext<'_>,
     ) -> Result<TextReply, TextNegotiationError> {
         let known = self.current.take();
         if request.is_final && request.cont {
@@ -161,7 +161,7 @@ impl TargetText {
                 .filter(|known| (known.itt, known.ttt) == (request.itt, request.ttt))
                 .ok_or(TextNegotiationError::NoSuchConversation)?
         };
-        let reply = conversation.handle(request, talker)?;
+        let reply = conversation.handle(request, context)?;
         if !reply.is_final {
             self.current = Some(conversation);
         }
@@ -185,14 +185,14 @@ impl TextNegotiation {
     fn handle(
         &mut self,
         request: &TextRequest<'_>,
-        talker: &TextContext<'_>,
+        context: &TextContext<'_>,
     ) -> Result<TextReply, TextNegotiationError> {
-        self.ttt = talker.fresh_ttt;
+        self.ttt = context.fresh_ttt;
         if !self.outgoing.is_done() {
             if !request.data.is_empty() || request.cont {
                 return Err(TextNegotiationError::TextAmidAnswer);
             }
-            return Ok(self.emit(request, talker));
+            return Ok(self.emit(request, context));
         }
         let Some(text) = self.incoming.add(request.data, request.cont)? else {
             return Ok(self.reply(Vec::new(), false));
@@ -201,14 +201,14 @@ impl TextNegotiation {
         if self.texts > MAX_CONVERSATION_TEXTS {
             return Err(TextNegotiationError::TooLong);
         }
-        self.outgoing = self.answer(&text, talker)?;
-        Ok(self.emit(request, talker))
+        self.outgoing = self.answer(&text, context)?;
+        Ok(self.emit(request, context))
     }
 
     fn answer(
         &mut self,
         text: &[u8],
-        talker: &TextContext<'_>,
+        context: &TextContext<'_>,
     ) -> Result<SendTargetsText, TextNegotiationError> {
         let mut out = TextBuilder::new();
         let mut list = SendTargetsScope::Nothing;
@@ -225,7 +225,7 @@ impl TextNegotiation {
             }
             self.seen |= 1 << key.index();
             if key == Key::SendTargets {
-                list = send_targets_scope(pair.value, talker);
+                list = send_targets_scope(pair.value, context);
             } else {
                 self.take(key, &pair, &mut out);
             }
@@ -234,8 +234,8 @@ impl TextNegotiation {
         match &list {
             SendTargetsScope::Refused => out.put(Key::SendTargets.name(), "Reject"),
             SendTargetsScope::One(name) => {
-                let found = talker.directory.target_named(talker.via, talker.initiator, name);
-                listed = found.map(|found| encode_target(&found, talker.via)).unwrap_or_default();
+                let found = context.directory.target_named(context.via, context.initiator, name);
+                listed = found.map(|found| encode_target(&found, context.via)).unwrap_or_default();
             }
             SendTargetsScope::Nothing | SendTargetsScope::All => {}
         }
@@ -262,9 +262,9 @@ impl TextNegotiation {
     }
 
     /// Sends the next piece of our text, and ends the conversation behind the last if the initiator wants to.
-    fn emit(&mut self, request: &TextRequest<'_>, talker: &TextContext<'_>) -> TextReply {
-        let limit = usize::try_from(talker.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
-        let TextContext { directory, via, initiator, .. } = *talker;
+    fn emit(&mut self, request: &TextRequest<'_>, context: &TextContext<'_>) -> TextReply {
+        let limit = usize::try_from(context.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
+        let TextContext { directory, via, initiator, .. } = *context;
         let (data, cont) = self.outgoing.next_piece(limit, DirectoryView { directory, via, initiator });
         if cont || !request.is_final {
             return self.reply(data, cont);
@@ -289,8 +289,8 @@ enum SendTargetsScope {
 
 /// Reads the value of `SendTargets` (RFC 7143 appendix C): `All` and names in discovery sessions; in a normal session
 /// nothing, or the name of the target that it is with.
-fn send_targets_scope(value: &[u8], talker: &TextContext<'_>) -> SendTargetsScope {
-    match (talker.kind, value) {
+fn send_targets_scope(value: &[u8], context: &TextContext<'_>) -> SendTargetsScope {
+    match (context.kind, value) {
         (SessionKind::Discovery, b"All") => SendTargetsScope::All,
         (SessionKind::Discovery, b"") => SendTargetsScope::Refused,
         (SessionKind::Discovery, name) => {

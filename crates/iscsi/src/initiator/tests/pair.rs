@@ -145,7 +145,7 @@ pub(super) struct Pair {
     pub(super) answering: bool,
     pub(super) asked_for: Vec<(Slot, TargetAddress)>,
     pub(super) target_sessions: Vec<target::SessionUp>,
-    pub(super) tmfs: Vec<target::Manage>,
+    pub(super) tmfs: Vec<target::TmfIndication>,
 }
 
 /// What both ends are to be.
@@ -480,15 +480,13 @@ impl Pair {
                 held.ready = true;
             }
             target::Event::TaskGone { task } => self.held.retain(|held| held.command.task != task),
-            target::Event::Manage(manage) => {
-                self.tmfs.push(manage);
-                let session = manage.session;
-                let ends = |command: &target::Command| match manage.function {
-                    TmfFunction::ABORT_TASK => Some(command.task) == manage.task,
-                    TmfFunction::ABORT_TASK_SET => command.session == session && command.lun == manage.lun,
-                    TmfFunction::LOGICAL_UNIT_RESET | TmfFunction::CLEAR_TASK_SET => {
-                        command.lun == manage.lun
-                    }
+            target::Event::Tmf(tmf) => {
+                self.tmfs.push(tmf);
+                let session = tmf.session;
+                let ends = |command: &target::Command| match tmf.function {
+                    TmfFunction::ABORT_TASK => Some(command.task) == tmf.task,
+                    TmfFunction::ABORT_TASK_SET => command.session == session && command.lun == tmf.lun,
+                    TmfFunction::LOGICAL_UNIT_RESET | TmfFunction::CLEAR_TASK_SET => command.lun == tmf.lun,
                     TmfFunction::TARGET_WARM_RESET | TmfFunction::I_T_NEXUS_RESET => true,
                     _ => false,
                 };
@@ -498,11 +496,11 @@ impl Pair {
                 for held in gone {
                     self.engine.abort(held.command.task);
                 }
-                let result = match manage.function {
+                let result = match tmf.function {
                     TmfFunction::QUERY_TASK => TmfResult::SUCCEEDED,
                     _ => TmfResult::COMPLETE,
                 };
-                self.engine.managed(manage.tmf, result);
+                self.engine.finish_tmf(tmf.tmf, result);
             }
             target::Event::SessionUp(up) => self.target_sessions.push(*up),
             target::Event::SessionDown { session, .. } => {

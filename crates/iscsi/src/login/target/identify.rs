@@ -24,7 +24,7 @@ pub(super) struct Identity {
     pub(super) kind: SessionKind,
     pub(super) realm: Realm,
     pub(super) auth: AuthPolicy,
-    pub(super) exchange: Negotiator,
+    pub(super) negotiator: Negotiator,
 }
 
 impl Identity {
@@ -60,9 +60,9 @@ impl Identity {
         if fixed.tsih != Tsih::NEW {
             return Err(LoginError::NoSuchSession.into());
         }
-        let exchange = Negotiator::new(Role::Target, keys, LoginContext::Discovery);
+        let negotiator = Negotiator::new(Role::Target, keys, LoginContext::Discovery);
         let (kind, realm) = (SessionKind::Discovery, Realm::Discovery);
-        Ok(Self { initiator, alias: None, kind, realm, auth, exchange })
+        Ok(Self { initiator, alias: None, kind, realm, auth, negotiator })
     }
 
     fn normal(
@@ -89,10 +89,10 @@ impl Identity {
             kind: SessionKind::Normal { target, name, portal_group },
             realm: Realm::Target(target),
             auth,
-            exchange: Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Leading),
+            negotiator: Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Leading),
         };
         let setting = identity.setting(fixed, directory)?;
-        identity.exchange = Negotiator::new(Role::Target, keys, setting);
+        identity.negotiator = Negotiator::new(Role::Target, keys, setting);
         Ok(identity)
     }
 

@@ -151,7 +151,7 @@ fn every_refusal_has_its_status() {
     let host = "InitiatorName=iqn.2026-11.com.example:host";
     let finder = &format!("{host} SessionType=Discovery");
     let stranger = "InitiatorName=iqn.2026-11.com.example:else TargetName=iqn.2026-11.com.example:disk";
-    for (house, text, status) in [
+    for (site, text, status) in [
         (elsewhere(false), NAMES, Status::MOVED_TEMPORARILY),
         (elsewhere(true), NAMES, Status::MOVED_PERMANENTLY),
         (TestSite::open(), &format!("{NAMES} MaxRecvDataSegmentLength=1"), Status::INITIATOR_ERROR),
@@ -169,15 +169,15 @@ fn every_refusal_has_its_status() {
         (instead(TargetLookup::Unavailable), NAMES, Status::SERVICE_UNAVAILABLE),
         (instead(TargetLookup::OutOfResources), NAMES, Status::OUT_OF_RESOURCES),
     ] {
-        assert_eq!(Talk::at(house).go(OP, FFP, text).status(), status, "{text}");
+        assert_eq!(Talk::at(site).go(OP, FFP, text).status(), status, "{text}");
     }
 }
 
 #[test]
 fn a_redirection_says_where_to() {
     let to = TargetAddress::Socket("[2001:db8::1]:3261".parse().unwrap());
-    let house = TestSite { instead: Some(TargetLookup::Moved { to, permanently: true }), ..TestSite::open() };
-    let mut talk = Talk::at(house);
+    let site = TestSite { instead: Some(TargetLookup::Moved { to, permanently: true }), ..TestSite::open() };
+    let mut talk = Talk::at(site);
     let data = zeroed(NAMES);
     let request = talk.request(SEC, &data);
     let LoginStep::Fail { response, .. } = talk.send(&request) else { panic!() };
@@ -579,7 +579,7 @@ fn looks_for_its_session_again_when_the_login_is_complete() {
     let mut talk = Talk::at(TestSite { sessions: vec![facts(9)], ..TestSite::open() });
     (talk.tsih, talk.cid) = (9, 2);
     talk.go(SEC, OP, NAMES).text();
-    talk.house.sessions.clear();
+    talk.site.sessions.clear();
     assert_eq!(talk.go(OP, FFP, "").status(), Status::SESSION_DOES_NOT_EXIST);
 }
 

@@ -85,7 +85,7 @@ impl Session {
         let via = ConnectionPath { portal: PortalId(0), local: address, peer: address };
         let initiator: IscsiName = "iqn.2026-11.com.example:host".parse().unwrap();
         self.tags += 1;
-        let talker = TextContext {
+        let context = TextContext {
             directory: &self.catalogue,
             via: &via,
             initiator: &initiator,
@@ -93,7 +93,7 @@ impl Session {
             initiator_max_recv: self.max_recv,
             fresh_ttt: self.tags,
         };
-        let reply = self.text.handle(request, &talker)?;
+        let reply = self.text.handle(request, &context)?;
         assert!(reply.data.len() <= usize::try_from(self.max_recv).unwrap());
         assert_eq!(reply.ttt, if reply.is_final { NO_TAG } else { self.tags });
         assert!(!(reply.is_final && reply.cont));

@@ -8,13 +8,13 @@ use alloc::vec;
 use base::rng::Rng;
 
 /// Lets `negotiator` receive `text` (pairs divided by spaces) and returns its answers in the same form.
-fn say(exchange: &mut Negotiator, text: &str) -> Result<String, BadNegotiation> {
+fn say(negotiator: &mut Negotiator, text: &str) -> Result<String, BadNegotiation> {
     let mut out = TextBuilder::new();
     let text: String = text.split_whitespace().flat_map(|pair| [pair, "\0"]).collect();
     let pairs = parse(text.as_bytes()).unwrap();
     let pairs: Vec<_> =
         pairs.into_iter().map(|pair| (Key::by_name(pair.name.as_bytes()).unwrap(), pair)).collect();
-    exchange.receive(&pairs, &mut out)?;
+    negotiator.receive(&pairs, &mut out)?;
     Ok(shown(out))
 }
 
@@ -23,13 +23,13 @@ fn shown(out: TextBuilder) -> String {
     text.trim_end_matches('\0').replace('\0', " ")
 }
 
-fn offers_of(exchange: &mut Negotiator, all: bool) -> String {
+fn offers_of(negotiator: &mut Negotiator, all: bool) -> String {
     let mut out = TextBuilder::new();
     if all {
-        exchange.offer_all(&mut out);
+        negotiator.offer_all(&mut out);
     } else {
-        exchange.declare(&mut out);
-        exchange.offer_unacceptable(&mut out);
+        negotiator.declare(&mut out);
+        negotiator.offer_unacceptable(&mut out);
     }
     shown(out)
 }
@@ -98,19 +98,19 @@ fn the_target_answers_each_offer_with_the_result() {
 
 #[test]
 fn what_was_rejected_keeps_its_default() {
-    let mut exchange = target(modest());
-    say(&mut exchange, "MaxBurstLength=1 MaxConnections=0 InitialR2T=Perhaps").unwrap();
-    assert_eq!(exchange.finish().unwrap(), Negotiated::default());
+    let mut negotiator = target(modest());
+    say(&mut negotiator, "MaxBurstLength=1 MaxConnections=0 InitialR2T=Perhaps").unwrap();
+    assert_eq!(negotiator.finish().unwrap(), Negotiated::default());
 }
 
 #[test]
 fn keys_without_meaning_in_a_discovery_session_are_irrelevant() {
-    let mut exchange = Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Discovery);
+    let mut negotiator = Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Discovery);
     assert_eq!(
-        say(&mut exchange, "MaxBurstLength=512 ErrorRecoveryLevel=2 HeaderDigest=None MaxConnections=8"),
+        say(&mut negotiator, "MaxBurstLength=512 ErrorRecoveryLevel=2 HeaderDigest=None MaxConnections=8"),
         Ok("MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 HeaderDigest=None MaxConnections=1".into())
     );
-    assert_eq!(exchange.finish().map(|done| done.session), Ok(SessionParameters::default()));
+    assert_eq!(negotiator.finish().map(|done| done.session), Ok(SessionParameters::default()));
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn the_target_offers_only_what_it_cannot_leave_at_its_default() {
              ImmediateData=No FirstBurstLength=512 DefaultTime2Wait=5",
         ),
     ] {
-        let mut exchange = target(policy);
-        say(&mut exchange, said).unwrap();
-        assert_eq!(offers_of(&mut exchange, false), offers, "{said}");
-        assert_eq!(offers_of(&mut exchange, false), "", "offers are made once");
+        let mut negotiator = target(policy);
+        say(&mut negotiator, said).unwrap();
+        assert_eq!(offers_of(&mut negotiator, false), offers, "{said}");
+        assert_eq!(offers_of(&mut negotiator, false), "", "offers are made once");
     }
 }
 
@@ -162,25 +162,25 @@ fn an_answer_must_be_one_that_the_offer_allows() {
         ("iSCSIProtocolLevel=NotUnderstood", true),
         ("TaskReporting=Irrelevant", true),
     ] {
-        let mut exchange = Negotiator::new(Role::Initiator, modest(), LoginContext::Leading);
-        offers_of(&mut exchange, true);
-        assert_eq!(say(&mut exchange, answer).is_ok(), allowed, "{answer}");
+        let mut negotiator = Negotiator::new(Role::Initiator, modest(), LoginContext::Leading);
+        offers_of(&mut negotiator, true);
+        assert_eq!(say(&mut negotiator, answer).is_ok(), allowed, "{answer}");
     }
 }
 
 #[test]
 fn an_unanswered_offer_fails_unless_it_decides_by_itself() {
     let policy = KeyPolicy { initial_r2t: true, immediate_data: false, ..modest() };
-    let mut exchange = Negotiator::new(Role::Initiator, policy, LoginContext::Leading);
+    let mut negotiator = Negotiator::new(Role::Initiator, policy, LoginContext::Leading);
     let answers = "HeaderDigest=CRC32C DataDigest=None MaxConnections=1 MaxBurstLength=262144 \
                    FirstBurstLength=Irrelevant DefaultTime2Wait=2 DefaultTime2Retain=20 MaxOutstandingR2T=1 \
                    TaskReporting=RFC3720 iSCSIProtocolLevel=1 MaxRecvDataSegmentLength=1024";
-    offers_of(&mut exchange, true);
-    say(&mut exchange, answers).unwrap();
-    assert!(exchange.has_unanswered_offer());
-    assert_eq!(exchange.finish().unwrap_err(), BadNegotiation::Unanswered(Key::ErrorRecoveryLevel));
-    say(&mut exchange, "ErrorRecoveryLevel=0").unwrap();
-    let done = exchange.finish().unwrap();
+    offers_of(&mut negotiator, true);
+    say(&mut negotiator, answers).unwrap();
+    assert!(negotiator.has_unanswered_offer());
+    assert_eq!(negotiator.finish().unwrap_err(), BadNegotiation::Unanswered(Key::ErrorRecoveryLevel));
+    say(&mut negotiator, "ErrorRecoveryLevel=0").unwrap();
+    let done = negotiator.finish().unwrap();
     assert!(done.session.initial_r2t && !done.session.immediate_data);
     assert_eq!((done.connection.initiator_max_recv, done.connection.target_max_recv), (65_536, 1024));
     assert_eq!(done.connection.header_digest, Digest::Crc32c);
@@ -189,9 +189,9 @@ fn an_unanswered_offer_fails_unless_it_decides_by_itself() {
 #[test]
 fn a_side_does_not_live_with_what_its_policy_excludes() {
     let policy = KeyPolicy { data_digest: DigestPolicy::RequireCrc32c, ..modest() };
-    let mut exchange = target(policy);
-    assert_eq!(say(&mut exchange, "DataDigest=None"), Ok("DataDigest=Reject".into()));
-    assert_eq!(exchange.finish().unwrap_err(), BadNegotiation::NoAgreement(Key::DataDigest));
+    let mut negotiator = target(policy);
+    assert_eq!(say(&mut negotiator, "DataDigest=None"), Ok("DataDigest=Reject".into()));
+    assert_eq!(negotiator.finish().unwrap_err(), BadNegotiation::NoAgreement(Key::DataDigest));
 }
 
 #[test]
@@ -221,13 +221,13 @@ fn refuses_an_answer_to_what_was_not_offered() {
 #[test]
 fn a_joining_connection_negotiates_its_own_keys_only() {
     let parameters = SessionParameters { max_burst_length: 4096, ..SessionParameters::default() };
-    let mut exchange = Negotiator::new(Role::Initiator, modest(), LoginContext::Joining(parameters));
+    let mut negotiator = Negotiator::new(Role::Initiator, modest(), LoginContext::Joining(parameters));
     assert_eq!(
-        offers_of(&mut exchange, true),
+        offers_of(&mut negotiator, true),
         "HeaderDigest=CRC32C,None DataDigest=CRC32C,None MaxRecvDataSegmentLength=65536"
     );
-    say(&mut exchange, "HeaderDigest=None DataDigest=CRC32C").unwrap();
-    let done = exchange.finish().unwrap();
+    say(&mut negotiator, "HeaderDigest=None DataDigest=CRC32C").unwrap();
+    let done = negotiator.finish().unwrap();
     assert_eq!((done.session, done.connection.data_digest), (parameters, Digest::Crc32c));
 }
 
@@ -252,15 +252,15 @@ fn the_gate_lets_each_key_in_once_in_its_stage_from_its_side() {
         ),
         (Role::Initiator, false, Key::SessionType, security, Ok(())),
     ] {
-        let mut gate = KeyRules::new(from, leading);
-        assert_eq!(gate.admit(key, stage), want, "{from:?} {key:?}");
+        let mut key_rules = KeyRules::new(from, leading);
+        assert_eq!(key_rules.admit(key, stage), want, "{from:?} {key:?}");
         if want.is_ok() {
-            assert_eq!(gate.admit(key, stage), Err(KeyTwice(key)));
+            assert_eq!(key_rules.admit(key, stage), Err(KeyTwice(key)));
         }
     }
-    let mut gate = KeyRules::new(Role::Target, true);
+    let mut key_rules = KeyRules::new(Role::Target, true);
     for _ in 0..3 {
-        assert_eq!(gate.admit(Key::TargetAddress, security), Ok(()));
+        assert_eq!(key_rules.admit(Key::TargetAddress, security), Ok(()));
     }
 }
 
@@ -336,9 +336,9 @@ fn no_values_make_the_exchange_panic() {
     for seed in 0..2000 {
         let mut rng = Rng::from_seed(seed);
         let role = if rng.chance(1, 2) { Role::Target } else { Role::Initiator };
-        let mut exchange = Negotiator::new(role, any_policy(&mut rng), LoginContext::Leading);
+        let mut negotiator = Negotiator::new(role, any_policy(&mut rng), LoginContext::Leading);
         if rng.chance(1, 2) {
-            offers_of(&mut exchange, rng.chance(1, 2));
+            offers_of(&mut negotiator, rng.chance(1, 2));
         }
         for _ in 0..4 {
             let mut text = vec![];
@@ -348,9 +348,9 @@ fn no_values_make_the_exchange_panic() {
                     text.push(format!("{}={value}", spec.name));
                 }
             }
-            let _ = say(&mut exchange, &text.join(" "));
+            let _ = say(&mut negotiator, &text.join(" "));
         }
-        if let Ok(done) = exchange.finish() {
+        if let Ok(done) = negotiator.finish() {
             assert!(done.session.first_burst_length <= done.session.max_burst_length, "seed {seed}");
         }
     }

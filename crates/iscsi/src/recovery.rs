@@ -11,7 +11,7 @@ pub mod erl1;
 pub mod erl2;
 
 use crate::pdu::reject::RejectReason;
-use crate::target::why::Why;
+use crate::target::protocol_error::ProtocolError;
 
 /// What a target does about a broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl TransportSense {
     }
 }
 
-/// Returns what a target of the given ErrorRecoveryLevel does about `why`.
-pub const fn error_response(level: u8, why: Why) -> ErrorResponse {
+/// Returns what a target of the given ErrorRecoveryLevel does about `protocol_error`.
+pub const fn error_response(level: u8, why: ProtocolError) -> ErrorResponse {
     match level {
         0 => erl0::error_response(why),
         _ => erl1::error_response(why),

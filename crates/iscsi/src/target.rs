@@ -4,45 +4,45 @@
 //! is how, by what a PDU is about:
 //!
 //! * `dispatch` reads PDUs and gives each to whom it concerns, in the order of its CmdSN (`window`).
-//! * `enter`, `logout` begin and end sessions; `converse` is text after the login; `ping` keeps connections alive.
+//! * `login`, `logout` begin and end sessions; `text` is text after the login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` fetches their data, `send` sends what leaves.
-//! * `reassign` keeps tasks whose connection is gone and gives them another; `fence` orders answers over connections.
-//! * `retain` keeps what was sent until it is acknowledged, `snack` sends it again, `repair` asks for Data-Out again.
+//! * `allegiance` keeps tasks whose connection is gone and gives them another; `response_fence` orders answers over connections.
+//! * `status_log` keeps what was sent until it is acknowledged, `snack` sends it again, `recovery_r2t` asks for Data-Out again.
 //! * `management` decides when a task management function may pass.
-//! * [`states`] are the states of RFC 7143 §8, [`why`] the rules that can be broken, [`crate::recovery`] the answers.
+//! * [`states`] are the states of RFC 7143 §8, [`protocol_error`] the rules that can be broken, [`crate::recovery`] the answers.
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
 pub(crate) use base::{arena, memory_quota};
 mod admission;
+mod allegiance;
 mod command;
 mod connection;
 pub mod contract;
-mod converse;
 mod data_in;
 mod data_out;
+mod data_out_sequence;
 mod dispatch;
 pub mod engine;
-mod enter;
-mod fence;
+pub mod initiator_notes;
 mod limits;
+mod login;
 mod logout;
 mod management;
-pub mod notes;
 mod ping;
-mod reassign;
-mod repair;
-mod retain;
-mod run;
+pub mod protocol_error;
+mod recovery_r2t;
+mod response_fence;
 mod send;
 mod session;
 mod snack;
 mod stall;
 pub mod states;
+mod status_log;
 mod task;
+mod text;
 mod timer;
 mod view;
-pub mod why;
 mod window;
 
 #[cfg(test)]

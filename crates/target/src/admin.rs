@@ -10,9 +10,11 @@ use base::time::{Duration, Instant};
 use device::contract::{NexusId, UnitConfig};
 use device::unit::{LogicalUnit, UnitStats};
 use hyperscsi::association::{Drops, PathTotals, PathView};
-use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
+use iscsi::target::contract::{
+    AsyncEvent, ConnectionView, FailedLogin, Repairs, SessionEnd, SessionId, Traffic,
+};
 use iscsi::target::engine::Limits;
-use iscsi::target::notes::Note;
+use iscsi::target::initiator_notes::InitiatorNote;
 
 use crate::config::{Admission, DiskId, ShardConfig, UnitId};
 use crate::nexus::Ingress;
@@ -53,7 +55,7 @@ pub enum ShardEvent {
         /// Where its first connection came from.
         peer: Option<SocketAddr>,
         /// Why.
-        why: Down,
+        why: SessionEnd,
     },
     /// A LUN means another disk to an initiator than the one that it has opened under it, and leads it to none until it has logged
     /// out.
@@ -66,9 +68,9 @@ pub enum ShardEvent {
         lun: u16,
     },
     /// A login failed.
-    LoginRefused(Refusal),
+    LoginRefused(FailedLogin),
     /// An initiator does something that an operator should know of, and is served all the same.
-    Initiator(Note),
+    Initiator(InitiatorNote),
     /// A handshake of HyperSCSI came to nothing.
     HandshakeRefused(hyperscsi::login::target::Refusal),
     /// A HyperSCSI session began.
@@ -414,7 +416,8 @@ impl Shard {
     /// Returns something that an operator may want to know.
     pub fn poll_event(&mut self) -> Option<ShardEvent> {
         let logins = &mut self.engine;
-        let notice = self.notices.pop_front().or_else(|| logins.poll_refusal().map(ShardEvent::LoginRefused));
+        let notice =
+            self.notices.pop_front().or_else(|| logins.poll_failed_login().map(ShardEvent::LoginRefused));
         let notice = notice.or_else(|| logins.poll_note().map(ShardEvent::Initiator));
         notice.or_else(|| self.frames.poll_refusal().map(ShardEvent::HandshakeRefused))
     }
@@ -504,7 +507,7 @@ impl Shard {
     }
 
     /// Returns what the protocol engine did so far.
-    pub const fn wire_stats(&self) -> &iscsi::target::engine::Stats {
+    pub const fn wire_stats(&self) -> &iscsi::target::engine::EngineStats {
         self.engine.stats()
     }
 

@@ -34,11 +34,11 @@ impl Shard {
                 self.command(now, (session, command.lun), task, order, &command.cdb, lens);
             }
             Event::DataOut { task, offset, data } => self.data_out(now, TaskRef::Iscsi(task), offset, data),
-            Event::Manage(request) => self.route_tmf(now, &TmfRequest::of_iscsi(&request)),
+            Event::Tmf(request) => self.route_tmf(now, &TmfRequest::of_iscsi(&request)),
             Event::TaskGone { task } => self.task_gone(now, TaskRef::Iscsi(task)),
             Event::SessionDown { session, why } => {
                 // While we shut down, initiators log out because they were asked to.
-                let deliberate = why == iscsi_target::Down::LoggedOut && !self.draining;
+                let deliberate = why == iscsi_target::SessionEnd::LoggedOut && !self.draining;
                 let session = SessionRef::Iscsi(session);
                 let peer = self.nexuses.get(session.nexus()).and_then(|entry| entry.peer);
                 if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
@@ -335,7 +335,7 @@ impl Owners {
 impl Shard {
     pub(crate) fn answer_tmf(&mut self, tmf: TmfRef, result: iscsi::pdu::tmf_response::TmfResult) {
         match tmf {
-            TmfRef::Iscsi(tmf) => self.engine.managed(tmf, result),
+            TmfRef::Iscsi(tmf) => self.engine.finish_tmf(tmf, result),
             // The numbers are those of iSCSI.
             TmfRef::HyperScsi(tmf) => self.frames.managed(tmf, hyperscsi::pdu::reply::ManageResult(result.0)),
         }

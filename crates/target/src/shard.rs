@@ -337,7 +337,7 @@ impl StreamMachine for Shard {
     }
 
     fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
-        let stays = self.engine.ended(now, conn);
+        let stays = self.engine.received_eof(now, conn);
         self.process_pending(now);
         stays
     }

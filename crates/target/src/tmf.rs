@@ -43,7 +43,7 @@ pub(crate) struct TmfRequest {
 }
 
 impl TmfRequest {
-    pub(crate) fn of_iscsi(request: &iscsi_target::Manage) -> Self {
+    pub(crate) fn of_iscsi(request: &iscsi_target::TmfIndication) -> Self {
         Self {
             tmf: TmfRef::Iscsi(request.tmf),
             nexus: SessionRef::Iscsi(request.session).nexus(),

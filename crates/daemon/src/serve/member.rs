@@ -14,8 +14,8 @@ use drivers::message_queue::Handle;
 use hyperscsi::association::PathTotals;
 use hyperscsi::login::target::Refusal as Refused;
 use iscsi::name::IscsiName;
-use iscsi::target::contract::{Down, Refusal, Repairs};
-use iscsi::target::notes::{Matter, Note};
+use iscsi::target::contract::{FailedLogin, Repairs, SessionEnd};
+use iscsi::target::initiator_notes::{InitiatorNote, NoteKind};
 use target::admin::{HyperScsiSessionReport, SaveRequest, SessionReport, ShardEvent, UnitReport};
 use target::config::{DiskId, UnitId};
 use target::shard::Shard;
@@ -347,7 +347,7 @@ impl Member {
                 ShardEvent::SessionDown { initiator, target, peer, why } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
                     let with = target.map_or(String::new(), |target| format!(" with {target}"));
-                    if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed) {
+                    if matches!(why, SessionEnd::LoggedOut | SessionEnd::Reinstated | SessionEnd::Closed) {
                         crate::info!("session of {initiator}{from}{with} is over: {why}");
                     } else {
                         crate::warning!("session of {initiator}{from}{with} is over: {why}");
@@ -360,7 +360,7 @@ impl Member {
                          until it has logged out and in again, or the LUN is that disk again"
                     );
                 }
-                ShardEvent::LoginRefused(Refusal { peer, claims, why }) => {
+                ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {
                     let of = claims.initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
                     // What a peer wrote may be anything: it is quoted.
                     let user = claims.user.map_or(String::new(), |user| format!(" as {user:?}"));
@@ -475,16 +475,16 @@ pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
 }
 
 /// Writes down what an operator should know of an initiator that is served.
-fn tell_of_initiator(note: &Note) {
-    let Note { initiator, target, peer, matter } = note;
+fn tell_of_initiator(note: &InitiatorNote) {
+    let InitiatorNote { initiator, target, peer, kind: matter } = note;
     let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
     match matter {
-        Matter::Departure(departure) => {
+        NoteKind::Deviation(departure) => {
             crate::info!(
                 "{initiator} from {peer}{with} departs from the standard, which is harmless: {departure}"
             );
         }
-        Matter::TwoHosts { isid, other, times } => crate::warning!(
+        NoteKind::SharedName { isid, other, times } => crate::warning!(
             "two hosts use the name {initiator}: {other} and {} log in with ISID {isid}{with} and end each other's session \
              ({times} times since this was told last); give each host an InitiatorName of its own",
             peer.ip()

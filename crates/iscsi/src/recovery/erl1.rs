@@ -22,21 +22,21 @@
 
 use super::{ErrorResponse, RecoveryAction, TransportSense, erl0};
 use crate::pdu::reject::RejectReason;
-use crate::target::why::Why;
+use crate::target::protocol_error::ProtocolError;
 
-/// Returns what a target does about `why`: as at level 0, but lost data is asked for again.
-pub const fn error_response(why: Why) -> ErrorResponse {
+/// Returns what a target does about `protocol_error`: as at level 0, but lost data is asked for again.
+pub const fn error_response(why: ProtocolError) -> ErrorResponse {
     match why {
         //= rfc7143#section-7.8
         //# When a target receives any iSCSI PDU with a payload digest error, it
         //# MUST answer with a Reject PDU with a reason code of Data-Digest-Error
         //# and discard the PDU.
-        Why::DataDigestMismatch => ErrorResponse {
+        ProtocolError::DataDigestMismatch => ErrorResponse {
             reject: Some(RejectReason::DATA_DIGEST_ERROR),
             action: RecoveryAction::RequestAgain(TransportSense::CrcError),
         },
         // §7.9: a gap implies a digest error on what is missing, and that is addressed likewise.
-        Why::DataSnOutOfOrder => {
+        ProtocolError::DataSnOutOfOrder => {
             ErrorResponse { reject: None, action: RecoveryAction::RequestAgain(TransportSense::CrcError) }
         }
         why => erl0::error_response(why),

@@ -17,8 +17,8 @@ use base::time::{Duration, Instant};
 
 use super::arena::Key;
 use super::connection::index;
-use super::contract::Down;
-use super::dispatch::Cx;
+use super::contract::SessionEnd;
+use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::session::Session;
 use super::timer::{Owner, Timer};
@@ -56,10 +56,10 @@ pub(crate) fn source(peer: SocketAddr) -> IpAddr {
 
 impl Engine {
     /// Counts a connection that is to log in, unless its address has too many of those.
-    pub(super) fn begin_login(&mut self, peer: SocketAddr) -> bool {
+    pub(super) fn reserve_login_slot(&mut self, peer: SocketAddr) -> bool {
         let free = usize::try_from(self.limits.connections_max).unwrap_or(usize::MAX);
         let free = free.saturating_sub(self.open_conns);
-        let own = self.logins.entry(source(peer)).or_default();
+        let own = self.pending_logins.entry(source(peer)).or_default();
         if *own >= free.max(LOGINS_LEAST) {
             return false;
         }
@@ -68,13 +68,13 @@ impl Engine {
     }
 
     /// Takes note that a connection is not one of those that have to log in any more.
-    pub(super) fn end_login(&mut self, conn: ConnId) {
+    pub(super) fn release_login_slot(&mut self, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
         let Some(source) = connection.logs_in_from.take() else { return };
-        if let Some(count) = self.logins.get_mut(&source) {
+        if let Some(count) = self.pending_logins.get_mut(&source) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.logins.remove(&source);
+                self.pending_logins.remove(&source);
             }
         }
     }
@@ -88,13 +88,17 @@ impl Engine {
     }
 
     /// Finds a place for a new session, if need be that of one that nobody uses.
-    pub(super) fn make_place(&mut self, cx: Cx<'_>, outcome: &LoginOutcome) -> Result<(), Status> {
+    pub(super) fn make_room_for_session(
+        &mut self,
+        cx: PduContext<'_>,
+        outcome: &LoginOutcome,
+    ) -> Result<(), Status> {
         let is_discovery = |session: &Session| session.is_discovery();
         let SessionKind::Normal { target, name, .. } = &outcome.kind else {
             let all = || self.sessions.iter().filter(|(_, session)| is_discovery(session));
             let oldest = all().min_by_key(|(_, session)| session.began).map(|(key, _)| key);
             if let Some(oldest) = oldest.filter(|_| all().count() >= DISCOVERY_SESSIONS_MAX) {
-                self.end_session(oldest, Down::TimedOut);
+                self.end_session(oldest, SessionEnd::TimedOut);
             }
             return Ok(());
         };
@@ -123,7 +127,7 @@ impl Engine {
         let Some((_, key)) = silent.min_by_key(|(since, _)| *since) else { return false };
         self.stats.evicted += 1;
         self.now = now;
-        self.end_session(key, Down::ConnectionLost);
+        self.end_session(key, SessionEnd::ConnectionLost);
         true
     }
 
@@ -136,9 +140,10 @@ impl Engine {
         }
         for conn in &session.conns {
             let is_silent = |heard| self.now.since(heard) >= session.limits.ping_after;
-            let connection =
-                self.conn(*conn).filter(|connection| connection.silent && is_silent(connection.heard))?;
-            since = since.max(Some(connection.heard));
+            let connection = self
+                .conn(*conn)
+                .filter(|connection| connection.ping_overdue && is_silent(connection.last_heard))?;
+            since = since.max(Some(connection.last_heard));
         }
         since
     }
@@ -156,17 +161,18 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_discovery()) else {
             return;
         };
-        let until = session.asked_at.after(DISCOVERY_IDLE).min(session.began.after(DISCOVERY_LIFE));
+        let until = session.last_text_request.after(DISCOVERY_IDLE).min(session.began.after(DISCOVERY_LIFE));
         self.timers.set(Owner::Session(key), &mut session.deadlines, Timer::Discovery, until);
     }
 
     /// Ends a discovery session whose time is over.
-    pub(super) fn discovery_is_over(&mut self, now: Instant, key: Key) {
+    pub(super) fn on_discovery_timer(&mut self, now: Instant, key: Key) {
         let Some(session) = self.sessions.get(key) else { return };
-        if now < session.asked_at.after(DISCOVERY_IDLE) && now < session.began.after(DISCOVERY_LIFE) {
+        if now < session.last_text_request.after(DISCOVERY_IDLE) && now < session.began.after(DISCOVERY_LIFE)
+        {
             return self.watch_discovery(key);
         }
-        self.end_session(key, Down::TimedOut);
+        self.end_session(key, SessionEnd::TimedOut);
     }
 
     /// Returns the counters that a connection is told which is about to join a session.

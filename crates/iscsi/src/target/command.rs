@@ -8,17 +8,17 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::connection::{Output, index};
-use super::contract::{Command, Down, Event, Finish, MAX_SENSE, SessionId, TaskRef};
+use super::contract::{Command, Event, Finish, MAX_SENSE, SessionEnd, SessionId, TaskRef};
 use super::data_in::DataIn;
-use super::dispatch::Cx;
+use super::data_out_sequence::Sequence;
+use super::dispatch::PduContext;
 use super::engine::Engine;
-use super::run::Run;
+use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Session};
-use super::stall::Pace;
+use super::stall::SequenceProgress;
 use super::states::{ConnectionEvent, SessionEvent};
-use super::task::{DataOut, Ending, Holder, Task};
-use super::why::Why;
-use super::window::Turn;
+use super::task::{DataOut, Holder, Task, TaskResult};
+use super::window::CmdSnOrder;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::{Ahs, Cdb};
@@ -29,95 +29,106 @@ use crate::serial::DataSn;
 
 impl Engine {
     /// Says where immediate data belongs: into a buffer with room for the unsolicited data that follows it.
-    pub(super) fn begin_command(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
+    pub(super) fn command_data_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
         let Some(state) = self.sessions.get(session) else { return DataSink::Discard };
         let Ok(command) = ScsiCommand::decode(bhs) else { return DataSink::Discard };
         if state.is_discovery() || check_unsolicited(state, &command, bhs.data_len()).is_err() {
             return DataSink::Discard;
         }
         let len = unsolicited_len(state, &command, bhs.data_len());
-        self.room_for(conn, usize::try_from(len).unwrap_or(usize::MAX))
+        self.reserve_unsolicited(conn, usize::try_from(len).unwrap_or(usize::MAX))
     }
 
     /// Acts on a command that came whole.
-    pub(super) fn end_command(
+    pub(super) fn handle_command(
         &mut self,
-        cx: Cx<'_>,
+        cx: PduContext<'_>,
         session: Key,
         segment: ReceivedPdu,
         ahs: &[u8],
         reserved: usize,
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         let bhs = segment.bhs;
         let (immediate_data, intact) = (segment.sink, segment.digest_ok);
-        let taken = if intact { self.admit(session, &bhs, ahs) } else { Err(Why::DataDigestMismatch) };
+        let taken = if intact {
+            self.check_command(session, &bhs, ahs)
+        } else {
+            Err(ProtocolError::DataDigestMismatch)
+        };
         match taken {
-            Ok((command, ahs)) => self.open(cx, session, (&bhs, &command, &ahs), immediate_data, reserved),
+            Ok((command, ahs)) => {
+                self.create_task(cx, session, (&bhs, &command, &ahs), immediate_data, reserved)
+            }
             Err(why) => {
                 self.discard(session, immediate_data, reserved);
-                self.refuse(cx.conn, &bhs, why)
+                self.handle_violation(cx.conn, &bhs, why)
             }
         }
     }
 
     fn discard(&mut self, session: Key, landing: DataSink, reserved: usize) {
-        self.give_unasked(Some(session), reserved);
+        self.release_unsolicited(Some(session), reserved);
         if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = landing {
             self.pool.recycle_buf(buf);
         }
     }
 
     /// Judges a command by everything but its unsolicited data.
-    fn admit<'a>(&self, session: Key, bhs: &Bhs, ahs: &'a [u8]) -> Result<(ScsiCommand, Ahs<'a>), Why> {
-        let state = self.sessions.get(session).ok_or(Why::Bug)?;
+    fn check_command<'a>(
+        &self,
+        session: Key,
+        bhs: &Bhs,
+        ahs: &'a [u8],
+    ) -> Result<(ScsiCommand, Ahs<'a>), ProtocolError> {
+        let state = self.sessions.get(session).ok_or(ProtocolError::Bug)?;
         if state.is_discovery() {
-            return Err(Why::NotInDiscovery);
+            return Err(ProtocolError::NotInDiscovery);
         }
         let command = ScsiCommand::decode(bhs)?;
         if !command.immediate {
             state.window.check(command.cmd_sn)?;
         }
         if command.itt == Itt::NONE {
-            return Err(Why::ReservedTaskTag);
+            return Err(ProtocolError::ReservedTaskTag);
         }
         if state.find_open(&self.tasks, command.itt).is_some() {
-            return Err(Why::TaskTagInUse);
+            return Err(ProtocolError::TaskTagInUse);
         }
         if command.immediate && state.immediate >= self.limits.immediate_max {
-            return Err(Why::TooManyImmediate);
+            return Err(ProtocolError::TooManyImmediate);
         }
         let ahs = Ahs::parse(ahs)?;
         if command.read && command.write && ahs.bidirectional_read_length.is_none() {
-            return Err(Why::BidirectionalWithoutLength);
+            return Err(ProtocolError::BidirectionalWithoutLength);
         }
         Ok((command, ahs))
     }
 
     /// Makes a task of a command and gives it its turn.
-    fn open(
+    fn create_task(
         &mut self,
-        cx: Cx<'_>,
+        cx: PduContext<'_>,
         session: Key,
         (bhs, command, ahs): (&Bhs, &ScsiCommand, &Ahs<'_>),
         immediate_data: DataSink,
         reserved: usize,
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         // A tag is used again only by who has the answer.
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
-            self.retire(old);
+            self.remove_task(old);
         }
-        let brought = self.brought(cx.conn);
-        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+        let brought = self.data_out_received(cx.conn);
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         let keeps = state.parameters.error_recovery_level > 0;
         let broken = check_unsolicited(state, command, bhs.data_len()).err();
         let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, DataSink::Discard);
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let mut out = DataOut { reserved, ..DataOut::default() };
         if command.write && (bhs.data_len() > 0 || !command.is_final) {
-            let mut run = Run::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
+            let mut run = Sequence::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
             run.sent = true;
-            run.pace = Some(Pace::new(cx.now, brought));
-            run.took(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
+            run.progress = Some(SequenceProgress::new(cx.now, brought));
+            run.record_data(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
             run.data_sn = DataSn(0);
             if let DataSink::Append(buf) = immediate_data {
                 run.buf = Some(buf);
@@ -130,41 +141,41 @@ impl Engine {
             itt: command.itt,
             lun: command.lun,
             immediate: command.immediate,
-            counted: false,
+            in_window: false,
             holder: Holder::Session,
             data_in_len,
             data_out_len,
-            out,
-            inn: DataIn::default(),
-            ending: None,
-            fenced: is_preempt_and_abort(&command.cdb),
-            keeps,
-            answer: None,
+            data_out: out,
+            data_in: DataIn::default(),
+            result: None,
+            needs_fence: is_preempt_and_abort(&command.cdb),
+            retains_sent: keeps,
+            sent_status: None,
             snack_tag: 0,
-            wanted: smallvec::SmallVec::new(),
-            listed: false,
+            resend_runs: smallvec::SmallVec::new(),
+            in_send_queue: false,
             next: None,
         });
         if !keeps && let Some(connection) = self.conns.get_mut(index(cx.conn)).and_then(Option::as_deref_mut)
         {
             // It is as good a sign that data gets through as Data-Out is.
             connection.data_out_bytes += u64::from(bhs.data_len());
-            connection.commanded = true;
+            connection.command_since_timeout = true;
         }
-        state.enter(&mut self.tasks, key);
+        state.link_task(&mut self.tasks, key);
         state.immediate += u32::from(command.immediate);
         state.traffic.commands += 1;
         state.traffic.data_out_bytes += u64::from(bhs.data_len());
         self.stats.commands += 1;
         self.stats.data_out_bytes += u64::from(bhs.data_len());
         if let Some(why) = broken {
-            self.fail_by_verdict(cx.conn, bhs, key, why)?;
+            self.handle_task_violation(cx.conn, bhs, key, why)?;
         } else if starved {
             self.stats.busy += 1;
-            self.end_early(key, Ending::busy());
+            self.terminate_task(key, TaskResult::busy());
         }
         if command.is_final {
-            self.close_unsolicited(key);
+            self.complete_unsolicited(key);
         } else {
             self.watch_data(cx.now, cx.conn);
         }
@@ -178,86 +189,95 @@ impl Engine {
             data_in_len,
             data_out_len,
         };
-        self.turn(cx, session, command, up)
+        self.sequence_command(cx, session, command, up)
     }
 
     /// Gives a new task its turn.
-    fn turn(&mut self, cx: Cx<'_>, session: Key, command: &ScsiCommand, up: Command) -> Result<(), Why> {
+    fn sequence_command(
+        &mut self,
+        cx: PduContext<'_>,
+        session: Key,
+        command: &ScsiCommand,
+        up: Command,
+    ) -> Result<(), ProtocolError> {
         if command.immediate {
-            self.deliver(session, up);
+            self.deliver_in_order(session, up);
             return Ok(());
         }
-        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
-        match state.window.take(command.cmd_sn, Request::Command(up)) {
-            Turn::Now(Request::Command(up)) => {
-                self.deliver(session, up);
-                self.turn_others(cx, session)
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        match state.window.receive(command.cmd_sn, Request::Command(up)) {
+            CmdSnOrder::InOrder(Request::Command(up)) => {
+                self.deliver_in_order(session, up);
+                self.sequence_following(cx, session)
             }
-            Turn::Later => self.turn_others(cx, session),
-            // `admit` judged the number, and nothing came between.
-            Turn::Now(_) | Turn::Duplicate(_) | Turn::Outside(_) => Err(Why::Bug),
+            CmdSnOrder::Early => self.sequence_following(cx, session),
+            // `check_command` judged the number, and nothing came between.
+            CmdSnOrder::InOrder(_) | CmdSnOrder::Duplicate(_) | CmdSnOrder::OutsideWindow(_) => {
+                Err(ProtocolError::Bug)
+            }
         }
     }
 
-    fn turn_others(&mut self, cx: Cx<'_>, session: Key) -> Result<(), Why> {
+    fn sequence_following(&mut self, cx: PduContext<'_>, session: Key) -> Result<(), ProtocolError> {
         if self.sessions.get(session).is_some_and(|state| state.window.has_gap() || !state.tmfs.is_empty()) {
-            return self.go_on(cx, session);
+            return self.execute_in_order(cx, session);
         }
         Ok(())
     }
 
     /// Hands a task up, or puts it behind what waits already.
-    pub(super) fn deliver(&mut self, session: Key, command: Command) {
+    pub(super) fn deliver_in_order(&mut self, session: Key, command: Command) {
         let key = command.task.0;
         let Some(state) = self.sessions.get_mut(session) else { return };
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if !task.immediate && !task.counted {
-            task.counted = true;
-            state.window.opened();
+        if !task.immediate && !task.in_window {
+            task.in_window = true;
+            state.window.command_started();
         }
-        if task.ending.is_some() {
+        if task.result.is_some() {
             return;
         }
-        if state.ready.is_empty() && self.may_answer(session, command.data_in_len) {
-            self.hand_up_command(command);
+        if state.ready.is_empty() && self.reserve_data_in(session, command.data_in_len) {
+            self.deliver_command(command);
         } else if let Some(state) = self.sessions.get_mut(session) {
             state.ready.push_back(Ready::Command(command));
         }
     }
 
-    fn hand_up_command(&mut self, command: Command) {
-        if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.ending.is_none()) {
-            task.holder = Holder::Above;
-            let claim =
-                self.answers.reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
-            task.inn.open(claim, command.data_in_len);
+    fn deliver_command(&mut self, command: Command) {
+        if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.result.is_none()) {
+            task.holder = Holder::DeviceServer;
+            let claim = self
+                .data_in_quota
+                .reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
+            task.data_in.set_reservation(claim, command.data_in_len);
             self.events.push_back(Event::Command(command));
         }
     }
 
     /// Takes room for the answer to a command, as much of it as is here at a time, or lines its session up for it. What the
     /// initiator expects at most is only its word, and may be far more than the command brings.
-    fn may_answer(&mut self, session: Key, data_in_len: u32) -> bool {
+    fn reserve_data_in(&mut self, session: Key, data_in_len: u32) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
-        let held = state.answers.held();
-        let len = self.answers.reservation_len(to_usize(data_in_len), self.limits.unsent_bytes_max);
+        let held = state.data_in_share.held();
+        let len = self.data_in_quota.reservation_len(to_usize(data_in_len), self.limits.unsent_bytes_max);
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
             // Its own answers must leave first, and be acknowledged if they are kept until then.
             self.ask_session_for_ack(session);
             return false;
         }
-        let fits = self.answers.try_reserve(self.now, &mut state.answers, len);
+        let fits = self.data_in_quota.try_reserve(self.now, &mut state.data_in_share, len);
         if !fits {
             self.stats.held_back += 1;
-            self.answers.enqueue_waiter(self.now, session, &mut state.answers);
+            self.data_in_quota.enqueue_waiter(self.now, session, &mut state.data_in_share);
             self.ask_session_for_ack(session);
         }
         fits
     }
 
     /// Gives back room for answers.
-    pub(super) fn give_answers(&mut self, session: Key, len: usize) {
-        self.answers.release(self.sessions.get_mut(session).map(|state| &mut state.answers), len);
+    pub(super) fn release_data_in(&mut self, session: Key, len: usize) {
+        self.data_in_quota.release(self.sessions.get_mut(session).map(|state| &mut state.data_in_share), len);
     }
 
     /// Hands up what waits, as far as it may go.
@@ -266,22 +286,22 @@ impl Engine {
             let Some(state) = self.sessions.get_mut(session) else { return };
             match state.ready.front() {
                 None => return,
-                Some(Ready::Manage(tmf)) => {
+                Some(Ready::Tmf(tmf)) => {
                     let tmf = *tmf;
-                    if self.is_fenced(session, tmf) {
+                    if self.tmf_must_wait(session, tmf) {
                         return;
                     }
                     self.pop_ready(session);
-                    self.hand_up_tmf(session, tmf);
+                    self.deliver_tmf(session, tmf);
                 }
                 Some(Ready::Command(command)) => {
                     let len = command.data_in_len;
-                    let is_live = self.tasks.get(command.task.0).is_some_and(|task| task.ending.is_none());
-                    if is_live && !self.may_answer(session, len) {
+                    let is_live = self.tasks.get(command.task.0).is_some_and(|task| task.result.is_none());
+                    if is_live && !self.reserve_data_in(session, len) {
                         return;
                     }
                     if let Some(Ready::Command(command)) = self.pop_ready(session) {
-                        self.hand_up_command(command);
+                        self.deliver_command(command);
                     }
                 }
             }
@@ -301,20 +321,22 @@ impl Engine {
     /// GOOD. A name that means nothing any more is ignored.
     pub fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
         let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::Above) else { return };
+        let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::DeviceServer) else {
+            return;
+        };
         state.holder = Holder::Nobody;
         let sense = finish.sense.get(..MAX_SENSE).unwrap_or(finish.sense);
-        state.ending = Some(Ending {
+        state.result = Some(TaskResult {
             status: finish.status,
             sense: (!sense.is_empty()).then(|| sense.into()),
             transferable: finish.transferable,
         });
         // What did not come will not.
-        let spare = state.inn.close();
+        let spare = state.data_in.end_input();
         let session = state.session;
-        self.give_answers(session, spare);
+        self.release_data_in(session, spare);
         self.stop_data_out(key);
-        self.conclude(key);
+        self.queue_response(key);
         self.drain_ready(session);
     }
 
@@ -324,16 +346,24 @@ impl Engine {
     /// Where the initiator did not ask for that itself and FastAbort is in use, it is told (RFC 7143 §4.2.3.4).
     pub fn abort(&mut self, task: TaskRef) {
         let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::Above) else { return };
+        let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::DeviceServer) else {
+            return;
+        };
         state.holder = Holder::Nobody;
         let (session, conn, lun) = (state.session, state.conn, state.lun);
-        self.retire(key);
-        self.tell_of_abort(session, conn, lun);
+        self.remove_task(key);
+        self.report_abort(session, conn, lun);
     }
 
     /// Fails a task because of a rule that a PDU of it broke, after a Reject if the rule asks for one.
-    pub(super) fn fail_by_verdict(&mut self, conn: ConnId, bhs: &Bhs, key: Key, why: Why) -> Result<(), Why> {
-        let answer = self.verdict(conn, why);
+    pub(super) fn handle_task_violation(
+        &mut self,
+        conn: ConnId,
+        bhs: &Bhs,
+        key: Key,
+        why: ProtocolError,
+    ) -> Result<(), ProtocolError> {
+        let answer = self.error_response(conn, why);
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;
         }
@@ -349,60 +379,60 @@ impl Engine {
 
     /// Fails a task.
     pub(super) fn fail(&mut self, key: Key, condition: TransportSense) {
-        self.end_early(key, Ending::condition(condition));
+        self.terminate_task(key, TaskResult::condition(condition));
     }
 
     /// Ends a task from our side: the layer above is told, and the response goes out once the initiator has ended
     /// its sequences.
-    pub(super) fn end_early(&mut self, key: Key, ending: Ending) {
-        let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else { return };
-        task.ending = Some(ending);
-        if task.holder == Holder::Above {
+    pub(super) fn terminate_task(&mut self, key: Key, ending: TaskResult) {
+        let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
+        task.result = Some(ending);
+        if task.holder == Holder::DeviceServer {
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
         task.holder = Holder::Nobody;
-        let (unsent, session) = (task.inn.stop(&self.pool), task.session);
-        self.give_answers(session, unsent);
+        let (unsent, session) = (task.data_in.stop(&self.pool), task.session);
+        self.release_data_in(session, unsent);
         self.stop_data_out(key);
-        self.conclude(key);
+        self.queue_response(key);
     }
 
     /// Queues the end of a task, once nothing more is expected from the initiator for it (§11.4.2: the target waits
     /// for the last sequence to end).
-    pub(super) fn conclude(&mut self, key: Key) {
+    pub(super) fn queue_response(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if task.ending.is_some() && !task.out.is_expecting() && !task.listed {
-            task.listed = true;
+        if task.result.is_some() && !task.data_out.is_expecting() && !task.in_send_queue {
+            task.in_send_queue = true;
             let conn = task.conn;
-            if !self.fence_answer(key) {
+            if !self.try_fence_response(key) {
                 self.queue(conn, Output::Task(key));
             }
         }
     }
 
     /// Forgets a task: its tag is free again.
-    pub(super) fn retire(&mut self, key: Key) {
+    pub(super) fn remove_task(&mut self, key: Key) {
         let Some(session) = self.tasks.get(key).map(|task| task.session) else { return };
         if let Some(state) = self.sessions.get_mut(session) {
-            state.leave(&mut self.tasks, key);
+            state.unlink_task(&mut self.tasks, key);
         }
         let Some(mut task) = self.tasks.remove(key) else { return };
-        self.stir_logouts(session);
-        let freed = task.out.stop(&self.pool);
-        let unsent = task.inn.stop(&self.pool);
-        if task.ending.is_some() || !fault_injection::is_injected(Bug::KeepMemory) {
-            self.give_data_out(session, freed);
-            self.give_answers(session, unsent);
+        self.mark_logouts_dirty(session);
+        let freed = task.data_out.stop(&self.pool);
+        let unsent = task.data_in.stop(&self.pool);
+        if task.result.is_some() || !fault_injection::is_injected(Bug::KeepMemory) {
+            self.release_data_out(session, freed);
+            self.release_data_in(session, unsent);
         }
-        if task.answer.is_some() {
-            self.forget_answer(session);
+        if task.sent_status.is_some() {
+            self.uncount_unacked_task(session);
         }
         if let Some(state) = self.sessions.get_mut(session) {
             if task.immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }
-            if task.counted {
-                state.window.closed();
+            if task.in_window {
+                state.window.command_ended();
             }
             if !state.ready.is_empty() {
                 self.drain_ready(session);
@@ -413,20 +443,21 @@ impl Engine {
     /// Takes a task that is answered out of the count of those that are open.
     pub(super) fn leave_window(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let (immediate, counted) = (core::mem::take(&mut task.immediate), core::mem::take(&mut task.counted));
+        let (immediate, counted) =
+            (core::mem::take(&mut task.immediate), core::mem::take(&mut task.in_window));
         let Some(state) = self.sessions.get_mut(task.session) else { return };
         if immediate {
             state.immediate = state.immediate.saturating_sub(1);
         }
         if counted {
-            state.window.closed();
+            state.window.command_ended();
         }
     }
 
     /// Ends the tasks of a session, or those of one of its connections, and tells the layer above.
     pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
         if let Some(conn) = of {
-            self.discard_early(session, conn);
+            self.discard_early_requests(session, conn);
         }
         let Some(state) = self.sessions.get(session) else { return };
         let keys: alloc::vec::Vec<Key> = state
@@ -437,26 +468,26 @@ impl Engine {
         for key in keys {
             self.end_task(key);
         }
-        self.end_requests(session, of);
+        self.drop_tmfs(session, of);
     }
 
     /// Ends a task that nobody waits for any more.
     pub(super) fn end_task(&mut self, key: Key) {
-        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::Above);
-        self.retire(key);
+        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::DeviceServer);
+        self.remove_task(key);
         if held {
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
     }
 
     /// Ends a session with everything in it.
-    pub(super) fn end_session(&mut self, session: Key, down: Down) {
+    pub(super) fn end_session(&mut self, session: Key, down: SessionEnd) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         // What waits must not be handed up while the tasks are ended one by one.
         state.ready.clear();
         // Below level 2 nothing is kept for a session that lost its connections, so nobody can continue it.
         state.state = match down {
-            Down::ConnectionLost | Down::HalfClosed => {
+            SessionEnd::ConnectionLost | SessionEnd::HalfClosed => {
                 let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
                 lost.on(SessionEvent::TimedOut)
             }
@@ -471,13 +502,16 @@ impl Engine {
             connection.session = None;
             connection.login_cmd_sn = next;
             connection.text = TargetText::new();
-            let event =
-                if down == Down::LoggedOut { ConnectionEvent::LoggedOut } else { ConnectionEvent::Lost };
+            let event = if down == SessionEnd::LoggedOut {
+                ConnectionEvent::LoggedOut
+            } else {
+                ConnectionEvent::Lost
+            };
             connection.state = connection.state.on(event).unwrap_or(connection.state);
             if !connection.closing {
                 connection.closing = true;
                 self.actions.push_back(
-                    if matches!(down, Down::LoggedOut | Down::Closed | Down::HalfClosed) {
+                    if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed | SessionEnd::HalfClosed) {
                         Action::Close(conn)
                     } else {
                         Action::Abort(conn)
@@ -486,7 +520,7 @@ impl Engine {
             }
         }
         if let Some(state) = self.sessions.remove(session)
-            && state.up
+            && state.is_announced
         {
             self.events.push_back(Event::SessionDown { session: SessionId(session), why: down });
         }
@@ -496,22 +530,26 @@ impl Engine {
     /// queued is sent, and the connections are closed.
     pub fn close_session(&mut self, _now: Instant, session: SessionId) {
         self.announce_drop(session.0);
-        self.end_session(session.0, Down::Closed);
+        self.end_session(session.0, SessionEnd::Closed);
     }
 }
 
 /// Judges the unsolicited data that a command announces or brings (RFC 7143 §4.2.5.2, §13.10, §13.11, §13.14).
-fn check_unsolicited(state: &Session, command: &ScsiCommand, immediate_len: u32) -> Result<(), Why> {
+fn check_unsolicited(
+    state: &Session,
+    command: &ScsiCommand,
+    immediate_len: u32,
+) -> Result<(), ProtocolError> {
     let parameters = &state.parameters;
     let most = parameters.first_burst_length.min(command.expected_data_transfer_length);
     if immediate_len > 0 && !command.write {
-        Err(Why::ImmediateDataWithoutWrite)
+        Err(ProtocolError::ImmediateDataWithoutWrite)
     } else if immediate_len > 0 && !parameters.immediate_data {
-        Err(Why::ImmediateDataNotNegotiated)
+        Err(ProtocolError::ImmediateDataNotNegotiated)
     } else if !command.is_final && parameters.initial_r2t {
-        Err(Why::UnsolicitedNotNegotiated)
+        Err(ProtocolError::UnsolicitedNotNegotiated)
     } else if immediate_len > most {
-        Err(Why::UnsolicitedBeyondLimit)
+        Err(ProtocolError::UnsolicitedBeyondLimit)
     } else {
         Ok(())
     }

@@ -12,10 +12,10 @@ use base::time::Instant;
 use super::admission::source;
 use super::arena::Key;
 use super::contract::ConnectionView;
-use super::retain::Unacked;
+use super::protocol_error::ProtocolError;
 use super::states;
+use super::status_log::StatusLog;
 use super::timer::Deadlines;
-use super::why::Why;
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::ConnectionPath;
@@ -58,45 +58,45 @@ pub(crate) struct Connection {
     /// The number of the next status.
     pub(crate) stat_sn: StatSn,
     /// The number of the first status that the initiator has not acknowledged.
-    pub(crate) acked: StatSn,
+    pub(crate) exp_stat_sn: StatSn,
     /// The ErrorRecoveryLevel of its session.
     pub(crate) level: u8,
     /// What is kept of its statuses, from level 1 on; the ping that asks to acknowledge them; the first of them at
     /// the last look.
-    pub(crate) unacked: Unacked,
-    pub(crate) ack_asked: Option<Ttt>,
-    pub(crate) ack_mark: Option<StatSn>,
-    pub(crate) out: VecDeque<Output>,
+    pub(crate) status_log: StatusLog,
+    pub(crate) ack_ping: Option<Ttt>,
+    pub(crate) first_unacked_at_poll: Option<StatSn>,
+    pub(crate) send_queue: VecDeque<Output>,
     /// How many of them are control PDUs, and how much data those carry.
     pub(crate) control_queued: usize,
     pub(crate) control_bytes: usize,
     /// How much text it holds that goes on in other PDUs.
     pub(crate) text_bytes: usize,
     /// Whether the driver knows that there is something to send.
-    pub(crate) asked: bool,
+    pub(crate) transmit_requested: bool,
     /// Whether nothing more is read.
     pub(crate) closing: bool,
     /// Whether nothing more is read because of a logout whose answer is yet to be sent.
-    pub(crate) deaf: bool,
+    pub(crate) logging_out: bool,
     pub(crate) deadlines: Deadlines,
     /// When the peer last showed that it is there, and how many bytes it sent since.
-    pub(crate) heard: Instant,
-    pub(crate) progress: usize,
+    pub(crate) last_heard: Instant,
+    pub(crate) bytes_since_heard: usize,
     /// How much Data-Out came, and how much had when it was last seen to owe some.
     pub(crate) data_out_bytes: u64,
-    pub(crate) data_mark: Option<u64>,
+    pub(crate) data_out_bytes_at_poll: Option<u64>,
     /// At level 0: since when none came.
-    pub(crate) data_since: Option<Instant>,
+    pub(crate) data_idle_since: Option<Instant>,
     /// Whether a task failed because its data did not come, and none came since.
-    pub(crate) let_down: bool,
+    pub(crate) data_timed_out: bool,
     /// Whether a command came since.
-    pub(crate) commanded: bool,
+    pub(crate) command_since_timeout: bool,
     /// For how many looks at it none came.
-    pub(crate) data_quiet: u32,
+    pub(crate) data_idle_polls: u32,
     /// The ping that it has not answered.
     pub(crate) ping: Option<Ttt>,
     /// Whether it had the time to answer, and is kept only because its session is idle.
-    pub(crate) silent: bool,
+    pub(crate) ping_overdue: bool,
     pub(crate) text: TargetText,
 }
 
@@ -106,13 +106,13 @@ pub(crate) enum Incoming {
     /// What its header says.
     Plain,
     /// It is part of a run of this task.
-    Run(Key),
+    Sequence(Key),
     /// It is part of a run of this task, but of no use.
     Skipped(Key),
     /// It breaks a rule.
-    Refused(Key, Why),
+    Refused(Key, ProtocolError),
     /// Nobody waits for it any more.
-    Stray,
+    Stale,
 }
 
 /// Something to send. What is sent late is built late: sequence numbers and data are put in when it leaves.
@@ -123,11 +123,11 @@ pub(crate) enum Output {
     /// An R2T of a task.
     R2t(Key, Ttt),
     /// What is to be sent again of a task's Data-In and R2T PDUs.
-    Again(Key),
+    ResendData(Key),
     /// What is to be sent again of the statuses.
-    StatusAgain,
+    ResendStatus,
     /// Nothing: where this comes to the front, all that was queued before it has left.
-    Mark(u32),
+    FenceMark(u32),
     /// Anything else.
     Control(Box<(Control, Body)>),
 }
@@ -204,41 +204,41 @@ impl Connection {
             cid: 0,
             parameters: ConnectionParameters::default(),
             stat_sn: StatSn(1),
-            acked: StatSn(1),
+            exp_stat_sn: StatSn(1),
             level: 0,
-            unacked: Unacked::new(StatSn(1)),
-            ack_asked: None,
-            ack_mark: None,
-            out: VecDeque::new(),
+            status_log: StatusLog::new(StatSn(1)),
+            ack_ping: None,
+            first_unacked_at_poll: None,
+            send_queue: VecDeque::new(),
             control_queued: 0,
             control_bytes: 0,
             text_bytes: 0,
-            asked: false,
+            transmit_requested: false,
             closing: false,
-            deaf: false,
+            logging_out: false,
             deadlines: Deadlines::default(),
-            heard: now,
-            progress: 0,
+            last_heard: now,
+            bytes_since_heard: 0,
             data_out_bytes: 0,
-            data_mark: None,
-            data_since: None,
-            let_down: false,
-            commanded: false,
-            data_quiet: 0,
+            data_out_bytes_at_poll: None,
+            data_idle_since: None,
+            data_timed_out: false,
+            command_since_timeout: false,
+            data_idle_polls: 0,
             ping: None,
-            silent: false,
+            ping_overdue: false,
             text: TargetText::new(),
         }
     }
 
     /// Returns whether what comes is read.
-    pub(crate) const fn is_heard(&self) -> bool {
-        !self.closing && !self.deaf
+    pub(crate) const fn is_reading(&self) -> bool {
+        !self.closing && !self.logging_out
     }
 
     /// Moves to the state that `event` leads to; our own error, if there is none, ends the connection.
-    pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), Why> {
-        self.state = self.state.on(event).ok_or(Why::Bug)?;
+    pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), ProtocolError> {
+        self.state = self.state.on(event).ok_or(ProtocolError::Bug)?;
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Connection {
             cid: self.cid,
             peer: self.via.peer,
             parameters: self.parameters,
-            unacknowledged: self.unacked.len(),
+            unacknowledged: self.status_log.len(),
         }
     }
 

@@ -60,7 +60,7 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`Event::Manage`] until it is answered or its session ends.
+    /// Names a task management request from [`Event::Tmf`] until it is answered or its session ends.
     pub struct TmfRef;
 }
 
@@ -85,7 +85,7 @@ pub enum Event {
     /// `abort` was called for each task that it ended without a response.
     ///
     /// After TARGET COLD RESET, answer and then close every session of the target.
-    Manage(Manage),
+    Tmf(TmfIndication),
     /// The transport gave the task up. Abort it; its name means nothing any more.
     TaskGone {
         /// The task.
@@ -96,7 +96,7 @@ pub enum Event {
         /// The session.
         session: SessionId,
         /// Why.
-        why: Down,
+        why: SessionEnd,
     },
 }
 
@@ -151,7 +151,7 @@ pub struct Command {
 
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manage {
+pub struct TmfIndication {
     /// Its name.
     pub tmf: TmfRef,
     /// Where it came from.
@@ -212,18 +212,18 @@ pub enum AsyncEvent<'a> {
 
 /// A login that failed, for the log.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct FailedLogin {
     /// Where it came from.
     pub peer: SocketAddr,
     /// What the initiator said of itself, as far as it came.
     pub claims: ClaimedIdentity,
     /// Why.
-    pub why: Refused,
+    pub why: LoginRejected,
 }
 
 /// Why a login failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum LoginRejected {
     /// The login itself failed.
     #[error(transparent)]
     Login(#[from] crate::login::LoginError),
@@ -234,7 +234,7 @@ pub enum Refused {
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Down {
+pub enum SessionEnd {
     /// The initiator logged out.
     #[error("it logged out")]
     LoggedOut,
@@ -249,7 +249,7 @@ pub enum Down {
     ConnectionLost,
     /// The initiator broke the protocol beyond what the session's error recovery level repairs.
     #[error("it broke a rule: {0}")]
-    Misbehaved(super::why::Why),
+    Misbehaved(super::protocol_error::ProtocolError),
     /// The initiator did not answer.
     #[error("it did not answer in time")]
     TimedOut,

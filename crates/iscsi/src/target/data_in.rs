@@ -117,7 +117,7 @@ impl DataIn {
     }
 
     /// Hands kept bytes to `put` once more.
-    pub(crate) fn again(&self, offset: u32, len: u32, mut put: impl FnMut(Bytes)) {
+    pub(crate) fn read_sent(&self, offset: u32, len: u32, mut put: impl FnMut(Bytes)) {
         let mut skip = to_usize(self.parts_start.distance(offset));
         let mut left = to_usize(len);
         for part in &self.parts {
@@ -158,7 +158,7 @@ impl DataIn {
         }
         self.part -= parts;
         self.kept = self.kept.saturating_sub(freed);
-        self.spare()
+        self.shrink_reservation()
     }
 
     /// Takes back all that was sent and not acknowledged: it is to be sent again, cut anew.
@@ -193,25 +193,25 @@ impl DataIn {
     }
 
     /// Takes note of what was taken of the budget for the `expected` bytes at most that are to come.
-    pub(crate) const fn open(&mut self, claim: usize, expected: u32) {
+    pub(crate) const fn set_reservation(&mut self, claim: usize, expected: u32) {
         (self.reserved, self.claimed, self.expected) = (claim, claim, expected);
     }
 
     /// Takes note that no more comes, and returns how many bytes of the budget that frees.
-    pub(crate) fn close(&mut self) -> usize {
+    pub(crate) fn end_input(&mut self) -> usize {
         self.claimed = 0;
-        self.spare()
+        self.shrink_reservation()
     }
 
     /// Returns how many bytes of the budget it needs no more.
-    pub(crate) fn spare(&mut self) -> usize {
+    pub(crate) fn shrink_reservation(&mut self) -> usize {
         let spare = self.reserved.saturating_sub(self.needs());
         self.reserved -= spare;
         spare
     }
 
     /// Returns how many bytes of the budget it takes beyond what it took so far, as they are there.
-    pub(crate) fn excess(&mut self) -> usize {
+    pub(crate) fn grow_reservation(&mut self) -> usize {
         let excess = self.needs().saturating_sub(self.reserved);
         self.reserved += excess;
         excess
@@ -274,19 +274,19 @@ mod tests {
     fn what_is_taken_of_the_budget_is_what_is_here_and_what_was_claimed_of_the_rest() {
         for keep in [false, true] {
             let mut data = DataIn::default();
-            data.open(4, 20);
+            data.set_reservation(4, 20);
             data.push(Bytes::copied_from(b"abc"));
-            assert_eq!((data.excess(), data.spare(), data.reserved), (0, 0, 4));
+            assert_eq!((data.grow_reservation(), data.shrink_reservation(), data.reserved), (0, 0, 4));
             data.push(Bytes::copied_from(b"defghij"));
-            assert_eq!((data.excess(), data.reserved), (6, 10));
+            assert_eq!((data.grow_reservation(), data.reserved), (6, 10));
             // As long as more may come, as much as was claimed is kept for it.
             data.take(10, keep, |_| {});
-            assert_eq!(data.spare(), if keep { 0 } else { 6 });
+            assert_eq!(data.shrink_reservation(), if keep { 0 } else { 6 });
             data.push(Bytes::copied_from(b"kl"));
-            assert_eq!((data.excess(), data.reserved), if keep { (2, 12) } else { (0, 4) });
-            assert_eq!(data.close(), if keep { 0 } else { 2 });
+            assert_eq!((data.grow_reservation(), data.reserved), if keep { (2, 12) } else { (0, 4) });
+            assert_eq!(data.end_input(), if keep { 0 } else { 2 });
             data.take(2, keep, |_| {});
-            assert_eq!(data.spare(), if keep { 0 } else { 2 });
+            assert_eq!(data.shrink_reservation(), if keep { 0 } else { 2 });
             assert_eq!((data.stop(&Pool::new(0)), data.reserved), (if keep { 12 } else { 0 }, 0));
         }
     }
@@ -303,7 +303,7 @@ mod tests {
 
     fn again(data: &DataIn, sent: Sent) -> Vec<u8> {
         let mut out = Vec::new();
-        data.again(sent.offset, sent.len, |bytes| out.extend_from_slice(&bytes));
+        data.read_sent(sent.offset, sent.len, |bytes| out.extend_from_slice(&bytes));
         out
     }
 

@@ -1,7 +1,7 @@
 //! Data from the initiator: unsolicited, or in answer to R2Ts (RFC 7143 §4.2.5.2, §11.7, §11.8).
 //!
 //! The layer above asks for ranges; a range is put together from what came unsolicited and from R2Ts for the rest.
-//! Every sequence that the initiator owes us is a [`Run`]: it says which bytes may come and in what order, and has
+//! Every sequence that the initiator owes us is a [`Sequence`]: it says which bytes may come and in what order, and has
 //! the buffer that they land in, so that a payload is copied at most once and a large one not at all.
 
 use base::buffer::Buf;
@@ -11,12 +11,12 @@ use base::state_machine::ConnId;
 use super::arena::Key;
 use super::connection::{Incoming, Output};
 use super::contract::{Event, TaskRef};
+use super::data_out_sequence::{PduDisposition, Sequence, SequenceEnd};
 use super::engine::Engine;
 use super::memory_quota::WAITERS_PER_TURN;
-use super::run::{Close, Fate, Run};
-use super::stall::Pace;
-use super::task::{Ending, Fetch, Freed};
-use super::why::Why;
+use super::protocol_error::ProtocolError;
+use super::stall::SequenceProgress;
+use super::task::{Fetch, Freed, TaskResult};
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
@@ -35,76 +35,84 @@ impl Engine {
     /// The range must not be empty and must lie in `data_out_len`. A name that means nothing any more is ignored.
     pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else { return };
+        let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         let end = offset.checked_add(len).filter(|end| *end <= state.data_out_len && len > 0);
         let Some(end) = end else {
             let session = state.session;
             return self.bug(session);
         };
-        let id = state.out.fetch_count;
-        state.out.fetch_count = id.wrapping_add(1);
+        let id = state.data_out.fetch_count;
+        state.data_out.fetch_count = id.wrapping_add(1);
         let mut fetch = Fetch {
             id,
             start: offset,
             end,
-            asked: offset,
+            requested_until: offset,
             awaits_unsolicited: false,
             reserved: None,
             revoked: None,
             overdraft: 0,
             parts: smallvec::SmallVec::new(),
         };
-        let here = state.out.unsolicited_end();
+        let here = state.data_out.unsolicited_end();
         if offset < here {
-            fetch.asked = end.min(here);
+            fetch.requested_until = end.min(here);
             // The part that comes unsolicited stands in front, here already or not.
-            let early = state.out.early.as_ref();
-            fetch.parts.push(early.map(|early| early.slice(to_usize(offset), to_usize(fetch.asked))));
+            let early = state.data_out.unsolicited_data.as_ref();
+            fetch
+                .parts
+                .push(early.map(|early| early.slice(to_usize(offset), to_usize(fetch.requested_until))));
             fetch.awaits_unsolicited = early.is_none();
         }
-        state.out.fetches.push(fetch);
+        state.data_out.fetches.push(fetch);
         let session = state.session;
-        self.pump(key);
-        self.stir_logouts(session);
+        self.advance_fetches(key);
+        self.mark_logouts_dirty(session);
     }
 
     /// Sends what R2Ts it can for a task, and hands up what is complete. Returns whether the task waits for room.
-    pub(super) fn pump(&mut self, key: Key) -> bool {
+    pub(super) fn advance_fetches(&mut self, key: Key) -> bool {
         let mut at = 0;
         loop {
             let Some(task) = self.tasks.get_mut(key) else { return false };
-            let (session, is_adrift) = (task.session, task.is_adrift());
-            let Some(fetch) = task.out.fetches.get_mut(at) else { return false };
+            let (session, is_adrift) = (task.session, task.is_detached());
+            let Some(fetch) = task.data_out.fetches.get_mut(at) else { return false };
             if fetch.is_complete() {
-                self.hand_up(key, at);
+                self.deliver_data_out(key, at);
                 continue;
             }
             if fetch.reserved.is_none() {
-                let need = to_usize(fetch.end - fetch.asked);
+                let need = to_usize(fetch.end - fetch.requested_until);
                 if need > 0 && is_adrift {
                     // Nothing can be asked for before it has a connection again.
                     return false;
                 }
                 let Some(state) = self.sessions.get_mut(session) else { return false };
                 // First come, first served, within a session.
-                let is_first = state.waiting.front().is_none_or(|first| *first == key);
+                let is_first = state.quota_waiters.front().is_none_or(|first| *first == key);
                 // A session that did not send what it was asked for gets nothing more before it does.
                 let may = state.revoked == 0;
-                let passes = may && is_first && state.passed_over.is_none_or(|until| until <= self.now);
-                if need > 0 && !(passes && self.asked.try_reserve(self.now, &mut state.asked, need)) {
-                    if !core::mem::replace(&mut task.out.waits, true) {
+                let passes =
+                    may && is_first && state.deprioritized_until.is_none_or(|until| until <= self.now);
+                if need > 0
+                    && !(passes
+                        && self.solicited_quota.try_reserve(self.now, &mut state.solicited_share, need))
+                {
+                    if !core::mem::replace(&mut task.data_out.waits_for_quota, true) {
                         self.stats.withheld += 1;
-                        state.waiting.push_back(key);
+                        state.quota_waiters.push_back(key);
                     }
                     if may {
-                        self.asked.enqueue_waiter(self.now, session, &mut state.asked);
+                        self.solicited_quota.enqueue_waiter(self.now, session, &mut state.solicited_share);
                     }
                     return true;
                 }
                 fetch.reserved = Some(need);
             }
             // Nothing more is asked for while what was asked for has no memory.
-            if fetch.asked < fetch.end && (fetch.revoked.is_some() || !self.ask(session, key, at)) {
+            if fetch.requested_until < fetch.end
+                && (fetch.revoked.is_some() || !self.queue_r2ts(session, key, at))
+            {
                 return false;
             }
             at += 1;
@@ -112,7 +120,7 @@ impl Engine {
     }
 
     /// Sends R2Ts for one fetch; returns whether all of it is asked for.
-    fn ask(&mut self, session: Key, key: Key, at: usize) -> bool {
+    fn queue_r2ts(&mut self, session: Key, key: Key, at: usize) -> bool {
         let Some(state) = self.sessions.get(session) else { return false };
         let repairs = state.parameters.error_recovery_level > 0;
         let one_at_a_time = repairs && state.parameters.data_sequence_in_order;
@@ -121,56 +129,56 @@ impl Engine {
         //# then MaxOutstandingR2T MUST be set to 1.
         let open_max = if one_at_a_time { 1 } else { usize::from(state.parameters.max_outstanding_r2t) };
         let burst = state.parameters.max_burst_length.clamp(1, MAX_R2T);
-        if state.fencing {
+        if state.holds_r2ts {
             return false;
         }
         loop {
             let ttt = self.new_ttt();
             let Some(task) = self.tasks.get_mut(key) else { return false };
-            let Some(fetch) = task.out.fetches.get_mut(at) else { return false };
-            if fetch.asked == fetch.end {
+            let Some(fetch) = task.data_out.fetches.get_mut(at) else { return false };
+            if fetch.requested_until == fetch.end {
                 return true;
             }
-            let early_first = one_at_a_time && task.out.unsolicited.is_some();
-            if task.out.runs.len() >= open_max || early_first {
+            let early_first = one_at_a_time && task.data_out.unsolicited.is_some();
+            if task.data_out.solicited.len() >= open_max || early_first {
                 return false;
             }
-            let len = (fetch.end - fetch.asked).min(burst);
-            let mut run = Run::new(ttt, fetch.asked, len);
+            let len = (fetch.end - fetch.requested_until).min(burst);
+            let mut run = Sequence::new(ttt, fetch.requested_until, len);
             run.fetch = fetch.id;
             run.part = fetch.parts.len();
             fetch.parts.push(None);
-            fetch.asked += len;
-            task.out.runs.push(run);
+            fetch.requested_until += len;
+            task.data_out.solicited.push(run);
             let conn = task.conn;
             self.queue(conn, Output::R2t(key, ttt));
         }
     }
 
-    fn hand_up(&mut self, key: Key, at: usize) {
+    fn deliver_data_out(&mut self, key: Key, at: usize) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let fetch = task.out.fetches.remove(at);
+        let fetch = task.data_out.fetches.remove(at);
         let revoked = u32::from(fetch.revoked.is_some());
         let asked = fetch.reserved.unwrap_or(0);
-        let mut freed = Freed { asked, unasked: 0, revoked, overdraft: fetch.overdraft };
-        if task.out.early.is_some() && fetch.end >= task.out.unsolicited_end() {
-            freed.unasked = core::mem::take(&mut task.out.reserved);
+        let mut freed = Freed { solicited: asked, unsolicited: 0, revoked, overdraft: fetch.overdraft };
+        if task.data_out.unsolicited_data.is_some() && fetch.end >= task.data_out.unsolicited_end() {
+            freed.unsolicited = core::mem::take(&mut task.data_out.reserved);
         }
         let (offset, session) = (fetch.start, task.session);
-        self.give_data_out(session, freed);
+        self.release_data_out(session, freed);
         self.events.push_back(Event::DataOut { task: TaskRef(key), offset, data: fetch.into_data() });
     }
 
     /// Serves those who wait for memory, as far as some is free now.
-    pub(super) fn serve_lines(&mut self) {
+    pub(super) fn serve_quota_waiters(&mut self) {
         for _ in 0..WAITERS_PER_TURN {
-            let Some(session) = self.asked.next_waiter(self.now) else { break };
+            let Some(session) = self.solicited_quota.next_waiter(self.now) else { break };
             self.serve(session);
         }
         for _ in 0..WAITERS_PER_TURN {
-            let Some(session) = self.answers.next_waiter(self.now) else { break };
+            let Some(session) = self.data_in_quota.next_waiter(self.now) else { break };
             if let Some(state) = self.sessions.get_mut(session) {
-                state.answers.mark_dequeued();
+                state.data_in_share.mark_dequeued();
                 self.drain_ready(session);
             }
         }
@@ -179,35 +187,37 @@ impl Engine {
     /// Goes on with the tasks of a session that wait for room, until one finds none.
     fn serve(&mut self, session: Key) {
         if let Some(state) = self.sessions.get_mut(session) {
-            state.asked.mark_dequeued();
+            state.solicited_share.mark_dequeued();
         }
-        while let Some(key) = self.sessions.get(session).and_then(|state| state.waiting.front().copied()) {
-            if self.pump(key) {
+        while let Some(key) =
+            self.sessions.get(session).and_then(|state| state.quota_waiters.front().copied())
+        {
+            if self.advance_fetches(key) {
                 return;
             }
             if let Some(task) = self.tasks.get_mut(key) {
-                task.out.waits = false;
+                task.data_out.waits_for_quota = false;
             }
             if let Some(state) = self.sessions.get_mut(session) {
-                state.waiting.pop_front();
+                state.quota_waiters.pop_front();
             }
         }
     }
 
     /// Builds the R2T of a run, if it is still wanted.
     pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
-        let brought = self.tasks.get(key).map_or(0, |task| self.brought(task.conn));
+        let brought = self.tasks.get(key).map_or(0, |task| self.data_out_received(task.conn));
         let now = self.now;
         let task = self.tasks.get_mut(key)?;
-        if !task.out.all_runs().any(|run| run.ttt == ttt) {
+        if !task.data_out.sequences_mut().any(|run| run.ttt == ttt) {
             return None;
         }
         let (lun, itt, r2t_sn) = (task.lun, task.itt, task.use_r2t_sn());
-        let run = task.out.all_runs().find(|run| run.ttt == ttt)?;
+        let run = task.data_out.sequences_mut().find(|run| run.ttt == ttt)?;
         run.sent = true;
-        run.pace.get_or_insert(Pace::new(now, brought));
+        run.progress.get_or_insert(SequenceProgress::new(now, brought));
         run.r2t_sn = r2t_sn;
-        let (from, to) = run.asked;
+        let (from, to) = run.requested;
         let r2t = R2t {
             lun,
             itt,
@@ -221,65 +231,65 @@ impl Engine {
     }
 
     /// Says where the data of a Data-Out belongs.
-    pub(super) fn begin_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
-        let (incoming, landing) = self.place(conn, session, bhs);
+    pub(super) fn data_out_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
+        let (incoming, landing) = self.check_data_out(conn, session, bhs);
         if let Some(connection) = self.conn_mut(conn) {
             connection.incoming = incoming;
         }
         landing
     }
 
-    fn place(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, DataSink) {
-        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stray, DataSink::Discard) };
-        let Some(state) = self.sessions.get(session) else { return (Incoming::Stray, DataSink::Discard) };
+    fn check_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, DataSink) {
+        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stale, DataSink::Discard) };
+        let Some(state) = self.sessions.get(session) else { return (Incoming::Stale, DataSink::Discard) };
         let Some(key) = state.find_open(&self.tasks, pdu.itt) else {
-            return (Incoming::Stray, DataSink::Discard);
+            return (Incoming::Stale, DataSink::Discard);
         };
         let in_order = state.parameters.data_pdu_in_order;
         let repairs = state.parameters.error_recovery_level > 0;
         let refused = |why| (Incoming::Refused(key, why), DataSink::Discard);
-        let Some(task) = self.tasks.get_mut(key) else { return refused(Why::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::Bug) };
         if task.conn != conn {
-            return refused(Why::DataOutOtherConnection);
+            return refused(ProtocolError::DataOutOtherConnection);
         }
         if bhs.ahs_len() > 0 {
-            return refused(Why::AhsNotAllowed);
+            return refused(ProtocolError::AhsNotAllowed);
         }
-        if repairs && task.out.is_over(pdu.ttt) {
+        if repairs && task.data_out.is_over(pdu.ttt) {
             // It answers what was asked for again since, or comes twice.
-            return (Incoming::Stray, DataSink::Discard);
+            return (Incoming::Stale, DataSink::Discard);
         }
-        let (lun, has_ended) = (task.lun, task.ending.is_some());
-        let Some(run) = task.out.select(pdu.ttt) else {
+        let (lun, has_ended) = (task.lun, task.result.is_some());
+        let Some(run) = task.data_out.select(pdu.ttt) else {
             if has_ended {
                 // It may be of a sequence that was given up.
-                return (Incoming::Stray, DataSink::Discard);
+                return (Incoming::Stale, DataSink::Discard);
             }
             return refused(if pdu.ttt == Ttt::NONE {
-                Why::UnsolicitedNotExpected
+                ProtocolError::UnsolicitedNotExpected
             } else {
-                Why::DataOutUnknownTag
+                ProtocolError::DataOutUnknownTag
             });
         };
         let len = bhs.data_len();
         if has_ended {
-            return (Incoming::Run(key), DataSink::Discard);
+            return (Incoming::Sequence(key), DataSink::Discard);
         }
         if run.ttt != Ttt::NONE && pdu.lun != lun {
-            return refused(Why::DataOutOtherLun);
+            return refused(ProtocolError::DataOutOtherLun);
         }
         match run.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
-            Ok(Fate::Take) => {}
-            Ok(Fate::Skip) => return (Incoming::Skipped(key), DataSink::Discard),
+            Ok(PduDisposition::Accept) => {}
+            Ok(PduDisposition::Skip) => return (Incoming::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
         }
         let (whole, unsolicited) = (to_usize(run.len), run.unsolicited);
         let is_first = len > 0 && run.buf.is_none();
-        if is_first && !self.find_memory(session, key, pdu.ttt, (whole, unsolicited)) {
-            return (Incoming::Run(key), DataSink::Discard);
+        if is_first && !self.reserve_for_sequence(session, key, pdu.ttt, (whole, unsolicited)) {
+            return (Incoming::Sequence(key), DataSink::Discard);
         }
-        let run = self.tasks.get_mut(key).and_then(|task| task.out.select(pdu.ttt));
-        let Some(run) = run else { return refused(Why::Bug) };
+        let run = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
+        let Some(run) = run else { return refused(ProtocolError::Bug) };
         if is_first {
             run.buf = Some(self.pool.take(whole));
         }
@@ -292,32 +302,38 @@ impl Engine {
             }
             None => DataSink::Discard,
         };
-        (Incoming::Run(key), landing)
+        (Incoming::Sequence(key), landing)
     }
 
     /// Takes memory for a sequence whose first data comes: that of solicited data was taken when it was asked for, and may have
     /// been given to others since.
-    fn find_memory(&mut self, session: Key, key: Key, ttt: Ttt, (len, unsolicited): (usize, bool)) -> bool {
+    fn reserve_for_sequence(
+        &mut self,
+        session: Key,
+        key: Key,
+        ttt: Ttt,
+        (len, unsolicited): (usize, bool),
+    ) -> bool {
         if !unsolicited {
-            return self.set_aside_again(key, ttt);
+            return self.reserve_revoked_again(key, ttt);
         }
-        let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
-        let found = room.is_some_and(|share| self.unasked.try_reserve(self.now, share, len));
+        let room = self.sessions.get_mut(session).map(|state| &mut state.unsolicited_share);
+        let found = room.is_some_and(|share| self.unsolicited_quota.try_reserve(self.now, share, len));
         if let Some(task) = self.tasks.get_mut(key).filter(|_| found) {
-            task.out.reserved += len;
+            task.data_out.reserved += len;
         }
         found
     }
 
     /// Acts on a Data-Out that came whole.
-    pub(super) fn end_data_out(
+    pub(super) fn handle_data_out(
         &mut self,
         conn: ConnId,
         session: Key,
         segment: ReceivedPdu,
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         let bhs = segment.bhs;
-        let incoming = self.conn_mut(conn).map_or(Incoming::Stray, |connection| {
+        let incoming = self.conn_mut(conn).map_or(Incoming::Stale, |connection| {
             connection.data_out_bytes += u64::from(bhs.data_len());
             connection.incoming
         });
@@ -329,55 +345,61 @@ impl Engine {
         if let Some(state) = self.sessions.get_mut(session) {
             state.traffic.data_out_bytes += u64::from(bhs.data_len());
             if state.is_discovery() {
-                return self.refuse(conn, &bhs, Why::NotInDiscovery);
+                return self.handle_violation(conn, &bhs, ProtocolError::NotInDiscovery);
             }
         }
         let (key, verdict) = match incoming {
-            Incoming::Run(key) | Incoming::Skipped(key) if !segment.digest_ok => {
-                return self.end_damaged(conn, key, &bhs, buf);
+            Incoming::Sequence(key) | Incoming::Skipped(key) if !segment.digest_ok => {
+                return self.handle_damaged_data_out(conn, key, &bhs, buf);
             }
-            Incoming::Run(key) => (key, Ok(true)),
+            Incoming::Sequence(key) => (key, Ok(true)),
             Incoming::Skipped(key) => (key, Ok(false)),
-            Incoming::Refused(_, why @ Why::DataOutOtherConnection) => {
+            Incoming::Refused(_, why @ ProtocolError::DataOutOtherConnection) => {
                 // The sequence is another connection's, and nothing here ends it.
-                return self.refuse(
+                return self.handle_violation(
                     conn,
                     &bhs,
-                    if segment.digest_ok { why } else { Why::DataDigestMismatch },
+                    if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch },
                 );
             }
             Incoming::Refused(key, why) => {
-                (key, Err(if segment.digest_ok { why } else { Why::DataDigestMismatch }))
+                (key, Err(if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch }))
             }
-            Incoming::Stray | Incoming::Plain => {
+            Incoming::Stale | Incoming::Plain => {
                 self.stats.ignored += 1;
                 return if segment.digest_ok {
                     Ok(())
                 } else {
-                    self.refuse(conn, &bhs, Why::DataDigestMismatch)
+                    self.handle_violation(conn, &bhs, ProtocolError::DataDigestMismatch)
                 };
             }
         };
         let verdict = verdict.and_then(|of_use| self.take_data(key, &bhs, buf, of_use));
         if let Err(why) = verdict {
-            self.fail_by_verdict(conn, &bhs, key, why)?;
+            self.handle_task_violation(conn, &bhs, key, why)?;
         }
-        self.end_run(conn, key, &bhs)
+        self.end_sequence(conn, key, &bhs)
     }
 
     /// Acts on a Data-Out of a run whose data was damaged.
-    fn end_damaged(&mut self, conn: ConnId, key: Key, bhs: &Bhs, buf: Option<Buf>) -> Result<(), Why> {
-        let why = Why::DataDigestMismatch;
+    fn handle_damaged_data_out(
+        &mut self,
+        conn: ConnId,
+        key: Key,
+        bhs: &Bhs,
+        buf: Option<Buf>,
+    ) -> Result<(), ProtocolError> {
+        let why = ProtocolError::DataDigestMismatch;
         let repairs = self.conn(conn).is_some_and(|connection| connection.level > 0);
         if !repairs {
             self.recycle_buf(buf);
-            self.fail_by_verdict(conn, bhs, key, why)?;
-            return self.end_run(conn, key, bhs);
+            self.handle_task_violation(conn, bhs, key, why)?;
+            return self.end_sequence(conn, key, bhs);
         }
         let pdu = DataOut::decode(bhs)?;
         let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
-        match self.tasks.get_mut(key).and_then(|task| task.out.select(pdu.ttt)) {
+        match self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt)) {
             Some(run) => {
                 run.skipped(pdu.data_sn);
                 run.broken = true;
@@ -392,27 +414,33 @@ impl Engine {
             }
             None => self.recycle_buf(buf),
         }
-        let answer = self.verdict(conn, why);
+        let answer = self.error_response(conn, why);
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;
         }
-        self.end_run(conn, key, bhs)
+        self.end_sequence(conn, key, bhs)
     }
 
     /// Puts data that was judged good where it belongs, if it is of use.
-    fn take_data(&mut self, key: Key, bhs: &Bhs, buf: Option<Buf>, of_use: bool) -> Result<(), Why> {
+    fn take_data(
+        &mut self,
+        key: Key,
+        bhs: &Bhs,
+        buf: Option<Buf>,
+        of_use: bool,
+    ) -> Result<(), ProtocolError> {
         let pdu = DataOut::decode(bhs)?;
-        let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else {
+        let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else {
             self.recycle_buf(buf);
             return Ok(());
         };
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
         let starved = of_use && buf.is_none() && bhs.data_len() > 0;
-        match task.out.select(pdu.ttt) {
+        match task.data_out.select(pdu.ttt) {
             Some(run) => {
                 if of_use {
-                    run.took(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
+                    run.record_data(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
                 } else {
                     run.skipped(pdu.data_sn);
                 }
@@ -423,54 +451,54 @@ impl Engine {
             // Its sequence was asked for anew while it was being read.
             None => self.recycle_buf(buf),
         }
-        self.note_pace(key, pdu.ttt);
+        self.record_progress(key, pdu.ttt);
         if starved {
             // Data found no room: the initiator tries again. What was asked for may not be all, and what came before it may
             // be written.
             self.stats.busy += 1;
             let busy = pdu.ttt == Ttt::NONE;
-            let late = || Ending::condition(TransportSense::InitiatorResponseTimeout);
-            let ending = if busy { Ending::busy() } else { late() };
-            self.end_early(key, ending);
+            let late = || TaskResult::condition(TransportSense::InitiatorResponseTimeout);
+            let ending = if busy { TaskResult::busy() } else { late() };
+            self.terminate_task(key, ending);
         }
         Ok(())
     }
 
     /// Ends a sequence whose last PDU this is.
-    fn end_run(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), Why> {
+    fn end_sequence(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), ProtocolError> {
         let pdu = DataOut::decode(bhs)?;
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
-        let (whole, has_ended) = (task.data_out_len, task.ending.is_some());
+        let (whole, has_ended) = (task.data_out_len, task.result.is_some());
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
-        let Some(run) = task.out.select(pdu.ttt) else { return Ok(()) };
+        let Some(run) = task.data_out.select(pdu.ttt) else { return Ok(()) };
         let unsolicited = run.unsolicited;
         match run.check_end(whole, in_order) {
             _ if has_ended => {}
-            Ok(Close::Whole) => {}
-            Ok(Close::Recover) => {
-                self.recover(key, pdu.ttt);
+            Ok(SequenceEnd::Complete) => {}
+            Ok(SequenceEnd::Recover) => {
+                self.request_recovery_r2t(key, pdu.ttt);
                 return Ok(());
             }
-            Err(why) => self.fail_by_verdict(conn, bhs, key, why)?,
+            Err(why) => self.handle_task_violation(conn, bhs, key, why)?,
         }
         if unsolicited {
-            self.close_unsolicited(key);
+            self.complete_unsolicited(key);
         } else {
-            self.close_run(key, pdu.ttt);
+            self.complete_solicited(key, pdu.ttt);
         }
         Ok(())
     }
 
     /// Takes the unsolicited data as complete.
-    pub(super) fn close_unsolicited(&mut self, key: Key) {
+    pub(super) fn complete_unsolicited(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(run) = task.out.unsolicited.take() else { return };
+        let Some(run) = task.data_out.unsolicited.take() else { return };
         // What was lost of it was asked for by recovery R2Ts, whose last answer may come twice.
-        task.out.has_answered(run.ttt);
-        if task.ending.is_some() {
+        task.data_out.record_answered(run.ttt);
+        if task.result.is_some() {
             self.recycle_buf(run.buf);
-            return self.conclude(key);
+            return self.queue_response(key);
         }
         let len = run.received;
         let mut buf = run.buf.unwrap_or_else(|| self.pool.take(0));
@@ -482,12 +510,12 @@ impl Engine {
         }
         let early = buf.freeze();
         let mut freed = Freed::default();
-        for fetch in task.out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
+        for fetch in task.data_out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
             fetch.awaits_unsolicited = false;
-            if len < fetch.asked && fetch.parts.len() == 1 {
+            if len < fetch.requested_until && fetch.parts.len() == 1 {
                 // Less came than could have: the rest is asked for, and needs room of its own.
-                fetch.asked = len.max(fetch.start);
-                freed.asked += fetch.reserved.take().unwrap_or(0);
+                fetch.requested_until = len.max(fetch.start);
+                freed.solicited += fetch.reserved.take().unwrap_or(0);
                 freed.revoked += u32::from(fetch.revoked.take().is_some());
                 freed.overdraft += core::mem::take(&mut fetch.overdraft);
             }
@@ -495,36 +523,36 @@ impl Engine {
                 *first = Some(early.slice(to_usize(fetch.start), to_usize(fetch.end.min(len))));
             }
         }
-        task.out.early = Some(early);
+        task.data_out.unsolicited_data = Some(early);
         let session = task.session;
-        self.give_data_out(session, freed);
-        self.pump(key);
+        self.release_data_out(session, freed);
+        self.advance_fetches(key);
     }
 
     /// Takes the answer to an R2T as complete.
-    pub(super) fn close_run(&mut self, key: Key, ttt: Ttt) {
+    pub(super) fn complete_solicited(&mut self, key: Key, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(at) = task.out.runs.iter().position(|run| run.ttt == ttt) else { return };
-        let run = task.out.runs.remove(at);
-        task.out.has_answered(ttt);
+        let Some(at) = task.data_out.solicited.iter().position(|run| run.ttt == ttt) else { return };
+        let run = task.data_out.solicited.remove(at);
+        task.data_out.record_answered(ttt);
         let session = task.session;
-        if task.ending.is_some() {
+        if task.result.is_some() {
             self.recycle_buf(run.buf);
-            self.conclude(key);
+            self.queue_response(key);
         } else {
             let is_short = run.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(run.len));
             if is_short && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
                 // Going on would hand up bytes that did not come.
                 return self.bug(session);
             }
-            let fetch = task.out.fetches.iter_mut().find(|fetch| fetch.id == run.fetch);
+            let fetch = task.data_out.fetches.iter_mut().find(|fetch| fetch.id == run.fetch);
             if let (Some(part), Some(buf)) = (fetch.and_then(|fetch| fetch.parts.get_mut(run.part)), run.buf)
             {
                 *part = Some(buf.freeze());
             }
-            self.pump(key);
+            self.advance_fetches(key);
         }
-        if self.sessions.get(session).is_some_and(|session| session.fencing) {
+        if self.sessions.get(session).is_some_and(|session| session.holds_r2ts) {
             self.drain_ready(session);
         }
     }
@@ -532,25 +560,25 @@ impl Engine {
     /// Stops fetching for a task that ended, and keeps only the sequences that the initiator still has to end.
     pub(super) fn stop_data_out(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let (freed, session) = (task.out.stop(&self.pool), task.session);
-        self.give_data_out(session, freed);
+        let (freed, session) = (task.data_out.stop(&self.pool), task.session);
+        self.release_data_out(session, freed);
     }
 
     /// Gives back room for Data-Out.
-    pub(super) fn give_data_out(&mut self, session: Key, freed: Freed) {
+    pub(super) fn release_data_out(&mut self, session: Key, freed: Freed) {
         self.restore_turn(session, freed.revoked);
         let state = self.sessions.get_mut(session).map(|state| {
             state.overdraft = state.overdraft.saturating_sub(freed.overdraft);
-            &mut state.asked
+            &mut state.solicited_share
         });
-        self.asked.release(state, freed.asked);
-        self.give_unasked(Some(session), freed.unasked);
+        self.solicited_quota.release(state, freed.solicited);
+        self.release_unsolicited(Some(session), freed.unsolicited);
     }
 
     /// Gives back room for data that came unasked; `session` may be gone.
-    pub(super) fn give_unasked(&mut self, session: Option<Key>, len: usize) {
+    pub(super) fn release_unsolicited(&mut self, session: Option<Key>, len: usize) {
         let state = session.and_then(|key| self.sessions.get_mut(key));
-        self.unasked.release(state.map(|state| &mut state.unasked), len);
+        self.unsolicited_quota.release(state.map(|state| &mut state.unsolicited_share), len);
     }
 
     pub(super) fn recycle_buf(&self, buf: Option<Buf>) {

@@ -19,17 +19,17 @@ use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::{Duration, Instant};
 
+use super::allegiance::is_detached_id;
 use super::arena::{Arena, Key};
 use super::connection::{Connection, Output, index};
-use super::contract::{Down, Event, Refusal, Refused, Repairs};
+use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionEnd};
+use super::initiator_notes::{Deviation, Notes};
 use super::memory_quota::MemoryQuota;
-use super::notes::{Departure, Notes};
-use super::reassign::is_adrift;
+use super::protocol_error::ProtocolError;
 use super::session::{Session, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
 use super::task::Task;
 use super::timer::{Owner, Timer, Timers};
-use super::why::Why;
 use crate::login::directory::{Directory, TargetId};
 use crate::login::target::ClaimedIdentity;
 use crate::negotiate::full_feature::TargetText;
@@ -40,7 +40,7 @@ use crate::recovery::{self, ErrorResponse, RecoveryAction};
 pub struct Engine {
     pub(super) limits: Limits,
     /// Of targets that have limits of their own.
-    pub(super) of_targets: BTreeMap<TargetId, SessionLimits>,
+    pub(super) target_limits: BTreeMap<TargetId, SessionLimits>,
     /// The deepest window that any session was ever given: what is kept for all of them is bounded by it.
     pub(super) depth_max: u32,
     pub(super) pool: Pool,
@@ -48,7 +48,7 @@ pub struct Engine {
     pub(super) conns: Vec<Option<Box<Connection>>>,
     /// How many connections there are, and how many of an address have not logged in.
     pub(super) open_conns: usize,
-    pub(super) logins: BTreeMap<IpAddr, usize>,
+    pub(super) pending_logins: BTreeMap<IpAddr, usize>,
     pub(super) sessions: Arena<Session>,
     pub(super) tasks: Arena<Task>,
     pub(super) tmfs: Arena<Tmf>,
@@ -56,23 +56,23 @@ pub struct Engine {
     pub(super) actions: VecDeque<Action>,
     pub(super) timers: Timers,
     /// Memory for data that comes unasked, for data that we ask for, and for answers.
-    pub(super) unasked: MemoryQuota,
-    pub(super) asked: MemoryQuota,
-    pub(super) answers: MemoryQuota,
+    pub(super) unsolicited_quota: MemoryQuota,
+    pub(super) solicited_quota: MemoryQuota,
+    pub(super) data_in_quota: MemoryQuota,
     /// Sessions whose logouts may go on.
-    pub(super) stirred: VecDeque<Key>,
+    pub(super) dirty_logouts: VecDeque<Key>,
     /// What waits of control PDUs and is held of text, on all connections.
     pub(super) control_bytes: usize,
     /// Logins that failed and were not told of.
-    pub(super) refusals: VecDeque<Refusal>,
+    pub(super) failed_logins: VecDeque<FailedLogin>,
     pub(super) notes: Notes,
     pub(super) next_ttt: u32,
     /// The next of the numbers that tasks without a connection have in its place.
-    pub(super) next_adrift: u32,
+    pub(super) next_detached: u32,
     /// The time at the last call.
     pub(super) now: Instant,
     pub(super) next_tsih: u16,
-    pub(super) stats: Stats,
+    pub(super) stats: EngineStats,
 }
 
 /// What may differ from target to target, and change under sessions that go on.
@@ -183,7 +183,7 @@ pub const MAX_CONTROL_QUEUED: usize = 2048;
 pub const MAX_CONTROL_BYTES: usize = 4 << 20;
 
 /// How many failed logins wait to be told of; of more, the operator learns by their number.
-const MAX_REFUSALS: usize = 64;
+const MAX_FAILED_LOGINS: usize = 64;
 
 /// What a control PDU takes beside its data.
 pub(super) const CONTROL_COST: usize = 256;
@@ -192,11 +192,11 @@ pub(super) const CONTROL_COST: usize = 256;
 const DEPTH_UNDER_PRESSURE: u32 = 4;
 
 /// A peer that sends this much without finishing a PDU is slow but there.
-const PROGRESS: usize = 64 << 10;
+const LIVENESS_BYTES: usize = 64 << 10;
 
 /// What an engine did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct EngineStats {
     /// Connections taken.
     pub connections: u64,
     /// Logins that succeeded.
@@ -255,29 +255,29 @@ impl Engine {
         Self {
             next_tsih: limits.tsih_first.max(1),
             depth_max: limits.queue_depth,
-            of_targets: BTreeMap::new(),
+            target_limits: BTreeMap::new(),
             limits,
             pool,
             conns: Vec::new(),
             open_conns: 0,
-            logins: BTreeMap::new(),
+            pending_logins: BTreeMap::new(),
             sessions: Arena::new(),
             tasks: Arena::new(),
             tmfs: Arena::new(),
             events: VecDeque::new(),
             actions: VecDeque::new(),
             timers: Timers::default(),
-            unasked: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            asked: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            answers: MemoryQuota::new(limits.data_in_bytes_max),
-            stirred: VecDeque::new(),
+            unsolicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            solicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            data_in_quota: MemoryQuota::new(limits.data_in_bytes_max),
+            dirty_logouts: VecDeque::new(),
             control_bytes: 0,
-            refusals: VecDeque::new(),
+            failed_logins: VecDeque::new(),
             notes: Notes::default(),
             next_ttt: 0,
-            next_adrift: 0,
+            next_detached: 0,
             now: Instant::ORIGIN,
-            stats: Stats::default(),
+            stats: EngineStats::default(),
         }
     }
 
@@ -285,7 +285,10 @@ impl Engine {
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.now = now;
         self.stats.connections += 1;
-        if conn.0 >= self.limits.connections_max || is_adrift(conn) || !self.begin_login(arrival.peer) {
+        if conn.0 >= self.limits.connections_max
+            || is_detached_id(conn)
+            || !self.reserve_login_slot(arrival.peer)
+        {
             self.actions.push_back(Action::Abort(conn));
             return;
         }
@@ -308,11 +311,13 @@ impl Engine {
     /// Takes received bytes, all of them.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8], directory: &dyn Directory) {
         self.now = now;
-        let Some(connection) = self.conn_mut(conn).filter(|connection| connection.is_heard()) else { return };
-        connection.progress += bytes.len();
-        if connection.progress >= PROGRESS {
-            connection.heard = now;
-            connection.progress = 0;
+        let Some(connection) = self.conn_mut(conn).filter(|connection| connection.is_reading()) else {
+            return;
+        };
+        connection.bytes_since_heard += bytes.len();
+        if connection.bytes_since_heard >= LIVENESS_BYTES {
+            connection.last_heard = now;
+            connection.bytes_since_heard = 0;
         }
         let Some(mut receiver) = connection.receiver.take() else { return };
         let end = self.read(now, conn, &mut receiver, bytes, directory);
@@ -327,7 +332,7 @@ impl Engine {
     /// Lends the buffer that the next bytes belong into, if a large Data-Out payload is coming.
     pub fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let connection = self.conn_mut(conn)?;
-        if connection.is_heard() { connection.receiver.as_mut()?.take_rx_buffer() } else { None }
+        if connection.is_reading() { connection.receiver.as_mut()?.take_rx_buffer() } else { None }
     }
 
     /// Takes a loan back.
@@ -344,7 +349,7 @@ impl Engine {
         };
         let len = receiver.return_rx_buffer(loan);
         if let Some(connection) = self.conn_mut(conn) {
-            connection.progress += len;
+            connection.bytes_since_heard += len;
         }
         self.received(now, conn, &[], directory);
     }
@@ -353,16 +358,16 @@ impl Engine {
     pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         self.now = now;
         let down = match why {
-            DisconnectReason::Closed | DisconnectReason::Failed => Down::ConnectionLost,
-            DisconnectReason::Stalled => Down::TimedOut,
-            DisconnectReason::Shutdown => Down::Closed,
+            DisconnectReason::Closed | DisconnectReason::Failed => SessionEnd::ConnectionLost,
+            DisconnectReason::Stalled => SessionEnd::TimedOut,
+            DisconnectReason::Shutdown => SessionEnd::Closed,
         };
         let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
-        self.end_login(conn);
+        self.release_login_slot(conn);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
             self.open_conns = self.open_conns.saturating_sub(1);
-            self.give_unasked(session, connection.reserved);
+            self.release_unsolicited(session, connection.reserved);
             let freed = connection.control_bytes + connection.text_bytes;
             self.control_bytes = self.control_bytes.saturating_sub(freed);
         }
@@ -370,20 +375,20 @@ impl Engine {
 
     /// Returns the next thing that the layer above must know or do.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.serve_lines();
-        self.serve_logouts();
+        self.serve_quota_waiters();
+        self.process_logouts();
         self.events.pop_front()
     }
 
     /// Returns a login that failed. Of many between two questions only some are told.
-    pub fn poll_refusal(&mut self) -> Option<Refusal> {
-        self.refusals.pop_front()
+    pub fn poll_failed_login(&mut self) -> Option<FailedLogin> {
+        self.failed_logins.pop_front()
     }
 
     /// Returns the next thing that the driver must do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.serve_lines();
-        self.serve_logouts();
+        self.serve_quota_waiters();
+        self.process_logouts();
         self.actions.pop_front()
     }
 
@@ -406,38 +411,45 @@ impl Engine {
             };
             let Some(deadlines) = deadlines else { continue };
             if self.timers.passed(now, deadlines, entry) {
-                self.expired(now, entry.1, entry.2);
+                self.handle_timer(now, entry.1, entry.2);
             }
         }
     }
 
     /// Returns what the engine did so far.
-    pub const fn stats(&self) -> &Stats {
+    pub const fn stats(&self) -> &EngineStats {
         &self.stats
     }
 
     /// Returns how many bytes of data are taken from the budgets: none when no task is open.
     pub const fn data_bytes(&self) -> usize {
-        self.unasked.used() + self.asked.used() + self.answers.used()
+        self.unsolicited_quota.used() + self.solicited_quota.used() + self.data_in_quota.used()
     }
 
-    fn expired(&mut self, now: Instant, owner: Owner, timer: Timer) {
+    fn handle_timer(&mut self, now: Instant, owner: Owner, timer: Timer) {
         match (owner, timer) {
-            (Owner::Connection(conn), Timer::Login) => self.drop_connection(conn, Why::LoginTooSlow),
-            (Owner::Connection(conn), Timer::Logout) => self.logout_is_late(conn),
-            (Owner::Connection(conn), Timer::Silence) => self.silence(now, conn),
-            (Owner::Connection(conn), Timer::Data) => self.data_is_late(now, conn),
-            (Owner::Connection(conn), Timer::Ack) => self.ack_is_late(now, conn),
-            (Owner::Session(session), Timer::Gap) => self.gap_is_open(now, session),
-            (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
-            (Owner::Session(session), Timer::Acked) => self.fences_are_late(session),
-            (Owner::Session(session), Timer::Retain) => self.retention_is_over(now, session),
+            (Owner::Connection(conn), Timer::Login) => {
+                self.drop_connection(conn, ProtocolError::LoginTooSlow)
+            }
+            (Owner::Connection(conn), Timer::Logout) => self.on_logout_timer(conn),
+            (Owner::Connection(conn), Timer::Silence) => self.on_silence_timer(now, conn),
+            (Owner::Connection(conn), Timer::Data) => self.on_data_timer(now, conn),
+            (Owner::Connection(conn), Timer::Ack) => self.on_ack_timer(now, conn),
+            (Owner::Session(session), Timer::Gap) => self.on_gap_timer(now, session),
+            (Owner::Session(session), Timer::TmfData) => self.on_tmf_data_timer(session),
+            (Owner::Session(session), Timer::ResponseFence) => self.on_fence_timer(session),
+            (Owner::Session(session), Timer::Retain) => self.on_retain_timer(now, session),
             (Owner::Session(session), Timer::Detached) => self.take_back_detached(now, session),
-            (Owner::Session(session), Timer::Discovery) => self.discovery_is_over(now, session),
+            (Owner::Session(session), Timer::Discovery) => self.on_discovery_timer(now, session),
             (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack)
             | (
                 Owner::Connection(_),
-                Timer::Gap | Timer::Fence | Timer::Acked | Timer::Retain | Timer::Detached | Timer::Discovery,
+                Timer::Gap
+                | Timer::TmfData
+                | Timer::ResponseFence
+                | Timer::Retain
+                | Timer::Detached
+                | Timer::Discovery,
             ) => self.stats.bugs += 1,
         }
     }
@@ -453,9 +465,9 @@ impl Engine {
     /// Puts something into a connection's queue and sees to it that the driver comes for it.
     pub(super) fn queue(&mut self, conn: ConnId, output: Output) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
-        connection.out.push_back(output);
-        if !connection.asked {
-            connection.asked = true;
+        connection.send_queue.push_back(output);
+        if !connection.transmit_requested {
+            connection.transmit_requested = true;
             self.actions.push_back(Action::Transmit(conn));
         }
     }
@@ -468,8 +480,8 @@ impl Engine {
         let stat_sn = connection.stat_sn;
         match connection.session.and_then(|key| self.sessions.get_mut(key)) {
             Some(session) => {
-                let pressed = self.unasked.should_throttle(&session.unasked)
-                    || self.asked.should_throttle(&session.asked);
+                let pressed = self.unsolicited_quota.should_throttle(&session.unsolicited_share)
+                    || self.solicited_quota.should_throttle(&session.solicited_share);
                 let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::MAX };
                 TargetSn {
                     stat_sn,
@@ -492,33 +504,33 @@ impl Engine {
     }
 
     /// Takes note of a login that failed.
-    pub(super) fn note_refusal(&mut self, conn: ConnId, claims: ClaimedIdentity, why: Refused) {
+    pub(super) fn record_failed_login(&mut self, conn: ConnId, claims: ClaimedIdentity, why: LoginRejected) {
         self.stats.logins_failed += 1;
         if let Some(connection) = self.conn(conn)
-            && self.refusals.len() < MAX_REFUSALS
+            && self.failed_logins.len() < MAX_FAILED_LOGINS
         {
             let peer = connection.via.peer;
-            self.refusals.push_back(Refusal { peer, claims, why });
+            self.failed_logins.push_back(FailedLogin { peer, claims, why });
         }
     }
 
     /// Looks up what to do about a broken rule.
-    pub(super) fn verdict(&mut self, conn: ConnId, why: Why) -> ErrorResponse {
-        if why == Why::DataDigestMismatch {
+    pub(super) fn error_response(&mut self, conn: ConnId, why: ProtocolError) -> ErrorResponse {
+        if why == ProtocolError::DataDigestMismatch {
             self.stats.data_digest_errors += 1;
-            self.count(conn, |repairs| repairs.data_digest_errors += 1);
+            self.count_repair(conn, |repairs| repairs.data_digest_errors += 1);
         }
         let level = self.conn(conn).map_or(0, |connection| connection.level);
         let answer = recovery::error_response(level, why);
         if answer == (ErrorResponse { reject: None, action: RecoveryAction::Nothing }) {
             self.stats.ignored += 1;
-            self.note_departure(conn, Departure::PassedOver(why));
+            self.record_deviation(conn, Deviation::PassedOver(why));
         }
         answer
     }
 
     /// Counts something that was lost on a connection.
-    pub(super) fn count(&mut self, conn: ConnId, what: impl FnOnce(&mut Repairs)) {
+    pub(super) fn count_repair(&mut self, conn: ConnId, what: impl FnOnce(&mut Repairs)) {
         let session = self.conn(conn).and_then(|connection| connection.session);
         if let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) {
             what(&mut state.repairs);
@@ -526,27 +538,29 @@ impl Engine {
     }
 
     /// Ends a connection whose peer broke a rule, and its session with it.
-    pub(super) fn drop_connection(&mut self, conn: ConnId, why: Why) {
+    pub(super) fn drop_connection(&mut self, conn: ConnId, why: ProtocolError) {
         let Some(connection) = self.conn_mut(conn) else { return };
         if connection.closing && connection.session.is_none() {
             return;
         }
         connection.closing = true;
         // Nothing more is sent.
-        connection.out = VecDeque::new();
+        connection.send_queue = VecDeque::new();
         let freed =
             core::mem::take(&mut connection.control_bytes) + core::mem::take(&mut connection.text_bytes);
         (connection.login, connection.text) = (None, TargetText::new());
         self.control_bytes = self.control_bytes.saturating_sub(freed);
         match why {
-            Why::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
-            Why::Bug => self.stats.bugs += 1,
+            ProtocolError::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
+            ProtocolError::Bug => self.stats.bugs += 1,
             _ => {}
         }
         self.stats.dropped += 1;
         let down = match why {
-            Why::PingUnanswered | Why::LogoutTooSlow | Why::DataTooSlow => Down::TimedOut,
-            why => Down::Misbehaved(why),
+            ProtocolError::PingUnanswered | ProtocolError::LogoutTooSlow | ProtocolError::DataTooSlow => {
+                SessionEnd::TimedOut
+            }
+            why => SessionEnd::Misbehaved(why),
         };
         let member = self.conn(conn).and_then(|connection| Some((connection.session?, connection.cid)));
         self.leave_session(conn, down);
@@ -558,7 +572,7 @@ impl Engine {
 
     /// Takes a connection out of its session. Below level 2 its tasks end with it, and the last connection ends the
     /// session (§7.1.5).
-    pub(super) fn leave_session(&mut self, conn: ConnId, down: Down) {
+    pub(super) fn leave_session(&mut self, conn: ConnId, down: SessionEnd) {
         let Some(connection) = self.conn_mut(conn) else { return };
         connection.deadlines.clear(Timer::Silence);
         connection.deadlines.clear(Timer::Data);
@@ -572,7 +586,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.conns.retain(|other| *other != conn);
         let is_last = session.conns.is_empty();
-        let kept = down != Down::Closed && self.set_adrift(self.now, key, conn, false);
+        let kept = down != SessionEnd::Closed && self.detach_tasks(self.now, key, conn, false);
         if is_last && let Some(session) = self.sessions.get_mut(key) {
             session.lost_since = Some(self.now);
         }
@@ -583,8 +597,8 @@ impl Engine {
         } else if is_last && let Some(session) = self.sessions.get_mut(key) {
             session.state = session.state.on(SessionEvent::ConnectionsLost).unwrap_or(session.state);
         }
-        self.leave_fences(key, conn);
-        self.stir_logouts(key);
+        self.remove_from_fences(key, conn);
+        self.mark_logouts_dirty(key);
         if let Some(connection) = self.conn_mut(conn) {
             let cleaned = connection.state.on(ConnectionEvent::CleanedUp);
             connection.state = cleaned.unwrap_or(connection.state);

@@ -54,7 +54,7 @@ impl Engine {
         self.limits = Limits { queue_depth, ping_after, pong_within, idle_within, ..self.limits };
         let depths = of_targets.values().map(|limits| limits.queue_depth);
         self.depth_max = depths.chain([queue_depth, self.depth_max]).max().unwrap_or(queue_depth);
-        self.of_targets = of_targets;
+        self.target_limits = of_targets;
         let sessions: Vec<Key> = self.sessions.iter().map(|(key, _)| key).collect();
         for key in sessions {
             let Some(limits) = self.sessions.get(key).map(|session| self.limits_for(&session.kind)) else {
@@ -64,7 +64,7 @@ impl Engine {
             if session.limits != limits {
                 session.limits = limits;
                 session.window.resize(limits.queue_depth);
-                self.listen_anew(now, key);
+                self.restart_ping_timers(now, key);
             }
         }
     }
@@ -72,7 +72,7 @@ impl Engine {
     /// Returns the limits of a session of this kind.
     pub(super) fn limits_for(&self, kind: &SessionKind) -> SessionLimits {
         let own = match kind {
-            SessionKind::Normal { target, .. } => self.of_targets.get(target).copied(),
+            SessionKind::Normal { target, .. } => self.target_limits.get(target).copied(),
             SessionKind::Discovery => None,
         };
         own.unwrap_or(self.limits.of_session())
@@ -83,18 +83,18 @@ impl Engine {
     pub(super) fn unacked_max(&self) -> usize {
         let open = self.depth_max.clamp(1, MAX_DEPTH).saturating_mul(2);
         let open = open.saturating_add(self.limits.immediate_max);
-        usize::try_from(open).unwrap_or(usize::MAX).saturating_add(super::retain::SPARE)
+        usize::try_from(open).unwrap_or(usize::MAX).saturating_add(super::status_log::SPARE)
     }
 
     /// Returns how many answered tasks a session keeps, those of lost connections included: a window of them, and what
     /// may be on the way beside it.
     pub(super) fn answered_max(&self) -> u32 {
         let open = self.depth_max.clamp(1, MAX_DEPTH).saturating_add(self.limits.immediate_max);
-        open.saturating_add(u32::try_from(super::retain::SPARE).unwrap_or(u32::MAX))
+        open.saturating_add(u32::try_from(super::status_log::SPARE).unwrap_or(u32::MAX))
     }
 
     /// Waits for a session's connections as long as its limits say now.
-    fn listen_anew(&mut self, now: Instant, key: Key) {
+    fn restart_ping_timers(&mut self, now: Instant, key: Key) {
         let Some(session) = self.sessions.get(key) else { return };
         let after = session.limits.ping_after;
         for conn in session.conns.iter().copied() {
@@ -102,7 +102,7 @@ impl Engine {
                 continue;
             };
             if connection.ping.is_none() && connection.deadlines.is_set(Timer::Silence) {
-                let at = connection.heard.after(after).max(now);
+                let at = connection.last_heard.after(after).max(now);
                 self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
             }
         }

@@ -14,22 +14,22 @@ use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::Down;
+use super::contract::SessionEnd;
 use super::engine::Engine;
+use super::protocol_error::ProtocolError;
 use super::states::{Connection as State, ConnectionEvent};
 use super::task::{Holder, Task};
 use super::timer::{Owner, Timer};
-use super::why::Why;
 use crate::pdu::TargetSn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 
 /// A logout that was taken and waits for the tasks that it ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct PendingLogout {
     /// The connection that the request came on.
-    asked: ConnId,
-    ends: Ends,
+    requested_on: ConnId,
+    ends: LogoutScope,
     /// Nothing where the initiator only stopped to send.
     answer: Option<LogoutResponse>,
     /// Whether it has waited long enough.
@@ -38,29 +38,29 @@ pub(crate) struct Leaving {
 
 /// What a logout ends.
 #[derive(Clone, Copy, Debug)]
-enum Ends {
+enum LogoutScope {
     Connection(ConnId),
     Session,
 }
 
-impl Leaving {
+impl PendingLogout {
     pub(crate) const fn ends_session(&self) -> bool {
-        matches!(self.ends, Ends::Session)
+        matches!(self.ends, LogoutScope::Session)
     }
 
     /// Returns the one connection whose tasks end, if not all do.
     const fn scope(&self) -> Option<ConnId> {
         match self.ends {
-            Ends::Connection(named) => Some(named),
-            Ends::Session => None,
+            LogoutScope::Connection(named) => Some(named),
+            LogoutScope::Session => None,
         }
     }
 
     /// Returns the connection that has its timer.
     const fn timed(&self) -> ConnId {
         match self.ends {
-            Ends::Connection(named) => named,
-            Ends::Session => self.asked,
+            LogoutScope::Connection(named) => named,
+            LogoutScope::Session => self.requested_on,
         }
     }
 
@@ -71,14 +71,14 @@ impl Leaving {
 
 impl Engine {
     /// Takes a Logout Request.
-    pub(super) fn logout(
+    pub(super) fn handle_logout(
         &mut self,
         now: Instant,
         conn: ConnId,
         session: Key,
         request: &LogoutRequest,
-    ) -> Result<(), Why> {
-        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+    ) -> Result<(), ProtocolError> {
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         let time2wait = state.parameters.default_time2wait;
         let conns = state.conns.clone();
         let named = conns.iter().copied().find(|conn| {
@@ -88,15 +88,15 @@ impl Engine {
             return self.logout_for_recovery(now, conn, session, request);
         }
         let (response, ends) = match (request.reason, named) {
-            (LogoutReason::CloseSession, _) => (LogoutResult::CLOSED, Some(Ends::Session)),
+            (LogoutReason::CloseSession, _) => (LogoutResult::CLOSED, Some(LogoutScope::Session)),
             (LogoutReason::CloseConnection, Some(_)) if conns.len() == 1 => {
-                (LogoutResult::CLOSED, Some(Ends::Session))
+                (LogoutResult::CLOSED, Some(LogoutScope::Session))
             }
             (LogoutReason::CloseConnection, Some(named)) => {
-                (LogoutResult::CLOSED, Some(Ends::Connection(named)))
+                (LogoutResult::CLOSED, Some(LogoutScope::Connection(named)))
             }
             (LogoutReason::CloseConnection, None) => (LogoutResult::NO_CID, None),
-            (LogoutReason::RemoveForRecovery, _) => return Err(Why::Bug),
+            (LogoutReason::RemoveForRecovery, _) => return Err(ProtocolError::Bug),
         };
         let answer = LogoutResponse {
             response,
@@ -106,38 +106,44 @@ impl Engine {
             time2wait: if response == LogoutResult::CLOSED { 0 } else { time2wait },
             time2retain: 0,
         };
-        let Some(ends) = ends else { return self.control(conn, Control::Logout(answer), Body::Empty) };
-        let leaving = Leaving { asked: conn, ends, answer: Some(answer), late: false };
-        self.begin_to_leave(now, session, leaving)
+        let Some(ends) = ends else { return self.queue_control(conn, Control::Logout(answer), Body::Empty) };
+        let leaving = PendingLogout { requested_on: conn, ends, answer: Some(answer), late: false };
+        self.start_logout(now, session, leaving)
     }
 
     /// Takes note that the initiator sends no more on a connection. Returns whether answers are still to come on it: it
     /// is as if it had asked for a logout and wanted no answer.
     ///
     /// At level 2, or where the session has other connections, the connection is lost, which those know what to do about.
-    pub fn ended(&mut self, now: Instant, conn: ConnId) -> bool {
+    pub fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
         let Some(connection) = self.conn(conn).filter(|connection| !connection.closing) else { return false };
         let Some((key, state)) = connection.session.and_then(|key| Some((key, self.sessions.get(key)?)))
         else {
             return false;
         };
-        if state.leaving.iter().any(Leaving::ends_session) {
+        if state.logouts.iter().any(PendingLogout::ends_session) {
             return true;
         }
         if state.conns.len() > 1 || state.parameters.error_recovery_level > 1 {
             return false;
         }
-        let leaving = Leaving { asked: conn, ends: Ends::Session, answer: None, late: false };
-        self.begin_to_leave(now, key, leaving).is_ok()
+        let leaving =
+            PendingLogout { requested_on: conn, ends: LogoutScope::Session, answer: None, late: false };
+        self.start_logout(now, key, leaving).is_ok()
     }
 
     /// Hears the initiator no more on the connections that end, and waits for what was begun.
-    fn begin_to_leave(&mut self, now: Instant, session: Key, leaving: Leaving) -> Result<(), Why> {
+    fn start_logout(
+        &mut self,
+        now: Instant,
+        session: Key,
+        leaving: PendingLogout,
+    ) -> Result<(), ProtocolError> {
         let conns = self.sessions.get(session).map(|state| state.conns.clone()).unwrap_or_default();
-        self.conn_mut(leaving.timed()).ok_or(Why::Bug)?.on(ConnectionEvent::LogoutRequest)?;
+        self.conn_mut(leaving.timed()).ok_or(ProtocolError::Bug)?.on(ConnectionEvent::LogoutRequest)?;
         for conn in conns.into_iter().filter(|conn| leaving.covers(*conn)) {
             if let Some(connection) = self.conn_mut(conn) {
-                connection.deaf = true;
+                connection.logging_out = true;
             }
         }
         let at = now.after(self.limits.logout_within);
@@ -147,9 +153,9 @@ impl Engine {
             self.timers.set(Owner::Connection(timed), &mut connection.deadlines, Timer::Logout, at);
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            state.leaving.push(leaving);
+            state.logouts.push(leaving);
         }
-        self.stir_logouts(session);
+        self.mark_logouts_dirty(session);
         Ok(())
     }
 
@@ -160,8 +166,8 @@ impl Engine {
         conn: ConnId,
         session: Key,
         request: &LogoutRequest,
-    ) -> Result<(), Why> {
-        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+    ) -> Result<(), ProtocolError> {
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         let parameters = state.parameters;
         let named = self.member(session, request.cid);
         let response = if parameters.error_recovery_level < 2 {
@@ -179,11 +185,11 @@ impl Engine {
             time2wait: parameters.default_time2wait,
             time2retain: if is_done { parameters.default_time2retain } else { 0 },
         };
-        self.control(conn, Control::Logout(answer), Body::Empty)?;
+        self.queue_control(conn, Control::Logout(answer), Body::Empty)?;
         if !is_done {
             return Ok(());
         }
-        self.release_lost(now, session, request.cid);
+        self.mark_recovery_logout(now, session, request.cid);
         match named {
             Some(named) if named == conn => {
                 self.remove_for_recovery(now, session, named);
@@ -195,28 +201,28 @@ impl Engine {
         // Without a time to wait in, nothing is kept, and nothing is left of a session without connections.
         if self.sessions.get(session).is_some_and(|state| state.conns.is_empty() && state.lost.is_empty()) {
             // The initiator gave up a connection in order to go on by another: it has not let go of the session's LUNs.
-            self.end_session(session, Down::ConnectionLost);
+            self.end_session(session, SessionEnd::ConnectionLost);
         }
         Ok(())
     }
 
     /// Has the logouts of a session looked at again: a task of it ended, or will not end by itself.
-    pub(super) fn stir_logouts(&mut self, session: Key) {
+    pub(super) fn mark_logouts_dirty(&mut self, session: Key) {
         if let Some(state) = self.sessions.get_mut(session)
-            && !state.leaving.is_empty()
-            && !core::mem::replace(&mut state.stirred, true)
+            && !state.logouts.is_empty()
+            && !core::mem::replace(&mut state.logouts_dirty, true)
         {
-            self.stirred.push_back(session);
+            self.dirty_logouts.push_back(session);
         }
     }
 
     /// Goes on with the logouts that have something to go on with.
-    pub(super) fn serve_logouts(&mut self) {
-        while let Some(session) = self.stirred.pop_front() {
+    pub(super) fn process_logouts(&mut self) {
+        while let Some(session) = self.dirty_logouts.pop_front() {
             let Some(state) = self.sessions.get_mut(session) else { continue };
-            state.stirred = false;
+            state.logouts_dirty = false;
             let mut at = 0;
-            while let Some(leaving) = self.sessions.get(session).and_then(|s| s.leaving.get(at).copied()) {
+            while let Some(leaving) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
                 if leaving.late {
                     self.end_tasks(session, leaving.scope());
                 }
@@ -225,20 +231,20 @@ impl Engine {
                     continue;
                 }
                 if let Some(state) = self.sessions.get_mut(session) {
-                    state.leaving.remove(at);
+                    state.logouts.remove(at);
                 }
-                self.leave(session, &leaving);
+                self.finish_logout(session, &leaving);
             }
         }
     }
 
     /// Ends the tasks that a logout leaves no way to end by themselves, and returns whether others are left to wait
     /// for, or answers that have not left.
-    fn is_waiting(&mut self, session: Key, leaving: &Leaving) -> bool {
+    fn is_waiting(&mut self, session: Key, leaving: &PendingLogout) -> bool {
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 8]> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| leaving.covers(task.conn) && task.answer.is_none() && is_stuck(task))
+            .filter(|(_, task)| leaving.covers(task.conn) && task.sent_status.is_none() && is_stuck(task))
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
@@ -258,7 +264,7 @@ impl Engine {
         }
         self.sessions.get(session).is_some_and(|state| {
             // What is answered is kept only for an initiator that asks again, and it is heard no more.
-            let mut open = state.tasks(&self.tasks).filter(|(_, task)| task.answer.is_none());
+            let mut open = state.tasks(&self.tasks).filter(|(_, task)| task.sent_status.is_none());
             open.any(|(_, task)| leaving.covers(task.conn))
                 || state
                     .tmfs
@@ -268,43 +274,45 @@ impl Engine {
     }
 
     /// Answers a logout and does what it asks: nothing of what it ends is open any more.
-    fn leave(&mut self, session: Key, leaving: &Leaving) {
+    fn finish_logout(&mut self, session: Key, leaving: &PendingLogout) {
         let is_there = |conn: ConnId| self.conn(conn).is_some_and(|c| c.session == Some(session));
-        let (asked, named) = (is_there(leaving.asked), is_there(leaving.timed()));
+        let (asked, named) = (is_there(leaving.requested_on), is_there(leaving.timed()));
         let answered = match leaving.answer {
-            Some(answer) if asked => self.control(leaving.asked, Control::Logout(answer), Body::Empty),
+            Some(answer) if asked => {
+                self.queue_control(leaving.requested_on, Control::Logout(answer), Body::Empty)
+            }
             _ => Ok(()),
         };
-        let down = if leaving.answer.is_some() { Down::LoggedOut } else { Down::HalfClosed };
+        let down = if leaving.answer.is_some() { SessionEnd::LoggedOut } else { SessionEnd::HalfClosed };
         match leaving.ends {
-            Ends::Session => self.end_session(session, down),
-            Ends::Connection(conn) if named => self.close_member(session, conn),
-            Ends::Connection(_) => {}
+            LogoutScope::Session => self.end_session(session, down),
+            LogoutScope::Connection(conn) if named => self.close_member(session, conn),
+            LogoutScope::Connection(_) => {}
         }
         if let Err(why) = answered {
-            self.drop_connection(leaving.asked, why);
+            self.drop_connection(leaving.requested_on, why);
         }
     }
 
     /// Takes note that the time for a logout is over: ours, or the one that we asked the initiator for.
-    pub(super) fn logout_is_late(&mut self, conn: ConnId) {
+    pub(super) fn on_logout_timer(&mut self, conn: ConnId) {
         let session = self.conn(conn).and_then(|connection| connection.session);
         let leaving = session
             .and_then(|key| self.sessions.get_mut(key))
-            .and_then(|state| state.leaving.iter_mut().find(|leaving| leaving.timed() == conn));
+            .and_then(|state| state.logouts.iter_mut().find(|leaving| leaving.timed() == conn));
         match (session, leaving) {
             (Some(session), Some(leaving)) => {
                 leaving.late = true;
-                self.stir_logouts(session);
+                self.mark_logouts_dirty(session);
             }
-            _ => self.drop_connection(conn, Why::LogoutTooSlow),
+            _ => self.drop_connection(conn, ProtocolError::LogoutTooSlow),
         }
     }
 
     /// Closes one connection of a session that goes on with others.
     fn close_member(&mut self, session: Key, conn: ConnId) {
         self.end_tasks(session, Some(conn));
-        self.leave_fences(session, conn);
+        self.remove_from_fences(session, conn);
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
         }
@@ -320,8 +328,8 @@ impl Engine {
 
 /// Returns whether a task of a connection that is heard no more cannot end: it needs data, or its turn will not come.
 fn is_stuck(task: &Task) -> bool {
-    let is_early = task.holder == Holder::Session && !task.immediate && !task.counted;
-    task.is_adrift()
-        || task.out.is_expecting()
-        || task.ending.is_none() && (is_early || !task.out.fetches.is_empty())
+    let is_early = task.holder == Holder::Session && !task.immediate && !task.in_window;
+    task.is_detached()
+        || task.data_out.is_expecting()
+        || task.result.is_none() && (is_early || !task.data_out.fetches.is_empty())
 }

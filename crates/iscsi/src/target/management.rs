@@ -11,16 +11,16 @@ use alloc::vec::Vec;
 use base::state_machine::ConnId;
 use base::time::Instant;
 
+use super::allegiance::is_detached_id;
 use super::arena::Key;
 use super::connection::{Body, Control, Output};
-use super::contract::{Event, Manage, SessionId, TaskRef, TmfRef};
-use super::dispatch::Cx;
+use super::contract::{Event, SessionId, TaskRef, TmfIndication, TmfRef};
+use super::dispatch::PduContext;
 use super::engine::Engine;
-use super::reassign::is_adrift;
+use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Tmf};
 use super::task::Holder;
 use super::timer::{Owner, Timer};
-use super::why::Why;
 use crate::negotiate::TaskReporting;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
@@ -29,24 +29,29 @@ use crate::pdu::{Itt, TargetSn};
 
 impl Engine {
     /// Takes a task management request.
-    pub(super) fn tmf_request(&mut self, cx: Cx<'_>, session: Key, request: &TmfRequest) -> Result<(), Why> {
-        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+    pub(super) fn tmf_request(
+        &mut self,
+        cx: PduContext<'_>,
+        session: Key,
+        request: &TmfRequest,
+    ) -> Result<(), ProtocolError> {
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         if state.is_discovery() {
-            return Err(Why::NotInDiscovery);
+            return Err(ProtocolError::NotInDiscovery);
         }
         if !request.immediate {
             state.window.check(request.cmd_sn)?;
         }
         if request.itt == Itt::NONE {
-            return Err(Why::ReservedTaskTag);
+            return Err(ProtocolError::ReservedTaskTag);
         }
         if state.find_open(&self.tasks, request.itt).is_some() {
-            return Err(Why::TaskTagInUse);
+            return Err(ProtocolError::TaskTagInUse);
         }
         // A TASK REASSIGN is answered at once. Refused, it could wait for ever for immediate tasks that are to be moved themselves.
         let is_reassign = request.function == TmfFunction::TASK_REASSIGN;
         if state.immediate >= self.limits.immediate_max && !is_reassign {
-            return Err(Why::TooManyImmediate);
+            return Err(ProtocolError::TooManyImmediate);
         }
         state.immediate += 1;
         self.stats.management += 1;
@@ -62,19 +67,19 @@ impl Engine {
             immediate: request.immediate,
             cmd_sn: request.cmd_sn,
             waits_for_commands: false,
-            waited: false,
+            data_wait_expired: false,
         });
         state.tmfs.push(tmf);
-        self.number(cx, session, (request.immediate, request.cmd_sn), Request::Manage(tmf))
+        self.sequence_request(cx, session, (request.immediate, request.cmd_sn), Request::Tmf(tmf))
     }
 
     /// Takes a task management request whose turn it is, and finds out what it still has to wait for.
-    pub(super) fn line_up_tmf(&mut self, cx: Cx<'_>, key: Key) -> Result<(), Why> {
+    pub(super) fn start_tmf(&mut self, cx: PduContext<'_>, key: Key) -> Result<(), ProtocolError> {
         let Some(tmf) = self.tmfs.get(key).copied() else { return Ok(()) };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let level = state.parameters.protocol_level;
         match tmf.function {
-            TmfFunction::TASK_REASSIGN => return self.reassign(cx.now, key, &tmf),
+            TmfFunction::TASK_REASSIGN => return self.handle_task_reassign(cx.now, key, &tmf),
             TmfFunction::ABORT_TASK => return self.abort_task(cx, key, &tmf),
             TmfFunction::QUERY_TASK if level >= 2 => return self.query_task(key, &tmf),
             TmfFunction::QUERY_TASK_SET
@@ -97,8 +102,8 @@ impl Engine {
                 }
                 return Ok(());
             }
-            for request in state.window.plug_until(tmf.cmd_sn) {
-                self.act(cx, tmf.session, request)?;
+            for request in state.window.skip_until(tmf.cmd_sn) {
+                self.execute_request(cx, tmf.session, request)?;
             }
         }
         self.enqueue_tmf(cx.now, key, &tmf);
@@ -130,30 +135,30 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return };
         if tmf.is_multi_task() {
             let at = now.after(self.limits.fence_within);
-            self.timers.set(Owner::Session(tmf.session), &mut state.deadlines, Timer::Fence, at);
+            self.timers.set(Owner::Session(tmf.session), &mut state.deadlines, Timer::TmfData, at);
         }
-        state.ready.push_back(Ready::Manage(key));
+        state.ready.push_back(Ready::Tmf(key));
         self.drain_ready(tmf.session);
     }
 
     /// Returns whether a request must wait for data of the tasks that it ends, and holds R2Ts back if so.
-    pub(super) fn is_fenced(&mut self, session: Key, key: Key) -> bool {
+    pub(super) fn tmf_must_wait(&mut self, session: Key, key: Key) -> bool {
         let Some(tmf) = self.tmfs.get(key) else { return false };
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let open = state
             .tasks(&self.tasks)
             // What has no connection sends no data.
-            .filter(|(_, task)| task.ending.is_none() && !task.is_adrift())
-            .any(|(_, task)| !task.out.runs.is_empty() && tmf.affects(task.lun));
+            .filter(|(_, task)| task.result.is_none() && !task.is_detached())
+            .any(|(_, task)| !task.data_out.solicited.is_empty() && tmf.affects(task.lun));
         let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
-        state.fencing = open && !fast && !tmf.waited;
-        state.fencing
+        state.holds_r2ts = open && !fast && !tmf.data_wait_expired;
+        state.holds_r2ts
     }
 
     /// Hands a request up, and lets R2Ts pass again.
-    pub(super) fn hand_up_tmf(&mut self, session: Key, key: Key) {
+    pub(super) fn deliver_tmf(&mut self, session: Key, key: Key) {
         if let Some(tmf) = self.tmfs.get(key) {
-            self.events.push_back(Event::Manage(Manage {
+            self.events.push_back(Event::Tmf(TmfIndication {
                 tmf: TmfRef(key),
                 session: SessionId(session),
                 function: tmf.function,
@@ -162,54 +167,54 @@ impl Engine {
             }));
         }
         let Some(state) = self.sessions.get_mut(session) else { return };
-        state.fencing = false;
+        state.holds_r2ts = false;
         let tmf = self.tmfs.get(key).copied();
-        self.pump_all(session, |lun| tmf.is_none_or(|tmf| !tmf.affects(lun)));
+        self.advance_all_fetches(session, |lun| tmf.is_none_or(|tmf| !tmf.affects(lun)));
     }
 
     /// Sends the R2Ts that were held back.
-    fn pump_all(&mut self, session: Key, of: impl Fn(u64) -> bool) {
+    fn advance_all_fetches(&mut self, session: Key, of: impl Fn(u64) -> bool) {
         let Some(state) = self.sessions.get(session) else { return };
         let held: Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| !task.out.fetches.is_empty() && of(task.lun))
+            .filter(|(_, task)| !task.data_out.fetches.is_empty() && of(task.lun))
             .map(|(key, _)| key)
             .collect();
         for task in held {
-            self.pump(task);
+            self.advance_fetches(task);
         }
     }
 
     /// Takes note that a request waited for data long enough.
-    pub(super) fn fence_expired(&mut self, session: Key) {
+    pub(super) fn on_tmf_data_timer(&mut self, session: Key) {
         let Some(state) = self.sessions.get(session) else { return };
         for key in &state.tmfs {
             if let Some(tmf) = self.tmfs.get_mut(*key) {
-                tmf.waited = true;
+                tmf.data_wait_expired = true;
             }
         }
         self.drain_ready(session);
     }
 
     /// ABORT TASK (§11.5.1): one task of this session, wherever it is.
-    fn abort_task(&mut self, cx: Cx<'_>, key: Key, tmf: &Tmf) -> Result<(), Why> {
+    fn abort_task(&mut self, cx: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let (itt, ref_cmd_sn) = tmf.referenced;
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
             // A task that never came counts as aborted, and its number as received.
             if state.window.awaits(ref_cmd_sn) && ref_cmd_sn.before(tmf.cmd_sn) {
                 self.answer_tmf(key, TmfResult::COMPLETE)?;
-                return self.number(cx, tmf.session, (false, ref_cmd_sn), Request::Plug);
+                return self.sequence_request(cx, tmf.session, (false, ref_cmd_sn), Request::AbortedSlot);
             }
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
         let Some((holder, expecting)) =
-            self.tasks.get(task).map(|task| (task.holder, task.out.is_expecting()))
+            self.tasks.get(task).map(|task| (task.holder, task.data_out.is_expecting()))
         else {
             return Ok(());
         };
         match holder {
-            Holder::Above => {
+            Holder::DeviceServer => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
                 }
@@ -222,25 +227,25 @@ impl Engine {
                 let waiting = state.window.early_mut();
                 for request in waiting {
                     if matches!(request, Request::Command(command) if command.task.0 == task) {
-                        *request = Request::Plug;
+                        *request = Request::AbortedSlot;
                     }
                 }
-                self.retire(task);
+                self.remove_task(task);
                 self.answer_tmf(key, TmfResult::COMPLETE)
             }
         }
     }
 
     /// QUERY TASK (RFC 7144 §6.3).
-    fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), Why> {
+    fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let task = state.find_open(&self.tasks, tmf.referenced.0);
         match task.and_then(|task| Some((task, self.tasks.get(task)?.holder))) {
-            Some((task, Holder::Above)) => {
+            Some((task, Holder::DeviceServer)) => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
                 }
-                state.ready.push_back(Ready::Manage(key));
+                state.ready.push_back(Ready::Tmf(key));
                 self.drain_ready(tmf.session);
                 Ok(())
             }
@@ -250,18 +255,18 @@ impl Engine {
     }
 
     /// Takes the answer to a task management request. A name that means nothing any more is ignored.
-    pub fn managed(&mut self, tmf: TmfRef, result: TmfResult) {
+    pub fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
         let Some(conn) = self.tmfs.get(tmf.0).map(|tmf| tmf.conn) else { return };
         if let Err(why) = self.answer_tmf(tmf.0, result) {
             self.drop_connection(conn, why);
         }
     }
 
-    pub(super) fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), Why> {
+    pub(super) fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), ProtocolError> {
         let Some(tmf) = self.drop_tmf(key) else { return Ok(()) };
         if tmf.is_multi_task() {
             // What it did not end goes on.
-            self.pump_all(tmf.session, |lun| tmf.affects(lun));
+            self.advance_all_fetches(tmf.session, |lun| tmf.affects(lun));
         }
         self.send_tmf(&tmf, response)
     }
@@ -269,7 +274,7 @@ impl Engine {
     /// Forgets a task management request.
     pub(super) fn drop_tmf(&mut self, key: Key) -> Option<Tmf> {
         let tmf = self.tmfs.remove(key)?;
-        self.stir_logouts(tmf.session);
+        self.mark_logouts_dirty(tmf.session);
         if let Some(state) = self.sessions.get_mut(tmf.session) {
             state.tmfs.retain(|other| *other != key);
             state.immediate = state.immediate.saturating_sub(1);
@@ -279,9 +284,9 @@ impl Engine {
 
     /// Tells a session with FastAbort that tasks of it were terminated which it did not terminate itself
     /// (§4.2.3.4 d).
-    pub(super) fn tell_of_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
+    pub(super) fn report_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return };
-        let conn = if is_adrift(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
+        let conn = if is_detached_id(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
         let own = state
             .tmfs
             .iter()
@@ -291,7 +296,7 @@ impl Engine {
             return;
         }
         let told = self.conn(conn).is_some_and(|connection| {
-            connection.out.iter().any(|output| {
+            connection.send_queue.iter().any(|output| {
                 matches!(output, Output::Control(control) if matches!(&control.0, Control::Async(message)
                     if message.event == AsyncEventCode::TASKS_TERMINATED && message.lun == lun))
             })
@@ -308,7 +313,7 @@ impl Engine {
             parameter2: 0,
             parameter3: 0,
         };
-        if let Err(why) = self.control(conn, Control::Async(message), Body::Empty) {
+        if let Err(why) = self.queue_control(conn, Control::Async(message), Body::Empty) {
             self.drop_connection(conn, why);
         }
     }

@@ -10,10 +10,10 @@ use super::arena::Key;
 use super::connection::{Body, Control};
 use super::contract::{AsyncEvent, MAX_SENSE, SessionId};
 use super::engine::{Engine, SessionLimits};
-use super::notes::Departure;
+use super::initiator_notes::Deviation;
+use super::protocol_error::ProtocolError;
 use super::states::ConnectionEvent;
 use super::timer::{Owner, Timer};
-use super::why::Why;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
@@ -21,13 +21,18 @@ use crate::pdu::{Itt, TargetSn, Ttt};
 
 impl Engine {
     /// Answers a ping, or takes the answer to one.
-    pub(super) fn ping(&mut self, conn: ConnId, ping: &NopOut, data: Option<Bytes>) -> Result<(), Why> {
+    pub(super) fn handle_nop_out(
+        &mut self,
+        conn: ConnId,
+        ping: &NopOut,
+        data: Option<Bytes>,
+    ) -> Result<(), ProtocolError> {
         let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
         if ping.ttt != Ttt::NONE && connection.ping == Some(ping.ttt) {
             connection.ping = None;
         }
-        if ping.ttt != Ttt::NONE && connection.ack_asked == Some(ping.ttt) {
-            connection.ack_asked = None;
+        if ping.ttt != Ttt::NONE && connection.ack_ping == Some(ping.ttt) {
+            connection.ack_ping = None;
         }
         let limit = usize::try_from(connection.parameters.initiator_max_recv).unwrap_or(usize::MAX);
         if ping.itt == Itt::NONE {
@@ -37,7 +42,7 @@ impl Engine {
         // §11.18.3: as much comes back as the initiator can receive.
         let body = data.map_or(Body::Empty, |data| self.echo(data, limit));
         let pong = NopIn { lun: ping.lun, itt: ping.itt, ttt: Ttt::NONE, sn: TargetSn::default() };
-        self.control(conn, Control::NopIn(pong), body)
+        self.queue_control(conn, Control::NopIn(pong), body)
     }
 
     /// Returns what comes back of a ping's data, without holding more memory than that.
@@ -55,7 +60,7 @@ impl Engine {
         let at = now.after(self.limits_of(conn).ping_after);
         if let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
         {
-            connection.heard = now;
+            connection.last_heard = now;
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
         }
     }
@@ -73,12 +78,12 @@ impl Engine {
         }
         let session = connection.session.and_then(|session| self.sessions.get(session));
         session.is_some_and(|session| {
-            session.tasks == session.answered && session.tmfs.is_empty() && session.leaving.is_empty()
+            session.tasks == session.unacked_tasks && session.tmfs.is_empty() && session.logouts.is_empty()
         })
     }
 
     /// Looks after a connection whose time to be heard from may have passed: pings it, or gives it up.
-    pub(super) fn silence(&mut self, now: Instant, conn: ConnId) {
+    pub(super) fn on_silence_timer(&mut self, now: Instant, conn: ConnId) {
         let ttt = self.new_ttt();
         let SessionLimits { ping_after, pong_within, idle_within, .. } = self.limits_of(conn);
         let is_idle = self.is_idle(conn);
@@ -86,29 +91,29 @@ impl Engine {
         else {
             return;
         };
-        let due = connection.heard.after(ping_after);
+        let due = connection.last_heard.after(ping_after);
         if due > now {
             // Anything that came proves the peer alive, an answer or not.
-            (connection.ping, connection.silent) = (None, false);
+            (connection.ping, connection.ping_overdue) = (None, false);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, due);
             return;
         }
         if connection.ping.is_some() {
-            let until = connection.heard.after(idle_within);
+            let until = connection.last_heard.after(idle_within);
             if is_idle && until > now {
                 // Nothing waits for it. The ping stays open, and a command ends the idleness.
-                connection.silent = true;
+                connection.ping_overdue = true;
                 let at = now.after(pong_within).min(until);
                 self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
-                return self.note_departure(conn, Departure::Silent);
+                return self.record_deviation(conn, Deviation::Silent);
             }
-            return self.drop_connection(conn, Why::PingUnanswered);
+            return self.drop_connection(conn, ProtocolError::PingUnanswered);
         }
         connection.ping = Some(ttt);
         let at = now.after(pong_within);
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
         let ping = NopIn { lun: 0, itt: Itt::NONE, ttt, sn: TargetSn::default() };
-        if let Err(why) = self.control(conn, Control::NopIn(ping), Body::Empty) {
+        if let Err(why) = self.queue_control(conn, Control::NopIn(ping), Body::Empty) {
             self.drop_connection(conn, why);
         }
     }
@@ -123,7 +128,7 @@ impl Engine {
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let body = Body::Text([&len, sense].concat());
                 if let Some(conn) = conns.first() {
-                    self.tell(*conn, &AsyncMessage { lun, ..message(AsyncEventCode::SCSI) }, body);
+                    self.send_async(*conn, &AsyncMessage { lun, ..message(AsyncEventCode::SCSI) }, body);
                 }
             }
             AsyncEvent::LogoutRequest { within } => {
@@ -131,7 +136,7 @@ impl Engine {
                 let told = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
                 if conns.is_empty() {
                     // Nobody is there to ask.
-                    self.end_session(session.0, super::contract::Down::Closed);
+                    self.end_session(session.0, super::contract::SessionEnd::Closed);
                 }
                 for conn in conns {
                     self.ask_logout(now, conn, &told);
@@ -150,7 +155,7 @@ impl Engine {
             return;
         }
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Logout, at);
-        self.tell(conn, message, Body::Empty);
+        self.send_async(conn, message, Body::Empty);
     }
 
     /// Tells an initiator that its session is about to be dropped, and that it may come back at once (§11.9.1).
@@ -158,12 +163,12 @@ impl Engine {
         let conns: Vec<ConnId> =
             self.sessions.get(session).map(|state| state.conns.to_vec()).unwrap_or_default();
         for conn in conns {
-            self.tell(conn, &message(AsyncEventCode::SESSION_DROP), Body::Empty);
+            self.send_async(conn, &message(AsyncEventCode::SESSION_DROP), Body::Empty);
         }
     }
 
-    fn tell(&mut self, conn: ConnId, message: &AsyncMessage, body: Body) {
-        if let Err(why) = self.control(conn, Control::Async(*message), body) {
+    fn send_async(&mut self, conn: ConnId, message: &AsyncMessage, body: Body) {
+        if let Err(why) = self.queue_control(conn, Control::Async(*message), body) {
             self.drop_connection(conn, why);
         }
     }

@@ -14,8 +14,8 @@ use super::connection::{Body, Connection, Control, Output};
 use super::contract::TaskRef;
 use super::data_in::Sent as SentData;
 use super::engine::{Engine, take_ttt};
-use super::retain::Kept;
-use super::task::{Answered, Ending, Task};
+use super::status_log::LoggedStatus;
+use super::task::{SentStatus, Task, TaskResult};
 use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::Digest;
 use crate::pdu::data_in::{DataIn, DataInStatus};
@@ -28,49 +28,49 @@ impl Engine {
     /// gaps, and end within `data_in_len`. A name that means nothing any more is ignored.
     pub fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
         let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else { return };
+        let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         let len = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        let (end, session) = (state.inn.end(), state.session);
+        let (end, session) = (state.data_in.end(), state.session);
         if u64::from(offset) != end || end.saturating_add(len) > u64::from(state.data_in_len) {
             return self.bug(session);
         }
         for part in data.into_parts() {
-            state.inn.push(part);
+            state.data_in.push(part);
         }
-        let excess = state.inn.excess();
+        let excess = state.data_in.grow_reservation();
         if let Some(session) = self.sessions.get_mut(session) {
-            self.answers.charge(&mut session.answers, excess);
+            self.data_in_quota.charge(&mut session.data_in_share, excess);
         }
-        if !state.listed && state.inn.queued > 0 {
-            state.listed = true;
+        if !state.in_send_queue && state.data_in.queued > 0 {
+            state.in_send_queue = true;
             let conn = state.conn;
             self.queue(conn, Output::Task(key));
         }
     }
 
-    /// Appends what a connection has to send until `out` is full or nothing is left.
+    /// Appends what a connection has to send until `data_out` is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         self.now = now;
         if let Some(connection) = self.conn_mut(conn) {
-            connection.asked = false;
+            connection.transmit_requested = false;
         }
         while !out.is_full() {
             let unacked_max = self.unacked_max();
             let Some(connection) = self.conn_mut(conn) else { return };
-            let Some(output) = connection.out.pop_front() else { return };
-            let is_full = connection.unacked.is_full(unacked_max);
+            let Some(output) = connection.send_queue.pop_front() else { return };
+            let is_full = connection.status_log.is_full(unacked_max);
             if (is_full || self.is_held_up(conn)) && !output.may_leave_unacknowledged() {
                 // Nothing more leaves until something is acknowledged; that brings us back.
                 if let Some(connection) = self.conn_mut(conn) {
-                    connection.out.push_front(output);
+                    connection.send_queue.push_front(output);
                 }
                 return;
             }
             match output {
                 Output::Task(key) => self.send_task(now, conn, key, out),
-                Output::Again(key) => self.send_again(now, conn, key, out),
-                Output::StatusAgain => self.send_statuses_again(conn, out),
-                Output::Mark(mark) => self.pass_mark(conn, mark),
+                Output::ResendData(key) => self.send_again(now, conn, key, out),
+                Output::ResendStatus => self.send_statuses_again(conn, out),
+                Output::FenceMark(mark) => self.handle_fence_mark(conn, mark),
                 Output::R2t(key, ttt) => self.send_r2t(now, conn, (key, ttt), out),
                 Output::Control(control) => {
                     let (control, body) = *control;
@@ -80,7 +80,7 @@ impl Engine {
         }
         // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
         if let Some(connection) = self.conn_mut(conn) {
-            connection.asked = !connection.out.is_empty();
+            connection.transmit_requested = !connection.send_queue.is_empty();
         }
     }
 
@@ -93,15 +93,15 @@ impl Engine {
         let kept = match control {
             _ if level == 0 => None,
             // Nobody asks for the end of a login again.
-            Control::Login(_) => Some(Kept::Nothing),
-            control => Some(Kept::Control(alloc::boxed::Box::new((control, body.again())))),
+            Control::Login(_) => Some(LoggedStatus::Nothing),
+            control => Some(LoggedStatus::Control(alloc::boxed::Box::new((control, body.again())))),
         };
         // What is kept goes on being counted.
-        if !uses_stat_sn || !matches!(kept, Some(Kept::Control(_))) {
+        if !uses_stat_sn || !matches!(kept, Some(LoggedStatus::Control(_))) {
             self.uncount(conn, &body);
         }
         if uses_stat_sn {
-            self.use_status(now, conn, kept.unwrap_or(Kept::Nothing));
+            self.log_status(now, conn, kept.unwrap_or(LoggedStatus::Nothing));
         }
         if let Body::Echo(bytes) = body {
             self.pool.recycle(bytes);
@@ -145,12 +145,12 @@ impl Engine {
     fn send_task(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
             let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
-            let may_end = task.ending.is_some() && !task.out.is_expecting();
-            if task.inn.queued == 0 {
+            let may_end = task.result.is_some() && !task.data_out.is_expecting();
+            if task.data_in.queued == 0 {
                 if may_end {
                     self.send_response(now, conn, key, out);
                 } else if let Some(task) = self.tasks.get_mut(key) {
-                    task.listed = false;
+                    task.in_send_queue = false;
                 }
                 return;
             }
@@ -158,9 +158,9 @@ impl Engine {
                 return self.send_later(conn, key, true);
             }
             match self.send_data(now, conn, key, may_end, out) {
-                Pace::More => {}
-                Pace::Burst => return self.send_later(conn, key, false),
-                Pace::All => return,
+                SendProgress::More => {}
+                SendProgress::SequenceEnd => return self.send_later(conn, key, false),
+                SendProgress::TaskDone => return,
             }
         }
     }
@@ -168,52 +168,60 @@ impl Engine {
     fn send_later(&mut self, conn: ConnId, key: Key, first: bool) {
         let Some(connection) = self.conn_mut(conn) else { return };
         if first {
-            connection.out.push_front(Output::Task(key));
+            connection.send_queue.push_front(Output::Task(key));
         } else {
-            connection.out.push_back(Output::Task(key));
+            connection.send_queue.push_back(Output::Task(key));
         }
     }
 
     /// Sends one Data-In.
-    fn send_data(&mut self, now: Instant, conn: ConnId, key: Key, may_end: bool, out: &mut Transmit) -> Pace {
-        let Some(connection) = self.conn(conn) else { return Pace::All };
+    fn send_data(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        key: Key,
+        may_end: bool,
+        out: &mut Transmit,
+    ) -> SendProgress {
+        let Some(connection) = self.conn(conn) else { return SendProgress::TaskDone };
         let digests = Digests::of(connection);
         let segment_max = connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT);
         // §11.7: segments are filled with whole words until the last of a sequence.
         let segment_max = to_usize(segment_max).min(out.segment_max()) & !3;
-        let Some(task) = self.tasks.get_mut(key) else { return Pace::All };
-        let Some(state) = self.sessions.get_mut(task.session) else { return Pace::All };
+        let Some(task) = self.tasks.get_mut(key) else { return SendProgress::TaskDone };
+        let Some(state) = self.sessions.get_mut(task.session) else { return SendProgress::TaskDone };
         let burst_max = to_usize(state.parameters.max_burst_length);
-        let len = task.inn.queued.min(segment_max).min(burst_max.saturating_sub(task.inn.burst)).max(1);
-        let (last, keeps) = (len == task.inn.queued, task.keeps);
-        task.inn.burst += len;
-        let sequence_ends = task.inn.burst >= burst_max;
+        let len =
+            task.data_in.queued.min(segment_max).min(burst_max.saturating_sub(task.data_in.burst)).max(1);
+        let (last, keeps) = (len == task.data_in.queued, task.retains_sent);
+        task.data_in.burst += len;
+        let sequence_ends = task.data_in.burst >= burst_max;
         let is_final = last || sequence_ends;
-        let (data_sn, buffer_offset, itt) = (task.inn.data_sn, task.inn.offset, task.itt);
-        task.inn.data_sn = data_sn.next();
+        let (data_sn, buffer_offset, itt) = (task.data_in.data_sn, task.data_in.offset, task.itt);
+        task.data_in.data_sn = data_sn.next();
         if is_final {
-            task.inn.burst = 0;
+            task.data_in.burst = 0;
         }
         // An answer that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is one sent again.
-        let may_ride = last && may_end && task.snack_tag == 0 && task.answer.is_none();
-        let status = task.ending.as_ref().filter(|ending| may_ride && ending.is_good());
+        let may_ride = last && may_end && task.snack_tag == 0 && task.sent_status.is_none();
+        let status = task.result.as_ref().filter(|ending| may_ride && ending.is_good());
         let status =
             status.map(|ending| DataInStatus { status: ending.status, residual: residual(task, ending) });
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
-        task.inn.take(len, keeps, |part| parts.push(part));
+        task.data_in.take(len, keeps, |part| parts.push(part));
         let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
         // Once every MaxBurstLength bytes, and not where the status does it (§11.7.2).
         let acknowledge = keeps && sequence_ends && !last;
         let (mut ttt, mut lun) = (Ttt::NONE, 0);
         if acknowledge {
-            ttt = *task.inn.ack_ttt.get_or_insert_with(|| take_ttt(&mut self.next_ttt));
+            ttt = *task.data_in.ack_ttt.get_or_insert_with(|| take_ttt(&mut self.next_ttt));
             lun = task.lun;
         }
         if keeps {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
-            task.inn.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
+            task.data_in.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
         } else {
-            self.answers.release(Some(&mut state.answers), task.inn.spare());
+            self.data_in_quota.release(Some(&mut state.data_in_share), task.data_in.shrink_reservation());
         }
         state.traffic.data_in_bytes += moved;
         let waiting = !state.ready.is_empty();
@@ -223,24 +231,24 @@ impl Engine {
         match (ends, keeps) {
             (true, true) => {
                 let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
-                self.answered(key, Answered { stat_sn, rode: true });
+                self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: true });
             }
-            (true, false) => self.retire(key),
+            (true, false) => self.remove_task(key),
             (false, false) if waiting => self.drain_ready(session),
             (false, _) => {}
         }
         let sn = self.counters(conn);
         if ends {
-            self.use_status(now, conn, Kept::Task(key));
+            self.log_status(now, conn, LoggedStatus::Task(key));
         }
         let header = DataIn { is_final, acknowledge, status, lun, itt, ttt, sn, data_sn, buffer_offset };
         digests.header(header.encode().with_data_len(len), out);
         digests.data(len, parts, out);
         self.stats.pdus_out += 1;
         match (ends, is_final && !last) {
-            (true, _) => Pace::All,
-            (false, true) => Pace::Burst,
-            (false, false) => Pace::More,
+            (true, _) => SendProgress::TaskDone,
+            (false, true) => SendProgress::SequenceEnd,
+            (false, false) => SendProgress::More,
         }
     }
 
@@ -250,9 +258,9 @@ impl Engine {
         let Some(connection) = self.conn(conn) else { return };
         let digests = Digests::of(connection);
         let Some(task) = self.tasks.get(key) else { return };
-        let rode = task.answer.filter(|answer| answer.rode);
-        let is_last = task.inn.last_sent().is_some_and(|last| last.data_sn == sent.data_sn);
-        let status = rode.filter(|_| is_last && task.snack_tag == 0).zip(task.ending.as_ref());
+        let rode = task.sent_status.filter(|answer| answer.phase_collapsed);
+        let is_last = task.data_in.last_sent().is_some_and(|last| last.data_sn == sent.data_sn);
+        let status = rode.filter(|_| is_last && task.snack_tag == 0).zip(task.result.as_ref());
         if let Some((answer, _)) = status {
             sn.stat_sn = answer.stat_sn;
         }
@@ -263,13 +271,13 @@ impl Engine {
                 .map(|(_, ending)| DataInStatus { status: ending.status, residual: residual(task, ending) }),
             lun: if sent.acknowledge { task.lun } else { 0 },
             itt: task.itt,
-            ttt: task.inn.ack_ttt.filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
+            ttt: task.data_in.ack_ttt.filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
             sn,
             data_sn: sent.data_sn,
             buffer_offset: sent.offset,
         };
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
-        task.inn.again(sent.offset, sent.len, |part| parts.push(part));
+        task.data_in.read_sent(sent.offset, sent.len, |part| parts.push(part));
         let len = to_usize(sent.len);
         digests.header(header.encode().with_data_len(len), out);
         digests.data(len, parts, out);
@@ -287,23 +295,23 @@ impl Engine {
     /// Sends a SCSI Response; the task is over.
     fn send_response(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if let Some(answer) = task.answer {
+        if let Some(answer) = task.sent_status {
             // Its data was sent again, cut anew.
-            task.listed = false;
+            task.in_send_queue = false;
             return self.put_response(conn, key, answer.stat_sn, out);
         }
-        if task.keeps {
+        if task.retains_sent {
             let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
-            self.answered(key, Answered { stat_sn, rode: false });
+            self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: false });
             self.put_response(conn, key, stat_sn, out);
-            self.use_status(now, conn, Kept::Task(key));
+            self.log_status(now, conn, LoggedStatus::Task(key));
             return;
         }
-        let Some(ending) = task.ending.take() else { return };
+        let Some(ending) = task.result.take() else { return };
         let mut response = response_of(task, &ending);
-        self.retire(key);
+        self.remove_task(key);
         response.sn = self.counters(conn);
-        self.use_status(now, conn, Kept::Nothing);
+        self.log_status(now, conn, LoggedStatus::Nothing);
         self.put_scsi_response(conn, &response, ending.sense.as_deref(), out);
     }
 
@@ -311,11 +319,11 @@ impl Engine {
     pub(super) fn put_response(&mut self, conn: ConnId, key: Key, stat_sn: StatSn, out: &mut Transmit) {
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(ending) = task.ending.take() else { return };
+        let Some(ending) = task.result.take() else { return };
         let response = ScsiResponse { sn, ..response_of(task, &ending) };
         self.put_scsi_response(conn, &response, ending.sense.as_deref(), out);
         if let Some(task) = self.tasks.get_mut(key) {
-            task.ending = Some(ending);
+            task.result = Some(ending);
         }
     }
 
@@ -348,7 +356,7 @@ impl Output {
     /// it is the end of a login.
     fn may_leave_unacknowledged(&self) -> bool {
         match self {
-            Self::R2t(..) | Self::Again(_) | Self::StatusAgain | Self::Mark(_) => true,
+            Self::R2t(..) | Self::ResendData(_) | Self::ResendStatus | Self::FenceMark(_) => true,
             Self::Task(_) => false,
             Self::Control(control) => match &control.0 {
                 Control::NopIn(ping) => ping.itt == Itt::NONE,
@@ -360,17 +368,17 @@ impl Output {
 }
 
 /// How far [`Engine::send_data`] came.
-enum Pace {
+enum SendProgress {
     /// There may be more to send.
     More,
     /// A sequence ended and there is more: others go first.
-    Burst,
+    SequenceEnd,
     /// The task ended.
-    All,
+    TaskDone,
 }
 
 /// Returns the response of a task, without its counters.
-fn response_of(task: &Task, ending: &Ending) -> ScsiResponse {
+fn response_of(task: &Task, ending: &TaskResult) -> ScsiResponse {
     ScsiResponse {
         response: ServiceResponse::COMPLETED,
         status: ending.status,
@@ -388,14 +396,14 @@ fn response_of(task: &Task, ending: &Ending) -> ScsiResponse {
 }
 
 /// Returns the residual count of a task (§11.4.5.1). In a bidirectional command it is that of the write.
-fn residual(task: &Task, ending: &Ending) -> Residual {
+fn residual(task: &Task, ending: &TaskResult) -> Residual {
     let expected = if task.data_out_len > 0 { task.data_out_len } else { task.data_in_len };
     Residual::of(ending.transferable, expected)
 }
 
 fn bidirectional_residual(task: &Task) -> Residual {
     if task.data_out_len > 0 && task.data_in_len > 0 {
-        Residual::of(u64::from(task.inn.offset), task.data_in_len)
+        Residual::of(u64::from(task.data_in.offset), task.data_in_len)
     } else {
         Residual::None
     }

@@ -10,14 +10,14 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 use smallvec::SmallVec;
 
+use super::allegiance::LostConnection;
 use super::arena::{Arena, Key};
 use super::contract::{Command, Repairs, SessionUp, Traffic};
 use super::engine::SessionLimits;
-use super::fence::{Fence, Raised};
-use super::logout::Leaving;
+use super::initiator_notes::Takeovers;
+use super::logout::PendingLogout;
 use super::memory_quota::QuotaShare;
-use super::notes::Rivalry;
-use super::reassign::Lost;
+use super::response_fence::{Fence, UnackedFence};
 use super::states;
 use super::task::Task;
 use super::timer::Deadlines;
@@ -45,16 +45,16 @@ pub(crate) struct Session {
     /// Its connections, the leading one first.
     pub(crate) conns: SmallVec<[ConnId; 1]>,
     /// Connections that are gone and whose tasks wait for another.
-    pub(crate) lost: Vec<Lost>,
+    pub(crate) lost: Vec<LostConnection>,
     /// Responses that wait until others are acknowledged, and the one whose acknowledgement others wait for.
     pub(crate) fences: Vec<Fence>,
-    pub(crate) raised: Option<Raised>,
+    pub(crate) unacked_fence: Option<UnackedFence>,
     pub(crate) marks: u32,
     pub(crate) window: Window<Request>,
     tags: [Option<Key>; TAG_BUCKETS],
     /// How many tasks it has, and how many of them are answered and wait for that to be acknowledged.
     pub(crate) tasks: u32,
-    pub(crate) answered: u32,
+    pub(crate) unacked_tasks: u32,
     /// How many immediate commands and task management requests are open.
     pub(crate) immediate: u32,
     /// The task management requests that are open.
@@ -62,57 +62,57 @@ pub(crate) struct Session {
     /// What is in order but cannot be handed up yet.
     pub(crate) ready: VecDeque<Ready>,
     /// Whether a task management function waits for data of the tasks that it ends; no R2T leaves meanwhile.
-    pub(crate) fencing: bool,
+    pub(crate) holds_r2ts: bool,
     /// What it holds of each budget; of that for answers, what commands under way may bring or what waits to be sent.
-    pub(crate) unasked: QuotaShare,
-    pub(crate) asked: QuotaShare,
-    pub(crate) answers: QuotaShare,
+    pub(crate) unsolicited_share: QuotaShare,
+    pub(crate) solicited_share: QuotaShare,
+    pub(crate) data_in_share: QuotaShare,
     /// Its tasks that wait for room for the data that they ask for.
-    pub(crate) waiting: VecDeque<Key>,
+    pub(crate) quota_waiters: VecDeque<Key>,
     /// How many fetches lost what was set aside for them; until their data comes or they end, it gets no more.
     pub(crate) revoked: u32,
     /// By how many bytes it exceeds the budget for data that it was asked for, because that came when others had its memory.
     pub(crate) overdraft: usize,
     /// Until when others come first, since it did not finish what it began to send.
-    pub(crate) passed_over: Option<Instant>,
+    pub(crate) deprioritized_until: Option<Instant>,
     pub(crate) traffic: Traffic,
     pub(crate) repairs: Repairs,
     /// How often a missing command number was looked for.
-    pub(crate) gap_looks: u32,
+    pub(crate) gap_polls: u32,
     pub(crate) deadlines: Deadlines,
     /// When it began, and when it last asked something.
     pub(crate) began: Instant,
-    pub(crate) asked_at: Instant,
+    pub(crate) last_text_request: Instant,
     /// Where its first connection came from, and what is known of hosts that took it from each other.
-    pub(crate) from: SocketAddr,
-    pub(crate) rivalry: Option<Rivalry>,
+    pub(crate) first_peer: SocketAddr,
+    pub(crate) takeovers: Option<Takeovers>,
     /// Since when its connections are gone.
     pub(crate) lost_since: Option<Instant>,
     /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
-    pub(crate) leaving: Vec<Leaving>,
-    pub(crate) stirred: bool,
+    pub(crate) logouts: Vec<PendingLogout>,
+    pub(crate) logouts_dirty: bool,
     /// Whether the layer above knows of it, and what it is told.
-    pub(crate) announced: Option<Box<SessionUp>>,
-    pub(crate) up: bool,
+    pub(crate) pending_session_up: Option<Box<SessionUp>>,
+    pub(crate) is_announced: bool,
 }
 
 /// A request that has a number, waiting for its turn.
 #[derive(Debug)]
 pub(crate) enum Request {
     Command(Command),
-    Manage(Key),
+    Tmf(Key),
     Ping(ConnId, NopOut, Option<Bytes>),
     Text(ConnId, TextRequest, Option<Bytes>),
     Logout(ConnId, LogoutRequest),
     /// A command that was aborted before its turn; its number counts as received.
-    Plug,
+    AbortedSlot,
 }
 
 /// A request whose turn has come, waiting for the layer above.
 #[derive(Debug)]
 pub(crate) enum Ready {
     Command(Command),
-    Manage(Key),
+    Tmf(Key),
 }
 
 /// A task management request.
@@ -134,7 +134,7 @@ pub(crate) struct Tmf {
     /// Whether it waits for those commands.
     pub(crate) waits_for_commands: bool,
     /// Whether it has waited for data long enough.
-    pub(crate) waited: bool,
+    pub(crate) data_wait_expired: bool,
 }
 
 /// Few enough that an idle session stays small, enough that a full one finds a task in a step or two.
@@ -161,36 +161,36 @@ impl Session {
             conns: SmallVec::new(),
             lost: Vec::new(),
             fences: Vec::new(),
-            raised: None,
+            unacked_fence: None,
             marks: 0,
             window,
             tags: [None; TAG_BUCKETS],
             tasks: 0,
-            answered: 0,
+            unacked_tasks: 0,
             repairs: Repairs::default(),
-            gap_looks: 0,
+            gap_polls: 0,
             immediate: 0,
             tmfs: SmallVec::new(),
             ready: VecDeque::new(),
-            fencing: false,
-            unasked: QuotaShare::default(),
-            asked: QuotaShare::default(),
-            answers: QuotaShare::default(),
-            waiting: VecDeque::new(),
+            holds_r2ts: false,
+            unsolicited_share: QuotaShare::default(),
+            solicited_share: QuotaShare::default(),
+            data_in_share: QuotaShare::default(),
+            quota_waiters: VecDeque::new(),
             revoked: 0,
             overdraft: 0,
-            passed_over: None,
+            deprioritized_until: None,
             traffic: Traffic::default(),
             deadlines: Deadlines::default(),
             began: now,
-            asked_at: now,
-            from,
-            rivalry: None,
+            last_text_request: now,
+            first_peer: from,
+            takeovers: None,
             lost_since: None,
-            leaving: Vec::new(),
-            stirred: false,
-            announced: None,
-            up: false,
+            logouts: Vec::new(),
+            logouts_dirty: false,
+            pending_session_up: None,
+            is_announced: false,
         }
     }
 
@@ -199,12 +199,12 @@ impl Session {
     }
 
     /// Returns whether a logout ends it as soon as what was begun is finished: no further request gets its turn.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.iter().any(Leaving::ends_session)
+    pub(crate) fn is_logging_out(&self) -> bool {
+        self.logouts.iter().any(PendingLogout::ends_session)
     }
 
     /// Enters a task under its tag.
-    pub(crate) fn enter(&mut self, tasks: &mut Arena<Task>, key: Key) {
+    pub(crate) fn link_task(&mut self, tasks: &mut Arena<Task>, key: Key) {
         if let Some(task) = tasks.get_mut(key)
             && let Some(bucket) = self.tags.get_mut(bucket(task.itt))
         {
@@ -228,11 +228,11 @@ impl Session {
 
     /// Returns the task of a tag, if it is not answered yet.
     pub(crate) fn find_open(&self, tasks: &Arena<Task>, itt: Itt) -> Option<Key> {
-        self.find(tasks, itt).filter(|key| tasks.get(*key).is_some_and(|task| task.answer.is_none()))
+        self.find(tasks, itt).filter(|key| tasks.get(*key).is_some_and(|task| task.sent_status.is_none()))
     }
 
     /// Takes a task's tag out.
-    pub(crate) fn leave(&mut self, tasks: &mut Arena<Task>, key: Key) {
+    pub(crate) fn unlink_task(&mut self, tasks: &mut Arena<Task>, key: Key) {
         let Some((itt, next)) = tasks.get(key).map(|task| (task.itt, task.next)) else { return };
         let Some(head) = self.tags.get_mut(bucket(itt)) else { return };
         if *head == Some(key) {

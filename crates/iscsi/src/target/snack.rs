@@ -14,9 +14,9 @@ use base::transmit::Transmit;
 use super::arena::Key;
 use super::connection::Output;
 use super::engine::Engine;
-use super::retain::Kept;
+use super::protocol_error::ProtocolError;
+use super::status_log::LoggedStatus;
 use super::task::Task;
-use super::why::Why;
 use crate::pdu::r2t::R2t;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::{Itt, PduHeader, TargetSn, Ttt};
@@ -28,16 +28,21 @@ const LATE: u32 = 1 << 16;
 
 impl Engine {
     /// Takes a SNACK.
-    pub(super) fn snack(&mut self, conn: ConnId, session: Key, snack: &Snack) -> Result<(), Why> {
-        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+    pub(super) fn handle_snack(
+        &mut self,
+        conn: ConnId,
+        session: Key,
+        snack: &Snack,
+    ) -> Result<(), ProtocolError> {
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         if state.parameters.error_recovery_level == 0 {
-            return Err(Why::SnackWithoutRecovery);
+            return Err(ProtocolError::SnackWithoutRecovery);
         }
         if snack.kind == SnackKind::DATA_ACK {
             return self.data_ack(session, snack);
         }
         self.stats.snacks += 1;
-        self.count(conn, |repairs| repairs.snacks += 1);
+        self.count_repair(conn, |repairs| repairs.snacks += 1);
         match snack.kind {
             SnackKind::STATUS => self.status_snack(conn, snack),
             SnackKind::DATA_OR_R2T => {
@@ -49,104 +54,104 @@ impl Engine {
                 let legal =
                     snack.beg_run == 0 && snack.run_length == 0 && snack.tag != 0 && snack.tag != Ttt::NONE.0;
                 if !legal {
-                    return Err(Why::SnackIllegal);
+                    return Err(ProtocolError::SnackIllegal);
                 }
-                self.data_anew(conn, key, snack.tag)
+                self.r_data_snack(conn, key, snack.tag)
             }
-            _ => Err(Why::SnackIllegal),
+            _ => Err(ProtocolError::SnackIllegal),
         }
     }
 
     /// Finds the task that a SNACK names: one of this connection, answered or not.
-    fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, Why> {
+    fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, ProtocolError> {
         let key = self.sessions.get(session).and_then(|state| state.find(&self.tasks, snack.itt));
         let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.conn == conn);
-        key.filter(own).ok_or(Why::SnackUnknownTask)
+        key.filter(own).ok_or(ProtocolError::SnackUnknownTask)
     }
 
-    fn status_snack(&mut self, conn: ConnId, snack: &Snack) -> Result<(), Why> {
-        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+    fn status_snack(&mut self, conn: ConnId, snack: &Snack) -> Result<(), ProtocolError> {
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
         //= rfc7143#section-11.16
         //# Any SNACK that requests a numbered response, data, or R2T that was not
         //# sent by the target or was already acknowledged by the initiator MUST be
         //# rejected with a reason code of "Protocol Error".
-        let (first, next) = (connection.unacked.first().0, connection.stat_sn.0);
-        let (from, count) =
-            erl1::snack_run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
+        let (first, next) = (connection.status_log.first().0, connection.stat_sn.0);
+        let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
+            .ok_or(ProtocolError::SnackNotSent)?;
         if count > 0 {
-            let is_first = connection.unacked.wanted.is_empty();
-            connection.unacked.want(StatSn(from), count);
+            let is_first = connection.status_log.resend_runs.is_empty();
+            connection.status_log.request_resend(StatSn(from), count);
             if is_first {
-                self.queue(conn, Output::StatusAgain);
+                self.queue(conn, Output::ResendStatus);
             }
         }
         Ok(())
     }
 
-    fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), Why> {
+    fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), ProtocolError> {
         let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
-        let (first, next) = task.numbers();
-        let (from, count) =
-            erl1::snack_run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
-        if task.inn.longest(DataSn(from), DataSn(from).plus(count)) > most {
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        let (first, next) = task.unacked_sn_range();
+        let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
+            .ok_or(ProtocolError::SnackNotSent)?;
+        if task.data_in.longest(DataSn(from), DataSn(from).plus(count)) > most {
             // Once it receives less than it did, it must ask for the data cut anew (§11.16.3).
-            return Err(Why::SnackUnserved);
+            return Err(ProtocolError::SnackUnserved);
         }
-        let is_first = task.wanted.is_empty();
+        let is_first = task.resend_runs.is_empty();
         if task.data_in_len == 0 && next_r2t(task, from, count).is_none() && snack.run_length > 0 {
             // The data that answers an R2T acknowledges it.
-            return Err(Why::SnackNotSent);
+            return Err(ProtocolError::SnackNotSent);
         }
-        task.want(from, count);
-        if is_first && !task.wanted.is_empty() {
-            self.queue(conn, Output::Again(key));
+        task.request_resend(from, count);
+        if is_first && !task.resend_runs.is_empty() {
+            self.queue(conn, Output::ResendData(key));
         }
         Ok(())
     }
 
     /// Sends the data of a task again from where it is acknowledged, cut to what the initiator receives now, and then
     /// its response with this tag (§11.16.3).
-    fn data_anew(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), Why> {
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+    fn r_data_snack(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), ProtocolError> {
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if task.is_bidirectional() {
             // Data-In and R2Ts are numbered in one sequence, in which R2Ts keep their places.
-            return Err(Why::SnackUnserved);
+            return Err(ProtocolError::SnackUnserved);
         }
-        task.inn.rewind();
-        task.wanted.clear();
+        task.data_in.rewind();
+        task.resend_runs.clear();
         task.snack_tag = tag;
-        let to_send = task.inn.queued > 0 || task.ending.is_some();
-        if to_send && !core::mem::replace(&mut task.listed, true) {
+        let to_send = task.data_in.queued > 0 || task.result.is_some();
+        if to_send && !core::mem::replace(&mut task.in_send_queue, true) {
             self.queue(conn, Output::Task(key));
         }
         Ok(())
     }
 
     /// Takes note that data arrived: what is kept of it can go (§11.16.2).
-    fn data_ack(&mut self, session: Key, snack: &Snack) -> Result<(), Why> {
+    fn data_ack(&mut self, session: Key, snack: &Snack) -> Result<(), ProtocolError> {
         if snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
-            return Err(Why::SnackIllegal);
+            return Err(ProtocolError::SnackIllegal);
         }
-        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
-        let named = state.tasks(&self.tasks).find(|(_, task)| task.inn.ack_ttt == Some(Ttt(snack.tag)));
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt == Some(Ttt(snack.tag)));
         let Some((key, _)) = named else {
             // The acknowledgement of its status acknowledged its data too (§11.7.2), and may have overtaken this one.
             let is_late = self.next_ttt.wrapping_sub(snack.tag).wrapping_sub(1) < LATE;
             self.stats.ignored += u64::from(is_late);
-            return if is_late { Ok(()) } else { Err(Why::DataAckUnknown) };
+            return if is_late { Ok(()) } else { Err(ProtocolError::DataAckUnknown) };
         };
         let fits =
             |task: &&mut Task| task.lun == snack.lun && (snack.itt == Itt::NONE || snack.itt == task.itt);
         let Some(task) = self.tasks.get_mut(key).filter(fits) else {
-            return Err(Why::DataAckUnknown);
+            return Err(ProtocolError::DataAckUnknown);
         };
-        let (first, next) = (task.inn.acked_sn, task.inn.data_sn);
+        let (first, next) = (task.data_in.acked_sn, task.data_in.data_sn);
         if first.distance_to(DataSn(snack.beg_run)) > first.distance_to(next) {
-            return Err(Why::DataAckUnknown);
+            return Err(ProtocolError::DataAckUnknown);
         }
-        let freed = task.inn.acknowledge(DataSn(snack.beg_run), &self.pool);
-        self.give_answers(session, freed);
+        let freed = task.data_in.acknowledge(DataSn(snack.beg_run), &self.pool);
+        self.release_data_in(session, freed);
         self.drain_ready(session);
         Ok(())
     }
@@ -155,15 +160,15 @@ impl Engine {
     pub(super) fn send_again(&mut self, _now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
             let Some(task) = self.tasks.get_mut(key).filter(|task| task.conn == conn) else { return };
-            let Some((from, count)) = task.wanted.first().copied() else { return };
+            let Some((from, count)) = task.resend_runs.first().copied() else { return };
             if out.is_full() {
                 if let Some(connection) = self.conn_mut(conn) {
-                    connection.out.push_front(Output::Again(key));
+                    connection.send_queue.push_front(Output::ResendData(key));
                 }
                 return;
             }
             let end = DataSn(from).plus(count);
-            let data = task.inn.sent_from(DataSn(from), end);
+            let data = task.data_in.sent_from(DataSn(from), end);
             let r2t = next_r2t(task, from, count);
             let data_first = |sent: &super::data_in::Sent| {
                 r2t.is_none_or(|r2t| DataSn(from).distance_to(sent.data_sn) < R2tSn(from).distance_to(r2t.0))
@@ -191,8 +196,8 @@ impl Engine {
             let left = DataSn(done).next().distance_to(end);
             let Some(task) = self.tasks.get_mut(key) else { return };
             if left == 0 {
-                task.wanted.remove(0);
-            } else if let Some(run) = task.wanted.first_mut() {
+                task.resend_runs.remove(0);
+            } else if let Some(run) = task.resend_runs.first_mut() {
                 *run = (done.wrapping_add(1), left);
             }
         }
@@ -202,15 +207,15 @@ impl Engine {
     pub(super) fn send_statuses_again(&mut self, conn: ConnId, out: &mut Transmit) {
         loop {
             let Some(connection) = self.conn_mut(conn) else { return };
-            let Some((from, count)) = connection.unacked.wanted.pop_front() else { return };
+            let Some((from, count)) = connection.status_log.resend_runs.pop_front() else { return };
             if out.is_full() {
-                connection.unacked.wanted.push_front((from, count));
-                return connection.out.push_front(Output::StatusAgain);
+                connection.status_log.resend_runs.push_front((from, count));
+                return connection.send_queue.push_front(Output::ResendStatus);
             }
             // What was acknowledged in between is not sent again.
-            let skip = from.distance_to(connection.unacked.first());
-            let (from, count) = if from.before(connection.unacked.first()) {
-                (connection.unacked.first(), count.saturating_sub(skip))
+            let skip = from.distance_to(connection.status_log.first());
+            let (from, count) = if from.before(connection.status_log.first()) {
+                (connection.status_log.first(), count.saturating_sub(skip))
             } else {
                 (from, count)
             };
@@ -218,7 +223,7 @@ impl Engine {
                 continue;
             }
             if count > 1 {
-                connection.unacked.wanted.push_front((from.next(), count - 1));
+                connection.status_log.resend_runs.push_front((from.next(), count - 1));
             }
             self.send_status_again(conn, from, out);
         }
@@ -227,37 +232,38 @@ impl Engine {
     fn send_status_again(&mut self, conn: ConnId, stat_sn: StatSn, out: &mut Transmit) {
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
         let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
-        let kept = self.conn(conn).and_then(|connection| connection.unacked.get(stat_sn));
+        let kept = self.conn(conn).and_then(|connection| connection.status_log.get(stat_sn));
         match kept {
-            Some(Kept::Control(control)) => {
+            Some(LoggedStatus::Control(control)) => {
                 let (control, body) = (control.0, control.1.again());
                 self.put_control(conn, control, &body, sn, out);
             }
-            Some(Kept::Task(key)) => {
+            Some(LoggedStatus::Task(key)) => {
                 let key = *key;
                 let Some(task) = self.tasks.get(key) else { return };
-                let rode = task.answer.is_some_and(|answer| answer.rode) && task.snack_tag == 0;
-                match task.inn.last_sent().filter(|last| rode && last.len <= most) {
+                let rode =
+                    task.sent_status.is_some_and(|answer| answer.phase_collapsed) && task.snack_tag == 0;
+                match task.data_in.last_sent().filter(|last| rode && last.len <= most) {
                     Some(last) => self.put_data_again(conn, key, last, out),
                     // Also where it rode on data that is acknowledged since, or that is longer than what the initiator receives
                     // by now: it asks for that anew (§11.16.3).
                     None => self.put_response(conn, key, stat_sn, out),
                 }
             }
-            Some(Kept::Nothing) | None => {}
+            Some(LoggedStatus::Nothing) | None => {}
         }
     }
 }
 
 /// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T took the place of.
 fn next_r2t(task: &Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
-    let early = task.out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
-    let open = task.out.runs.iter().chain(early).filter(|run| run.sent);
+    let early = task.data_out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
+    let open = task.data_out.solicited.iter().chain(early).filter(|run| run.sent);
     let open = open.map(|run| {
-        let (start, end) = run.asked;
+        let (start, end) = run.requested;
         (run.r2t_sn, run.ttt, run.start.saturating_add(start), end.saturating_sub(start))
     });
-    let former = task.out.former.iter().filter(|former| former.ttt != Ttt::NONE);
+    let former = task.data_out.superseded.iter().filter(|former| former.ttt != Ttt::NONE);
     let former = former.map(|former| (former.r2t_sn, former.ttt, former.start, former.len));
     let from = R2tSn(from);
     open.chain(former)

@@ -2,12 +2,12 @@
 //!
 //! Every sequence has limits of its own, so what a session sends elsewhere does not help one that it leaves open:
 //!
-//! * At ErrorRecoveryLevel 0 a sequence may bring less than [`PROGRESS`] for no longer than [`Limits::data_within`].
+//! * At ErrorRecoveryLevel 0 a sequence may bring less than [`PROGRESS_BYTES_MIN`] for no longer than [`Limits::data_within`].
 //!   Initiators answer R2Ts one after the other, so a slow link that is busy with others gets more time: a second for
-//!   each [`CREDIT`] of data that its connection brings meanwhile. A trickle earns nothing.
-//! * At any level a sequence ends, asked for again or not, within [`TOTAL`] times as long.
+//!   each [`BYTES_PER_EXTRA_SECOND`] of data that its connection brings meanwhile. A trickle earns nothing.
+//! * At any level a sequence ends, asked for again or not, within [`TOTAL_TIME_FACTOR`] times as long.
 //! * While other sessions wait for memory, a sequence that stands still for [`STALLED_AFTER`], with the same second for
-//!   each [`CREDIT`], loses what was set aside for it. If nothing of it is here, it may still come: each session may then
+//!   each [`BYTES_PER_EXTRA_SECOND`], loses what was set aside for it. If nothing of it is here, it may still come: each session may then
 //!   exceed the budget by up to [`OVERDRAFT`], or by one fetch. Until it comes, its session gets no more. If part of it
 //!   is here, its task fails, and its session is passed over for as long.
 //! * A task whose connection is lost (ErrorRecoveryLevel 2) asks for no memory until it is reassigned. While other
@@ -25,24 +25,24 @@ use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::index;
+use super::data_out_sequence::{Sequence, SupersededR2t};
 use super::engine::Engine;
-use super::run::{Former, Run};
-use super::task::{DataOut, Ending, Freed};
+use super::protocol_error::ProtocolError;
+use super::task::{DataOut, Freed, TaskResult};
 use super::timer::{Owner, Timer};
-use super::why::Why;
 use crate::pdu::Ttt;
 use crate::recovery::TransportSense;
 
 /// What a sequence must bring to count as one that gets on, unless it is shorter.
-pub(super) const PROGRESS: u32 = 64 << 10;
+pub(super) const PROGRESS_BYTES_MIN: u32 = 64 << 10;
 
 /// For each so many bytes that its connection brings, a sequence may take a second longer: less than this is slower than
 /// any link that carries iSCSI.
-const CREDIT: u64 = 1 << 20;
+const BYTES_PER_EXTRA_SECOND: u64 = 1 << 20;
 
 /// How many times [`Limits::data_within`](super::engine::Limits::data_within) a sequence may take in all, and what that
 /// grows to on a busy connection.
-const TOTAL: u32 = 4;
+const TOTAL_TIME_FACTOR: u32 = 4;
 
 /// After this long without progress, a sequence loses the memory that is set aside for it if somebody waits for memory.
 /// The limit is how long a writer may have to wait for those that do not send.
@@ -53,10 +53,10 @@ const STALLED_AFTER: Duration = Duration::from_secs(5);
 const OVERDRAFT: usize = 1 << 20;
 
 /// Sequences are looked at this often, at least.
-const LOOK_MAX: Duration = Duration::from_millis(2500);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(2500);
 
 /// At level 0, how many looks fit into the time that a sequence has.
-const LOOKS: u32 = 4;
+const POLLS_PER_TIMEOUT: u32 = 4;
 
 /// Which memory somebody waits for.
 #[derive(Clone, Copy)]
@@ -68,82 +68,83 @@ struct Wanted {
 
 /// Since when a sequence is expected, and what came meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SequenceProgress {
     /// When it was asked for, and how much data its connection had brought then.
     since: (Instant, u64),
     /// The same of the last time that it got on, and how much of it was here then.
-    moved: (Instant, u64),
+    last_progress: (Instant, u64),
     received: u32,
 }
 
-impl Pace {
+impl SequenceProgress {
     pub(crate) const fn new(now: Instant, brought: u64) -> Self {
-        Self { since: (now, brought), moved: (now, brought), received: 0 }
+        Self { since: (now, brought), last_progress: (now, brought), received: 0 }
     }
 
     /// Takes note that so much of the sequence is here.
     fn note(&mut self, now: Instant, brought: u64, received: u32) {
-        if received.saturating_sub(self.received) >= PROGRESS {
-            (self.moved, self.received) = ((now, brought), received);
+        if received.saturating_sub(self.received) >= PROGRESS_BYTES_MIN {
+            (self.last_progress, self.received) = ((now, brought), received);
         }
     }
 
     /// Returns whether it takes too long.
     fn is_late(&self, now: Instant, brought: u64, (within, repairs): (Duration, bool)) -> bool {
-        let total = within.saturating_mul(TOTAL);
+        let total = within.saturating_mul(TOTAL_TIME_FACTOR);
         let over = |(from, had): (Instant, u64), limit: Duration| {
             now.since(from) >= limit.saturating_add(credit(brought, had).min(total))
         };
-        !repairs && over(self.moved, within) || over(self.since, total)
+        !repairs && over(self.last_progress, within) || over(self.since, total)
     }
 
     /// Returns whether it stands still although its connection is not busy with other sequences.
     fn stands_still(&self, now: Instant, brought: u64) -> bool {
-        let (from, had) = self.moved;
+        let (from, had) = self.last_progress;
         now.since(from) >= STALLED_AFTER.saturating_add(credit(brought, had))
     }
 }
 
 /// Returns how much longer a sequence may take whose connection brought other data meanwhile.
 const fn credit(brought: u64, had: u64) -> Duration {
-    Duration::from_secs(brought.saturating_sub(had) / CREDIT)
+    Duration::from_secs(brought.saturating_sub(had) / BYTES_PER_EXTRA_SECOND)
 }
 
 impl DataOut {
     /// Returns the sequences that the initiator was told to send.
-    fn expected(&self) -> impl Iterator<Item = &Run> {
-        self.unsolicited.iter().chain(&self.runs).filter(|run| run.sent)
+    fn expected(&self) -> impl Iterator<Item = &Sequence> {
+        self.unsolicited.iter().chain(&self.solicited).filter(|run| run.sent)
     }
 }
 
 impl Engine {
     /// Returns how much Data-Out a connection has brought.
-    pub(super) fn brought(&self, conn: ConnId) -> u64 {
+    pub(super) fn data_out_received(&self, conn: ConnId) -> u64 {
         self.conn(conn).map_or(0, |connection| connection.data_out_bytes)
     }
 
     /// Watches a connection that owes data from now on.
     pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
-        if connection.level == 0 && connection.data_since.is_none() {
-            (connection.data_mark, connection.data_since) = (Some(connection.data_out_bytes), Some(now));
+        if connection.level == 0 && connection.data_idle_since.is_none() {
+            (connection.data_out_bytes_at_poll, connection.data_idle_since) =
+                (Some(connection.data_out_bytes), Some(now));
         }
-        self.look_later(now, conn);
+        self.schedule_data_poll(now, conn);
     }
 
     /// Looks after a connection again although it owes nothing, while its session is passed over: nothing else may happen
     /// when its time comes.
-    pub(super) fn watch_passed_over(&mut self, now: Instant, conn: ConnId) {
+    pub(super) fn watch_deprioritized(&mut self, now: Instant, conn: ConnId) {
         let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
-        if session.is_some_and(|session| session.passed_over.is_some_and(|until| until > now)) {
-            self.look_later(now, conn);
+        if session.is_some_and(|session| session.deprioritized_until.is_some_and(|until| until > now)) {
+            self.schedule_data_poll(now, conn);
         }
     }
 
-    fn look_later(&mut self, now: Instant, conn: ConnId) {
+    fn schedule_data_poll(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
         if !connection.deadlines.is_set(Timer::Data) {
-            let look = (self.limits.data_within / LOOKS).min(LOOK_MAX);
+            let look = (self.limits.data_within / POLLS_PER_TIMEOUT).min(POLL_INTERVAL_MAX);
             let after = if connection.level > 0 { self.limits.repair_after } else { look };
             self.timers.set(
                 Owner::Connection(conn),
@@ -155,32 +156,33 @@ impl Engine {
     }
 
     /// Looks after a connection that owed data some time ago.
-    pub(super) fn data_is_late(&mut self, now: Instant, conn: ConnId) {
+    pub(super) fn on_data_timer(&mut self, now: Instant, conn: ConnId) {
         if self.conn(conn).is_some_and(|connection| connection.level > 0) {
             self.end_late(now, conn);
-            self.take_back(now, conn);
+            self.revoke_stalled(now, conn);
             return self.repair_late_data(now, conn);
         }
         let within = self.limits.data_within;
         let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
         let owes = session.is_some_and(|session| {
             let mut tasks = session.tasks(&self.tasks);
-            tasks.any(|(_, task)| task.conn == conn && task.out.is_expecting())
+            tasks.any(|(_, task)| task.conn == conn && task.data_out.is_expecting())
         });
         let Some(connection) = self.conn_mut(conn) else { return };
-        if !owes && (!connection.let_down || connection.commanded) {
-            (connection.data_mark, connection.data_since, connection.let_down) = (None, None, false);
-            return self.watch_passed_over(now, conn);
+        if !owes && (!connection.data_timed_out || connection.command_since_timeout) {
+            (connection.data_out_bytes_at_poll, connection.data_idle_since, connection.data_timed_out) =
+                (None, None, false);
+            return self.watch_deprioritized(now, conn);
         }
         let brought = connection.data_out_bytes;
-        if connection.data_mark.replace(brought) != Some(brought) {
-            (connection.data_since, connection.let_down) = (Some(now), false);
+        if connection.data_out_bytes_at_poll.replace(brought) != Some(brought) {
+            (connection.data_idle_since, connection.data_timed_out) = (Some(now), false);
         }
-        if connection.data_since.is_some_and(|since| now.since(since) >= within) {
-            return self.drop_connection(conn, Why::DataTooSlow);
+        if connection.data_idle_since.is_some_and(|since| now.since(since) >= within) {
+            return self.drop_connection(conn, ProtocolError::DataTooSlow);
         }
         self.end_late(now, conn);
-        self.take_back(now, conn);
+        self.revoke_stalled(now, conn);
         self.watch_data(now, conn);
     }
 
@@ -191,10 +193,10 @@ impl Engine {
         let Some(session) = connection.session else { return };
         let limits = (self.limits.data_within, repairs);
         let late: SmallVec<[Key; 8]> = self.owing(session, conn, |out| {
-            out.expected().any(|run| run.pace.is_some_and(|pace| pace.is_late(now, brought, limits)))
+            out.expected().any(|run| run.progress.is_some_and(|pace| pace.is_late(now, brought, limits)))
         });
         for key in late {
-            self.give_up_data(key);
+            self.fail_stalled_task(key);
         }
     }
 
@@ -202,64 +204,66 @@ impl Engine {
     fn owing(&self, session: Key, conn: ConnId, holds: impl Fn(&DataOut) -> bool) -> SmallVec<[Key; 8]> {
         let Some(state) = self.sessions.get(session) else { return SmallVec::new() };
         let tasks = state.tasks(&self.tasks);
-        let owing =
-            tasks.filter(|(_, task)| task.conn == conn && task.out.is_expecting() && holds(&task.out));
+        let owing = tasks
+            .filter(|(_, task)| task.conn == conn && task.data_out.is_expecting() && holds(&task.data_out));
         owing.map(|(key, _)| key).collect()
     }
 
     /// Fails a task, and waits for no sequence of it any more.
-    fn give_up_data(&mut self, key: Key) {
+    fn fail_stalled_task(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(connection) = self.conns.get_mut(index(task.conn)).and_then(Option::as_deref_mut) {
             // It owes nothing any more then, but it is no better for that before it sends something.
-            (connection.let_down, connection.commanded) = (true, false);
+            (connection.data_timed_out, connection.command_since_timeout) = (true, false);
         }
         self.stats.data_late += 1;
-        let expected: SmallVec<[Former; 4]> = task.out.expected().map(Run::as_former).collect();
+        let expected: SmallVec<[SupersededR2t; 4]> =
+            task.data_out.expected().map(Sequence::as_superseded).collect();
         for former in expected {
-            task.out.drop_run(former.ttt, &self.pool);
-            task.out.remember(former);
+            task.data_out.drop_sequence(former.ttt, &self.pool);
+            task.data_out.record_superseded(former);
         }
         self.fail(key, TransportSense::InitiatorResponseTimeout);
-        self.conclude(key);
+        self.queue_response(key);
     }
 
     /// Takes back the memory of sequences of a connection that stand still, if somebody waits for some.
-    fn take_back(&mut self, now: Instant, conn: ConnId) {
-        let (asked, unasked) = (self.asked.has_waiters(), self.unasked.is_under_pressure());
+    fn revoke_stalled(&mut self, now: Instant, conn: ConnId) {
+        let (asked, unasked) =
+            (self.solicited_quota.has_waiters(), self.unsolicited_quota.is_under_pressure());
         let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
         if !asked && !unasked {
             return;
         }
-        let brought = self.brought(conn);
+        let brought = self.data_out_received(conn);
         let still = self.owing(session, conn, |out| {
-            out.expected().all(|run| run.pace.is_some_and(|pace| pace.stands_still(now, brought)))
+            out.expected().all(|run| run.progress.is_some_and(|pace| pace.stands_still(now, brought)))
         });
         for key in still {
-            let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else { continue };
-            let has_some = |run: &Run| run.received > 0 || run.reading;
-            let has_early = task.out.expected().any(|run| run.unsolicited && has_some(run));
-            let has_some = task.out.expected().any(|run| !run.unsolicited && has_some(run));
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { continue };
+            let has_some = |run: &Sequence| run.received > 0 || run.reading;
+            let has_early = task.data_out.expected().any(|run| run.unsolicited && has_some(run));
+            let has_some = task.data_out.expected().any(|run| !run.unsolicited && has_some(run));
             if asked && has_some || unasked && has_early {
                 // What it frees is for those who wait, and not for its session's next.
                 if let Some(state) = self.sessions.get_mut(session) {
-                    state.passed_over = Some(now.after(STALLED_AFTER));
+                    state.deprioritized_until = Some(now.after(STALLED_AFTER));
                 }
-                self.give_up_data(key);
+                self.fail_stalled_task(key);
                 continue;
             }
-            let freed = if asked { task.out.revoke() } else { Freed::default() };
-            self.stats.revoked += u64::from(freed.asked > 0);
+            let freed = if asked { task.data_out.revoke() } else { Freed::default() };
+            self.stats.revoked += u64::from(freed.solicited > 0);
             if let Some(state) = self.sessions.get_mut(session) {
                 state.revoked += freed.revoked;
-                if freed.asked > 0 && freed.revoked == 0 {
-                    state.passed_over = Some(now.after(STALLED_AFTER));
+                if freed.solicited > 0 && freed.revoked == 0 {
+                    state.deprioritized_until = Some(now.after(STALLED_AFTER));
                 }
             }
-            self.give_data_out(session, Freed { revoked: 0, ..freed });
-            if freed.asked > 0 {
+            self.release_data_out(session, Freed { revoked: 0, ..freed });
+            if freed.solicited > 0 {
                 // What it may ask for only later stands in line again.
-                self.pump(key);
+                self.advance_fetches(key);
             }
         }
     }
@@ -279,20 +283,20 @@ impl Engine {
         if state.lost.is_empty() {
             return;
         }
-        let at = now.after(LOOK_MAX);
+        let at = now.after(POLL_INTERVAL_MAX);
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Detached, at);
         let wanted = Wanted {
-            asked: self.asked.has_waiters(),
-            unasked: self.unasked.is_under_pressure(),
-            answers: self.answers.has_waiters() || !state.ready.is_empty(),
+            asked: self.solicited_quota.has_waiters(),
+            unasked: self.unsolicited_quota.is_under_pressure(),
+            answers: self.data_in_quota.has_waiters() || !state.ready.is_empty(),
         };
         let is_due = |conn| {
             let mut lost = state.lost.iter();
-            lost.any(|lost| lost.adrift == conn && now.since(lost.since) >= STALLED_AFTER)
+            lost.any(|lost| lost.detached_id == conn && now.since(lost.since) >= STALLED_AFTER)
         };
         let tasks = state.tasks(&self.tasks).filter(|(_, task)| is_due(task.conn));
         let detached: SmallVec<[(Key, bool); 8]> =
-            tasks.map(|(key, task)| (key, task.ending.is_some())).collect();
+            tasks.map(|(key, task)| (key, task.result.is_some())).collect();
         for (key, has_ended) in detached {
             if has_ended {
                 if wanted.answers {
@@ -309,14 +313,14 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
         if wanted.asked {
-            let freed = task.out.withdraw();
-            self.stats.revoked += u64::from(freed.asked > 0);
-            self.give_data_out(session, freed);
+            let freed = task.data_out.withdraw();
+            self.stats.revoked += u64::from(freed.solicited > 0);
+            self.release_data_out(session, freed);
         }
         let Some(task) = self.tasks.get(key) else { return };
-        let has_some = task.out.fetches.iter().any(|fetch| fetch.reserved.is_some_and(|need| need > 0));
-        if wanted.asked && has_some || wanted.unasked && task.out.unsolicited.is_some() {
-            self.give_up_data(key);
+        let has_some = task.data_out.fetches.iter().any(|fetch| fetch.reserved.is_some_and(|need| need > 0));
+        if wanted.asked && has_some || wanted.unasked && task.data_out.unsolicited.is_some() {
+            self.fail_stalled_task(key);
         }
     }
 
@@ -325,17 +329,17 @@ impl Engine {
     fn drop_answer_data(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
-        let freed = task.inn.stop(&self.pool);
+        let freed = task.data_in.stop(&self.pool);
         if freed == 0 {
             return;
         }
-        task.ending = Some(Ending::condition(TransportSense::InitiatorResponseTimeout));
-        let was_answered = task.answer.take().is_some();
+        task.result = Some(TaskResult::condition(TransportSense::InitiatorResponseTimeout));
+        let was_answered = task.sent_status.take().is_some();
         self.stats.data_late += 1;
         if was_answered {
-            self.forget_answer(session);
+            self.uncount_unacked_task(session);
         }
-        self.give_answers(session, freed);
+        self.release_data_in(session, freed);
         self.drain_ready(session);
     }
 
@@ -344,27 +348,29 @@ impl Engine {
     pub(super) fn restore_turn(&mut self, session: Key, revoked: u32) {
         let Some(state) = self.sessions.get_mut(session).filter(|_| revoked > 0) else { return };
         state.revoked = state.revoked.saturating_sub(revoked);
-        if state.revoked == 0 && !state.waiting.is_empty() {
-            self.asked.enqueue_waiter(self.now, session, &mut state.asked);
+        if state.revoked == 0 && !state.quota_waiters.is_empty() {
+            self.solicited_quota.enqueue_waiter(self.now, session, &mut state.solicited_share);
         }
     }
 
     /// Finds memory again for a sequence that lost what was set aside for it, now that its data comes. It may be of an
     /// initiator that was only slow, so a session may exceed the budget by a little instead of losing its task. All of them
     /// together exceed it by as much as it is.
-    pub(super) fn set_aside_again(&mut self, key: Key, ttt: Ttt) -> bool {
+    pub(super) fn reserve_revoked_again(&mut self, key: Key, ttt: Ttt) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return false };
-        let fetch = task.out.select(ttt).filter(|run| !run.unsolicited).map(|run| run.fetch);
-        let Some(fetch) = task.out.fetches.iter_mut().find(|of| Some(of.id) == fetch) else { return true };
+        let fetch = task.data_out.select(ttt).filter(|run| !run.unsolicited).map(|run| run.fetch);
+        let Some(fetch) = task.data_out.fetches.iter_mut().find(|of| Some(of.id) == fetch) else {
+            return true;
+        };
         let Some(need) = fetch.revoked else { return true };
         let Some(state) = self.sessions.get_mut(task.session) else { return false };
-        if !self.asked.try_reserve(self.now, &mut state.asked, need) {
-            let is_bounded = self.asked.used() < self.limits.data_out_bytes_max;
+        if !self.solicited_quota.try_reserve(self.now, &mut state.solicited_share, need) {
+            let is_bounded = self.solicited_quota.used() < self.limits.data_out_bytes_max;
             let may = state.overdraft == 0 || state.overdraft.saturating_add(need) <= OVERDRAFT;
             if !is_bounded || !may {
                 return false;
             }
-            self.asked.charge(&mut state.asked, need);
+            self.solicited_quota.charge(&mut state.solicited_share, need);
             state.overdraft += need;
             fetch.overdraft = need;
         }
@@ -375,13 +381,13 @@ impl Engine {
     }
 
     /// Takes note of what is here of a sequence.
-    pub(super) fn note_pace(&mut self, key: Key, ttt: Ttt) {
+    pub(super) fn record_progress(&mut self, key: Key, ttt: Ttt) {
         let now = self.now;
         let Some(conn) = self.tasks.get(key).map(|task| task.conn) else { return };
-        let brought = self.brought(conn);
-        let run = self.tasks.get_mut(key).and_then(|task| task.out.select(ttt));
+        let brought = self.data_out_received(conn);
+        let run = self.tasks.get_mut(key).and_then(|task| task.data_out.select(ttt));
         if let Some(run) = run
-            && let Some(pace) = &mut run.pace
+            && let Some(pace) = &mut run.progress
         {
             pace.note(now, brought, run.received);
         }
@@ -401,7 +407,7 @@ mod tests {
     #[test]
     fn a_trickle_elsewhere_earns_no_time_and_a_busy_link_does() {
         for (brought, late_at) in [(0, 30), (1000, 30), (10 << 20, 40), (1 << 40, 30 + 120)] {
-            let pace = Pace::new(at(0), 0);
+            let pace = SequenceProgress::new(at(0), 0);
             assert!(!pace.is_late(at(late_at - 1), brought, WITHIN), "{brought}");
             assert!(pace.is_late(at(late_at), brought, WITHIN), "{brought}");
         }
@@ -409,18 +415,18 @@ mod tests {
 
     #[test]
     fn a_sequence_that_gets_on_has_more_time_but_not_for_ever() {
-        let mut pace = Pace::new(at(0), 0);
+        let mut pace = SequenceProgress::new(at(0), 0);
         let mut received = 0;
         for second in (0..120).step_by(20) {
             assert!(!pace.is_late(at(second), 0, WITHIN), "{second}");
-            received += PROGRESS;
+            received += PROGRESS_BYTES_MIN;
             pace.note(at(second), 0, received);
         }
         assert!(pace.is_late(at(120), 0, WITHIN));
         assert!(pace.is_late(at(120), 0, (WITHIN.0, true)), "asked for again or not");
         // Less than it takes to get on is nothing.
-        let mut pace = Pace::new(at(0), 0);
-        pace.note(at(29), 0, PROGRESS - 1);
+        let mut pace = SequenceProgress::new(at(0), 0);
+        pace.note(at(29), 0, PROGRESS_BYTES_MIN - 1);
         assert!(pace.is_late(at(30), 0, WITHIN));
         assert!(!pace.is_late(at(30), 0, (WITHIN.0, true)));
     }
@@ -428,7 +434,7 @@ mod tests {
     #[test]
     fn a_sequence_whose_connection_is_busy_with_others_does_not_stand_still() {
         for (brought, still_at) in [(0, 5), (1000, 5), (5 << 20, 10), (32 << 20, 37)] {
-            let pace = Pace::new(at(0), 0);
+            let pace = SequenceProgress::new(at(0), 0);
             assert!(!pace.stands_still(at(still_at - 1), brought), "{brought}");
             assert!(pace.stands_still(at(still_at), brought), "{brought}");
         }

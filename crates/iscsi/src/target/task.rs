@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::arena::Key;
 use super::contract::status;
 use super::data_in::DataIn;
-use super::run::{Former, Run};
+use super::data_out_sequence::{Sequence, SupersededR2t};
 use crate::pdu::{Itt, Ttt};
 use crate::recovery::TransportSense;
 use crate::serial::{R2tSn, StatSn};
@@ -25,26 +25,26 @@ pub(crate) struct Task {
     pub(crate) lun: u64,
     pub(crate) immediate: bool,
     /// Whether the command window counts it.
-    pub(crate) counted: bool,
+    pub(crate) in_window: bool,
     pub(crate) holder: Holder,
     pub(crate) data_in_len: u32,
     pub(crate) data_out_len: u32,
-    pub(crate) out: DataOut,
-    pub(crate) inn: DataIn,
+    pub(crate) data_out: DataOut,
+    pub(crate) data_in: DataIn,
     /// How it ended; then nothing more is fetched and what still comes is forgotten.
-    pub(crate) ending: Option<Ending>,
+    pub(crate) result: Option<TaskResult>,
     /// Whether its answer goes behind a fence, whatever it is.
-    pub(crate) fenced: bool,
+    pub(crate) needs_fence: bool,
     /// Whether what is sent for it is kept until it is acknowledged.
-    pub(crate) keeps: bool,
+    pub(crate) retains_sent: bool,
     /// Where its answer went, once it left; it is kept until that is acknowledged.
-    pub(crate) answer: Option<Answered>,
+    pub(crate) sent_status: Option<SentStatus>,
     /// The tag of the last SNACK that wanted its data cut anew, or 0 (RFC 7143 §11.4.4).
     pub(crate) snack_tag: u32,
     /// Runs of its Data-In and R2T PDUs that are to be sent again.
-    pub(crate) wanted: SmallVec<[(u32, u32); 1]>,
+    pub(crate) resend_runs: SmallVec<[(u32, u32); 1]>,
     /// Whether it stands in its connection's queue.
-    pub(crate) listed: bool,
+    pub(crate) in_send_queue: bool,
     /// The next task in the same bucket of its session's tag table.
     pub(crate) next: Option<Key>,
 }
@@ -55,24 +55,24 @@ pub(crate) enum Holder {
     /// The session: its turn has not come.
     Session,
     /// The layer above.
-    Above,
+    DeviceServer,
     /// Nobody: it ended, and its answer is on the way.
     Nobody,
 }
 
 /// The answer of a task that has left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
+pub(crate) struct SentStatus {
     pub(crate) stat_sn: StatSn,
     /// Whether it rode on the last Data-In.
-    pub(crate) rode: bool,
+    pub(crate) phase_collapsed: bool,
 }
 
 /// The sense key of a unit attention condition.
 const UNIT_ATTENTION: u8 = 0x06;
 
 /// How many runs of a task wait to be sent again; more become one.
-pub(crate) const MAX_WANTED: usize = 8;
+pub(crate) const MAX_RESEND_RUNS: usize = 8;
 
 impl Task {
     /// Returns whether its Data-In and R2Ts are numbered in one sequence (§4.2.2.4).
@@ -82,11 +82,11 @@ impl Task {
 
     /// Returns the number of its next R2T and uses it up.
     pub(crate) fn use_r2t_sn(&mut self) -> R2tSn {
-        let sn = self.out.r2t_sn;
-        self.out.r2t_sn = sn.next();
+        let sn = self.data_out.r2t_sn;
+        self.data_out.r2t_sn = sn.next();
         if self.is_bidirectional() {
-            let sn = self.inn.data_sn;
-            self.inn.data_sn = sn.next();
+            let sn = self.data_in.data_sn;
+            self.data_in.data_sn = sn.next();
             return R2tSn(sn.0);
         }
         sn
@@ -94,36 +94,40 @@ impl Task {
 
     /// Returns how many Data-In PDUs were sent for it.
     pub(crate) const fn data_ins_sent(&self) -> u32 {
-        let r2ts = if self.is_bidirectional() { self.out.r2t_sn.0 } else { 0 };
-        self.inn.data_sn.0.wrapping_sub(r2ts)
+        let r2ts = if self.is_bidirectional() { self.data_out.r2t_sn.0 } else { 0 };
+        self.data_in.data_sn.0.wrapping_sub(r2ts)
     }
 
     /// Returns the numbers of its Data-In and R2T PDUs: the first that is not acknowledged, and the next.
-    pub(crate) fn numbers(&self) -> (u32, u32) {
-        if self.data_in_len > 0 { (self.inn.acked_sn.0, self.inn.data_sn.0) } else { (0, self.out.r2t_sn.0) }
+    pub(crate) fn unacked_sn_range(&self) -> (u32, u32) {
+        if self.data_in_len > 0 {
+            (self.data_in.acked_sn.0, self.data_in.data_sn.0)
+        } else {
+            (0, self.data_out.r2t_sn.0)
+        }
     }
 
     /// Takes note that a run of those is to be sent again.
-    pub(crate) fn want(&mut self, from: u32, count: u32) {
-        if self.wanted.len() >= MAX_WANTED {
-            let (first, next) = self.numbers();
-            self.wanted.clear();
-            self.wanted.push((first, next.wrapping_sub(first)));
+    pub(crate) fn request_resend(&mut self, from: u32, count: u32) {
+        if self.resend_runs.len() >= MAX_RESEND_RUNS {
+            let (first, next) = self.unacked_sn_range();
+            self.resend_runs.clear();
+            self.resend_runs.push((first, next.wrapping_sub(first)));
         } else if count > 0 {
-            self.wanted.push((from, count));
+            self.resend_runs.push((from, count));
         }
     }
 }
 
 /// How a task ended.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct TaskResult {
     pub(crate) status: u8,
     pub(crate) sense: Option<Box<[u8]>>,
     pub(crate) transferable: u64,
 }
 
-impl Ending {
+impl TaskResult {
     /// Returns the end of a task that the transport fails.
     pub(crate) fn condition(condition: TransportSense) -> Self {
         Self { status: status::CHECK_CONDITION, sense: Some(Box::new(condition.sense())), transferable: 0 }
@@ -153,28 +157,28 @@ impl Ending {
 #[derive(Debug, Default)]
 pub(crate) struct DataOut {
     /// The unsolicited data, while it comes.
-    pub(crate) unsolicited: Option<Run>,
+    pub(crate) unsolicited: Option<Sequence>,
     /// The unsolicited data, once it is complete.
-    pub(crate) early: Option<Bytes>,
+    pub(crate) unsolicited_data: Option<Bytes>,
     /// Bytes of the budget that the unsolicited data takes.
     pub(crate) reserved: usize,
     /// The R2Ts that are open.
-    pub(crate) runs: SmallVec<[Run; 1]>,
+    pub(crate) solicited: SmallVec<[Sequence; 1]>,
     /// What the layer above asked for and has not got.
     pub(crate) fetches: SmallVec<[Fetch; 1]>,
     pub(crate) fetch_count: u32,
     /// The next number of an R2T, and so how many were sent.
     pub(crate) r2t_sn: R2tSn,
     /// R2Ts that recovery R2Ts took the place of: their answers mean nothing any more.
-    pub(crate) former: SmallVec<[Former; 0]>,
+    pub(crate) superseded: SmallVec<[SupersededR2t; 0]>,
     /// The tags of the R2Ts that were answered last, latest first.
-    pub(crate) answered: [Option<Ttt>; MAX_ANSWERED],
+    pub(crate) answered_r2ts: [Option<Ttt>; MAX_ANSWERED],
     /// Whether it waits for the budget.
-    pub(crate) waits: bool,
+    pub(crate) waits_for_quota: bool,
 }
 
 /// How many of those a task remembers.
-const MAX_FORMER: usize = 64;
+const MAX_SUPERSEDED: usize = 64;
 
 /// How many answered R2Ts a task remembers, in case a Data-Out comes twice: as many as are open at a time, in most sessions.
 const MAX_ANSWERED: usize = 4;
@@ -182,8 +186,8 @@ const MAX_ANSWERED: usize = 4;
 /// How many bytes of each budget for Data-Out are free again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freed {
-    pub(crate) unasked: usize,
-    pub(crate) asked: usize,
+    pub(crate) unsolicited: usize,
+    pub(crate) solicited: usize,
     /// How many fetches that lost what was set aside for them are gone.
     pub(crate) revoked: u32,
     /// How many of the bytes exceeded the budget when they were taken.
@@ -197,7 +201,7 @@ pub(crate) struct Fetch {
     pub(crate) start: u32,
     pub(crate) end: u32,
     /// Up to where it is asked for, or known to come unsolicited.
-    pub(crate) asked: u32,
+    pub(crate) requested_until: u32,
     /// Whether its first part is unsolicited data that is not all here.
     pub(crate) awaits_unsolicited: bool,
     /// Bytes of the budget that it takes; `None` until it got them.
@@ -211,18 +215,18 @@ pub(crate) struct Fetch {
 
 impl Fetch {
     pub(crate) fn is_complete(&self) -> bool {
-        self.asked == self.end && self.parts.iter().all(Option::is_some)
+        self.requested_until == self.end && self.parts.iter().all(Option::is_some)
     }
 
     /// Takes back its R2Ts that have not left: they are the last. Returns whether others have.
-    fn withdraw(&mut self, runs: &mut SmallVec<[Run; 1]>) -> bool {
-        let own = |run: &Run| run.fetch == self.id;
-        let is_told = runs.iter().any(|run| own(run) && run.is_told());
-        let untold = runs.iter().filter(|run| own(run) && !run.is_told());
+    fn withdraw(&mut self, runs: &mut SmallVec<[Sequence; 1]>) -> bool {
+        let own = |run: &Sequence| run.fetch == self.id;
+        let is_told = runs.iter().any(|run| own(run) && run.was_requested());
+        let untold = runs.iter().filter(|run| own(run) && !run.was_requested());
         if let Some((part, start)) = untold.map(|run| (run.part, run.start)).min() {
-            runs.retain(|run| run.fetch != self.id || run.is_told());
+            runs.retain(|run| run.fetch != self.id || run.was_requested());
             self.parts.truncate(part);
-            self.asked = start;
+            self.requested_until = start;
         }
         is_told
     }
@@ -239,7 +243,7 @@ impl Fetch {
 impl DataOut {
     /// Returns up to where data comes unsolicited.
     pub(crate) fn unsolicited_end(&self) -> u32 {
-        match (&self.unsolicited, &self.early) {
+        match (&self.unsolicited, &self.unsolicited_data) {
             (Some(run), _) => run.start.saturating_add(run.len),
             (None, Some(early)) => u32::try_from(early.len()).unwrap_or(u32::MAX),
             (None, None) => 0,
@@ -247,38 +251,38 @@ impl DataOut {
     }
 
     /// Finds the run that a Data-Out with this tag belongs to.
-    pub(crate) fn select(&mut self, ttt: Ttt) -> Option<&mut Run> {
+    pub(crate) fn select(&mut self, ttt: Ttt) -> Option<&mut Sequence> {
         let early = self.unsolicited.as_mut().filter(|run| run.sent && run.ttt == ttt);
-        early.or_else(|| self.runs.iter_mut().find(|run| run.sent && run.ttt == ttt))
+        early.or_else(|| self.solicited.iter_mut().find(|run| run.sent && run.ttt == ttt))
     }
 
     /// Forgets a run whose sequence will not end.
-    pub(crate) fn drop_run(&mut self, ttt: Ttt, pool: &Pool) {
+    pub(crate) fn drop_sequence(&mut self, ttt: Ttt, pool: &Pool) {
         let early = self.unsolicited.take_if(|run| run.ttt == ttt);
-        let at = self.runs.iter().position(|run| run.ttt == ttt);
-        let run = early.or_else(|| at.map(|at| self.runs.remove(at)));
+        let at = self.solicited.iter().position(|run| run.ttt == ttt);
+        let run = early.or_else(|| at.map(|at| self.solicited.remove(at)));
         if let Some(buf) = run.and_then(|run| run.buf) {
             pool.recycle_buf(buf);
         }
     }
 
     /// Returns every run.
-    pub(crate) fn all_runs(&mut self) -> impl Iterator<Item = &mut Run> {
-        self.unsolicited.iter_mut().chain(&mut self.runs)
+    pub(crate) fn sequences_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.unsolicited.iter_mut().chain(&mut self.solicited)
     }
 
     /// Remembers an R2T whose answer means nothing any more.
-    pub(crate) fn remember(&mut self, former: Former) {
-        if self.former.len() >= MAX_FORMER {
-            self.former.remove(0);
+    pub(crate) fn record_superseded(&mut self, former: SupersededR2t) {
+        if self.superseded.len() >= MAX_SUPERSEDED {
+            self.superseded.remove(0);
         }
-        self.former.push(former);
+        self.superseded.push(former);
     }
 
     /// Remembers an R2T that was answered to the end.
-    pub(crate) fn has_answered(&mut self, ttt: Ttt) {
-        self.answered.rotate_right(1);
-        if let Some(latest) = self.answered.first_mut() {
+    pub(crate) fn record_answered(&mut self, ttt: Ttt) {
+        self.answered_r2ts.rotate_right(1);
+        if let Some(latest) = self.answered_r2ts.first_mut() {
             *latest = Some(ttt);
         }
     }
@@ -286,9 +290,9 @@ impl DataOut {
     /// Returns whether a Data-Out with this tag belongs to a sequence that is over: it was lost and asked for anew, or all
     /// of it is here.
     pub(crate) fn is_over(&self, ttt: Ttt) -> bool {
-        self.former.iter().any(|former| former.ttt == ttt)
-            || self.answered.contains(&Some(ttt))
-            || ttt == Ttt::NONE && self.early.is_some() && self.unsolicited.is_none()
+        self.superseded.iter().any(|former| former.ttt == ttt)
+            || self.answered_r2ts.contains(&Some(ttt))
+            || ttt == Ttt::NONE && self.unsolicited_data.is_some() && self.unsolicited.is_none()
     }
 
     /// Takes the budget back from every fetch of which nothing that was asked for is here. Returns how much, and how many of
@@ -299,12 +303,12 @@ impl DataOut {
         for fetch in &mut self.fetches {
             let early = usize::from(fetch.start < early_end);
             let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
-                || self.runs.iter().any(|run| run.fetch == fetch.id && run.has_memory());
+                || self.solicited.iter().any(|run| run.fetch == fetch.id && run.has_memory());
             let may = !has_some && fetch.revoked.is_none();
             let Some(need) = fetch.reserved.filter(|need| *need > 0 && may) else { continue };
-            let is_told = fetch.withdraw(&mut self.runs);
+            let is_told = fetch.withdraw(&mut self.solicited);
             (fetch.reserved, fetch.revoked) = if is_told { (Some(0), Some(need)) } else { (None, None) };
-            freed.asked += need;
+            freed.solicited += need;
             freed.revoked += u32::from(is_told);
             freed.overdraft += mem::take(&mut fetch.overdraft);
         }
@@ -315,50 +319,50 @@ impl DataOut {
     /// for those that are issued after its reassignment. Returns what is free again.
     pub(crate) fn withdraw(&mut self) -> Freed {
         let early_end = self.unsolicited_end();
-        let (mut freed, mut former) = (Freed::default(), SmallVec::<[Former; 4]>::new());
+        let (mut freed, mut former) = (Freed::default(), SmallVec::<[SupersededR2t; 4]>::new());
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
             let early = usize::from(fetch.start < early_end);
-            let own = |run: &&mut Run| run.fetch == fetch.id && !run.unsolicited;
+            let own = |run: &&mut Sequence| run.fetch == fetch.id && !run.unsolicited;
             let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
-                || self.runs.iter_mut().filter(own).any(|run| run.has_memory());
+                || self.solicited.iter_mut().filter(own).any(|run| run.has_memory());
             if has_some {
                 continue;
             }
-            for run in self.runs.iter_mut().filter(own) {
-                if run.is_told() {
-                    former.push(run.as_former());
+            for run in self.solicited.iter_mut().filter(own) {
+                if run.was_requested() {
+                    former.push(run.as_superseded());
                 }
                 (run.sent, run.tries) = (false, 0);
             }
-            fetch.withdraw(&mut self.runs);
-            freed.asked += fetch.reserved.take().unwrap_or(0);
+            fetch.withdraw(&mut self.solicited);
+            freed.solicited += fetch.reserved.take().unwrap_or(0);
             freed.revoked += u32::from(fetch.revoked.take().is_some());
             freed.overdraft += mem::take(&mut fetch.overdraft);
         }
-        former.into_iter().for_each(|former| self.remember(former));
+        former.into_iter().for_each(|former| self.record_superseded(former));
         freed
     }
 
     /// Returns whether the initiator still has to end a sequence.
     pub(crate) fn is_expecting(&self) -> bool {
-        self.unsolicited.is_some() || self.runs.iter().any(|run| run.sent)
+        self.unsolicited.is_some() || self.solicited.iter().any(|run| run.sent)
     }
 
     /// Forgets all data and all that was asked for, but not the sequences that the initiator still has to end.
     pub(crate) fn stop(&mut self, pool: &Pool) -> Freed {
-        self.runs.retain(|run| run.sent);
+        self.solicited.retain(|run| run.sent);
         self.unsolicited.take_if(|run| !run.sent);
-        for run in self.runs.iter_mut().chain(&mut self.unsolicited) {
+        for run in self.solicited.iter_mut().chain(&mut self.unsolicited) {
             if let Some(buf) = run.buf.take() {
                 pool.recycle_buf(buf);
             }
         }
-        if let Some(early) = self.early.take() {
+        if let Some(early) = self.unsolicited_data.take() {
             pool.recycle(early);
         }
-        let mut freed = Freed { unasked: mem::take(&mut self.reserved), ..Freed::default() };
+        let mut freed = Freed { unsolicited: mem::take(&mut self.reserved), ..Freed::default() };
         for fetch in self.fetches.drain(..) {
-            freed.asked += fetch.reserved.unwrap_or(0);
+            freed.solicited += fetch.reserved.unwrap_or(0);
             freed.revoked += u32::from(fetch.revoked.is_some());
             freed.overdraft += fetch.overdraft;
             for part in fetch.parts.into_iter().flatten() {

@@ -27,9 +27,9 @@ pub(crate) enum Timer {
     /// A missing command number of a session.
     Gap,
     /// The data that a task management function waits for.
-    Fence,
+    TmfData,
     /// The acknowledgements that its response waits for.
-    Acked,
+    ResponseFence,
     /// Tasks whose connection is gone: their end.
     Retain,
     /// Tasks whose connection is gone: the memory that they hold.

@@ -26,8 +26,8 @@ impl Engine {
             connections: session.conns.len(),
             members: session.conns.iter().filter_map(|conn| self.conn(*conn)).map(Connection::view).collect(),
             lost: session.lost.len(),
-            tasks: session.tasks.saturating_sub(session.answered),
-            unsent_bytes: session.answers.held(),
+            tasks: session.tasks.saturating_sub(session.unacked_tasks),
+            unsent_bytes: session.data_in_share.held(),
             traffic: session.traffic,
             repairs: session.repairs,
         })

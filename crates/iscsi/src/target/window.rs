@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use base::fault_injection::{self, Bug};
 use core::mem;
 
-use super::why::Why;
+use super::protocol_error::ProtocolError;
 use crate::serial::CmdSn;
 
 /// The command window, with the requests that came before their turn.
@@ -25,15 +25,15 @@ pub(crate) struct Window<T> {
 
 /// What becomes of a numbered request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn<T> {
-    /// It is its turn. More may follow: see [`Window::next`].
-    Now(T),
+pub(crate) enum CmdSnOrder<T> {
+    /// It is its turn. More may follow: see [`Window::next_in_order`].
+    InOrder(T),
     /// It waits for those before it.
-    Later,
+    Early,
     /// It is here already.
     Duplicate(T),
     /// It lies outside the window.
-    Outside(T),
+    OutsideWindow(T),
 }
 
 impl<T> Window<T> {
@@ -70,37 +70,37 @@ impl<T> Window<T> {
     }
 
     /// Judges a number without taking it.
-    pub(crate) fn check(&self, sn: CmdSn) -> Result<(), Why> {
+    pub(crate) fn check(&self, sn: CmdSn) -> Result<(), ProtocolError> {
         if fault_injection::is_injected(Bug::ExecuteTwice) {
             Ok(())
         } else if !sn.within(self.exp, self.max) {
-            Err(Why::CmdSnOutsideWindow)
+            Err(ProtocolError::CmdSnOutsideWindow)
         } else if self.early.iter().any(|(early, _)| *early == sn) {
-            Err(Why::DuplicateCmdSn)
+            Err(ProtocolError::DuplicateCmdSn)
         } else {
             Ok(())
         }
     }
 
     /// Takes a numbered request.
-    pub(crate) fn take(&mut self, sn: CmdSn, request: T) -> Turn<T> {
+    pub(crate) fn receive(&mut self, sn: CmdSn, request: T) -> CmdSnOrder<T> {
         if fault_injection::is_injected(Bug::ExecuteTwice) && sn.before(self.exp) {
-            Turn::Now(request)
+            CmdSnOrder::InOrder(request)
         } else if !sn.within(self.exp, self.max) {
-            Turn::Outside(request)
+            CmdSnOrder::OutsideWindow(request)
         } else if sn == self.exp {
             self.exp = sn.next();
-            Turn::Now(request)
+            CmdSnOrder::InOrder(request)
         } else if self.early.iter().any(|(early, _)| *early == sn) {
-            Turn::Duplicate(request)
+            CmdSnOrder::Duplicate(request)
         } else {
             self.early.push((sn, request));
-            Turn::Later
+            CmdSnOrder::Early
         }
     }
 
     /// Returns the next early request whose turn it is now.
-    pub(crate) fn next(&mut self) -> Option<T> {
+    pub(crate) fn next_in_order(&mut self) -> Option<T> {
         let at = self.early.iter().position(|(sn, _)| *sn == self.exp)?;
         self.exp = self.exp.next();
         Some(self.early.swap_remove(at).1)
@@ -113,7 +113,7 @@ impl<T> Window<T> {
 
     /// Considers every number before `sn` received (§4.2.3.3, §11.5.1) and returns the early requests among them,
     /// in order. Numbers outside the window change nothing.
-    pub(crate) fn plug_until(&mut self, sn: CmdSn) -> Vec<T> {
+    pub(crate) fn skip_until(&mut self, sn: CmdSn) -> Vec<T> {
         if !sn.minus(1).within(self.exp, self.max) {
             return Vec::new();
         }
@@ -148,12 +148,12 @@ impl<T> Window<T> {
     }
 
     /// Notes that a numbered command before `exp` is open.
-    pub(crate) const fn opened(&mut self) {
+    pub(crate) const fn command_started(&mut self) {
         self.open = self.open.saturating_add(1);
     }
 
     /// Notes that such a command ended.
-    pub(crate) const fn closed(&mut self) {
+    pub(crate) const fn command_ended(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 }
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn requests_come_out_in_order_whatever_order_they_came_in() {
         let mut window = window(u32::MAX, 4);
-        assert_eq!(window.take(CmdSn(1), "c"), Turn::Later);
-        assert_eq!(window.take(CmdSn(0), "b"), Turn::Later);
-        assert_eq!(window.take(CmdSn(1), "again"), Turn::Duplicate("again"));
+        assert_eq!(window.receive(CmdSn(1), "c"), CmdSnOrder::Early);
+        assert_eq!(window.receive(CmdSn(0), "b"), CmdSnOrder::Early);
+        assert_eq!(window.receive(CmdSn(1), "again"), CmdSnOrder::Duplicate("again"));
         assert!(window.has_gap());
-        assert_eq!(window.take(CmdSn(u32::MAX), "a"), Turn::Now("a"));
-        assert_eq!(window.next(), Some("b"));
-        assert_eq!(window.next(), Some("c"));
-        assert_eq!(window.next(), None);
+        assert_eq!(window.receive(CmdSn(u32::MAX), "a"), CmdSnOrder::InOrder("a"));
+        assert_eq!(window.next_in_order(), Some("b"));
+        assert_eq!(window.next_in_order(), Some("c"));
+        assert_eq!(window.next_in_order(), None);
         assert_eq!(window.exp_cmd_sn(), CmdSn(2));
         assert!(!window.has_gap());
     }
@@ -189,9 +189,9 @@ mod tests {
     fn numbers_before_and_behind_the_window_are_outside() {
         let mut window = window(10, 2);
         for sn in [9, 12, 10u32.wrapping_sub(1 << 31)] {
-            assert_eq!(window.take(CmdSn(sn), "x"), Turn::Outside("x"), "{sn}");
+            assert_eq!(window.receive(CmdSn(sn), "x"), CmdSnOrder::OutsideWindow("x"), "{sn}");
         }
-        assert_eq!(window.take(CmdSn(11), "x"), Turn::Later);
+        assert_eq!(window.receive(CmdSn(11), "x"), CmdSnOrder::Early);
     }
 
     #[test]
@@ -199,15 +199,15 @@ mod tests {
         let mut window = window(1, 2);
         assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(2));
         for sn in [1, 2] {
-            assert_eq!(window.take(CmdSn(sn), "x"), Turn::Now("x"));
-            window.opened();
+            assert_eq!(window.receive(CmdSn(sn), "x"), CmdSnOrder::InOrder("x"));
+            window.command_started();
         }
         assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(2), "closed: MaxCmdSN is ExpCmdSN - 1");
-        assert_eq!(window.take(CmdSn(3), "x"), Turn::Outside("x"));
-        window.closed();
+        assert_eq!(window.receive(CmdSn(3), "x"), CmdSnOrder::OutsideWindow("x"));
+        window.command_ended();
         assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(3));
         assert_eq!(window.max_cmd_sn(0), CmdSn(3), "less room later takes nothing back");
-        window.closed();
+        window.command_ended();
         assert_eq!(window.max_cmd_sn(1), CmdSn(3));
         assert_eq!(window.max_cmd_sn(2), CmdSn(4));
     }
@@ -216,14 +216,14 @@ mod tests {
     fn plugging_a_gap_releases_what_waited_behind_it() {
         let mut window = window(1, 8);
         for (sn, name) in [(6, "f"), (4, "d"), (2, "b")] {
-            assert_eq!(window.take(CmdSn(sn), name), Turn::Later);
+            assert_eq!(window.receive(CmdSn(sn), name), CmdSnOrder::Early);
         }
         assert!(window.awaits(CmdSn(3)) && !window.awaits(CmdSn(4)) && !window.awaits(CmdSn(0)));
-        assert_eq!(window.plug_until(CmdSn(5)), ["b", "d"]);
+        assert_eq!(window.skip_until(CmdSn(5)), ["b", "d"]);
         assert_eq!(window.exp_cmd_sn(), CmdSn(5));
-        assert_eq!(window.plug_until(CmdSn(5)), [""; 0]);
-        assert_eq!(window.plug_until(CmdSn(100)), [""; 0]);
-        assert_eq!(window.take(CmdSn(5), "e"), Turn::Now("e"));
-        assert_eq!(window.next(), Some("f"));
+        assert_eq!(window.skip_until(CmdSn(5)), [""; 0]);
+        assert_eq!(window.skip_until(CmdSn(100)), [""; 0]);
+        assert_eq!(window.receive(CmdSn(5), "e"), CmdSnOrder::InOrder("e"));
+        assert_eq!(window.next_in_order(), Some("f"));
     }
 }

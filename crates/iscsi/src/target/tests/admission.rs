@@ -13,7 +13,7 @@ use crate::pdu::login_response::LoginResponse;
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::StatSn;
-use crate::target::contract::{Down, Event};
+use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::Limits;
 
 fn level_2() -> KeyPolicy {
@@ -104,7 +104,7 @@ fn logins_from_one_address_leave_room_for_those_from_others() {
     }
     // Whoever has logged in counts no more, and neither does whoever is gone.
     world.hang_up(ConnId(0), DisconnectReason::Closed);
-    assert_eq!(world.engine.logins.values().sum::<usize>(), 31);
+    assert_eq!(world.engine.pending_logins.values().sum::<usize>(), 31);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_session_without_connections_gives_way_to_a_newcomer_the_oldest_first() {
             assert_eq!(log_in(&mut world, conn, isid, &LEVEL_2).status, 0, "full {full}");
             assert!(
                 world.events.iter().any(|event| matches!(event,
-                Event::SessionDown { session, why: Down::ConnectionLost } if *session == sessions[oldest].1))
+                Event::SessionDown { session, why: SessionEnd::ConnectionLost } if *session == sessions[oldest].1))
             );
         }
         // Nobody gives way who is there.

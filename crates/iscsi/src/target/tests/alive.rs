@@ -8,7 +8,7 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
-use crate::target::contract::{Down, Event};
+use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::{Limits, SessionLimits};
 
 fn ping(world: &mut World, conn: base::state_machine::ConnId) -> NopOut {
@@ -79,7 +79,9 @@ fn a_silent_peer_is_pinged_and_then_given_up() {
     world.pass(Duration::from_secs(15));
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
     match world.next_event() {
-        Some(Event::SessionDown { session, why }) => assert_eq!((session, why), (up.session, Down::TimedOut)),
+        Some(Event::SessionDown { session, why }) => {
+            assert_eq!((session, why), (up.session, SessionEnd::TimedOut))
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(world.engine.sessions().count(), 0);
@@ -104,7 +106,7 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     match world.next_event() {
         Some(Event::SessionDown { session, why }) => {
-            assert_eq!((session, why), (up.session, Down::ConnectionLost));
+            assert_eq!((session, why), (up.session, SessionEnd::ConnectionLost));
         }
         other => panic!("{other:?}"),
     }

@@ -22,7 +22,7 @@ use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{AsyncEvent, Command, Event, Finish, Manage, SessionId, TaskRef};
+use crate::target::contract::{AsyncEvent, Command, Event, Finish, SessionId, TaskRef, TmfIndication};
 use crate::target::engine::Limits;
 
 extern crate std;
@@ -41,7 +41,7 @@ struct Chaos {
     acked: BTreeMap<ConnId, u32>,
     tags: u32,
     held: BTreeMap<TaskRef, Held>,
-    manages: Vec<Manage>,
+    manages: Vec<TmfIndication>,
     sessions: BTreeMap<SessionId, ConnId>,
 }
 
@@ -484,7 +484,7 @@ impl Chaos {
                     self.world.engine.abort(task);
                 }
             }
-            self.world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+            self.world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
             return self.world.drain();
         }
         if self.held.is_empty() {
@@ -571,7 +571,7 @@ impl Chaos {
                 data.copy_to(0, &mut bytes);
                 assert!(bytes == pattern(offset, bytes.len()), "bytes of {offset}+{len} are out of place");
             }
-            Event::Manage(manage) => self.manages.push(manage),
+            Event::Tmf(manage) => self.manages.push(manage),
             Event::TaskGone { task } => {
                 assert!(self.held.remove(&task).is_some(), "a task goes once");
             }
@@ -595,7 +595,11 @@ impl Chaos {
         assert!(self.held.is_empty() && self.sessions.is_empty());
         let engine = &self.world.engine;
         assert_eq!((engine.sessions().count(), engine.tasks.len(), engine.tmfs.len()), (0, 0, 0));
-        assert_eq!([&engine.unasked, &engine.asked, &engine.answers].map(|budget| budget.used()), [0; 3]);
+        assert_eq!(
+            [&engine.unsolicited_quota, &engine.solicited_quota, &engine.data_in_quota]
+                .map(|budget| budget.used()),
+            [0; 3]
+        );
         self.world.pass(Duration::from_secs(1000));
         assert_eq!(self.world.engine.poll_timeout(), None);
     }

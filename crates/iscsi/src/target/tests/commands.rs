@@ -15,9 +15,9 @@ use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Command, Down, Event, Finish};
+use crate::target::contract::{Command, Event, Finish, SessionEnd};
 use crate::target::engine::{Limits, SessionLimits};
-use crate::target::why::Why;
+use crate::target::protocol_error::ProtocolError;
 
 #[test]
 fn commands_are_handed_up_in_the_order_of_their_numbers() {
@@ -139,7 +139,7 @@ fn a_number_that_stays_missing_ends_the_session() {
     let events: Vec<Event> = world.events.drain(..).collect();
     match events.as_slice() {
         [Event::TaskGone { .. }, Event::TaskGone { .. }, Event::SessionDown { session, why }] => {
-            assert_eq!((*session, *why), (up.session, Down::Misbehaved(Why::CmdSnHole)));
+            assert_eq!((*session, *why), (up.session, SessionEnd::Misbehaved(ProtocolError::CmdSnHole)));
         }
         other => panic!("{other:?}"),
     }

@@ -20,7 +20,7 @@ use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Opcode, PduHeader};
 use crate::serial::{DataSn, R2tSn, StatSn};
-use crate::target::contract::{Down, Event, Finish, TaskRef, status};
+use crate::target::contract::{Event, Finish, SessionEnd, TaskRef, status};
 use crate::target::engine::Limits;
 
 /// Logs a connection out for recovery.
@@ -61,7 +61,7 @@ fn start(world: &mut World, conns: &[ConnId], on: ConnId, command: &ScsiCommand)
     world.expect_command().task
 }
 
-fn downs(world: &World) -> Vec<Down> {
+fn downs(world: &World) -> Vec<SessionEnd> {
     world
         .events
         .iter()
@@ -328,7 +328,7 @@ fn a_session_without_connections_waits_its_time_and_no_longer() {
         } else {
             assert_ne!(status, 0);
             assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-            assert_eq!(downs(&world), [Down::ConnectionLost]);
+            assert_eq!(downs(&world), [SessionEnd::ConnectionLost]);
             assert_eq!((world.engine.sessions().count(), world.engine.tasks.len()), (0, 0));
         }
     }
@@ -388,7 +388,7 @@ fn below_level_2_and_with_nothing_retained_nothing_is_reassigned() {
     let task = start(&mut world, &[conn], conn, &command);
     world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert_eq!(downs(&world), [Down::ConnectionLost]);
+    assert_eq!(downs(&world), [SessionEnd::ConnectionLost]);
 }
 
 #[test]
@@ -415,9 +415,9 @@ fn tasks_without_a_connection_can_be_aborted_and_reset() {
     world.hang_up(conns[0], DisconnectReason::Failed);
     let reset = world.manage(conns[1], TmfFunction::LOGICAL_UNIT_RESET);
     world.send(conns[1], &reset, &[]);
-    let Some(Event::Manage(manage)) = world.next_event() else { panic!("it waits for nobody") };
+    let Some(Event::Tmf(manage)) = world.next_event() else { panic!("it waits for nobody") };
     world.engine.abort(task);
-    world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+    world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
     world.drain();
     assert_eq!(world.expect::<TmfResponse>(conns[1]).response, TmfResult::COMPLETE);
     release(&mut world, conns[1], 0);
@@ -458,7 +458,7 @@ fn logging_out_of_the_session_ends_what_has_no_connection() {
     world.send(conns[1], &request, &[]);
     assert_eq!(world.expect::<LogoutResponse>(conns[1]).response, LogoutResult::CLOSED);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert_eq!(downs(&world), [Down::LoggedOut]);
+    assert_eq!(downs(&world), [SessionEnd::LoggedOut]);
     assert_eq!((world.engine.sessions().count(), world.engine.tasks.len()), (0, 0));
 }
 

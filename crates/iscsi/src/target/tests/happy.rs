@@ -13,7 +13,7 @@ use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Down, Event, Finish};
+use crate::target::contract::{Event, Finish, SessionEnd};
 
 #[test]
 fn a_read_comes_back_as_data_with_the_status_on_the_last_pdu() {
@@ -118,7 +118,7 @@ fn a_logout_ends_the_session_and_then_the_connection() {
     assert_eq!(response.sn.exp_cmd_sn, cmd_sn.next());
     match world.next_event() {
         Some(Event::SessionDown { session, why }) => {
-            assert_eq!((session, why), (up.session, Down::LoggedOut))
+            assert_eq!((session, why), (up.session, SessionEnd::LoggedOut))
         }
         other => panic!("{other:?}"),
     }

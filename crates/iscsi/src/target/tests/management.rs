@@ -17,7 +17,7 @@ use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::serial::CmdSn;
-use crate::target::contract::{Event, Finish, Manage};
+use crate::target::contract::{Event, Finish, TmfIndication};
 use crate::target::engine::Limits;
 
 fn abort_task(world: &mut World, conn: ConnId, task: &ScsiCommand) -> TmfRequest {
@@ -28,15 +28,15 @@ fn abort_task(world: &mut World, conn: ConnId, task: &ScsiCommand) -> TmfRequest
     }
 }
 
-fn expect_manage(world: &mut World) -> Manage {
+fn expect_manage(world: &mut World) -> TmfIndication {
     match world.next_event() {
-        Some(Event::Manage(manage)) => manage,
+        Some(Event::Tmf(manage)) => manage,
         other => panic!("expected a request, got {other:?}"),
     }
 }
 
-fn answer(world: &mut World, manage: Manage, result: TmfResult) {
-    world.engine.managed(manage.tmf, result);
+fn answer(world: &mut World, manage: TmfIndication, result: TmfResult) {
+    world.engine.finish_tmf(manage.tmf, result);
     world.drain();
 }
 
@@ -348,7 +348,7 @@ fn requests_keep_to_tags_numbers_and_limits() {
     expect_manage(&mut world);
     // An answer to a session that is gone goes nowhere.
     world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
-    world.engine.managed(first.tmf, TmfResult::COMPLETE);
+    world.engine.finish_tmf(first.tmf, TmfResult::COMPLETE);
     world.drain();
 }
 

@@ -26,7 +26,7 @@ use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::StatSn;
-use crate::target::contract::{Down, Event, Finish, TaskRef};
+use crate::target::contract::{Event, Finish, SessionEnd, TaskRef};
 use crate::target::engine::Limits;
 
 pub(super) fn several(level: u8) -> KeyPolicy {
@@ -231,7 +231,7 @@ fn logging_in_anew_ends_every_connection_of_the_old_session() {
     for conn in &conns[..2] {
         assert_eq!(world.ended(*conn), Some(Action::Abort(*conn)));
     }
-    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Reinstated, .. })));
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: SessionEnd::Reinstated, .. })));
     assert_eq!(world.engine.sessions().count(), 1);
 }
 
@@ -283,9 +283,9 @@ fn tasks_of_all_connections_end_behind_one_fence() {
         let before: ScsiResponse = world.expect(conns[1]);
         let reset = world.manage(conns[0], TmfFunction::LOGICAL_UNIT_RESET);
         world.send(conns[0], &reset, &[]);
-        let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+        let Some(Event::Tmf(manage)) = world.next_event() else { panic!("no function") };
         world.engine.abort(commands[0]);
-        world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+        world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
         world.drain();
         // The answer waits until the one before, on the other connection, is acknowledged.
         world.expect_silence(conns[0]);
@@ -323,8 +323,8 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
         }
         let reset = world.manage(conns[0], TmfFunction::LOGICAL_UNIT_RESET);
         world.send(conns[0], &reset, &[]);
-        let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
-        world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+        let Some(Event::Tmf(manage)) = world.next_event() else { panic!("no function") };
+        world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
         world.drain();
         world.expect_silence(conns[0]);
         if silent {
@@ -367,9 +367,9 @@ fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
         let before: ScsiResponse = world.expect(conns[1]);
         let reset = world.manage(other, TmfFunction::LOGICAL_UNIT_RESET);
         world.send(other, &reset, &[]);
-        let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+        let Some(Event::Tmf(manage)) = world.next_event() else { panic!("no function") };
         world.engine.abort(ended);
-        world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+        world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
         world.drain();
         // Who asked does not wait for the others' acknowledgements.
         assert_eq!(world.expect::<TmfResponse>(other).response, TmfResult::COMPLETE);
@@ -480,10 +480,10 @@ fn a_task_is_aborted_from_any_connection() {
         ..world.manage(conns[1], TmfFunction::LOGICAL_UNIT_RESET)
     };
     world.send(conns[1], &abort, &[]);
-    let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+    let Some(Event::Tmf(manage)) = world.next_event() else { panic!("no function") };
     assert_eq!(manage.task, Some(up.task));
     world.engine.abort(up.task);
-    world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+    world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
     world.drain();
     assert_eq!(world.expect::<TmfResponse>(conns[1]).response, TmfResult::COMPLETE);
     world.expect_silence(conns[0]);
@@ -508,7 +508,7 @@ fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_co
                 world.hang_up(conns[3], DisconnectReason::Failed);
             }
         }
-        let kept = world.engine.tasks.iter().filter(|(_, task)| task.answer.is_some()).count();
+        let kept = world.engine.tasks.iter().filter(|(_, task)| task.sent_status.is_some()).count();
         assert_eq!(kept, usize::try_from(max).unwrap());
         // Acknowledging on one connection lets the answers on all go on.
         let sent: u32 = world.engine.conns[conns[0].0 as usize].as_ref().unwrap().stat_sn.0;

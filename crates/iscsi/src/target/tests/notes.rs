@@ -14,8 +14,8 @@ use crate::negotiate::KeyPolicy;
 use crate::pdu::login_response::LoginResponse;
 use crate::serial::CmdSn;
 use crate::target::engine::Limits;
-use crate::target::notes::{Departure, Matter, Note};
-use crate::target::why::Why;
+use crate::target::initiator_notes::{Deviation, InitiatorNote, NoteKind};
+use crate::target::protocol_error::ProtocolError;
 
 /// Logs in with one text in the operational stage.
 fn log_in(world: &mut World, conn: ConnId, name: &str, isid: u8, keys: &[&str]) -> u16 {
@@ -29,14 +29,14 @@ fn log_in(world: &mut World, conn: ConnId, name: &str, isid: u8, keys: &[&str]) 
     world.expect_any(conn).read::<LoginResponse>().status
 }
 
-fn notes(world: &mut World) -> Vec<Note> {
+fn notes(world: &mut World) -> Vec<InitiatorNote> {
     core::iter::from_fn(|| world.engine.poll_note()).collect()
 }
 
-fn departures(world: &mut World) -> Vec<Departure> {
-    let departure = |note: Note| match note.matter {
-        Matter::Departure(departure) => departure,
-        Matter::TwoHosts { .. } => panic!("{note:?}"),
+fn departures(world: &mut World) -> Vec<Deviation> {
+    let departure = |note: InitiatorNote| match note.kind {
+        NoteKind::Deviation(departure) => departure,
+        NoteKind::SharedName { .. } => panic!("{note:?}"),
     };
     notes(world).into_iter().map(departure).collect()
 }
@@ -63,10 +63,10 @@ fn each_departure_in_a_login_is_told_once_of_an_initiator_with_what_was_made_of_
             assert_eq!(log_in(&mut world, conn, name, isid, &more), 0, "{name} {more:?}");
         }
         let told = notes(&mut world);
-        let [Note { initiator, target, peer, matter: Matter::Departure(found) }] = &told[..] else {
+        let [InitiatorNote { initiator, target, peer, kind: NoteKind::Deviation(found) }] = &told[..] else {
             panic!("{name} {more:?}: {told:?}");
         };
-        assert_eq!((initiator.as_str(), *found), (name, Departure::Login(departure)));
+        assert_eq!((initiator.as_str(), *found), (name, Deviation::Login(departure)));
         assert_eq!(target.is_none(), departure == InLogin::ConnectionsInDiscovery);
         assert_eq!(peer.to_string(), "127.0.0.1:40000");
         assert!(found.to_string().contains(said), "{found}");
@@ -97,7 +97,7 @@ fn requests_that_are_passed_over_are_told_once() {
         command.cmd_sn = CmdSn(command.cmd_sn.0 + ahead);
         world.issue(conn, &command, &[]);
     }
-    assert_eq!(departures(&mut world), [Departure::PassedOver(Why::CmdSnOutsideWindow)]);
+    assert_eq!(departures(&mut world), [Deviation::PassedOver(ProtocolError::CmdSnOutsideWindow)]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn an_idle_initiator_that_answers_no_ping_is_told_once() {
     let (conn, _) = world.login(&[]);
     world.pass(Duration::from_secs(100));
     assert_eq!(world.ended(conn), None);
-    assert_eq!(departures(&mut world), [Departure::Silent]);
+    assert_eq!(departures(&mut world), [Deviation::Silent]);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn no_crowd_of_names_makes_it_remember_or_tell_without_bound() {
 }
 
 /// One login of a host; what it takes away is gone. Returns what is told of it.
-fn come(world: &mut World, host: u8) -> Vec<Note> {
+fn come(world: &mut World, host: u8) -> Vec<InitiatorNote> {
     let conn = world.connect_from(([192, 0, 2, host], 40000).into());
     assert_eq!(log_in(world, conn, INITIATOR, 0, &[]), 0);
     world.events.clear();
@@ -140,7 +140,8 @@ fn two_hosts_under_one_name_are_told_with_both_addresses_and_seldom() {
     let mut world = World::new();
     assert_eq!((come(&mut world, 1), come(&mut world, 2)), (Vec::new(), Vec::new()));
     let told = come(&mut world, 1);
-    let [Note { initiator, target, peer, matter: Matter::TwoHosts { isid, other, times } }] = &told[..]
+    let [InitiatorNote { initiator, target, peer, kind: NoteKind::SharedName { isid, other, times } }] =
+        &told[..]
     else {
         panic!("{told:?}");
     };
@@ -153,7 +154,7 @@ fn two_hosts_under_one_name_are_told_with_both_addresses_and_seldom() {
     for round in 0..1200 {
         world.pass(Duration::from_millis(500));
         for note in come(&mut world, 2 - u8::from(round % 2 == 1)) {
-            let Matter::TwoHosts { times, .. } = note.matter else { panic!("{note:?}") };
+            let NoteKind::SharedName { times, .. } = note.kind else { panic!("{note:?}") };
             counts.push(times);
         }
     }

@@ -21,9 +21,9 @@ use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{AsyncEvent, Down, Event, Finish, SessionId};
+use crate::target::contract::{AsyncEvent, Event, Finish, SessionEnd, SessionId};
 use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
-use crate::target::why::Why;
+use crate::target::protocol_error::ProtocolError;
 use crate::target::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
 
 fn logout(world: &mut World, conn: ConnId, reason: LogoutReason, cid: u16) -> LogoutRequest {
@@ -31,7 +31,7 @@ fn logout(world: &mut World, conn: ConnId, reason: LogoutReason, cid: u16) -> Lo
     LogoutRequest { immediate: true, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(0) }
 }
 
-fn downs(world: &mut World) -> Vec<(SessionId, Down)> {
+fn downs(world: &mut World) -> Vec<(SessionId, SessionEnd)> {
     let events: Vec<Event> = world.events.drain(..).collect();
     events
         .into_iter()
@@ -75,7 +75,7 @@ fn logging_in_again_under_the_same_name_takes_the_old_session_down_first() {
     let order: Vec<Event> = world.events.drain(..).collect();
     match order.as_slice() {
         [Event::TaskGone { task: gone }, Event::SessionDown { session, why }] => {
-            assert_eq!((*gone, *session, *why), (task, first.session, Down::Reinstated));
+            assert_eq!((*gone, *session, *why), (task, first.session, SessionEnd::Reinstated));
         }
         other => panic!("{other:?}"),
     }
@@ -131,7 +131,10 @@ fn logouts_end_what_they_name_and_nothing_else() {
         assert_eq!((response.time2wait, response.time2retain), (waits, 0));
         assert_eq!(world.ended(conn), ends.then_some(Action::Close(conn)));
         let expected = usize::from(ends && !discovery);
-        assert_eq!(downs(&mut world).iter().filter(|(_, why)| *why == Down::LoggedOut).count(), expected);
+        assert_eq!(
+            downs(&mut world).iter().filter(|(_, why)| *why == SessionEnd::LoggedOut).count(),
+            expected
+        );
         world.expect_silence(conn);
     }
 }
@@ -195,7 +198,7 @@ fn commands_that_stand_before_a_logout_are_answered_before_it() {
         let response: LogoutResponse = world.expect(conn);
         assert_eq!((response.response, response.itt), (LogoutResult::CLOSED, asked.itt));
         assert_eq!(world.ended(conn), Some(Action::Close(conn)));
-        assert_eq!(downs(&mut world), [(up.session, Down::LoggedOut)]);
+        assert_eq!(downs(&mut world), [(up.session, SessionEnd::LoggedOut)]);
         world.expect_silence(conn);
     }
 }
@@ -209,7 +212,7 @@ fn an_initiator_that_closes_its_half_gets_the_answers_to_what_it_had_asked() {
         world.send(conn, command, &[]);
     }
     let tasks = [(); 3].map(|()| world.expect_command().task);
-    assert!(world.engine.ended(world.now, conn));
+    assert!(world.engine.received_eof(world.now, conn));
     world.drain();
     for (task, command) in tasks.into_iter().zip(&commands) {
         assert_eq!(world.ended(conn), None);
@@ -221,7 +224,7 @@ fn an_initiator_that_closes_its_half_gets_the_answers_to_what_it_had_asked() {
         assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
     }
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
-    assert_eq!(downs(&mut world), [(up.session, Down::HalfClosed)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::HalfClosed)]);
 }
 
 #[test]
@@ -229,10 +232,10 @@ fn an_initiator_that_closes_its_half_is_waited_for_no_longer_than_a_logout() {
     // Idle: nothing is to be waited for.
     let mut world = World::new();
     let (conn, up) = world.login(&[]);
-    assert!(world.engine.ended(world.now, conn));
+    assert!(world.engine.received_eof(world.now, conn));
     world.drain();
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
-    assert_eq!(downs(&mut world), [(up.session, Down::HalfClosed)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::HalfClosed)]);
     // What needs data of it is gone at once, what is slow in time.
     let (conn, up) = world.login_again();
     let write = world.write(conn, 512);
@@ -241,16 +244,16 @@ fn an_initiator_that_closes_its_half_is_waited_for_no_longer_than_a_logout() {
     world.expect_any(conn);
     let read = world.read(conn, 512);
     let second = world.start(conn, &read, &[]).task;
-    assert!(world.engine.ended(world.now, conn));
+    assert!(world.engine.received_eof(world.now, conn));
     world.drain();
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == first));
     world.pass(Duration::from_millis(2000));
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == second));
-    assert_eq!(downs(&mut world), [(up.session, Down::HalfClosed)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::HalfClosed)]);
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
     // Before and after a session there is nothing to wait for.
     let conn = world.connect();
-    assert!(!world.engine.ended(world.now, conn));
+    assert!(!world.engine.received_eof(world.now, conn));
 }
 
 #[test]
@@ -339,7 +342,7 @@ fn a_connection_lost_while_its_logout_waits_ends_its_session_once() {
     world.send(conn, &asked, &[]);
     world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert_eq!(downs(&mut world), [(up.session, Down::ConnectionLost)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::ConnectionLost)]);
     world.pass(Duration::from_secs(60));
     assert!(world.events.is_empty());
 }
@@ -491,7 +494,7 @@ fn closing_a_session_tells_the_initiator_and_sends_what_is_queued() {
     world.drain();
     assert_eq!(world.expect::<AsyncMessage>(conn).event, AsyncEventCode::SESSION_DROP);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == open));
-    assert_eq!(downs(&mut world), [(up.session, Down::Closed)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::Closed)]);
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
     // A name that means nothing any more is ignored.
     world.engine.close_session(world.now, up.session);
@@ -521,7 +524,7 @@ fn scsi_events_carry_sense_and_a_logout_request_has_its_time() {
     assert_eq!(world.ended(conn), None);
     world.pass(Duration::from_secs(1));
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
-    assert_eq!(downs(&mut world), [(up.session, Down::TimedOut)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::TimedOut)]);
 }
 
 #[test]
@@ -535,7 +538,7 @@ fn a_logout_in_time_satisfies_the_request_for_it() {
     let asked = logout(&mut world, conn, LogoutReason::CloseConnection, 0);
     world.send(conn, &asked, &[]);
     assert_eq!(world.expect::<LogoutResponse>(conn).response, LogoutResult::CLOSED);
-    assert_eq!(downs(&mut world), [(up.session, Down::LoggedOut)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::LoggedOut)]);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
 }
@@ -556,7 +559,7 @@ fn a_peer_that_asks_and_never_reads_is_dropped() {
         }
     }
     world.drain();
-    assert_eq!(downs(&mut world), [(up.session, Down::Misbehaved(Why::AnswersUnread))]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::Misbehaved(ProtocolError::AnswersUnread))]);
     // The same with few pings that carry much.
     let (conn, up) = world.login_again_with(&["MaxRecvDataSegmentLength=262144"]);
     let data = alloc::vec![0; 200 << 10];
@@ -565,7 +568,7 @@ fn a_peer_that_asks_and_never_reads_is_dropped() {
         world.engine.received(world.now, conn, &long, &world.names);
     }
     world.drain();
-    assert_eq!(downs(&mut world), [(up.session, Down::Misbehaved(Why::AnswersUnread))]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::Misbehaved(ProtocolError::AnswersUnread))]);
 }
 
 #[test]
@@ -577,7 +580,7 @@ fn ten_thousand_connections_that_say_nothing_cost_little_and_go_in_time() {
     assert_eq!(world.engine.poll_timeout(), None);
     let (conn, _) = world.login(&[]);
     world.hang_up(conn, DisconnectReason::Shutdown);
-    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Closed, .. })));
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: SessionEnd::Closed, .. })));
 }
 
 #[test]

@@ -21,9 +21,9 @@ use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
 use crate::recovery::TransportSense;
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Down, Event, Finish};
+use crate::target::contract::{Event, Finish, SessionEnd};
 use crate::target::engine::Limits;
-use crate::target::why::Why;
+use crate::target::protocol_error::ProtocolError;
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
 
@@ -248,7 +248,7 @@ fn a_connection_may_end_while_a_buffer_is_lent_out() {
     world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
     world.drain();
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Closed, .. })));
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: SessionEnd::Closed, .. })));
 }
 
 #[test]
@@ -285,7 +285,10 @@ fn a_damaged_header_ends_the_session_whichever_bit_it_is() {
         assert_eq!(world.ended(conn), Some(Action::Abort(conn)), "bit {bit}");
         match world.next_event() {
             Some(Event::SessionDown { session, why }) => {
-                assert_eq!((session, why), (up.session, Down::Misbehaved(Why::HeaderDigestMismatch)));
+                assert_eq!(
+                    (session, why),
+                    (up.session, SessionEnd::Misbehaved(ProtocolError::HeaderDigestMismatch))
+                );
             }
             other => panic!("{other:?}"),
         }

@@ -45,7 +45,7 @@ impl Tally {
     }
 
     /// Adds what a shard did.
-    pub(super) const fn shard(&mut self, stats: &iscsi::target::engine::Stats) {
+    pub(super) const fn shard(&mut self, stats: &iscsi::target::engine::EngineStats) {
         self.damaged_requests += stats.data_digest_errors + stats.header_digest_errors;
         self.recovery_r2ts += stats.recovery_r2ts;
         self.taken_over += stats.reassigns;

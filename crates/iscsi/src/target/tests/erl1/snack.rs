@@ -212,8 +212,8 @@ fn numbers_wrap() {
     // Statuses.
     let connection = world.engine.conns[conn.0 as usize].as_mut().unwrap();
     connection.stat_sn = StatSn(u32::MAX);
-    connection.acked = StatSn(u32::MAX);
-    connection.unacked = crate::target::retain::Unacked::new(StatSn(u32::MAX));
+    connection.exp_stat_sn = StatSn(u32::MAX);
+    connection.status_log = crate::target::status_log::StatusLog::new(StatSn(u32::MAX));
     for _ in 0..3 {
         let read = ScsiCommand { exp_stat_sn: StatSn(u32::MAX), ..world.read(conn, 10) };
         let up = world.start(conn, &read, &[]);
@@ -243,7 +243,7 @@ fn numbers_wrap() {
     let read = world.read(conn, 4000);
     let up = world.start(conn, &read, &[]);
     let task = world.engine.tasks.get_mut(up.task.0).unwrap();
-    (task.inn.data_sn, task.inn.acked_sn) = (DataSn(u32::MAX - 1), DataSn(u32::MAX - 1));
+    (task.data_in.data_sn, task.data_in.acked_sn) = (DataSn(u32::MAX - 1), DataSn(u32::MAX - 1));
     world.data_in(up.task, 0, &pattern(0, 4000));
     let sent = data_ins(&mut world, conn);
     assert_eq!(sent.iter().map(|pdu| pdu.data_sn.0).collect::<Vec<_>>(), [u32::MAX - 1, u32::MAX, 0, 1]);
@@ -252,7 +252,7 @@ fn numbers_wrap() {
     // R2Ts.
     let write = world.write(conn, 4000);
     let up = world.start(conn, &write, &[]);
-    world.engine.tasks.get_mut(up.task.0).unwrap().out.r2t_sn = R2tSn(u32::MAX);
+    world.engine.tasks.get_mut(up.task.0).unwrap().data_out.r2t_sn = R2tSn(u32::MAX);
     world.fetch(up.task, 0, 4000);
     let r2t: R2t = world.expect(conn);
     answer_r2t(&mut world, conn, &write, as_asked(&r2t), 1000, (&[], &[3]));

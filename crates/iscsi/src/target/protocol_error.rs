@@ -6,7 +6,7 @@ use crate::pdu::Malformed;
 
 /// What a peer did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum ProtocolError {
     // The stream itself.
     /// The digest of a header is wrong, so that nothing in it, not even its length, can be trusted.
     #[error("header digest error")]

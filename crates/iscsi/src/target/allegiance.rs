@@ -1,6 +1,6 @@
 //! Tasks without a connection, and how they find another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
 //!
-//! A connection that is lost leaves a [`Lost`] behind. Its tasks are allegiant to that: a number like a connection's,
+//! A connection that is lost leaves a [`LostConnection`] behind. Its tasks are allegiant to that: a number like a connection's,
 //! but one that no connection has, so that whatever is queued for it goes nowhere. They keep running above, and keep
 //! what they have to send; what that takes of the budgets was taken before the loss and is given back when they end.
 
@@ -10,13 +10,13 @@ use base::time::{Duration, Instant};
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
-use super::contract::Down;
+use super::contract::SessionEnd;
 use super::engine::Engine;
+use super::protocol_error::ProtocolError;
 use super::session::{Request, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
 use super::task::Task;
 use super::timer::{Owner, Timer};
-use super::why::Why;
 use crate::pdu::TargetSn;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::tmf_response::TmfResult;
@@ -25,12 +25,12 @@ use crate::serial::DataSn;
 
 /// A connection that is gone and whose tasks wait for another.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostConnection {
     pub(crate) cid: u16,
     /// What its tasks are allegiant to now.
-    pub(crate) adrift: ConnId,
+    pub(crate) detached_id: ConnId,
     /// Whether it was logged out for recovery, with or without words.
-    pub(crate) released: bool,
+    pub(crate) logged_out: bool,
     /// When it was lost.
     pub(crate) since: Instant,
     /// When its tasks are given up.
@@ -42,44 +42,44 @@ pub(crate) struct Lost {
 const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
 
 /// The first of the numbers that no connection has.
-const ADRIFT: u32 = 1 << 31;
+const DETACHED_IDS: u32 = 1 << 31;
 
 /// Returns whether tasks with this allegiance have no connection.
-pub(super) const fn is_adrift(conn: ConnId) -> bool {
-    conn.0 >= ADRIFT
+pub(super) const fn is_detached_id(conn: ConnId) -> bool {
+    conn.0 >= DETACHED_IDS
 }
 
 impl Engine {
     /// Sets the tasks of a connection adrift that is gone, and returns whether the session keeps them: its level
     /// says so, and it is not ending.
-    pub(super) fn set_adrift(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
-        let adrift = ConnId(ADRIFT | self.next_adrift);
+    pub(super) fn detach_tasks(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
+        let adrift = ConnId(DETACHED_IDS | self.next_detached);
         let Some(cid) = self.conn(conn).map(|connection| connection.cid) else { return false };
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let keeps = state.parameters.error_recovery_level >= 2
             && state.parameters.default_time2retain > 0
-            && !state.is_leaving();
+            && !state.is_logging_out();
         if !keeps {
             return false;
         }
-        self.discard_early(session, conn);
+        self.discard_early_requests(session, conn);
         let Some(state) = self.sessions.get_mut(session) else { return false };
-        self.next_adrift = (self.next_adrift + 1) % ADRIFT;
+        self.next_detached = (self.next_detached + 1) % DETACHED_IDS;
         let until =
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
         let full = state.lost.len() >= MAX_LOST;
         let oldest = full.then(|| state.lost.remove(0));
-        state.lost.push(Lost { cid, adrift, released, since: now, until });
+        state.lost.push(LostConnection { cid, detached_id: adrift, logged_out: released, since: now, until });
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
         let keys: alloc::vec::Vec<Key> =
             state.tasks(&self.tasks).filter(|(_, task)| task.conn == conn).map(|(key, _)| key).collect();
         for key in keys {
             if let Some(task) = self.tasks.get_mut(key) {
                 task.conn = adrift;
-                task.listed = false;
-                task.wanted.clear();
-                for run in task.out.all_runs() {
-                    run.count_without_buffer();
+                task.in_send_queue = false;
+                task.resend_runs.clear();
+                for run in task.data_out.sequences_mut() {
+                    run.reset_if_buffer_lost();
                     run.reading = false;
                 }
             }
@@ -93,15 +93,15 @@ impl Engine {
         }
         self.watch_detached(now, session);
         // Task management cannot be taken up again; who misses the answer asks again.
-        self.end_requests(session, Some(conn));
+        self.drop_tmfs(session, Some(conn));
         if let Some(oldest) = oldest {
-            self.end_tasks(session, Some(oldest.adrift));
+            self.end_tasks(session, Some(oldest.detached_id));
         }
         true
     }
 
     /// Forgets what came on a connection ahead of its turn: it is not acknowledged, and will come again.
-    pub(super) fn discard_early(&mut self, session: Key, conn: ConnId) {
+    pub(super) fn discard_early_requests(&mut self, session: Key, conn: ConnId) {
         let (tasks, tmfs) = (&self.tasks, &self.tmfs);
         let Some(state) = self.sessions.get_mut(session) else { return };
         //= rfc7143#section-11.14
@@ -111,14 +111,14 @@ impl Engine {
         //# connection
         let void = state.window.discard(|request| match request {
             Request::Command(command) => tasks.get(command.task.0).is_some_and(|task| task.conn == conn),
-            Request::Manage(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
+            Request::Tmf(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
             Request::Ping(of, ..) | Request::Text(of, ..) | Request::Logout(of, _) => *of == conn,
-            Request::Plug => false,
+            Request::AbortedSlot => false,
         });
         for request in void {
             match request {
-                Request::Command(command) => self.retire(command.task.0),
-                Request::Manage(key) => {
+                Request::Command(command) => self.remove_task(command.task.0),
+                Request::Tmf(key) => {
                     self.drop_tmf(key);
                 }
                 Request::Ping(_, _, Some(bytes)) | Request::Text(_, _, Some(bytes)) => {
@@ -130,7 +130,7 @@ impl Engine {
     }
 
     /// Drops the task management requests of a session, or of one of its connections: their answers could go nowhere.
-    pub(super) fn end_requests(&mut self, session: Key, of: Option<ConnId>) {
+    pub(super) fn drop_tmfs(&mut self, session: Key, of: Option<ConnId>) {
         let Some(state) = self.sessions.get(session) else { return };
         let tmfs: smallvec::SmallVec<[Key; 4]> = state
             .tmfs
@@ -145,43 +145,48 @@ impl Engine {
 
     /// Lays every lost connection with this CID to rest (§11.14.1, §6.3.4); returns whether there was one. Its tasks
     /// get their whole time anew.
-    pub(super) fn release_lost(&mut self, now: Instant, session: Key, cid: u16) -> bool {
+    pub(super) fn mark_recovery_logout(&mut self, now: Instant, session: Key, cid: u16) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let until =
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
         let mut any = false;
         for lost in state.lost.iter_mut().filter(|lost| lost.cid == cid) {
-            (lost.released, lost.until) = (true, until);
+            (lost.logged_out, lost.until) = (true, until);
             any = true;
         }
         any
     }
 
     /// Gives up the tasks whose time is over, and the session with them if nothing else is left of it.
-    pub(super) fn retention_is_over(&mut self, now: Instant, session: Key) {
+    pub(super) fn on_retain_timer(&mut self, now: Instant, session: Key) {
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return };
             let Some(at) = state.lost.iter().position(|lost| lost.until <= now) else { break };
             let lost = state.lost.remove(at);
-            self.end_tasks(session, Some(lost.adrift));
+            self.end_tasks(session, Some(lost.detached_id));
         }
         let Some(state) = self.sessions.get_mut(session) else { return };
         if let Some(next) = state.lost.iter().map(|lost| lost.until).min() {
             self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, next);
         } else if state.conns.is_empty() {
-            self.end_session(session, Down::ConnectionLost);
+            self.end_session(session, SessionEnd::ConnectionLost);
         }
     }
 
     /// TASK REASSIGN (§11.5.1).
-    pub(super) fn reassign(&mut self, now: Instant, key: Key, tmf: &Tmf) -> Result<(), Why> {
+    pub(super) fn handle_task_reassign(
+        &mut self,
+        now: Instant,
+        key: Key,
+        tmf: &Tmf,
+    ) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
         let task = state.find(&self.tasks, tmf.referenced.0);
         let owner = task.and_then(|task| self.tasks.get(task)).map(|task| task.conn);
         let allegiance = match owner {
             None => Allegiance::Unknown,
-            Some(conn) => match state.lost.iter().find(|lost| lost.adrift == conn) {
-                Some(lost) => Allegiance::Detached { released: lost.released },
+            Some(conn) => match state.lost.iter().find(|lost| lost.detached_id == conn) {
+                Some(lost) => Allegiance::Detached { released: lost.logged_out },
                 None => Allegiance::Connected,
             },
         };
@@ -194,68 +199,68 @@ impl Engine {
         if let (TmfResult::COMPLETE, Some(task)) = (result, task)
             && !fault_injection::is_injected(Bug::ForgetReassign)
         {
-            self.adopt(now, task, tmf.conn, tmf.exp_data_sn);
+            self.reassign_task(now, task, tmf.conn, tmf.exp_data_sn);
         }
         Ok(())
     }
 
     /// Makes a task allegiant to a connection and goes on with it there.
-    fn adopt(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
+    fn reassign_task(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
         task.conn = conn;
-        task.listed = false;
+        task.in_send_queue = false;
         // §7.2.2: a tag that it holds for its response is forgotten.
         task.snack_tag = 0;
-        let was_answered = task.answer.take().is_some();
-        let upto = erl2::acknowledges(task.inn.acked_sn, task.inn.data_sn, exp_data_sn);
-        let freed = task.inn.acknowledge(upto, &self.pool);
-        task.inn.rewind();
+        let was_answered = task.sent_status.take().is_some();
+        let upto = erl2::acknowledges(task.data_in.acked_sn, task.data_in.data_sn, exp_data_sn);
+        let freed = task.data_in.acknowledge(upto, &self.pool);
+        task.data_in.rewind();
         if was_answered {
-            self.forget_answer(session);
+            self.uncount_unacked_task(session);
         }
         self.stats.reassigns += 1;
-        self.count(conn, |repairs| repairs.reassigns += 1);
-        self.give_answers(session, freed);
-        self.ask_anew(now, key, conn);
+        self.count_repair(conn, |repairs| repairs.reassigns += 1);
+        self.release_data_in(session, freed);
+        self.request_missing_data(now, key, conn);
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let ends = task.ending.is_some() && !task.out.is_expecting();
+        let ends = task.result.is_some() && !task.data_out.is_expecting();
         if ends {
-            self.conclude(key);
-        } else if task.inn.queued > 0 && !core::mem::replace(&mut task.listed, true) {
+            self.queue_response(key);
+        } else if task.data_in.queued > 0 && !core::mem::replace(&mut task.in_send_queue, true) {
             self.queue(conn, Output::Task(key));
         }
         self.drain_ready(session);
     }
 
     /// Asks for what the initiator still owes a task that has a new connection.
-    fn ask_anew(&mut self, now: Instant, key: Key, conn: ConnId) {
+    fn request_missing_data(&mut self, now: Instant, key: Key, conn: ConnId) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         // Without a connection nothing could come: the time of each begins anew with its next R2T, and so does the count
         // of the R2Ts that were in vain.
-        task.out.all_runs().for_each(|run| (run.pace, run.vain) = (None, 0));
+        task.data_out.sequences_mut().for_each(|run| (run.progress, run.fruitless_retries) = (None, 0));
         let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
-            task.out.all_runs().map(|run| (run.ttt, run.sent)).collect();
-        let has_ended = task.ending.is_some();
+            task.data_out.sequences_mut().map(|run| (run.ttt, run.sent)).collect();
+        let has_ended = task.result.is_some();
         for (ttt, sent) in runs {
             if has_ended {
                 // Nobody waits for that data, and the sequence ended with its connection.
                 if let Some(task) = self.tasks.get_mut(key) {
-                    task.out.drop_run(ttt, &self.pool);
+                    task.data_out.drop_sequence(ttt, &self.pool);
                 }
             } else if sent {
-                self.recover(key, ttt);
+                self.request_recovery_r2t(key, ttt);
             } else {
                 self.queue(conn, Output::R2t(key, ttt));
             }
         }
-        self.pump(key);
+        self.advance_fetches(key);
         self.watch_data(now, conn);
     }
 
     /// Takes a connection out of its session that a logout for recovery names, or that a login takes the place of.
     pub(super) fn remove_for_recovery(&mut self, now: Instant, session: Key, conn: ConnId) {
-        let kept = self.set_adrift(now, session, conn, true);
+        let kept = self.detach_tasks(now, session, conn, true);
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
             if state.conns.is_empty() && kept {
@@ -271,7 +276,7 @@ impl Engine {
             connection.deadlines.clear(Timer::Logout);
             connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
         }
-        self.leave_fences(session, conn);
+        self.remove_from_fences(session, conn);
     }
 
     /// As [`Self::remove_for_recovery`], at once and without a word on that connection.
@@ -295,7 +300,7 @@ impl Engine {
             parameter2,
             parameter3,
         };
-        if let Err(why) = self.control(conn, Control::Async(message), Body::Empty) {
+        if let Err(why) = self.queue_control(conn, Control::Async(message), Body::Empty) {
             self.drop_connection(conn, why);
         }
     }
@@ -317,7 +322,7 @@ fn retention(time2wait: u16, time2retain: u16) -> Duration {
 
 impl Task {
     /// Returns whether it has no connection.
-    pub(crate) const fn is_adrift(&self) -> bool {
-        is_adrift(self.conn)
+    pub(crate) const fn is_detached(&self) -> bool {
+        is_detached_id(self.conn)
     }
 }

@@ -6,9 +6,9 @@ use base::state_machine::ConnId;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::dispatch::Cx;
+use super::dispatch::PduContext;
 use super::engine::Engine;
-use super::why::Why;
+use super::protocol_error::ProtocolError;
 use crate::negotiate::full_feature::{self, TextContext};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
@@ -16,17 +16,17 @@ use crate::pdu::{Itt, TargetSn, Ttt};
 
 impl Engine {
     /// Takes a Text Request.
-    pub(super) fn text(
+    pub(super) fn handle_text_request(
         &mut self,
-        cx: Cx<'_>,
+        cx: PduContext<'_>,
         conn: ConnId,
         session: Key,
         (request, data): (&TextRequest, Option<Bytes>),
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         if let Some(state) = self.sessions.get_mut(session) {
-            state.asked_at = cx.now;
+            state.last_text_request = cx.now;
         }
-        let reply = self.converse(cx, conn, session, (request, data.as_deref().unwrap_or_default()));
+        let reply = self.negotiate_text(cx, conn, session, (request, data.as_deref().unwrap_or_default()));
         self.recycle(data);
         let reply = reply?;
         let response = TextResponse {
@@ -40,24 +40,24 @@ impl Engine {
         if let (Some(max), Some(connection)) = (reply.agreed.initiator_max_recv, self.conn_mut(conn)) {
             connection.parameters.initiator_max_recv = max;
         }
-        self.control(conn, Control::Text(response), Body::Text(reply.data))
+        self.queue_control(conn, Control::Text(response), Body::Text(reply.data))
     }
 
-    fn converse(
+    fn negotiate_text(
         &mut self,
-        cx: Cx<'_>,
+        cx: PduContext<'_>,
         conn: ConnId,
         session: Key,
         (request, data): (&TextRequest, &[u8]),
-    ) -> Result<full_feature::TextReply, Why> {
+    ) -> Result<full_feature::TextReply, ProtocolError> {
         if request.itt == Itt::NONE {
-            return Err(Why::ReservedTaskTag);
+            return Err(ProtocolError::ReservedTaskTag);
         }
         let fresh_ttt = self.new_ttt().0;
-        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
         let mut talk = core::mem::take(&mut connection.text);
         let (via, initiator_max_recv) = (connection.via, connection.parameters.initiator_max_recv);
-        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         let talker = TextContext {
             directory: cx.directory,
             via: &via,
@@ -76,7 +76,7 @@ impl Engine {
         let reply = talk.handle(&said, &talker);
         let held = if reply.is_ok() { talk.held() } else { 0 };
         self.hold_text(conn, held)?;
-        let reply = reply.map_err(Why::Text)?;
+        let reply = reply.map_err(ProtocolError::Text)?;
         if let Some(connection) = self.conn_mut(conn) {
             connection.text = talk;
         }

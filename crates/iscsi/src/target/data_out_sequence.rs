@@ -6,14 +6,14 @@ use alloc::vec::Vec;
 use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
 
-use super::stall::Pace;
-use super::why::Why;
+use super::protocol_error::ProtocolError;
+use super::stall::SequenceProgress;
 use crate::pdu::Ttt;
 use crate::serial::{DataSn, R2tSn};
 
 /// A sequence of Data-Out PDUs that is expected: the unsolicited data, or the answer to an R2T.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct Sequence {
     /// The transfer tag; [`Ttt::NONE`] for the unsolicited data.
     pub(crate) ttt: Ttt,
     /// Whether it began as unsolicited data; a recovery R2T can have given it a tag since.
@@ -25,7 +25,7 @@ pub(crate) struct Run {
     pub(crate) start: u32,
     pub(crate) len: u32,
     /// The part of it that is asked for at present: all, or what was found missing.
-    pub(crate) asked: (u32, u32),
+    pub(crate) requested: (u32, u32),
     pub(crate) received: u32,
     pub(crate) data_sn: DataSn,
     /// Whether something of what is asked for at present was lost.
@@ -33,13 +33,13 @@ pub(crate) struct Run {
     /// How many times something was asked for again.
     pub(crate) tries: u8,
     /// How many times in a row that brought nothing, and how much was here then.
-    pub(crate) vain: u8,
-    had: u32,
+    pub(crate) fruitless_retries: u8,
+    received_at_retry: u32,
     /// How many PDUs came, and how many had at the last look of the clock.
-    pub(crate) seen: u32,
-    pub(crate) mark: Option<u32>,
+    pub(crate) pdus_received: u32,
+    pub(crate) pdus_at_poll: Option<u32>,
     /// For how many looks nothing came.
-    pub(crate) quiet: u8,
+    pub(crate) idle_polls: u8,
     /// Which fetch it is for, and which part of it.
     pub(crate) fetch: u32,
     pub(crate) part: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Run {
     /// Whether a PDU is being read into the buffer, which is away meanwhile.
     pub(crate) reading: bool,
     /// How it gets on, once the initiator was told.
-    pub(crate) pace: Option<Pace>,
+    pub(crate) progress: Option<SequenceProgress>,
     /// What is covered, if PDUs may come in any order: sorted, not touching.
     spans: Vec<(u32, u32)>,
 }
@@ -58,23 +58,23 @@ const MAX_SPANS: usize = 64;
 
 /// What becomes of a PDU of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum PduDisposition {
     /// Its data is taken.
-    Take,
+    Accept,
     /// Its data is of no use: it is here already, or something before it is missing.
     Skip,
 }
 
 /// What is to be done at the end of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Close {
+pub(crate) enum SequenceEnd {
     /// All is here.
-    Whole,
+    Complete,
     /// Something was lost: it is to be asked for again.
     Recover,
 }
 
-impl Run {
+impl Sequence {
     pub(crate) const fn new(ttt: Ttt, start: u32, len: u32) -> Self {
         Self {
             ttt,
@@ -83,21 +83,21 @@ impl Run {
             r2t_sn: R2tSn(0),
             start,
             len,
-            asked: (0, len),
+            requested: (0, len),
             received: 0,
             data_sn: DataSn(0),
             broken: false,
             tries: 0,
-            vain: 0,
-            had: 0,
-            seen: 0,
-            mark: None,
-            quiet: 0,
+            fruitless_retries: 0,
+            received_at_retry: 0,
+            pdus_received: 0,
+            pdus_at_poll: None,
+            idle_polls: 0,
             fetch: 0,
             part: 0,
             buf: None,
             reading: false,
-            pace: None,
+            progress: None,
             spans: Vec::new(),
         }
     }
@@ -114,7 +114,7 @@ impl Run {
     }
 
     /// Returns whether the initiator was told of it, in an R2T that may have been lost since.
-    pub(crate) const fn is_told(&self) -> bool {
+    pub(crate) const fn was_requested(&self) -> bool {
         self.sent || self.tries > 0
     }
 
@@ -126,41 +126,45 @@ impl Run {
         offset: u32,
         len: u32,
         (in_order, repairs): (bool, bool),
-    ) -> Result<Fate, Why> {
-        self.seen = self.seen.wrapping_add(1);
+    ) -> Result<PduDisposition, ProtocolError> {
+        self.pdus_received = self.pdus_received.wrapping_add(1);
         if data_sn != self.data_sn {
             if !repairs {
-                return Err(Why::DataSnOutOfOrder);
+                return Err(ProtocolError::DataSnOutOfOrder);
             }
             if data_sn.before(self.data_sn) {
-                return Ok(Fate::Skip);
+                return Ok(PduDisposition::Skip);
             }
             self.broken = true;
         }
-        let beyond = if self.unsolicited { Why::UnsolicitedBeyondLimit } else { Why::DataOutBeyondR2t };
-        let at = offset.checked_sub(self.start).ok_or(Why::DataOutOffset)?;
-        let (from, to) = self.asked;
+        let beyond = if self.unsolicited {
+            ProtocolError::UnsolicitedBeyondLimit
+        } else {
+            ProtocolError::DataOutBeyondR2t
+        };
+        let at = offset.checked_sub(self.start).ok_or(ProtocolError::DataOutOffset)?;
+        let (from, to) = self.requested;
         if at < from || at.checked_add(len).is_none_or(|end| end > to) {
-            return Err(if at < from { Why::DataOutOffset } else { beyond });
+            return Err(if at < from { ProtocolError::DataOutOffset } else { beyond });
         }
         if in_order {
             return match at == self.received {
                 // Of a sequence that has a gap, what lies behind it comes again with what was lost.
-                _ if self.broken => Ok(Fate::Skip),
-                true => Ok(Fate::Take),
-                false => Err(Why::DataOutOffset),
+                _ if self.broken => Ok(PduDisposition::Skip),
+                true => Ok(PduDisposition::Accept),
+                false => Err(ProtocolError::DataOutOffset),
             };
         }
         let overlaps = self.spans.iter().any(|(from, to)| at < *to && *from < at + len);
         match overlaps || self.spans.len() >= MAX_SPANS {
-            false => Ok(Fate::Take),
-            true if self.broken => Ok(Fate::Skip),
-            true => Err(Why::DataOutOffset),
+            false => Ok(PduDisposition::Accept),
+            true if self.broken => Ok(PduDisposition::Skip),
+            true => Err(ProtocolError::DataOutOffset),
         }
     }
 
     /// Notes that the data of a PDU that was judged good is here.
-    pub(crate) fn took(&mut self, data_sn: DataSn, offset: u32, len: u32, in_order: bool) {
+    pub(crate) fn record_data(&mut self, data_sn: DataSn, offset: u32, len: u32, in_order: bool) {
         self.received = self.received.saturating_add(len);
         self.data_sn = data_sn.next();
         if in_order || len == 0 {
@@ -201,27 +205,31 @@ impl Run {
     }
 
     /// Judges the end of a sequence: whether as much came as had to. `whole` is the length of the command's data.
-    pub(crate) fn check_end(&self, whole: u32, in_order: bool) -> Result<Close, Why> {
+    pub(crate) fn check_end(&self, whole: u32, in_order: bool) -> Result<SequenceEnd, ProtocolError> {
         if self.received == self.len {
-            return Ok(Close::Whole);
+            return Ok(SequenceEnd::Complete);
         }
-        let (from, to) = self.asked;
+        let (from, to) = self.requested;
         let hole = self.first_hole(in_order);
         let asked_is_here = if in_order { self.received >= to } else { hole.0 >= to || hole.1 <= from };
         if self.broken || self.tries > 0 && asked_is_here {
-            return Ok(Close::Recover);
+            return Ok(SequenceEnd::Recover);
         }
         if !self.unsolicited || self.tries > 0 {
-            return Err(Why::DataOutShort);
+            return Err(ProtocolError::DataOutShort);
         }
         // RFC 7143 §11.4.7.2: less than FirstBurstLength is allowed only if that would have been all.
         let prefix = self.spans.is_empty() || matches!(self.spans.as_slice(), [(0, _)]);
-        if whole > self.len || !prefix { Err(Why::NotEnoughUnsolicited) } else { Ok(Close::Whole) }
+        if whole > self.len || !prefix {
+            Err(ProtocolError::NotEnoughUnsolicited)
+        } else {
+            Ok(SequenceEnd::Complete)
+        }
     }
 
     /// Stops to count what came if the buffer that has it is away: a PDU was just being read into it whose connection is
     /// gone, or whose sequence another took the place of. The buffer does not come back then.
-    pub(crate) fn count_without_buffer(&mut self) {
+    pub(crate) fn reset_if_buffer_lost(&mut self) {
         if self.buf.is_none() && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
             self.received = 0;
             self.spans.clear();
@@ -229,9 +237,9 @@ impl Run {
     }
 
     /// Returns what is asked for at present.
-    pub(crate) const fn as_former(&self) -> Former {
-        let (from, to) = self.asked;
-        Former {
+    pub(crate) const fn as_superseded(&self) -> SupersededR2t {
+        let (from, to) = self.requested;
+        SupersededR2t {
             ttt: self.ttt,
             r2t_sn: self.r2t_sn,
             start: self.start.saturating_add(from),
@@ -240,24 +248,25 @@ impl Run {
     }
 
     /// Makes the run one that a recovery R2T asks for, and returns what that takes the place of.
-    pub(crate) fn renew(&mut self, ttt: Ttt, in_order: bool) -> Former {
-        let former = self.as_former();
+    pub(crate) fn restart_with(&mut self, ttt: Ttt, in_order: bool) -> SupersededR2t {
+        let former = self.as_superseded();
         self.ttt = ttt;
-        self.asked = self.first_hole(in_order);
+        self.requested = self.first_hole(in_order);
         self.sent = false;
         self.broken = false;
         self.data_sn = DataSn(0);
         self.tries = self.tries.saturating_add(1);
-        self.vain = if self.received > self.had { 0 } else { self.vain.saturating_add(1) };
-        self.had = self.received;
-        (self.mark, self.quiet) = (None, 0);
+        self.fruitless_retries =
+            if self.received > self.received_at_retry { 0 } else { self.fruitless_retries.saturating_add(1) };
+        self.received_at_retry = self.received;
+        (self.pdus_at_poll, self.idle_polls) = (None, 0);
         former
     }
 }
 
 /// An R2T, or the unsolicited data, that a recovery R2T took the place of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Former {
+pub(crate) struct SupersededR2t {
     pub(crate) ttt: Ttt,
     pub(crate) r2t_sn: R2tSn,
     pub(crate) start: u32,
@@ -270,49 +279,49 @@ mod tests {
 
     #[test]
     fn a_run_in_order_takes_pdus_only_where_the_last_one_ended() {
-        let mut run = Run::new(Ttt(1), 1000, 100);
-        assert_eq!(run.check(DataSn(0), 1000, 40, (true, false)), Ok(Fate::Take));
-        run.took(DataSn(0), 1000, 40, true);
+        let mut run = Sequence::new(Ttt(1), 1000, 100);
+        assert_eq!(run.check(DataSn(0), 1000, 40, (true, false)), Ok(PduDisposition::Accept));
+        run.record_data(DataSn(0), 1000, 40, true);
         for (sn, offset, len, expected) in [
-            (0, 1040, 10, Err(Why::DataSnOutOfOrder)),
-            (2, 1040, 10, Err(Why::DataSnOutOfOrder)),
-            (1, 1050, 10, Err(Why::DataOutOffset)),
-            (1, 999, 10, Err(Why::DataOutOffset)),
-            (1, 1040, 61, Err(Why::DataOutBeyondR2t)),
-            (1, u32::MAX, u32::MAX, Err(Why::DataOutBeyondR2t)),
-            (1, 1040, 60, Ok(Fate::Take)),
+            (0, 1040, 10, Err(ProtocolError::DataSnOutOfOrder)),
+            (2, 1040, 10, Err(ProtocolError::DataSnOutOfOrder)),
+            (1, 1050, 10, Err(ProtocolError::DataOutOffset)),
+            (1, 999, 10, Err(ProtocolError::DataOutOffset)),
+            (1, 1040, 61, Err(ProtocolError::DataOutBeyondR2t)),
+            (1, u32::MAX, u32::MAX, Err(ProtocolError::DataOutBeyondR2t)),
+            (1, 1040, 60, Ok(PduDisposition::Accept)),
         ] {
             assert_eq!(run.check(DataSn(sn), offset, len, (true, false)), expected, "{sn} {offset} {len}");
         }
-        assert_eq!(run.check_end(4096, true), Err(Why::DataOutShort));
-        run.took(DataSn(1), 1040, 60, true);
-        assert_eq!(run.check_end(4096, true), Ok(Close::Whole));
+        assert_eq!(run.check_end(4096, true), Err(ProtocolError::DataOutShort));
+        run.record_data(DataSn(1), 1040, 60, true);
+        assert_eq!(run.check_end(4096, true), Ok(SequenceEnd::Complete));
     }
 
     #[test]
     fn a_run_in_any_order_takes_every_byte_once() {
-        let mut run = Run::new(Ttt(1), 0, 100);
+        let mut run = Sequence::new(Ttt(1), 0, 100);
         for (sn, offset, len) in [(0, 50, 50), (1, 0, 20)] {
-            assert_eq!(run.check(DataSn(sn), offset, len, (false, false)), Ok(Fate::Take));
-            run.took(DataSn(sn), offset, len, false);
+            assert_eq!(run.check(DataSn(sn), offset, len, (false, false)), Ok(PduDisposition::Accept));
+            run.record_data(DataSn(sn), offset, len, false);
         }
-        assert_eq!(run.check(DataSn(2), 10, 20, (false, false)), Err(Why::DataOutOffset));
-        assert_eq!(run.check(DataSn(2), 40, 11, (false, false)), Err(Why::DataOutOffset));
-        assert_eq!(run.check(DataSn(2), 20, 30, (false, false)), Ok(Fate::Take));
-        run.took(DataSn(2), 20, 30, false);
+        assert_eq!(run.check(DataSn(2), 10, 20, (false, false)), Err(ProtocolError::DataOutOffset));
+        assert_eq!(run.check(DataSn(2), 40, 11, (false, false)), Err(ProtocolError::DataOutOffset));
+        assert_eq!(run.check(DataSn(2), 20, 30, (false, false)), Ok(PduDisposition::Accept));
+        run.record_data(DataSn(2), 20, 30, false);
         assert_eq!(run.spans, [(0, 100)]);
-        assert_eq!(run.check_end(100, false), Ok(Close::Whole));
+        assert_eq!(run.check_end(100, false), Ok(SequenceEnd::Complete));
     }
 
     #[test]
     fn scattered_pieces_are_refused_before_they_cost_much() {
-        let mut run = Run::new(Ttt(1), 0, 10_000);
+        let mut run = Sequence::new(Ttt(1), 0, 10_000);
         let mut sn = DataSn(0);
         for at in 0.. {
             match run.check(sn, at * 2, 1, (false, false)) {
-                Ok(_) => run.took(sn, at * 2, 1, false),
+                Ok(_) => run.record_data(sn, at * 2, 1, false),
                 Err(why) => {
-                    assert_eq!((why, at), (Why::DataOutOffset, 64));
+                    assert_eq!((why, at), (ProtocolError::DataOutOffset, 64));
                     break;
                 }
             }
@@ -323,13 +332,13 @@ mod tests {
     #[test]
     fn short_unsolicited_data_is_enough_only_if_the_command_wanted_no_more() {
         for (first_burst, whole, received, expected) in [
-            (100, 200, 100, Ok(Close::Whole)),
-            (100, 200, 99, Err(Why::NotEnoughUnsolicited)),
-            (100, 100, 60, Ok(Close::Whole)),
-            (80, 80, 0, Ok(Close::Whole)),
+            (100, 200, 100, Ok(SequenceEnd::Complete)),
+            (100, 200, 99, Err(ProtocolError::NotEnoughUnsolicited)),
+            (100, 100, 60, Ok(SequenceEnd::Complete)),
+            (80, 80, 0, Ok(SequenceEnd::Complete)),
         ] {
-            let mut run = Run::new(Ttt::NONE, 0, first_burst);
-            run.took(DataSn(0), 0, received, true);
+            let mut run = Sequence::new(Ttt::NONE, 0, first_burst);
+            run.record_data(DataSn(0), 0, received, true);
             assert_eq!(run.check_end(whole, true), expected, "{first_burst} {whole} {received}");
         }
     }
@@ -339,56 +348,59 @@ mod tests {
 
     #[test]
     fn behind_a_gap_everything_is_asked_for_again_if_pdus_come_in_order() {
-        let mut run = Run::new(Ttt(1), 1000, 100);
-        assert_eq!(run.check(DataSn(0), 1000, 40, IN_ORDER), Ok(Fate::Take));
-        run.took(DataSn(0), 1000, 40, true);
-        assert_eq!(run.check(DataSn(2), 1060, 20, IN_ORDER), Ok(Fate::Skip));
+        let mut run = Sequence::new(Ttt(1), 1000, 100);
+        assert_eq!(run.check(DataSn(0), 1000, 40, IN_ORDER), Ok(PduDisposition::Accept));
+        run.record_data(DataSn(0), 1000, 40, true);
+        assert_eq!(run.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip));
         run.skipped(DataSn(2));
-        assert_eq!(run.check(DataSn(3), 1080, 20, IN_ORDER), Ok(Fate::Skip));
-        assert_eq!(run.check(DataSn(2), 1060, 20, IN_ORDER), Ok(Fate::Skip), "a duplicate");
-        assert_eq!(run.check_end(4096, true), Ok(Close::Recover));
-        let former = run.renew(Ttt(2), true);
+        assert_eq!(run.check(DataSn(3), 1080, 20, IN_ORDER), Ok(PduDisposition::Skip));
+        assert_eq!(run.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip), "a duplicate");
+        assert_eq!(run.check_end(4096, true), Ok(SequenceEnd::Recover));
+        let former = run.restart_with(Ttt(2), true);
         assert_eq!((former.ttt, former.start, former.len), (Ttt(1), 1000, 100));
-        assert_eq!((run.ttt, run.asked, run.data_sn, run.sent), (Ttt(2), (40, 100), DataSn(0), false));
-        assert_eq!(run.check(DataSn(0), 1040, 60, IN_ORDER), Ok(Fate::Take));
-        run.took(DataSn(0), 1040, 60, true);
-        assert_eq!(run.check_end(4096, true), Ok(Close::Whole));
+        assert_eq!((run.ttt, run.requested, run.data_sn, run.sent), (Ttt(2), (40, 100), DataSn(0), false));
+        assert_eq!(run.check(DataSn(0), 1040, 60, IN_ORDER), Ok(PduDisposition::Accept));
+        run.record_data(DataSn(0), 1040, 60, true);
+        assert_eq!(run.check_end(4096, true), Ok(SequenceEnd::Complete));
     }
 
     #[test]
     fn only_the_gaps_are_asked_for_again_if_pdus_come_in_any_order() {
-        let mut run = Run::new(Ttt(1), 0, 100);
+        let mut run = Sequence::new(Ttt(1), 0, 100);
         for (sn, offset) in [(0, 80), (2, 20), (5, 60)] {
-            assert_eq!(run.check(DataSn(sn), offset, 20, ANY_ORDER), Ok(Fate::Take));
-            run.took(DataSn(sn), offset, 20, false);
+            assert_eq!(run.check(DataSn(sn), offset, 20, ANY_ORDER), Ok(PduDisposition::Accept));
+            run.record_data(DataSn(sn), offset, 20, false);
         }
         let mut asked = Vec::new();
         for ttt in 2.. {
             match run.check_end(100, false) {
-                Ok(Close::Recover) => {}
+                Ok(SequenceEnd::Recover) => {}
                 end => {
-                    assert_eq!(end, Ok(Close::Whole));
+                    assert_eq!(end, Ok(SequenceEnd::Complete));
                     break;
                 }
             }
-            run.renew(Ttt(ttt), false);
-            let (from, to) = run.asked;
+            run.restart_with(Ttt(ttt), false);
+            let (from, to) = run.requested;
             asked.push((from, to));
-            assert_eq!(run.check(DataSn(0), from, to - from + 1, ANY_ORDER), Err(Why::DataOutBeyondR2t));
-            assert_eq!(run.check(DataSn(0), from, to - from, ANY_ORDER), Ok(Fate::Take));
-            run.took(DataSn(0), from, to - from, false);
+            assert_eq!(
+                run.check(DataSn(0), from, to - from + 1, ANY_ORDER),
+                Err(ProtocolError::DataOutBeyondR2t)
+            );
+            assert_eq!(run.check(DataSn(0), from, to - from, ANY_ORDER), Ok(PduDisposition::Accept));
+            run.record_data(DataSn(0), from, to - from, false);
         }
         assert_eq!(asked, [(0, 20), (40, 60)]);
     }
 
     #[test]
     fn a_recovered_sequence_that_is_short_again_without_a_loss_is_a_violation() {
-        let mut run = Run::new(Ttt(1), 0, 100);
+        let mut run = Sequence::new(Ttt(1), 0, 100);
         run.broken = true;
-        assert_eq!(run.check_end(100, true), Ok(Close::Recover));
-        run.renew(Ttt(2), true);
-        assert_eq!(run.check(DataSn(0), 0, 40, IN_ORDER), Ok(Fate::Take));
-        run.took(DataSn(0), 0, 40, true);
-        assert_eq!(run.check_end(100, true), Err(Why::DataOutShort));
+        assert_eq!(run.check_end(100, true), Ok(SequenceEnd::Recover));
+        run.restart_with(Ttt(2), true);
+        assert_eq!(run.check(DataSn(0), 0, 40, IN_ORDER), Ok(PduDisposition::Accept));
+        run.record_data(DataSn(0), 0, 40, true);
+        assert_eq!(run.check_end(100, true), Err(ProtocolError::DataOutShort));
     }
 }

@@ -20,10 +20,10 @@ use smallvec::SmallVec;
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
 use super::engine::Engine;
+use super::protocol_error::ProtocolError;
 use super::session::{Session, Tmf};
-use super::task::Ending;
+use super::task::TaskResult;
 use super::timer::{Owner, Timer};
-use super::why::Why;
 use crate::pdu::TargetSn;
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::serial::StatSn;
@@ -32,30 +32,30 @@ use crate::serial::StatSn;
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     conn: ConnId,
-    answer: Answer,
-    looks: Looks,
+    answer: FencedResponse,
+    polls: Polls,
     /// The connections of the session, its own with them.
-    waits: SmallVec<[Wait; 4]>,
+    connections: SmallVec<[DrainingConnection; 4]>,
 }
 
 /// What waits behind a fence.
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum FencedResponse {
     Tmf(TmfResponse),
     Task(Key),
 }
 
 /// How far a connection is with what it was given before a fence.
 #[derive(Clone, Copy, Debug)]
-struct Wait {
+struct DrainingConnection {
     conn: ConnId,
     /// Where in its queue the fence stands.
     mark: u32,
-    state: Passing,
+    state: DrainState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passing {
+enum DrainState {
     /// Not all of it is sent.
     Queued,
     /// All is sent; acknowledged it is when all before this number is.
@@ -66,76 +66,80 @@ enum Passing {
 
 /// A response that is on its way and that others wait for: on which connection, and the number behind it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raised {
+pub(crate) struct UnackedFence {
     conn: ConnId,
     mark: u32,
-    behind: Option<StatSn>,
-    looks: Looks,
+    next_stat_sn: Option<StatSn>,
+    polls: Polls,
 }
 
 /// How often the clock looked at something that waits: in all, and since all is sent that is to be acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
-struct Looks {
+struct Polls {
     all: u32,
     sent: u32,
 }
 
 /// How many looks a fence has.
-const MAX_LOOKS: Looks = Looks { all: 16, sent: 2 };
+const MAX_POLLS: Polls = Polls { all: 16, sent: 2 };
 
-impl Looks {
+impl Polls {
     /// Counts one; returns whether it was the last.
     const fn is_last(&mut self, is_sent: bool) -> bool {
         self.all += 1;
         self.sent += is_sent as u32;
-        self.all >= MAX_LOOKS.all || self.sent >= MAX_LOOKS.sent
+        self.all >= MAX_POLLS.all || self.sent >= MAX_POLLS.sent
     }
 }
 
 impl Engine {
     /// Sends the answer to a task management request, behind a fence where one is due.
-    pub(super) fn send_tmf(&mut self, tmf: &Tmf, response: TmfResult) -> Result<(), Why> {
+    pub(super) fn send_tmf(&mut self, tmf: &Tmf, response: TmfResult) -> Result<(), ProtocolError> {
         let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let is_due = tmf.is_multi_task() && state.conns.len() > 1;
         if !is_due && state.fences.is_empty() {
-            return self.control(tmf.conn, Control::Tmf(pdu), Body::Empty);
+            return self.queue_control(tmf.conn, Control::Tmf(pdu), Body::Empty);
         }
-        self.fence(tmf.session, tmf.conn, Answer::Tmf(pdu));
+        self.add_fence(tmf.session, tmf.conn, FencedResponse::Tmf(pdu));
         Ok(())
     }
 
     /// Puts the answer of a task behind a fence, if it is one of those and there are other connections. Returns whether
     /// it did.
-    pub(super) fn fence_answer(&mut self, key: Key) -> bool {
-        let Some(task) = self.tasks.get(key).filter(|task| task.answer.is_none()) else { return false };
-        let is_due = task.fenced || task.ending.as_ref().is_some_and(Ending::is_unit_attention);
+    pub(super) fn try_fence_response(&mut self, key: Key) -> bool {
+        let Some(task) = self.tasks.get(key).filter(|task| task.sent_status.is_none()) else { return false };
+        let is_due = task.needs_fence || task.result.as_ref().is_some_and(TaskResult::is_unit_attention);
         let (session, conn) = (task.session, task.conn);
         let Some(state) = self.sessions.get(session).filter(|_| is_due) else { return false };
         if state.conns.len() < 2 || !state.conns.contains(&conn) {
             return false;
         }
-        self.fence(session, conn, Answer::Task(key));
+        self.add_fence(session, conn, FencedResponse::Task(key));
         true
     }
 
-    fn fence(&mut self, session: Key, conn: ConnId, answer: Answer) {
+    fn add_fence(&mut self, session: Key, conn: ConnId, answer: FencedResponse) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         let (members, fresh) = (state.conns.clone(), state.take_mark());
         let mut waits = SmallVec::new();
         for member in members {
             // Marks that follow one another are one, so that a queue that does not move does not grow.
-            let last = self.conn(member).and_then(|connection| match connection.out.back() {
-                Some(Output::Mark(mark)) => Some(*mark),
+            let last = self.conn(member).and_then(|connection| match connection.send_queue.back() {
+                Some(Output::FenceMark(mark)) => Some(*mark),
                 _ => None,
             });
-            waits.push(Wait { conn: member, mark: last.unwrap_or(fresh), state: Passing::Queued });
+            waits.push(DrainingConnection {
+                conn: member,
+                mark: last.unwrap_or(fresh),
+                state: DrainState::Queued,
+            });
             if last.is_none() {
-                self.queue(member, Output::Mark(fresh));
+                self.queue(member, Output::FenceMark(fresh));
             }
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            state.fences.push(Fence { conn, answer, looks: Looks::default(), waits });
+            state.fences.push(Fence { conn, answer, polls: Polls::default(), connections: waits });
         }
         self.watch_fences(session);
     }
@@ -143,36 +147,36 @@ impl Engine {
     fn watch_fences(&mut self, session: Key) {
         let at = self.now.after(self.limits.fence_within);
         if let Some(state) = self.sessions.get_mut(session)
-            && !state.deadlines.is_set(Timer::Acked)
+            && !state.deadlines.is_set(Timer::ResponseFence)
         {
-            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Acked, at);
+            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::ResponseFence, at);
         }
     }
 
     /// Takes note that everything before a mark was sent on a connection.
-    pub(super) fn pass_mark(&mut self, conn: ConnId, mark: u32) {
+    pub(super) fn handle_fence_mark(&mut self, conn: ConnId, mark: u32) {
         let Some(connection) = self.conn(conn) else { return };
         let (Some(session), stat_sn) = (connection.session, connection.stat_sn) else { return };
         let Some(state) = self.sessions.get_mut(session) else { return };
         let mut is_awaited = false;
-        if let Some(raised) = &mut state.raised
+        if let Some(raised) = &mut state.unacked_fence
             && raised.mark == mark
         {
-            raised.behind = Some(stat_sn);
+            raised.next_stat_sn = Some(stat_sn);
             is_awaited = true;
         }
         for fence in &mut state.fences {
-            for wait in fence.waits.iter_mut().filter(|wait| (wait.conn, wait.mark) == (conn, mark)) {
+            for wait in fence.connections.iter_mut().filter(|wait| (wait.conn, wait.mark) == (conn, mark)) {
                 // On one connection the order is enough.
                 let is_own = conn == fence.conn;
-                wait.state = if is_own { Passing::Done } else { Passing::Sent(stat_sn) };
+                wait.state = if is_own { DrainState::Done } else { DrainState::Sent(stat_sn) };
                 is_awaited |= !is_own;
             }
         }
         if is_awaited {
             self.ask_for_ack(conn);
         }
-        self.lower_fences(session);
+        self.advance_fences(session);
     }
 
     /// Returns whether a connection must send nothing for now that takes a status number: a fence is up, or its session
@@ -180,64 +184,65 @@ impl Engine {
     pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
         let session = self.conn(conn).and_then(|connection| connection.session);
         session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
-            let rests = match (&state.raised, state.fences.first()) {
+            let rests = match (&state.unacked_fence, state.fences.first()) {
                 (Some(raised), _) => raised.conn != conn,
                 (None, Some(fence)) => fence.has_passed(conn),
                 (None, None) => false,
             };
-            rests || state.answered >= self.answered_max()
+            rests || state.unacked_tasks >= self.answered_max()
         })
     }
 
     /// Sends the responses that wait for nothing any more, one at a time.
-    pub(super) fn lower_fences(&mut self, session: Key) {
+    pub(super) fn advance_fences(&mut self, session: Key) {
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return };
             let conns = &self.conns;
             let acked = |conn: ConnId| {
-                conns.get(index(conn)).and_then(Option::as_deref).map(|connection| connection.acked)
+                conns.get(index(conn)).and_then(Option::as_deref).map(|connection| connection.exp_stat_sn)
             };
             let has_passed = |conn: ConnId, upto: StatSn| acked(conn).is_none_or(|acked| !acked.before(upto));
-            if let Some(raised) = state.raised {
-                if !raised.behind.is_some_and(|behind| has_passed(raised.conn, behind)) {
+            if let Some(raised) = state.unacked_fence {
+                if !raised.next_stat_sn.is_some_and(|behind| has_passed(raised.conn, behind)) {
                     return;
                 }
-                state.raised = None;
+                state.unacked_fence = None;
                 self.ask_all_to_transmit(session);
                 continue;
             }
             let Some(fence) = state.fences.first_mut() else {
-                state.deadlines.clear(Timer::Acked);
+                state.deadlines.clear(Timer::ResponseFence);
                 return;
             };
-            for wait in &mut fence.waits {
-                if matches!(wait.state, Passing::Sent(upto) if has_passed(wait.conn, upto)) {
-                    wait.state = Passing::Done;
+            for wait in &mut fence.connections {
+                if matches!(wait.state, DrainState::Sent(upto) if has_passed(wait.conn, upto)) {
+                    wait.state = DrainState::Done;
                 }
             }
-            if fence.waits.iter().any(|wait| wait.state != Passing::Done) {
+            if fence.connections.iter().any(|wait| wait.state != DrainState::Done) {
                 return;
             }
             let fence = state.fences.remove(0);
-            self.raise(session, &fence);
+            self.send_fenced_response(session, &fence);
         }
     }
 
-    fn raise(&mut self, session: Key, fence: &Fence) {
+    fn send_fenced_response(&mut self, session: Key, fence: &Fence) {
         // What was given after it on its own connection waits there.
         let goes_first = fence.has_passed(fence.conn);
         let Some(state) = self.sessions.get_mut(session) else { return };
         let (is_member, others) = (state.conns.contains(&fence.conn), state.conns.len() > 1);
         let mark = state.take_mark();
         let is_there = match fence.answer {
-            Answer::Tmf(response) => {
-                if let Err(why) = self.control(fence.conn, Control::Tmf(response), Body::Empty) {
+            FencedResponse::Tmf(response) => {
+                if let Err(why) = self.queue_control(fence.conn, Control::Tmf(response), Body::Empty) {
                     return self.drop_connection(fence.conn, why);
                 }
                 true
             }
-            Answer::Task(key) => {
-                let is_there = self.tasks.get(key).is_some_and(|task| task.conn == fence.conn && task.listed);
+            FencedResponse::Task(key) => {
+                let is_there =
+                    self.tasks.get(key).is_some_and(|task| task.conn == fence.conn && task.in_send_queue);
                 if is_there {
                     self.queue(fence.conn, Output::Task(key));
                 }
@@ -245,16 +250,21 @@ impl Engine {
             }
         };
         if is_there && is_member && others {
-            self.queue(fence.conn, Output::Mark(mark));
+            self.queue(fence.conn, Output::FenceMark(mark));
             if let Some(state) = self.sessions.get_mut(session) {
-                state.raised = Some(Raised { conn: fence.conn, mark, behind: None, looks: Looks::default() });
+                state.unacked_fence = Some(UnackedFence {
+                    conn: fence.conn,
+                    mark,
+                    next_stat_sn: None,
+                    polls: Polls::default(),
+                });
             }
         }
         if goes_first
             && is_there
             && let Some(connection) = self.conn_mut(fence.conn)
         {
-            connection.out.rotate_right(if is_member && others { 2 } else { 1 });
+            connection.send_queue.rotate_right(if is_member && others { 2 } else { 1 });
         }
         self.ask_all_to_transmit(session);
     }
@@ -267,40 +277,43 @@ impl Engine {
     }
 
     /// Takes note that a connection is no more one of its session: nothing is to be waited for on it.
-    pub(super) fn leave_fences(&mut self, session: Key, conn: ConnId) {
+    pub(super) fn remove_from_fences(&mut self, session: Key, conn: ConnId) {
         let Some(state) = self.sessions.get_mut(session) else { return };
-        if state.fences.is_empty() && state.raised.is_none() {
+        if state.fences.is_empty() && state.unacked_fence.is_none() {
             return;
         }
-        if state.raised.is_some_and(|raised| raised.conn == conn) {
-            state.raised = None;
+        if state.unacked_fence.is_some_and(|raised| raised.conn == conn) {
+            state.unacked_fence = None;
         }
         state.fences.retain(|fence| fence.conn != conn);
         for fence in &mut state.fences {
-            fence.waits.retain(|wait| wait.conn != conn);
+            fence.connections.retain(|wait| wait.conn != conn);
         }
         self.ask_all_to_transmit(session);
-        self.lower_fences(session);
+        self.advance_fences(session);
     }
 
     /// Waits no more for acknowledgements that have had their time.
-    pub(super) fn fences_are_late(&mut self, session: Key) {
+    pub(super) fn on_fence_timer(&mut self, session: Key) {
         let Some(state) = self.sessions.get_mut(session) else { return };
-        if let Some(raised) = &mut state.raised
-            && raised.looks.is_last(raised.behind.is_some())
+        if let Some(raised) = &mut state.unacked_fence
+            && raised.polls.is_last(raised.next_stat_sn.is_some())
         {
-            state.raised = None;
+            state.unacked_fence = None;
         }
         for fence in &mut state.fences {
-            if fence.looks.is_last(fence.waits.iter().all(|wait| wait.state != Passing::Queued)) {
+            if fence.polls.is_last(fence.connections.iter().all(|wait| wait.state != DrainState::Queued)) {
                 // Its own connection keeps its order.
                 let own = fence.conn;
-                fence.waits.retain(|wait| wait.conn == own && wait.state == Passing::Done);
+                fence.connections.retain(|wait| wait.conn == own && wait.state == DrainState::Done);
             }
         }
         self.ask_all_to_transmit(session);
-        self.lower_fences(session);
-        if self.sessions.get(session).is_some_and(|state| !state.fences.is_empty() || state.raised.is_some())
+        self.advance_fences(session);
+        if self
+            .sessions
+            .get(session)
+            .is_some_and(|state| !state.fences.is_empty() || state.unacked_fence.is_some())
         {
             self.watch_fences(session);
         }
@@ -310,7 +323,7 @@ impl Engine {
 impl Fence {
     /// Returns whether a connection has sent all that it was given before.
     fn has_passed(&self, conn: ConnId) -> bool {
-        self.waits.iter().any(|wait| wait.conn == conn && wait.state != Passing::Queued)
+        self.connections.iter().any(|wait| wait.conn == conn && wait.state != DrainState::Queued)
     }
 }
 

@@ -11,14 +11,14 @@ use base::time::{Duration, Instant};
 
 use super::arena::Key;
 use super::engine::Engine;
-use super::why::Why;
+use super::protocol_error::ProtocolError;
 use crate::login::SessionKind;
 use crate::login::deviation;
 use crate::name::IscsiName;
 
 /// Something about an initiator for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct InitiatorNote {
     /// The initiator.
     pub initiator: IscsiName,
     /// The target; `None` in a discovery session.
@@ -26,16 +26,16 @@ pub struct Note {
     /// Where it comes from.
     pub peer: SocketAddr,
     /// What.
-    pub matter: Matter,
+    pub kind: NoteKind,
 }
 
 /// What there is to say about an initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Matter {
+pub enum NoteKind {
     /// It departed from the standard, which harms nobody. Told once of an initiator.
-    Departure(Departure),
+    Deviation(Deviation),
     /// Two hosts use its name and the same ISID: each login of one ends the session of the other.
-    TwoHosts {
+    SharedName {
         /// The initiator's half of the session identifier.
         isid: String,
         /// The host whose session ended last; `peer` is the one that took it.
@@ -47,13 +47,13 @@ pub enum Matter {
 
 /// A departure from the standard that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Departure {
+pub enum Deviation {
     /// In the login.
     #[error(transparent)]
     Login(deviation::Deviation),
     /// A PDU that the standard has a target ignore.
     #[error("{0}: passed over")]
-    PassedOver(Why),
+    PassedOver(ProtocolError),
     /// No answer to a ping, while nothing waited for it.
     #[error(
         "no answer to a ping while no command is under way (RFC 7143 §11.19): waiting for nop_idle_timeout"
@@ -66,19 +66,19 @@ const MAX_INITIATORS: usize = 1024;
 /// How many notes wait for whoever writes them down; more are forgotten.
 const MAX_NOTES: usize = 64;
 /// Hosts that take a session from each other at longer intervals are one host that changes its address.
-const RIVALS_WITHIN: Duration = Duration::from_secs(60);
+const TAKEOVERS_WITHIN: Duration = Duration::from_secs(60);
 /// How long nothing is told of hosts that were told of.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Notes that wait, and what was told.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    waiting: VecDeque<Note>,
-    told: BTreeMap<IscsiName, Vec<Departure>>,
+    waiting: VecDeque<InitiatorNote>,
+    told: BTreeMap<IscsiName, Vec<Deviation>>,
 }
 
 impl Notes {
-    fn push(&mut self, note: Note) {
+    fn push(&mut self, note: InitiatorNote) {
         if self.waiting.len() < MAX_NOTES {
             self.waiting.push_back(note);
         }
@@ -90,7 +90,7 @@ impl Notes {
     }
 
     /// Returns whether this is new of this initiator, and remembers it.
-    fn is_new(&mut self, initiator: &IscsiName, departure: Departure) -> bool {
+    fn is_new(&mut self, initiator: &IscsiName, departure: Deviation) -> bool {
         if let Some(told) = self.told.get_mut(initiator) {
             let is_new = !told.contains(&departure);
             if is_new {
@@ -108,7 +108,7 @@ impl Notes {
 
 /// How hosts took the place of each other in one session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rivalry {
+pub(crate) struct Takeovers {
     /// When that happened last, and when it was told.
     at: Instant,
     told: Option<Instant>,
@@ -119,41 +119,42 @@ pub(crate) struct Rivalry {
 
 impl Engine {
     /// Returns something to tell an operator of an initiator.
-    pub fn poll_note(&mut self) -> Option<Note> {
+    pub fn poll_note(&mut self) -> Option<InitiatorNote> {
         self.notes.waiting.pop_front()
     }
 
     /// Remembers a departure of a connection's initiator, to be told if it is the first of its kind.
-    pub(super) fn note_departure(&mut self, conn: ConnId, departure: Departure) {
+    pub(super) fn record_deviation(&mut self, conn: ConnId, departure: Deviation) {
         let Some(connection) = self.conn(conn) else { return };
         let peer = connection.via.peer;
         let Some(session) = connection.session.and_then(|key| self.sessions.get(key)) else { return };
         if self.notes.is_new(&session.initiator, departure) {
             let (initiator, target) = (session.initiator.clone(), named(&session.kind));
-            self.notes.push(Note { initiator, target, peer, matter: Matter::Departure(departure) });
+            self.notes.push(InitiatorNote { initiator, target, peer, kind: NoteKind::Deviation(departure) });
         }
     }
 
     /// Judges a login from `peer` that takes the place of a session: a second host under the same name shows when the session
     /// goes back and forth between addresses.
-    pub(super) fn rivalry(&mut self, now: Instant, old: Key, peer: SocketAddr) -> Option<Rivalry> {
+    pub(super) fn record_takeover(&mut self, now: Instant, old: Key, peer: SocketAddr) -> Option<Takeovers> {
         let session = self.sessions.get(old)?;
-        let known = session.rivalry.filter(|known| now <= known.at.after(RIVALS_WITHIN));
-        let other = session.from.ip();
+        let known = session.takeovers.filter(|known| now <= known.at.after(TAKEOVERS_WITHIN));
+        let other = session.first_peer.ip();
         if other == peer.ip() {
             return known;
         }
         let (told, times, untold) =
             known.map_or((None, 0, 0), |known| (known.told, known.times, known.untold));
-        let mut rivalry = Rivalry { at: now, told, times: times + 1, untold: untold + 1 };
+        let mut rivalry = Takeovers { at: now, told, times: times + 1, untold: untold + 1 };
         if rivalry.times < 2 {
             return Some(rivalry);
         }
         self.stats.rival_logins += 1;
         if told.is_none_or(|told| now >= told.after(QUIET)) {
-            let matter = Matter::TwoHosts { isid: session.isid.to_string(), other, times: rivalry.untold };
+            let matter =
+                NoteKind::SharedName { isid: session.isid.to_string(), other, times: rivalry.untold };
             let (initiator, target) = (session.initiator.clone(), named(&session.kind));
-            self.notes.push(Note { initiator, target, peer, matter });
+            self.notes.push(InitiatorNote { initiator, target, peer, kind: matter });
             (rivalry.told, rivalry.untold) = (Some(now), 0);
         }
         Some(rivalry)

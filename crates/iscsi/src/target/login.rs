@@ -7,15 +7,15 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::{Down, Event, Refused, SessionId, SessionUp};
-use super::dispatch::Cx;
+use super::contract::{Event, LoginRejected, SessionEnd, SessionId, SessionUp};
+use super::dispatch::PduContext;
 use super::engine::Engine;
-use super::notes::Departure;
-use super::retain::Unacked;
+use super::initiator_notes::Deviation;
+use super::protocol_error::ProtocolError;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
+use super::status_log::StatusLog;
 use super::timer::Timer;
-use super::why::Why;
 use super::window::Window;
 use super::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
 use crate::framing::{DataSink, Framing, ReceivedPdu};
@@ -34,12 +34,16 @@ use crate::serial::CmdSn;
 
 impl Engine {
     /// Takes a PDU of a connection that has no session.
-    pub(super) fn login_pdu(&mut self, cx: Cx<'_>, segment: ReceivedPdu) -> Result<(), Why> {
+    pub(super) fn login_pdu(
+        &mut self,
+        cx: PduContext<'_>,
+        segment: ReceivedPdu,
+    ) -> Result<(), ProtocolError> {
         let conn = cx.conn;
         let (DataSink::Append(data), Some(connection)) = (segment.sink, self.conn_mut(conn)) else {
-            return Err(Why::Bug);
+            return Err(ProtocolError::Bug);
         };
-        let Some(mut login) = connection.login.take() else { return Err(Why::Bug) };
+        let Some(mut login) = connection.login.take() else { return Err(ProtocolError::Bug) };
         let step = if segment.bhs.opcode() == Opcode::LOGIN_REQUEST {
             let request = LoginRequest::decode(&segment.bhs)?;
             if connection.state == states::Connection::TransportUp {
@@ -68,24 +72,24 @@ impl Engine {
             }
             LoginStep::Complete { response, outcome } => {
                 self.hold_text(conn, 0)?;
-                self.enter(cx, response, *outcome)?;
+                self.complete_login(cx, response, *outcome)?;
                 for departure in login.take_deviations() {
-                    self.note_departure(conn, Departure::Login(departure));
+                    self.record_deviation(conn, Deviation::Login(departure));
                 }
                 Ok(())
             }
             LoginStep::Fail { response, why } => {
-                self.note_refusal(conn, login.claims().clone(), why.into());
+                self.record_failed_login(conn, login.claims().clone(), why.into());
                 self.refuse_login(conn, response)
             }
             LoginStep::Drop(why) => {
-                self.note_refusal(conn, login.claims().clone(), why.into());
-                Err(Why::Login(why))
+                self.record_failed_login(conn, login.claims().clone(), why.into());
+                Err(ProtocolError::Login(why))
             }
         }
     }
 
-    fn login_response(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), Why> {
+    fn login_response(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), ProtocolError> {
         let pdu = LoginResponse {
             transit: response.transit,
             continues: response.cont,
@@ -99,10 +103,10 @@ impl Engine {
             sn: TargetSn::default(),
             status: response.status().0,
         };
-        self.control(conn, Control::Login(pdu), Body::Text(response.data))
+        self.queue_control(conn, Control::Login(pdu), Body::Text(response.data))
     }
 
-    fn refuse_login(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), Why> {
+    fn refuse_login(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), ProtocolError> {
         self.login_response(conn, response)?;
         if let Some(connection) = self.conn_mut(conn) {
             connection.closing = true;
@@ -114,12 +118,12 @@ impl Engine {
     }
 
     /// Sets up what a successful login established.
-    fn enter(
+    fn complete_login(
         &mut self,
-        cx: Cx<'_>,
+        cx: PduContext<'_>,
         mut response: login::LoginResponse,
         outcome: LoginOutcome,
-    ) -> Result<(), Why> {
+    ) -> Result<(), ProtocolError> {
         let conn = cx.conn;
         let found = match outcome.effect {
             LoginEffect::NewSession => self.new_session(cx, &outcome),
@@ -127,12 +131,12 @@ impl Engine {
                 let mut rivalry = None;
                 if let Some(old) = self.by_tsih(old, &outcome) {
                     let peer = self.conn(conn).map(|connection| connection.via.peer);
-                    rivalry = peer.and_then(|peer| self.rivalry(cx.now, old, peer));
-                    self.end_session(old, Down::Reinstated);
+                    rivalry = peer.and_then(|peer| self.record_takeover(cx.now, old, peer));
+                    self.end_session(old, SessionEnd::Reinstated);
                 }
                 let new = self.new_session(cx, &outcome);
                 if let Some(session) = new.ok().and_then(|key| self.sessions.get_mut(key)) {
-                    session.rivalry = rivalry;
+                    session.takeovers = rivalry;
                 }
                 new
             }
@@ -155,27 +159,27 @@ impl Engine {
                     },
                     user: outcome.user,
                 };
-                self.note_refusal(conn, claims, Refused::Status(status));
+                self.record_failed_login(conn, claims, LoginRejected::Status(status));
                 return self.refuse_login(conn, response.refused(status));
             }
         };
-        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         let (begins, ends) = match state.state {
             states::Session::Active => (None, SessionEvent::LeadingLoginDone),
             // A login that continues a session whose connections are all gone takes effect at its end.
             _ => (Some(SessionEvent::ContinuingLogin), SessionEvent::ContinuingLoginDone),
         };
         for event in begins.into_iter().chain([ends]) {
-            state.state = state.state.on(event).ok_or(Why::Bug)?;
+            state.state = state.state.on(event).ok_or(ProtocolError::Bug)?;
         }
         state.conns.push(conn);
         state.lost_since = None;
         response.tsih = state.tsih.0;
-        let announced = state.announced.take();
-        state.up |= announced.is_some();
+        let announced = state.pending_session_up.take();
+        state.is_announced |= announced.is_some();
         let level = state.parameters.error_recovery_level;
         let parameters = outcome.negotiated.connection;
-        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
         connection.on(ConnectionEvent::LoginDone)?;
         connection.session = Some(session);
         connection.cid = outcome.cid.0;
@@ -187,10 +191,10 @@ impl Engine {
             resync: level > 0,
         };
         connection.level = level;
-        connection.acked = connection.stat_sn;
-        connection.unacked = Unacked::new(connection.stat_sn);
+        connection.exp_stat_sn = connection.stat_sn;
+        connection.status_log = StatusLog::new(connection.stat_sn);
         connection.deadlines.clear(Timer::Login);
-        self.end_login(conn);
+        self.release_login_slot(conn);
         self.stats.logins += 1;
         self.watch_silence(cx.now, conn);
         if let Some(up) = announced {
@@ -199,8 +203,8 @@ impl Engine {
         self.login_response(conn, response)
     }
 
-    fn new_session(&mut self, cx: Cx<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {
-        self.make_place(cx, outcome)?;
+    fn new_session(&mut self, cx: PduContext<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {
+        self.make_room_for_session(cx, outcome)?;
         let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
         let limits = self.limits_for(&outcome.kind);
@@ -214,7 +218,7 @@ impl Engine {
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
             (&outcome.kind, self.sessions.get_mut(key))
         {
-            state.announced = Some(Box::new(SessionUp {
+            state.pending_session_up = Some(Box::new(SessionUp {
                 session: SessionId(key),
                 target: *target,
                 target_name: name.clone(),
@@ -256,7 +260,7 @@ impl Engine {
     /// Takes the connection out of a session that a new one takes the place of (connection reinstatement, §6.3.4).
     /// At level 2 its tasks can be reassigned then; below, they end.
     fn reinstate(&mut self, now: Instant, session: Key, cid: u16) {
-        self.release_lost(now, session, cid);
+        self.mark_recovery_logout(now, session, cid);
         if let Some(old) = self.member(session, cid) {
             self.replace_connection(now, session, old);
         }
@@ -297,7 +301,7 @@ impl Directory for WithSessions<'_> {
 
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         let found = self.engine.sessions.iter().map(|(_, session)| session).find(|session| {
-            let (target, group) = place_of(session);
+            let (target, group) = target_of(session);
             let group_fits = query.tsih != Tsih::NEW || query.target.is_none() || group == query.portal_group;
             target == query.target
                 && group_fits
@@ -309,7 +313,7 @@ impl Directory for WithSessions<'_> {
         let cid_of = |conn: &ConnId| Some(self.engine.conn(*conn)?.cid);
         Some(SessionInfo {
             tsih: session.tsih,
-            portal_group: place_of(session).1,
+            portal_group: target_of(session).1,
             parameters: session.parameters,
             connections: u16::try_from(session.conns.len()).unwrap_or(u16::MAX),
             has_cid: session.conns.iter().any(|conn| cid_of(conn) == Some(query.cid.0))
@@ -346,7 +350,7 @@ fn as_served(keys: KeyPolicy) -> KeyPolicy {
 }
 
 /// Returns what a session is with, and through which portal group.
-fn place_of(session: &Session) -> (Option<TargetId>, PortalGroupTag) {
+fn target_of(session: &Session) -> (Option<TargetId>, PortalGroupTag) {
     match session.kind {
         SessionKind::Normal { target, portal_group, .. } => (Some(target), portal_group),
         SessionKind::Discovery => (None, PortalGroupTag(0)),

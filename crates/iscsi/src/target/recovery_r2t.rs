@@ -16,8 +16,8 @@ use base::time::Instant;
 use super::arena::Key;
 use super::connection::Output;
 use super::engine::Engine;
+use super::protocol_error::ProtocolError;
 use super::timer::Timer;
-use super::why::Why;
 use crate::pdu::Ttt;
 use crate::recovery::TransportSense;
 
@@ -26,36 +26,40 @@ use crate::recovery::TransportSense;
 const MAX_TRIES: u8 = 16;
 
 /// For how many looks a sequence may be silent, at first, while others of its connection go on.
-const MAX_QUIET: u8 = 8;
+const MAX_IDLE_POLLS: u8 = 8;
 
 /// How often the number of looks is doubled for which it may be silent: up to 64.
 const MAX_DOUBLINGS: u8 = 6;
 
 impl Engine {
     /// Asks for what is missing of a sequence.
-    pub(super) fn recover(&mut self, key: Key, ttt: Ttt) {
+    pub(super) fn request_recovery_r2t(&mut self, key: Key, ttt: Ttt) {
         let fresh = self.new_ttt();
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (conn, session) = (task.conn, task.session);
         let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
-        let Some(run) = task.out.select(ttt) else { return };
-        if run.vain >= MAX_TRIES || task.ending.is_some() {
+        let Some(run) = task.data_out.select(ttt) else { return };
+        if run.fruitless_retries >= MAX_TRIES || task.result.is_some() {
             // Nothing more of this sequence will come.
-            task.out.drop_run(ttt, &self.pool);
+            task.data_out.drop_sequence(ttt, &self.pool);
             self.fail(key, TransportSense::CrcError);
-            return self.conclude(key);
+            return self.queue_response(key);
         }
-        run.count_without_buffer();
+        run.reset_if_buffer_lost();
         if run.received == run.len {
             // Only its end was lost; what still comes of it is of no use.
-            let (unsolicited, former) = (run.unsolicited, run.as_former());
-            task.out.remember(former);
-            return if unsolicited { self.close_unsolicited(key) } else { self.close_run(key, ttt) };
+            let (unsolicited, former) = (run.unsolicited, run.as_superseded());
+            task.data_out.record_superseded(former);
+            return if unsolicited {
+                self.complete_unsolicited(key)
+            } else {
+                self.complete_solicited(key, ttt)
+            };
         }
-        let former = run.renew(fresh, in_order);
-        task.out.remember(former);
+        let former = run.restart_with(fresh, in_order);
+        task.data_out.record_superseded(former);
         self.stats.recovery_r2ts += 1;
-        self.count(conn, |repairs| repairs.recovery_r2ts += 1);
+        self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
         self.queue(conn, Output::R2t(key, fresh));
     }
 
@@ -65,41 +69,41 @@ impl Engine {
         let (within, after) = (self.limits.data_within, self.limits.repair_after);
         let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
         let Some(connection) = self.conn_mut(conn) else { return };
-        let before = connection.data_mark.replace(connection.data_out_bytes);
+        let before = connection.data_out_bytes_at_poll.replace(connection.data_out_bytes);
         let idle = before == Some(connection.data_out_bytes);
-        connection.data_quiet = if idle { connection.data_quiet + 1 } else { 0 };
-        let waited = after.as_nanos().saturating_mul(connection.data_quiet.into());
+        connection.data_idle_polls = if idle { connection.data_idle_polls + 1 } else { 0 };
+        let waited = after.as_nanos().saturating_mul(connection.data_idle_polls.into());
         let Some(state) = self.sessions.get(session) else { return };
         let owing: alloc::vec::Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| task.conn == conn && task.out.is_expecting())
+            .filter(|(_, task)| task.conn == conn && task.data_out.is_expecting())
             .map(|(key, _)| key)
             .collect();
         if owing.is_empty() {
             if let Some(connection) = self.conn_mut(conn) {
-                (connection.data_mark, connection.data_quiet) = (None, 0);
+                (connection.data_out_bytes_at_poll, connection.data_idle_polls) = (None, 0);
             }
-            return self.watch_passed_over(now, conn);
+            return self.watch_deprioritized(now, conn);
         }
         if waited >= within.as_nanos() {
-            return self.drop_connection(conn, Why::DataTooSlow);
+            return self.drop_connection(conn, ProtocolError::DataTooSlow);
         }
         let mut late: smallvec::SmallVec<[(Key, Ttt); 4]> = smallvec::SmallVec::new();
         for key in owing {
             let Some(task) = self.tasks.get_mut(key) else { continue };
-            for run in task.out.all_runs().filter(|run| run.sent) {
-                let silent = run.mark.replace(run.seen) == Some(run.seen);
-                run.quiet = if silent { run.quiet.saturating_add(1) } else { 0 };
+            for run in task.data_out.sequences_mut().filter(|run| run.sent) {
+                let silent = run.pdus_at_poll.replace(run.pdus_received) == Some(run.pdus_received);
+                run.idle_polls = if silent { run.idle_polls.saturating_add(1) } else { 0 };
                 // Each time it is given twice the time before: the peer may be slow, and what it sends twice is slower. An
                 // answer that takes longer than we wait would always come for an R2T that another took the place of.
                 let patience = 1_u8 << run.tries.min(MAX_DOUBLINGS);
-                if idle && run.quiet >= patience || run.quiet >= patience.max(MAX_QUIET) {
+                if idle && run.idle_polls >= patience || run.idle_polls >= patience.max(MAX_IDLE_POLLS) {
                     late.push((key, run.ttt));
                 }
             }
         }
         for (key, ttt) in late {
-            self.recover(key, ttt);
+            self.request_recovery_r2t(key, ttt);
         }
         if let Some(connection) = self.conn_mut(conn) {
             connection.deadlines.clear(Timer::Data);

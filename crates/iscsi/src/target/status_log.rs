@@ -16,7 +16,7 @@ use base::time::Instant;
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
 use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES};
-use super::task::Answered;
+use super::task::SentStatus;
 use super::timer::{Owner, Timer};
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::{Bhs, Itt, TargetSn};
@@ -24,18 +24,18 @@ use crate::serial::StatSn;
 
 /// The statuses of a connection that were sent and are not acknowledged.
 #[derive(Debug)]
-pub(crate) struct Unacked {
+pub(crate) struct StatusLog {
     first: StatSn,
-    list: VecDeque<Kept>,
+    list: VecDeque<LoggedStatus>,
     /// What small PDUs in it carry.
     bytes: usize,
     /// Runs that are to be sent again.
-    pub(crate) wanted: VecDeque<(StatSn, u32)>,
+    pub(crate) resend_runs: VecDeque<(StatSn, u32)>,
 }
 
 /// A status that can be sent again.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum LoggedStatus {
     /// The answer to a SCSI command. The task is gone if its tag was used again.
     Task(Key),
     /// A small PDU.
@@ -48,11 +48,11 @@ pub(crate) enum Kept {
 pub(super) const SPARE: usize = 64;
 
 /// How many runs of statuses wait to be sent again; more become one.
-const MAX_WANTED: usize = 8;
+const MAX_RESEND_RUNS: usize = 8;
 
-impl Unacked {
+impl StatusLog {
     pub(crate) const fn new(first: StatSn) -> Self {
-        Self { first, list: VecDeque::new(), bytes: 0, wanted: VecDeque::new() }
+        Self { first, list: VecDeque::new(), bytes: 0, resend_runs: VecDeque::new() }
     }
 
     /// Returns the first number that is kept.
@@ -60,7 +60,7 @@ impl Unacked {
         self.first
     }
 
-    pub(crate) fn get(&self, sn: StatSn) -> Option<&Kept> {
+    pub(crate) fn get(&self, sn: StatSn) -> Option<&LoggedStatus> {
         self.list.get(usize::try_from(self.first.distance_to(sn)).ok()?)
     }
 
@@ -74,13 +74,13 @@ impl Unacked {
     }
 
     /// Keeps the status of the next number.
-    fn push(&mut self, kept: Kept) {
+    fn push(&mut self, kept: LoggedStatus) {
         self.bytes += kept.bytes();
         self.list.push_back(kept);
     }
 
     /// Returns a status before `exp` that is still kept.
-    fn pop_before(&mut self, exp: StatSn) -> Option<Kept> {
+    fn pop_before(&mut self, exp: StatSn) -> Option<LoggedStatus> {
         if self.first == exp {
             return None;
         }
@@ -94,17 +94,17 @@ impl Unacked {
     }
 
     /// Takes note that a run is to be sent again.
-    pub(crate) fn want(&mut self, from: StatSn, count: u32) {
-        if self.wanted.len() >= MAX_WANTED {
+    pub(crate) fn request_resend(&mut self, from: StatSn, count: u32) {
+        if self.resend_runs.len() >= MAX_RESEND_RUNS {
             let all = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
-            self.wanted.clear();
-            return self.wanted.push_back((self.first, all));
+            self.resend_runs.clear();
+            return self.resend_runs.push_back((self.first, all));
         }
-        self.wanted.push_back((from, count));
+        self.resend_runs.push_back((from, count));
     }
 }
 
-impl Kept {
+impl LoggedStatus {
     fn bytes(&self) -> usize {
         match self {
             Self::Control(control) => control.1.bytes().len(),
@@ -115,7 +115,7 @@ impl Kept {
 
 impl Engine {
     /// Uses up a status number, and keeps what has it if the session's level asks for that.
-    pub(super) fn use_status(&mut self, now: Instant, conn: ConnId, kept: Kept) -> StatSn {
+    pub(super) fn log_status(&mut self, now: Instant, conn: ConnId, kept: LoggedStatus) -> StatSn {
         let unacked_max = self.unacked_max();
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             return StatSn(0);
@@ -124,10 +124,10 @@ impl Engine {
         if connection.level == 0 {
             return sn;
         }
-        connection.unacked.push(kept);
+        connection.status_log.push(kept);
         // In time before the bound.
-        let many =
-            connection.unacked.is_full(unacked_max / 2) || connection.unacked.bytes > MAX_CONTROL_BYTES / 2;
+        let many = connection.status_log.is_full(unacked_max / 2)
+            || connection.status_log.bytes > MAX_CONTROL_BYTES / 2;
         if !connection.deadlines.is_set(Timer::Ack) {
             let at = now.after(self.limits.ack_within);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Ack, at);
@@ -139,47 +139,49 @@ impl Engine {
     }
 
     /// Takes note of what a PDU of the initiator acknowledges.
-    pub(super) fn take_ack(&mut self, conn: ConnId, bhs: &Bhs) {
+    pub(super) fn handle_exp_stat_sn(&mut self, conn: ConnId, bhs: &Bhs) {
         let Some(connection) = self.conn_mut(conn) else { return };
         let exp = bhs.exp_stat_sn();
-        if exp == connection.acked {
+        if exp == connection.exp_stat_sn {
             return;
         }
         // A number that was not sent, or was acknowledged before, acknowledges nothing.
-        if connection.acked.distance_to(exp) > connection.acked.distance_to(connection.stat_sn) {
+        if connection.exp_stat_sn.distance_to(exp) > connection.exp_stat_sn.distance_to(connection.stat_sn) {
             return;
         }
-        connection.acked = exp;
-        connection.ack_asked = None;
+        connection.exp_stat_sn = exp;
+        connection.ack_ping = None;
         let (keeps, session) = (connection.level > 0, connection.session);
         if keeps {
             self.forget_before(conn, exp);
         }
         if let Some(session) = session
-            && self.sessions.get(session).is_some_and(|s| !s.fences.is_empty() || s.raised.is_some())
+            && self.sessions.get(session).is_some_and(|s| !s.fences.is_empty() || s.unacked_fence.is_some())
         {
-            self.lower_fences(session);
+            self.advance_fences(session);
         }
     }
 
     fn forget_before(&mut self, conn: ConnId, exp: StatSn) {
-        while let Some(kept) = self.conn_mut(conn).and_then(|connection| connection.unacked.pop_before(exp)) {
+        while let Some(kept) =
+            self.conn_mut(conn).and_then(|connection| connection.status_log.pop_before(exp))
+        {
             match kept {
-                Kept::Task(key) => self.retire(key),
-                Kept::Control(control) => {
+                LoggedStatus::Task(key) => self.remove_task(key),
+                LoggedStatus::Control(control) => {
                     self.uncount(conn, &control.1);
                     if let Body::Echo(bytes) = control.1 {
                         self.pool.recycle(bytes);
                     }
                 }
-                Kept::Nothing => {}
+                LoggedStatus::Nothing => {}
             }
         }
         let Some(connection) = self.conn_mut(conn) else { return };
-        if connection.unacked.len() == 0 {
+        if connection.status_log.len() == 0 {
             connection.deadlines.clear(Timer::Ack);
         }
-        if !connection.out.is_empty() {
+        if !connection.send_queue.is_empty() {
             self.ask_transmit(conn);
         }
     }
@@ -189,17 +191,17 @@ impl Engine {
     pub(super) fn ask_for_ack(&mut self, conn: ConnId) {
         let ttt = self.new_ttt();
         let Some(connection) = self.conn_mut(conn) else { return };
-        let all_acked = connection.acked == connection.stat_sn;
-        if connection.ack_asked.is_some() || all_acked || connection.closing {
+        let all_acked = connection.exp_stat_sn == connection.stat_sn;
+        if connection.ack_ping.is_some() || all_acked || connection.closing {
             return;
         }
-        connection.ack_asked = Some(ttt);
+        connection.ack_ping = Some(ttt);
         let ping = NopIn { lun: 0, itt: Itt::NONE, ttt, sn: TargetSn::default() };
         // It overtakes answers that cannot leave before they are acknowledged.
         let ping = Output::Control(Box::new((Control::NopIn(ping), Body::Empty)));
         connection.control_queued += 1;
         connection.control_bytes += CONTROL_COST;
-        connection.out.push_front(ping);
+        connection.send_queue.push_front(ping);
         self.control_bytes += CONTROL_COST;
         self.ask_transmit(conn);
     }
@@ -217,15 +219,15 @@ impl Engine {
     }
 
     /// Looks after a connection some of whose statuses are not acknowledged for some time.
-    pub(super) fn ack_is_late(&mut self, now: Instant, conn: ConnId) {
+    pub(super) fn on_ack_timer(&mut self, now: Instant, conn: ConnId) {
         let at = now.after(self.limits.ack_within);
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
-        if connection.unacked.len() == 0 {
+        if connection.status_log.len() == 0 {
             return;
         }
-        let first = connection.unacked.first();
+        let first = connection.status_log.first();
         // What left since the last look may be acknowledged by the next command.
-        let old = connection.ack_mark.replace(first) == Some(first);
+        let old = connection.first_unacked_at_poll.replace(first) == Some(first);
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Ack, at);
         if old {
             // One that was asked and did not answer is `silence`'s affair.
@@ -234,21 +236,21 @@ impl Engine {
     }
 
     /// Ends a task whose answer has left: it keeps what the initiator may ask for again, and nothing else.
-    pub(super) fn answered(&mut self, key: Key, answered: Answered) {
+    pub(super) fn record_status_sent(&mut self, key: Key, answered: SentStatus) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        task.answer = Some(answered);
-        task.listed = false;
+        task.sent_status = Some(answered);
+        task.in_send_queue = false;
         let session = task.session;
-        let freed = task.out.stop(&self.pool);
-        self.give_data_out(session, freed);
+        let freed = task.data_out.stop(&self.pool);
+        self.release_data_out(session, freed);
         self.leave_window(key);
-        self.stir_logouts(session);
+        self.mark_logouts_dirty(session);
         let half = self.answered_max() / 2;
-        if self.sessions.get(session).is_some_and(|state| state.answered >= half) {
+        if self.sessions.get(session).is_some_and(|state| state.unacked_tasks >= half) {
             self.ask_session_for_ack(session);
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            state.answered += 1;
+            state.unacked_tasks += 1;
             if !state.ready.is_empty() {
                 self.drain_ready(session);
             }
@@ -256,11 +258,11 @@ impl Engine {
     }
 
     /// Takes an answered task out of the count of those that are kept. Who waited for that goes on.
-    pub(super) fn forget_answer(&mut self, session: Key) {
+    pub(super) fn uncount_unacked_task(&mut self, session: Key) {
         let max = self.answered_max();
         let Some(state) = self.sessions.get_mut(session) else { return };
-        let was_full = state.answered >= max;
-        state.answered = state.answered.saturating_sub(1);
+        let was_full = state.unacked_tasks >= max;
+        state.unacked_tasks = state.unacked_tasks.saturating_sub(1);
         if was_full {
             let conns = state.conns.clone();
             for conn in conns {
@@ -272,8 +274,8 @@ impl Engine {
     /// Sees to it that the driver comes for what a connection has to send.
     pub(super) fn ask_transmit(&mut self, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
-        if !connection.asked {
-            connection.asked = true;
+        if !connection.transmit_requested {
+            connection.transmit_requested = true;
             self.actions.push_back(base::state_machine::Action::Transmit(conn));
         }
     }
@@ -285,9 +287,9 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_is_forgotten_across_the_wrap() {
-        let mut unacked = Unacked::new(StatSn(u32::MAX));
+        let mut unacked = StatusLog::new(StatSn(u32::MAX));
         for _ in 0..3 {
-            unacked.push(Kept::Nothing);
+            unacked.push(LoggedStatus::Nothing);
         }
         assert!(unacked.get(StatSn(u32::MAX)).is_some() && unacked.get(StatSn(1)).is_some());
         assert!(unacked.get(StatSn(2)).is_none() && unacked.get(StatSn(u32::MAX - 1)).is_none());
@@ -300,9 +302,9 @@ mod tests {
 
     #[test]
     fn many_runs_become_one() {
-        let mut unacked = Unacked::new(StatSn(0));
-        (0..20).for_each(|_| unacked.push(Kept::Nothing));
-        (0..100).for_each(|at| unacked.want(StatSn(at % 20), 1));
-        assert!(unacked.wanted.len() <= MAX_WANTED);
+        let mut unacked = StatusLog::new(StatSn(0));
+        (0..20).for_each(|_| unacked.push(LoggedStatus::Nothing));
+        (0..100).for_each(|at| unacked.request_resend(StatSn(at % 20), 1));
+        assert!(unacked.resend_runs.len() <= MAX_RESEND_RUNS);
     }
 }

@@ -90,7 +90,7 @@ impl Engine {
     /// Finds a place for a new session, if need be that of one that nobody uses.
     pub(super) fn make_room_for_session(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         outcome: &LoginOutcome,
     ) -> Result<(), Status> {
         let is_discovery = |session: &Session| session.is_discovery();
@@ -103,15 +103,15 @@ impl Engine {
             return Ok(());
         };
         let normal = self.sessions.iter().filter(|(_, session)| !is_discovery(session)).count();
-        if normal >= usize::from(self.limits.sessions_max) && !self.evict(cx.now, None) {
+        if normal >= usize::from(self.limits.sessions_max) && !self.evict(context.now, None) {
             return Err(Status::OUT_OF_RESOURCES);
         }
-        let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
+        let via = self.conn(context.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let is_full = matches!(
-            cx.directory.find_target(&via, &outcome.initiator, name),
+            context.directory.find_target(&via, &outcome.initiator, name),
             TargetLookup::AtSessionLimit(_)
         );
-        if is_full && !self.evict(cx.now, Some(*target)) {
+        if is_full && !self.evict(context.now, Some(*target)) {
             return Err(Status::OUT_OF_RESOURCES);
         }
         Ok(())

@@ -53,7 +53,7 @@ impl Engine {
     /// Sets the tasks of a connection adrift that is gone, and returns whether the session keeps them: its level
     /// says so, and it is not ending.
     pub(super) fn detach_tasks(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
-        let adrift = ConnId(DETACHED_IDS | self.next_detached);
+        let detached = ConnId(DETACHED_IDS | self.next_detached);
         let Some(cid) = self.conn(conn).map(|connection| connection.cid) else { return false };
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let keeps = state.parameters.error_recovery_level >= 2
@@ -69,25 +69,31 @@ impl Engine {
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
         let full = state.lost.len() >= MAX_LOST;
         let oldest = full.then(|| state.lost.remove(0));
-        state.lost.push(LostConnection { cid, detached_id: adrift, logged_out: released, since: now, until });
+        state.lost.push(LostConnection {
+            cid,
+            detached_id: detached,
+            logged_out: released,
+            since: now,
+            until,
+        });
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
         let keys: alloc::vec::Vec<Key> =
             state.tasks(&self.tasks).filter(|(_, task)| task.conn == conn).map(|(key, _)| key).collect();
         for key in keys {
             if let Some(task) = self.tasks.get_mut(key) {
-                task.conn = adrift;
+                task.conn = detached;
                 task.in_send_queue = false;
                 task.resend_runs.clear();
-                for run in task.data_out.sequences_mut() {
-                    run.reset_if_buffer_lost();
-                    run.reading = false;
+                for sequence in task.data_out.sequences_mut() {
+                    sequence.reset_if_buffer_lost();
+                    sequence.reading = false;
                 }
             }
         }
         //= rfc7143#section-7.14
         //# On a connection failure, a target MUST terminate
         //# and/or discard all of the active immediate commands
-        let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == adrift && task.immediate);
+        let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == detached && task.immediate);
         for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
             self.end_task(key);
         }
@@ -238,9 +244,11 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key) else { return };
         // Without a connection nothing could come: the time of each begins anew with its next R2T, and so does the count
         // of the R2Ts that were in vain.
-        task.data_out.sequences_mut().for_each(|run| (run.progress, run.fruitless_retries) = (None, 0));
+        task.data_out
+            .sequences_mut()
+            .for_each(|sequence| (sequence.progress, sequence.fruitless_retries) = (None, 0));
         let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
-            task.data_out.sequences_mut().map(|run| (run.ttt, run.sent)).collect();
+            task.data_out.sequences_mut().map(|sequence| (sequence.ttt, sequence.sent)).collect();
         let has_ended = task.result.is_some();
         for (ttt, sent) in runs {
             if has_ended {

@@ -42,7 +42,7 @@ impl Engine {
     /// Acts on a command that came whole.
     pub(super) fn handle_command(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         segment: ReceivedPdu,
         ahs: &[u8],
@@ -57,11 +57,11 @@ impl Engine {
         };
         match taken {
             Ok((command, ahs)) => {
-                self.create_task(cx, session, (&bhs, &command, &ahs), immediate_data, reserved)
+                self.create_task(context, session, (&bhs, &command, &ahs), immediate_data, reserved)
             }
             Err(why) => {
                 self.discard(session, immediate_data, reserved);
-                self.handle_violation(cx.conn, &bhs, why)
+                self.handle_violation(context.conn, &bhs, why)
             }
         }
     }
@@ -107,7 +107,7 @@ impl Engine {
     /// Makes a task of a command and gives it its turn.
     fn create_task(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         (bhs, command, ahs): (&Bhs, &ScsiCommand, &Ahs<'_>),
         immediate_data: DataSink,
@@ -117,7 +117,7 @@ impl Engine {
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.remove_task(old);
         }
-        let brought = self.data_out_received(cx.conn);
+        let brought = self.data_out_received(context.conn);
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         let keeps = state.parameters.error_recovery_level > 0;
         let broken = check_unsolicited(state, command, bhs.data_len()).err();
@@ -125,19 +125,19 @@ impl Engine {
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let mut out = DataOut { reserved, ..DataOut::default() };
         if command.write && (bhs.data_len() > 0 || !command.is_final) {
-            let mut run = Sequence::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
-            run.sent = true;
-            run.progress = Some(SequenceProgress::new(cx.now, brought));
-            run.record_data(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
-            run.data_sn = DataSn(0);
+            let mut sequence = Sequence::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
+            sequence.sent = true;
+            sequence.progress = Some(SequenceProgress::new(context.now, brought));
+            sequence.record_data(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
+            sequence.data_sn = DataSn(0);
             if let DataSink::Append(buf) = immediate_data {
-                run.buf = Some(buf);
+                sequence.buf = Some(buf);
             }
-            out.unsolicited = Some(run);
+            out.unsolicited = Some(sequence);
         }
         let key = self.tasks.insert_with(|_| Task {
             session,
-            conn: cx.conn,
+            conn: context.conn,
             itt: command.itt,
             lun: command.lun,
             immediate: command.immediate,
@@ -156,7 +156,8 @@ impl Engine {
             in_send_queue: false,
             next: None,
         });
-        if !keeps && let Some(connection) = self.conns.get_mut(index(cx.conn)).and_then(Option::as_deref_mut)
+        if !keeps
+            && let Some(connection) = self.conns.get_mut(index(context.conn)).and_then(Option::as_deref_mut)
         {
             // It is as good a sign that data gets through as Data-Out is.
             connection.data_out_bytes += u64::from(bhs.data_len());
@@ -169,7 +170,7 @@ impl Engine {
         self.stats.commands += 1;
         self.stats.data_out_bytes += u64::from(bhs.data_len());
         if let Some(why) = broken {
-            self.handle_task_violation(cx.conn, bhs, key, why)?;
+            self.handle_task_violation(context.conn, bhs, key, why)?;
         } else if starved {
             self.stats.busy += 1;
             self.terminate_task(key, TaskResult::busy());
@@ -177,7 +178,7 @@ impl Engine {
         if command.is_final {
             self.complete_unsolicited(key);
         } else {
-            self.watch_data(cx.now, cx.conn);
+            self.watch_data(context.now, context.conn);
         }
         let up = Command {
             task: TaskRef(key),
@@ -189,13 +190,13 @@ impl Engine {
             data_in_len,
             data_out_len,
         };
-        self.sequence_command(cx, session, command, up)
+        self.sequence_command(context, session, command, up)
     }
 
     /// Gives a new task its turn.
     fn sequence_command(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         command: &ScsiCommand,
         up: Command,
@@ -208,9 +209,9 @@ impl Engine {
         match state.window.receive(command.cmd_sn, Request::Command(up)) {
             CmdSnOrder::InOrder(Request::Command(up)) => {
                 self.deliver_in_order(session, up);
-                self.sequence_following(cx, session)
+                self.sequence_following(context, session)
             }
-            CmdSnOrder::Early => self.sequence_following(cx, session),
+            CmdSnOrder::Early => self.sequence_following(context, session),
             // `check_command` judged the number, and nothing came between.
             CmdSnOrder::InOrder(_) | CmdSnOrder::Duplicate(_) | CmdSnOrder::OutsideWindow(_) => {
                 Err(ProtocolError::Bug)
@@ -218,9 +219,9 @@ impl Engine {
         }
     }
 
-    fn sequence_following(&mut self, cx: PduContext<'_>, session: Key) -> Result<(), ProtocolError> {
+    fn sequence_following(&mut self, context: PduContext<'_>, session: Key) -> Result<(), ProtocolError> {
         if self.sessions.get(session).is_some_and(|state| state.window.has_gap() || !state.tmfs.is_empty()) {
-            return self.execute_in_order(cx, session);
+            return self.execute_in_order(context, session);
         }
         Ok(())
     }

@@ -144,12 +144,12 @@ impl Engine {
                 return false;
             }
             let len = (fetch.end - fetch.requested_until).min(burst);
-            let mut run = Sequence::new(ttt, fetch.requested_until, len);
-            run.fetch = fetch.id;
-            run.part = fetch.parts.len();
+            let mut sequence = Sequence::new(ttt, fetch.requested_until, len);
+            sequence.fetch = fetch.id;
+            sequence.part = fetch.parts.len();
             fetch.parts.push(None);
             fetch.requested_until += len;
-            task.data_out.solicited.push(run);
+            task.data_out.solicited.push(sequence);
             let conn = task.conn;
             self.queue(conn, Output::R2t(key, ttt));
         }
@@ -209,22 +209,22 @@ impl Engine {
         let brought = self.tasks.get(key).map_or(0, |task| self.data_out_received(task.conn));
         let now = self.now;
         let task = self.tasks.get_mut(key)?;
-        if !task.data_out.sequences_mut().any(|run| run.ttt == ttt) {
+        if !task.data_out.sequences_mut().any(|sequence| sequence.ttt == ttt) {
             return None;
         }
         let (lun, itt, r2t_sn) = (task.lun, task.itt, task.use_r2t_sn());
-        let run = task.data_out.sequences_mut().find(|run| run.ttt == ttt)?;
-        run.sent = true;
-        run.progress.get_or_insert(SequenceProgress::new(now, brought));
-        run.r2t_sn = r2t_sn;
-        let (from, to) = run.requested;
+        let sequence = task.data_out.sequences_mut().find(|sequence| sequence.ttt == ttt)?;
+        sequence.sent = true;
+        sequence.progress.get_or_insert(SequenceProgress::new(now, brought));
+        sequence.r2t_sn = r2t_sn;
+        let (from, to) = sequence.requested;
         let r2t = R2t {
             lun,
             itt,
             ttt,
             sn,
             r2t_sn,
-            buffer_offset: run.start.saturating_add(from),
+            buffer_offset: sequence.start.saturating_add(from),
             desired_data_transfer_length: to.saturating_sub(from),
         };
         Some(r2t.encode())
@@ -260,7 +260,7 @@ impl Engine {
             return (Incoming::Stale, DataSink::Discard);
         }
         let (lun, has_ended) = (task.lun, task.result.is_some());
-        let Some(run) = task.data_out.select(pdu.ttt) else {
+        let Some(sequence) = task.data_out.select(pdu.ttt) else {
             if has_ended {
                 // It may be of a sequence that was given up.
                 return (Incoming::Stale, DataSink::Discard);
@@ -275,30 +275,30 @@ impl Engine {
         if has_ended {
             return (Incoming::Sequence(key), DataSink::Discard);
         }
-        if run.ttt != Ttt::NONE && pdu.lun != lun {
+        if sequence.ttt != Ttt::NONE && pdu.lun != lun {
             return refused(ProtocolError::DataOutOtherLun);
         }
-        match run.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
+        match sequence.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
             Ok(PduDisposition::Accept) => {}
             Ok(PduDisposition::Skip) => return (Incoming::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
         }
-        let (whole, unsolicited) = (to_usize(run.len), run.unsolicited);
-        let is_first = len > 0 && run.buf.is_none();
+        let (whole, unsolicited) = (to_usize(sequence.len), sequence.unsolicited);
+        let is_first = len > 0 && sequence.buf.is_none();
         if is_first && !self.reserve_for_sequence(session, key, pdu.ttt, (whole, unsolicited)) {
             return (Incoming::Sequence(key), DataSink::Discard);
         }
-        let run = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
-        let Some(run) = run else { return refused(ProtocolError::Bug) };
+        let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
+        let Some(sequence) = sequence else { return refused(ProtocolError::Bug) };
         if is_first {
-            run.buf = Some(self.pool.take(whole));
+            sequence.buf = Some(self.pool.take(whole));
         }
-        run.reading = run.buf.is_some();
-        let landing = match run.buf.take() {
+        sequence.reading = sequence.buf.is_some();
+        let landing = match sequence.buf.take() {
             Some(buf) if in_order => DataSink::Append(buf),
             Some(mut buf) => {
                 buf.append_zeros(whole.saturating_sub(buf.len()));
-                DataSink::Overwrite { buf, at: to_usize(pdu.buffer_offset.saturating_sub(run.start)) }
+                DataSink::Overwrite { buf, at: to_usize(pdu.buffer_offset.saturating_sub(sequence.start)) }
             }
             None => DataSink::Discard,
         };
@@ -400,16 +400,16 @@ impl Engine {
         let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
         match self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt)) {
-            Some(run) => {
-                run.skipped(pdu.data_sn);
-                run.broken = true;
+            Some(sequence) => {
+                sequence.skipped(pdu.data_sn);
+                sequence.broken = true;
                 if let Some(mut buf) = buf {
                     // In order, what was damaged stands behind the good. In any order it stands where it belongs and
                     // will be overwritten.
                     if in_order {
-                        buf.truncate(to_usize(run.received));
+                        buf.truncate(to_usize(sequence.received));
                     }
-                    run.put_back(buf);
+                    sequence.put_back(buf);
                 }
             }
             None => self.recycle_buf(buf),
@@ -438,14 +438,14 @@ impl Engine {
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
         let starved = of_use && buf.is_none() && bhs.data_len() > 0;
         match task.data_out.select(pdu.ttt) {
-            Some(run) => {
+            Some(sequence) => {
                 if of_use {
-                    run.record_data(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
+                    sequence.record_data(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
                 } else {
-                    run.skipped(pdu.data_sn);
+                    sequence.skipped(pdu.data_sn);
                 }
                 if let Some(buf) = buf {
-                    run.put_back(buf);
+                    sequence.put_back(buf);
                 }
             }
             // Its sequence was asked for anew while it was being read.
@@ -471,9 +471,9 @@ impl Engine {
         let (whole, has_ended) = (task.data_out_len, task.result.is_some());
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
-        let Some(run) = task.data_out.select(pdu.ttt) else { return Ok(()) };
-        let unsolicited = run.unsolicited;
-        match run.check_end(whole, in_order) {
+        let Some(sequence) = task.data_out.select(pdu.ttt) else { return Ok(()) };
+        let unsolicited = sequence.unsolicited;
+        match sequence.check_end(whole, in_order) {
             _ if has_ended => {}
             Ok(SequenceEnd::Complete) => {}
             Ok(SequenceEnd::Recover) => {
@@ -493,15 +493,15 @@ impl Engine {
     /// Takes the unsolicited data as complete.
     pub(super) fn complete_unsolicited(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(run) = task.data_out.unsolicited.take() else { return };
+        let Some(sequence) = task.data_out.unsolicited.take() else { return };
         // What was lost of it was asked for by recovery R2Ts, whose last answer may come twice.
-        task.data_out.record_answered(run.ttt);
+        task.data_out.record_answered(sequence.ttt);
         if task.result.is_some() {
-            self.recycle_buf(run.buf);
+            self.recycle_buf(sequence.buf);
             return self.queue_response(key);
         }
-        let len = run.received;
-        let mut buf = run.buf.unwrap_or_else(|| self.pool.take(0));
+        let len = sequence.received;
+        let mut buf = sequence.buf.unwrap_or_else(|| self.pool.take(0));
         buf.truncate(to_usize(len));
         if buf.len() != to_usize(len) {
             // Going on would hand up bytes that did not come.
@@ -532,21 +532,24 @@ impl Engine {
     /// Takes the answer to an R2T as complete.
     pub(super) fn complete_solicited(&mut self, key: Key, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(at) = task.data_out.solicited.iter().position(|run| run.ttt == ttt) else { return };
-        let run = task.data_out.solicited.remove(at);
+        let Some(at) = task.data_out.solicited.iter().position(|sequence| sequence.ttt == ttt) else {
+            return;
+        };
+        let sequence = task.data_out.solicited.remove(at);
         task.data_out.record_answered(ttt);
         let session = task.session;
         if task.result.is_some() {
-            self.recycle_buf(run.buf);
+            self.recycle_buf(sequence.buf);
             self.queue_response(key);
         } else {
-            let is_short = run.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(run.len));
+            let is_short = sequence.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(sequence.len));
             if is_short && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
                 // Going on would hand up bytes that did not come.
                 return self.bug(session);
             }
-            let fetch = task.data_out.fetches.iter_mut().find(|fetch| fetch.id == run.fetch);
-            if let (Some(part), Some(buf)) = (fetch.and_then(|fetch| fetch.parts.get_mut(run.part)), run.buf)
+            let fetch = task.data_out.fetches.iter_mut().find(|fetch| fetch.id == sequence.fetch);
+            if let (Some(part), Some(buf)) =
+                (fetch.and_then(|fetch| fetch.parts.get_mut(sequence.part)), sequence.buf)
             {
                 *part = Some(buf.freeze());
             }

@@ -249,7 +249,7 @@ impl Sequence {
 
     /// Makes the run one that a recovery R2T asks for, and returns what that takes the place of.
     pub(crate) fn restart_with(&mut self, ttt: Ttt, in_order: bool) -> SupersededR2t {
-        let former = self.as_superseded();
+        let superseded = self.as_superseded();
         self.ttt = ttt;
         self.requested = self.first_hole(in_order);
         self.sent = false;
@@ -260,7 +260,7 @@ impl Sequence {
             if self.received > self.received_at_retry { 0 } else { self.fruitless_retries.saturating_add(1) };
         self.received_at_retry = self.received;
         (self.pdus_at_poll, self.idle_polls) = (None, 0);
-        former
+        superseded
     }
 }
 
@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn a_run_in_order_takes_pdus_only_where_the_last_one_ended() {
-        let mut run = Sequence::new(Ttt(1), 1000, 100);
-        assert_eq!(run.check(DataSn(0), 1000, 40, (true, false)), Ok(PduDisposition::Accept));
-        run.record_data(DataSn(0), 1000, 40, true);
+        let mut sequence = Sequence::new(Ttt(1), 1000, 100);
+        assert_eq!(sequence.check(DataSn(0), 1000, 40, (true, false)), Ok(PduDisposition::Accept));
+        sequence.record_data(DataSn(0), 1000, 40, true);
         for (sn, offset, len, expected) in [
             (0, 1040, 10, Err(ProtocolError::DataSnOutOfOrder)),
             (2, 1040, 10, Err(ProtocolError::DataSnOutOfOrder)),
@@ -291,35 +291,39 @@ mod tests {
             (1, u32::MAX, u32::MAX, Err(ProtocolError::DataOutBeyondR2t)),
             (1, 1040, 60, Ok(PduDisposition::Accept)),
         ] {
-            assert_eq!(run.check(DataSn(sn), offset, len, (true, false)), expected, "{sn} {offset} {len}");
+            assert_eq!(
+                sequence.check(DataSn(sn), offset, len, (true, false)),
+                expected,
+                "{sn} {offset} {len}"
+            );
         }
-        assert_eq!(run.check_end(4096, true), Err(ProtocolError::DataOutShort));
-        run.record_data(DataSn(1), 1040, 60, true);
-        assert_eq!(run.check_end(4096, true), Ok(SequenceEnd::Complete));
+        assert_eq!(sequence.check_end(4096, true), Err(ProtocolError::DataOutShort));
+        sequence.record_data(DataSn(1), 1040, 60, true);
+        assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Complete));
     }
 
     #[test]
     fn a_run_in_any_order_takes_every_byte_once() {
-        let mut run = Sequence::new(Ttt(1), 0, 100);
+        let mut sequence = Sequence::new(Ttt(1), 0, 100);
         for (sn, offset, len) in [(0, 50, 50), (1, 0, 20)] {
-            assert_eq!(run.check(DataSn(sn), offset, len, (false, false)), Ok(PduDisposition::Accept));
-            run.record_data(DataSn(sn), offset, len, false);
+            assert_eq!(sequence.check(DataSn(sn), offset, len, (false, false)), Ok(PduDisposition::Accept));
+            sequence.record_data(DataSn(sn), offset, len, false);
         }
-        assert_eq!(run.check(DataSn(2), 10, 20, (false, false)), Err(ProtocolError::DataOutOffset));
-        assert_eq!(run.check(DataSn(2), 40, 11, (false, false)), Err(ProtocolError::DataOutOffset));
-        assert_eq!(run.check(DataSn(2), 20, 30, (false, false)), Ok(PduDisposition::Accept));
-        run.record_data(DataSn(2), 20, 30, false);
-        assert_eq!(run.spans, [(0, 100)]);
-        assert_eq!(run.check_end(100, false), Ok(SequenceEnd::Complete));
+        assert_eq!(sequence.check(DataSn(2), 10, 20, (false, false)), Err(ProtocolError::DataOutOffset));
+        assert_eq!(sequence.check(DataSn(2), 40, 11, (false, false)), Err(ProtocolError::DataOutOffset));
+        assert_eq!(sequence.check(DataSn(2), 20, 30, (false, false)), Ok(PduDisposition::Accept));
+        sequence.record_data(DataSn(2), 20, 30, false);
+        assert_eq!(sequence.spans, [(0, 100)]);
+        assert_eq!(sequence.check_end(100, false), Ok(SequenceEnd::Complete));
     }
 
     #[test]
     fn scattered_pieces_are_refused_before_they_cost_much() {
-        let mut run = Sequence::new(Ttt(1), 0, 10_000);
+        let mut sequence = Sequence::new(Ttt(1), 0, 10_000);
         let mut sn = DataSn(0);
         for at in 0.. {
-            match run.check(sn, at * 2, 1, (false, false)) {
-                Ok(_) => run.record_data(sn, at * 2, 1, false),
+            match sequence.check(sn, at * 2, 1, (false, false)) {
+                Ok(_) => sequence.record_data(sn, at * 2, 1, false),
                 Err(why) => {
                     assert_eq!((why, at), (ProtocolError::DataOutOffset, 64));
                     break;
@@ -337,9 +341,9 @@ mod tests {
             (100, 100, 60, Ok(SequenceEnd::Complete)),
             (80, 80, 0, Ok(SequenceEnd::Complete)),
         ] {
-            let mut run = Sequence::new(Ttt::NONE, 0, first_burst);
-            run.record_data(DataSn(0), 0, received, true);
-            assert_eq!(run.check_end(whole, true), expected, "{first_burst} {whole} {received}");
+            let mut sequence = Sequence::new(Ttt::NONE, 0, first_burst);
+            sequence.record_data(DataSn(0), 0, received, true);
+            assert_eq!(sequence.check_end(whole, true), expected, "{first_burst} {whole} {received}");
         }
     }
 
@@ -348,59 +352,62 @@ mod tests {
 
     #[test]
     fn behind_a_gap_everything_is_asked_for_again_if_pdus_come_in_order() {
-        let mut run = Sequence::new(Ttt(1), 1000, 100);
-        assert_eq!(run.check(DataSn(0), 1000, 40, IN_ORDER), Ok(PduDisposition::Accept));
-        run.record_data(DataSn(0), 1000, 40, true);
-        assert_eq!(run.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip));
-        run.skipped(DataSn(2));
-        assert_eq!(run.check(DataSn(3), 1080, 20, IN_ORDER), Ok(PduDisposition::Skip));
-        assert_eq!(run.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip), "a duplicate");
-        assert_eq!(run.check_end(4096, true), Ok(SequenceEnd::Recover));
-        let former = run.restart_with(Ttt(2), true);
-        assert_eq!((former.ttt, former.start, former.len), (Ttt(1), 1000, 100));
-        assert_eq!((run.ttt, run.requested, run.data_sn, run.sent), (Ttt(2), (40, 100), DataSn(0), false));
-        assert_eq!(run.check(DataSn(0), 1040, 60, IN_ORDER), Ok(PduDisposition::Accept));
-        run.record_data(DataSn(0), 1040, 60, true);
-        assert_eq!(run.check_end(4096, true), Ok(SequenceEnd::Complete));
+        let mut sequence = Sequence::new(Ttt(1), 1000, 100);
+        assert_eq!(sequence.check(DataSn(0), 1000, 40, IN_ORDER), Ok(PduDisposition::Accept));
+        sequence.record_data(DataSn(0), 1000, 40, true);
+        assert_eq!(sequence.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip));
+        sequence.skipped(DataSn(2));
+        assert_eq!(sequence.check(DataSn(3), 1080, 20, IN_ORDER), Ok(PduDisposition::Skip));
+        assert_eq!(sequence.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip), "a duplicate");
+        assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Recover));
+        let superseded = sequence.restart_with(Ttt(2), true);
+        assert_eq!((superseded.ttt, superseded.start, superseded.len), (Ttt(1), 1000, 100));
+        assert_eq!(
+            (sequence.ttt, sequence.requested, sequence.data_sn, sequence.sent),
+            (Ttt(2), (40, 100), DataSn(0), false)
+        );
+        assert_eq!(sequence.check(DataSn(0), 1040, 60, IN_ORDER), Ok(PduDisposition::Accept));
+        sequence.record_data(DataSn(0), 1040, 60, true);
+        assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Complete));
     }
 
     #[test]
     fn only_the_gaps_are_asked_for_again_if_pdus_come_in_any_order() {
-        let mut run = Sequence::new(Ttt(1), 0, 100);
+        let mut sequence = Sequence::new(Ttt(1), 0, 100);
         for (sn, offset) in [(0, 80), (2, 20), (5, 60)] {
-            assert_eq!(run.check(DataSn(sn), offset, 20, ANY_ORDER), Ok(PduDisposition::Accept));
-            run.record_data(DataSn(sn), offset, 20, false);
+            assert_eq!(sequence.check(DataSn(sn), offset, 20, ANY_ORDER), Ok(PduDisposition::Accept));
+            sequence.record_data(DataSn(sn), offset, 20, false);
         }
         let mut asked = Vec::new();
         for ttt in 2.. {
-            match run.check_end(100, false) {
+            match sequence.check_end(100, false) {
                 Ok(SequenceEnd::Recover) => {}
                 end => {
                     assert_eq!(end, Ok(SequenceEnd::Complete));
                     break;
                 }
             }
-            run.restart_with(Ttt(ttt), false);
-            let (from, to) = run.requested;
+            sequence.restart_with(Ttt(ttt), false);
+            let (from, to) = sequence.requested;
             asked.push((from, to));
             assert_eq!(
-                run.check(DataSn(0), from, to - from + 1, ANY_ORDER),
+                sequence.check(DataSn(0), from, to - from + 1, ANY_ORDER),
                 Err(ProtocolError::DataOutBeyondR2t)
             );
-            assert_eq!(run.check(DataSn(0), from, to - from, ANY_ORDER), Ok(PduDisposition::Accept));
-            run.record_data(DataSn(0), from, to - from, false);
+            assert_eq!(sequence.check(DataSn(0), from, to - from, ANY_ORDER), Ok(PduDisposition::Accept));
+            sequence.record_data(DataSn(0), from, to - from, false);
         }
         assert_eq!(asked, [(0, 20), (40, 60)]);
     }
 
     #[test]
     fn a_recovered_sequence_that_is_short_again_without_a_loss_is_a_violation() {
-        let mut run = Sequence::new(Ttt(1), 0, 100);
-        run.broken = true;
-        assert_eq!(run.check_end(100, true), Ok(SequenceEnd::Recover));
-        run.restart_with(Ttt(2), true);
-        assert_eq!(run.check(DataSn(0), 0, 40, IN_ORDER), Ok(PduDisposition::Accept));
-        run.record_data(DataSn(0), 0, 40, true);
-        assert_eq!(run.check_end(100, true), Err(ProtocolError::DataOutShort));
+        let mut sequence = Sequence::new(Ttt(1), 0, 100);
+        sequence.broken = true;
+        assert_eq!(sequence.check_end(100, true), Ok(SequenceEnd::Recover));
+        sequence.restart_with(Ttt(2), true);
+        assert_eq!(sequence.check(DataSn(0), 0, 40, IN_ORDER), Ok(PduDisposition::Accept));
+        sequence.record_data(DataSn(0), 0, 40, true);
+        assert_eq!(sequence.check_end(100, true), Err(ProtocolError::DataOutShort));
     }
 }

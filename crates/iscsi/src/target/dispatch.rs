@@ -48,8 +48,8 @@ impl Engine {
                 }
                 Ok(FramingEvent::Pdu(segment)) => {
                     self.stats.pdus_in += 1;
-                    let cx = PduContext { now, conn, directory };
-                    self.handle_pdu(cx, segment, receiver.ahs())?;
+                    let context = PduContext { now, conn, directory };
+                    self.handle_pdu(context, segment, receiver.ahs())?;
                     let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
                     if !connection.is_reading() {
                         return Ok(());
@@ -105,21 +105,21 @@ impl Engine {
     /// Acts on a PDU that came whole.
     fn handle_pdu(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         segment: ReceivedPdu,
         ahs: &[u8],
     ) -> Result<(), ProtocolError> {
-        let conn = cx.conn;
+        let conn = context.conn;
         let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
         let reserved = core::mem::take(&mut connection.reserved);
-        let Some(session) = connection.session else { return self.login_pdu(cx, segment) };
+        let Some(session) = connection.session else { return self.login_pdu(context, segment) };
         self.handle_exp_stat_sn(conn, &segment.bhs);
         let opcode = segment.bhs.opcode();
         if opcode == Opcode::DATA_OUT {
             return self.handle_data_out(conn, session, segment);
         }
         if opcode == Opcode::SCSI_COMMAND {
-            return self.handle_command(cx, session, segment, ahs, reserved);
+            return self.handle_command(context, session, segment, ahs, reserved);
         }
         self.release_unsolicited(Some(session), reserved);
         let bhs = segment.bhs;
@@ -127,19 +127,19 @@ impl Engine {
             DataSink::Append(buf) => Some(buf),
             _ => None,
         };
-        let done = self.handle_control_pdu(cx, session, &bhs, (data, segment.digest_ok));
+        let done = self.handle_control_pdu(context, session, &bhs, (data, segment.digest_ok));
         done.or_else(|why| self.handle_violation(conn, &bhs, why))
     }
 
     /// Acts on a PDU that is neither a command nor data.
     fn handle_control_pdu(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         bhs: &Bhs,
         (data, intact): (Option<Buf>, bool),
     ) -> Result<(), ProtocolError> {
-        let conn = cx.conn;
+        let conn = context.conn;
         let data = data.map(Buf::freeze);
         if !intact {
             self.recycle(data);
@@ -157,21 +157,21 @@ impl Engine {
             Opcode::NOP_OUT => {
                 let ping = crate::pdu::nop_out::NopOut::decode(bhs)?;
                 let request = Request::Ping(conn, ping, data);
-                self.sequence_request(cx, session, (ping.immediate, ping.cmd_sn), request)
+                self.sequence_request(context, session, (ping.immediate, ping.cmd_sn), request)
             }
             Opcode::TEXT_REQUEST => {
                 let text = crate::pdu::text_request::TextRequest::decode(bhs)?;
                 let request = Request::Text(conn, text, data);
-                self.sequence_request(cx, session, (text.immediate, text.cmd_sn), request)
+                self.sequence_request(context, session, (text.immediate, text.cmd_sn), request)
             }
             Opcode::LOGOUT_REQUEST => {
                 let logout = crate::pdu::logout_request::LogoutRequest::decode(bhs)?;
                 let request = Request::Logout(conn, logout);
-                self.sequence_request(cx, session, (logout.immediate, logout.cmd_sn), request)
+                self.sequence_request(context, session, (logout.immediate, logout.cmd_sn), request)
             }
             Opcode::TMF_REQUEST => {
                 let tmf = crate::pdu::tmf_request::TmfRequest::decode(bhs)?;
-                self.tmf_request(cx, session, &tmf)
+                self.tmf_request(context, session, &tmf)
             }
             Opcode::SNACK => self.handle_snack(conn, session, &crate::pdu::snack::Snack::decode(bhs)?),
             Opcode::LOGIN_REQUEST => Err(ProtocolError::LoginAfterLogin),
@@ -183,22 +183,22 @@ impl Engine {
     /// Gives a request its turn: at once if it is immediate, else by its number.
     pub(super) fn sequence_request(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         (immediate, cmd_sn): (bool, CmdSn),
         request: Request,
     ) -> Result<(), ProtocolError> {
         if immediate {
-            return self.execute_request(cx, session, request);
+            return self.execute_request(context, session, request);
         }
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         match state.window.receive(cmd_sn, request) {
             super::window::CmdSnOrder::InOrder(request) => {
-                self.execute_request(cx, session, request)?;
-                self.execute_in_order(cx, session)
+                self.execute_request(context, session, request)?;
+                self.execute_in_order(context, session)
             }
             super::window::CmdSnOrder::Early => {
-                self.watch_gap(cx.now, session);
+                self.watch_gap(context.now, session);
                 Ok(())
             }
             super::window::CmdSnOrder::Duplicate(request) => {
@@ -213,21 +213,25 @@ impl Engine {
     }
 
     /// Gives the requests their turn that waited for a number which is there now.
-    pub(super) fn execute_in_order(&mut self, cx: PduContext<'_>, session: Key) -> Result<(), ProtocolError> {
+    pub(super) fn execute_in_order(
+        &mut self,
+        context: PduContext<'_>,
+        session: Key,
+    ) -> Result<(), ProtocolError> {
         while let Some(state) = self.sessions.get_mut(session).filter(|state| !state.is_logging_out())
             && let Some(request) = state.window.next_in_order()
         {
-            self.execute_request(cx, session, request)?;
+            self.execute_request(context, session, request)?;
         }
-        self.watch_gap(cx.now, session);
-        self.release_tmfs(cx.now, session);
+        self.watch_gap(context.now, session);
+        self.release_tmfs(context.now, session);
         Ok(())
     }
 
     /// Acts on a request whose turn it is.
     pub(super) fn execute_request(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         request: Request,
     ) -> Result<(), ProtocolError> {
@@ -236,7 +240,7 @@ impl Engine {
                 self.deliver_in_order(session, command);
                 Ok(())
             }
-            Request::Tmf(tmf) => self.start_tmf(cx, tmf),
+            Request::Tmf(tmf) => self.start_tmf(context, tmf),
             Request::Ping(conn, ..) | Request::Text(conn, ..) | Request::Logout(conn, _)
                 if !self.conn(conn).is_some_and(|c| c.is_reading() && c.session == Some(session)) =>
             {
@@ -244,8 +248,10 @@ impl Engine {
                 Ok(())
             }
             Request::Ping(conn, ping, data) => self.handle_nop_out(conn, &ping, data),
-            Request::Text(conn, text, data) => self.handle_text_request(cx, conn, session, (&text, data)),
-            Request::Logout(conn, logout) => self.handle_logout(cx.now, conn, session, &logout),
+            Request::Text(conn, text, data) => {
+                self.handle_text_request(context, conn, session, (&text, data))
+            }
+            Request::Logout(conn, logout) => self.handle_logout(context.now, conn, session, &logout),
             Request::AbortedSlot => Ok(()),
         }
     }

@@ -36,10 +36,10 @@ impl Engine {
     /// Takes a PDU of a connection that has no session.
     pub(super) fn login_pdu(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         segment: ReceivedPdu,
     ) -> Result<(), ProtocolError> {
-        let conn = cx.conn;
+        let conn = context.conn;
         let (DataSink::Append(data), Some(connection)) = (segment.sink, self.conn_mut(conn)) else {
             return Err(ProtocolError::Bug);
         };
@@ -50,8 +50,8 @@ impl Engine {
                 connection.on(ConnectionEvent::LoginRequest)?;
                 connection.login_cmd_sn = request.cmd_sn;
             }
-            let directory = WithSessions { outer: cx.directory, engine: self };
-            let step = login.handle(cx.now, &as_request(&request, data.filled()), &directory);
+            let directory = WithSessions { outer: context.directory, engine: self };
+            let step = login.handle(context.now, &as_request(&request, data.filled()), &directory);
             let joins = self.joined_by(request.tsih, request.isid, login.claims().initiator.as_ref());
             if let Some(connection) = self.conn_mut(conn) {
                 connection.joins = joins;
@@ -72,7 +72,7 @@ impl Engine {
             }
             LoginStep::Complete { response, outcome } => {
                 self.hold_text(conn, 0)?;
-                self.complete_login(cx, response, *outcome)?;
+                self.complete_login(context, response, *outcome)?;
                 for departure in login.take_deviations() {
                     self.record_deviation(conn, Deviation::Login(departure));
                 }
@@ -120,21 +120,21 @@ impl Engine {
     /// Sets up what a successful login established.
     fn complete_login(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         mut response: login::LoginResponse,
         outcome: LoginOutcome,
     ) -> Result<(), ProtocolError> {
-        let conn = cx.conn;
+        let conn = context.conn;
         let found = match outcome.effect {
-            LoginEffect::NewSession => self.new_session(cx, &outcome),
+            LoginEffect::NewSession => self.new_session(context, &outcome),
             LoginEffect::ReinstatesSession(old) => {
                 let mut rivalry = None;
                 if let Some(old) = self.by_tsih(old, &outcome) {
                     let peer = self.conn(conn).map(|connection| connection.via.peer);
-                    rivalry = peer.and_then(|peer| self.record_takeover(cx.now, old, peer));
+                    rivalry = peer.and_then(|peer| self.record_takeover(context.now, old, peer));
                     self.end_session(old, SessionEnd::Reinstated);
                 }
-                let new = self.new_session(cx, &outcome);
+                let new = self.new_session(context, &outcome);
                 if let Some(session) = new.ok().and_then(|key| self.sessions.get_mut(key)) {
                     session.takeovers = rivalry;
                 }
@@ -145,7 +145,7 @@ impl Engine {
             }
             LoginEffect::ReinstatesConnection(tsih) => {
                 let session = self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST);
-                session.inspect(|session| self.reinstate(cx.now, *session, outcome.cid.0))
+                session.inspect(|session| self.reinstate(context.now, *session, outcome.cid.0))
             }
         };
         let session = match found {
@@ -196,23 +196,23 @@ impl Engine {
         connection.deadlines.clear(Timer::Login);
         self.release_login_slot(conn);
         self.stats.logins += 1;
-        self.watch_silence(cx.now, conn);
+        self.watch_silence(context.now, conn);
         if let Some(up) = announced {
             self.events.push_back(Event::SessionUp(up));
         }
         self.login_response(conn, response)
     }
 
-    fn new_session(&mut self, cx: PduContext<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {
-        self.make_room_for_session(cx, outcome)?;
-        let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
+    fn new_session(&mut self, context: PduContext<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {
+        self.make_room_for_session(context, outcome)?;
+        let via = self.conn(context.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
         let limits = self.limits_for(&outcome.kind);
         let window = Window::new(CmdSn(outcome.cmd_sn), limits.queue_depth);
         let names = (outcome.initiator.clone(), outcome.isid, tsih);
         let parameters = outcome.negotiated.session;
         let key = self.sessions.insert_with(|_| {
-            Session::new(cx.now, outcome.kind.clone(), via.peer, names, parameters, limits, window)
+            Session::new(context.now, outcome.kind.clone(), via.peer, names, parameters, limits, window)
         });
         self.watch_discovery(key);
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =

@@ -107,8 +107,8 @@ impl Engine {
             time2retain: 0,
         };
         let Some(ends) = ends else { return self.queue_control(conn, Control::Logout(answer), Body::Empty) };
-        let leaving = PendingLogout { requested_on: conn, ends, answer: Some(answer), late: false };
-        self.start_logout(now, session, leaving)
+        let pending = PendingLogout { requested_on: conn, ends, answer: Some(answer), late: false };
+        self.start_logout(now, session, pending)
     }
 
     /// Takes note that the initiator sends no more on a connection. Returns whether answers are still to come on it: it
@@ -127,9 +127,9 @@ impl Engine {
         if state.conns.len() > 1 || state.parameters.error_recovery_level > 1 {
             return false;
         }
-        let leaving =
+        let pending =
             PendingLogout { requested_on: conn, ends: LogoutScope::Session, answer: None, late: false };
-        self.start_logout(now, key, leaving).is_ok()
+        self.start_logout(now, key, pending).is_ok()
     }
 
     /// Hears the initiator no more on the connections that end, and waits for what was begun.
@@ -137,23 +137,23 @@ impl Engine {
         &mut self,
         now: Instant,
         session: Key,
-        leaving: PendingLogout,
+        pending: PendingLogout,
     ) -> Result<(), ProtocolError> {
         let conns = self.sessions.get(session).map(|state| state.conns.clone()).unwrap_or_default();
-        self.conn_mut(leaving.timed()).ok_or(ProtocolError::Bug)?.on(ConnectionEvent::LogoutRequest)?;
-        for conn in conns.into_iter().filter(|conn| leaving.covers(*conn)) {
+        self.conn_mut(pending.timed()).ok_or(ProtocolError::Bug)?.on(ConnectionEvent::LogoutRequest)?;
+        for conn in conns.into_iter().filter(|conn| pending.covers(*conn)) {
             if let Some(connection) = self.conn_mut(conn) {
                 connection.logging_out = true;
             }
         }
         let at = now.after(self.limits.logout_within);
-        let timed = leaving.timed();
+        let timed = pending.timed();
         if let Some(connection) = self.conns.get_mut(super::connection::index(timed)).and_then(Option::as_mut)
         {
             self.timers.set(Owner::Connection(timed), &mut connection.deadlines, Timer::Logout, at);
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            state.logouts.push(leaving);
+            state.logouts.push(pending);
         }
         self.mark_logouts_dirty(session);
         Ok(())
@@ -222,29 +222,29 @@ impl Engine {
             let Some(state) = self.sessions.get_mut(session) else { continue };
             state.logouts_dirty = false;
             let mut at = 0;
-            while let Some(leaving) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
-                if leaving.late {
-                    self.end_tasks(session, leaving.scope());
+            while let Some(pending) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
+                if pending.late {
+                    self.end_tasks(session, pending.scope());
                 }
-                if self.is_waiting(session, &leaving) {
+                if self.is_waiting(session, &pending) {
                     at += 1;
                     continue;
                 }
                 if let Some(state) = self.sessions.get_mut(session) {
                     state.logouts.remove(at);
                 }
-                self.finish_logout(session, &leaving);
+                self.finish_logout(session, &pending);
             }
         }
     }
 
     /// Ends the tasks that a logout leaves no way to end by themselves, and returns whether others are left to wait
     /// for, or answers that have not left.
-    fn is_waiting(&mut self, session: Key, leaving: &PendingLogout) -> bool {
+    fn is_waiting(&mut self, session: Key, pending: &PendingLogout) -> bool {
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 8]> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| leaving.covers(task.conn) && task.sent_status.is_none() && is_stuck(task))
+            .filter(|(_, task)| pending.covers(task.conn) && task.sent_status.is_none() && is_stuck(task))
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
@@ -256,7 +256,7 @@ impl Engine {
             .iter()
             .copied()
             .filter(|key| {
-                self.tmfs.get(*key).is_some_and(|tmf| leaving.covers(tmf.conn) && tmf.waits_for_commands)
+                self.tmfs.get(*key).is_some_and(|tmf| pending.covers(tmf.conn) && tmf.waits_for_commands)
             })
             .collect();
         for tmf in stuck {
@@ -265,44 +265,44 @@ impl Engine {
         self.sessions.get(session).is_some_and(|state| {
             // What is answered is kept only for an initiator that asks again, and it is heard no more.
             let mut open = state.tasks(&self.tasks).filter(|(_, task)| task.sent_status.is_none());
-            open.any(|(_, task)| leaving.covers(task.conn))
+            open.any(|(_, task)| pending.covers(task.conn))
                 || state
                     .tmfs
                     .iter()
-                    .any(|key| self.tmfs.get(*key).is_some_and(|tmf| leaving.covers(tmf.conn)))
+                    .any(|key| self.tmfs.get(*key).is_some_and(|tmf| pending.covers(tmf.conn)))
         })
     }
 
     /// Answers a logout and does what it asks: nothing of what it ends is open any more.
-    fn finish_logout(&mut self, session: Key, leaving: &PendingLogout) {
+    fn finish_logout(&mut self, session: Key, pending: &PendingLogout) {
         let is_there = |conn: ConnId| self.conn(conn).is_some_and(|c| c.session == Some(session));
-        let (asked, named) = (is_there(leaving.requested_on), is_there(leaving.timed()));
-        let answered = match leaving.answer {
+        let (asked, named) = (is_there(pending.requested_on), is_there(pending.timed()));
+        let answered = match pending.answer {
             Some(answer) if asked => {
-                self.queue_control(leaving.requested_on, Control::Logout(answer), Body::Empty)
+                self.queue_control(pending.requested_on, Control::Logout(answer), Body::Empty)
             }
             _ => Ok(()),
         };
-        let down = if leaving.answer.is_some() { SessionEnd::LoggedOut } else { SessionEnd::HalfClosed };
-        match leaving.ends {
+        let down = if pending.answer.is_some() { SessionEnd::LoggedOut } else { SessionEnd::HalfClosed };
+        match pending.ends {
             LogoutScope::Session => self.end_session(session, down),
             LogoutScope::Connection(conn) if named => self.close_member(session, conn),
             LogoutScope::Connection(_) => {}
         }
         if let Err(why) = answered {
-            self.drop_connection(leaving.requested_on, why);
+            self.drop_connection(pending.requested_on, why);
         }
     }
 
     /// Takes note that the time for a logout is over: ours, or the one that we asked the initiator for.
     pub(super) fn on_logout_timer(&mut self, conn: ConnId) {
         let session = self.conn(conn).and_then(|connection| connection.session);
-        let leaving = session
+        let pending = session
             .and_then(|key| self.sessions.get_mut(key))
-            .and_then(|state| state.logouts.iter_mut().find(|leaving| leaving.timed() == conn));
-        match (session, leaving) {
-            (Some(session), Some(leaving)) => {
-                leaving.late = true;
+            .and_then(|state| state.logouts.iter_mut().find(|pending| pending.timed() == conn));
+        match (session, pending) {
+            (Some(session), Some(pending)) => {
+                pending.late = true;
                 self.mark_logouts_dirty(session);
             }
             _ => self.drop_connection(conn, ProtocolError::LogoutTooSlow),

@@ -31,7 +31,7 @@ impl Engine {
     /// Takes a task management request.
     pub(super) fn tmf_request(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         session: Key,
         request: &TmfRequest,
     ) -> Result<(), ProtocolError> {
@@ -57,7 +57,7 @@ impl Engine {
         self.stats.management += 1;
         let tmf = self.tmfs.insert_with(|_| Tmf {
             session,
-            conn: cx.conn,
+            conn: context.conn,
             itt: request.itt,
             function: request.function,
             lun: request.lun,
@@ -70,17 +70,17 @@ impl Engine {
             data_wait_expired: false,
         });
         state.tmfs.push(tmf);
-        self.sequence_request(cx, session, (request.immediate, request.cmd_sn), Request::Tmf(tmf))
+        self.sequence_request(context, session, (request.immediate, request.cmd_sn), Request::Tmf(tmf))
     }
 
     /// Takes a task management request whose turn it is, and finds out what it still has to wait for.
-    pub(super) fn start_tmf(&mut self, cx: PduContext<'_>, key: Key) -> Result<(), ProtocolError> {
+    pub(super) fn start_tmf(&mut self, context: PduContext<'_>, key: Key) -> Result<(), ProtocolError> {
         let Some(tmf) = self.tmfs.get(key).copied() else { return Ok(()) };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let level = state.parameters.protocol_level;
         match tmf.function {
-            TmfFunction::TASK_REASSIGN => return self.handle_task_reassign(cx.now, key, &tmf),
-            TmfFunction::ABORT_TASK => return self.abort_task(cx, key, &tmf),
+            TmfFunction::TASK_REASSIGN => return self.handle_task_reassign(context.now, key, &tmf),
+            TmfFunction::ABORT_TASK => return self.abort_task(context, key, &tmf),
             TmfFunction::QUERY_TASK if level >= 2 => return self.query_task(key, &tmf),
             TmfFunction::QUERY_TASK_SET
             | TmfFunction::I_T_NEXUS_RESET
@@ -103,10 +103,10 @@ impl Engine {
                 return Ok(());
             }
             for request in state.window.skip_until(tmf.cmd_sn) {
-                self.execute_request(cx, tmf.session, request)?;
+                self.execute_request(context, tmf.session, request)?;
             }
         }
-        self.enqueue_tmf(cx.now, key, &tmf);
+        self.enqueue_tmf(context.now, key, &tmf);
         Ok(())
     }
 
@@ -197,14 +197,19 @@ impl Engine {
     }
 
     /// ABORT TASK (§11.5.1): one task of this session, wherever it is.
-    fn abort_task(&mut self, cx: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
+    fn abort_task(&mut self, context: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let (itt, ref_cmd_sn) = tmf.referenced;
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
             // A task that never came counts as aborted, and its number as received.
             if state.window.awaits(ref_cmd_sn) && ref_cmd_sn.before(tmf.cmd_sn) {
                 self.answer_tmf(key, TmfResult::COMPLETE)?;
-                return self.sequence_request(cx, tmf.session, (false, ref_cmd_sn), Request::AbortedSlot);
+                return self.sequence_request(
+                    context,
+                    tmf.session,
+                    (false, ref_cmd_sn),
+                    Request::AbortedSlot,
+                );
             }
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
@@ -218,7 +223,7 @@ impl Engine {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
                 }
-                self.enqueue_tmf(cx.now, key, tmf);
+                self.enqueue_tmf(context.now, key, tmf);
                 Ok(())
             }
             // It failed, and the initiator need not send the rest (§7.8).

@@ -38,26 +38,26 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (conn, session) = (task.conn, task.session);
         let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
-        let Some(run) = task.data_out.select(ttt) else { return };
-        if run.fruitless_retries >= MAX_TRIES || task.result.is_some() {
+        let Some(sequence) = task.data_out.select(ttt) else { return };
+        if sequence.fruitless_retries >= MAX_TRIES || task.result.is_some() {
             // Nothing more of this sequence will come.
             task.data_out.drop_sequence(ttt, &self.pool);
             self.fail(key, TransportSense::CrcError);
             return self.queue_response(key);
         }
-        run.reset_if_buffer_lost();
-        if run.received == run.len {
+        sequence.reset_if_buffer_lost();
+        if sequence.received == sequence.len {
             // Only its end was lost; what still comes of it is of no use.
-            let (unsolicited, former) = (run.unsolicited, run.as_superseded());
-            task.data_out.record_superseded(former);
+            let (unsolicited, superseded) = (sequence.unsolicited, sequence.as_superseded());
+            task.data_out.record_superseded(superseded);
             return if unsolicited {
                 self.complete_unsolicited(key)
             } else {
                 self.complete_solicited(key, ttt)
             };
         }
-        let former = run.restart_with(fresh, in_order);
-        task.data_out.record_superseded(former);
+        let superseded = sequence.restart_with(fresh, in_order);
+        task.data_out.record_superseded(superseded);
         self.stats.recovery_r2ts += 1;
         self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
         self.queue(conn, Output::R2t(key, fresh));
@@ -91,14 +91,17 @@ impl Engine {
         let mut late: smallvec::SmallVec<[(Key, Ttt); 4]> = smallvec::SmallVec::new();
         for key in owing {
             let Some(task) = self.tasks.get_mut(key) else { continue };
-            for run in task.data_out.sequences_mut().filter(|run| run.sent) {
-                let silent = run.pdus_at_poll.replace(run.pdus_received) == Some(run.pdus_received);
-                run.idle_polls = if silent { run.idle_polls.saturating_add(1) } else { 0 };
+            for sequence in task.data_out.sequences_mut().filter(|sequence| sequence.sent) {
+                let silent =
+                    sequence.pdus_at_poll.replace(sequence.pdus_received) == Some(sequence.pdus_received);
+                sequence.idle_polls = if silent { sequence.idle_polls.saturating_add(1) } else { 0 };
                 // Each time it is given twice the time before: the peer may be slow, and what it sends twice is slower. An
                 // answer that takes longer than we wait would always come for an R2T that another took the place of.
-                let patience = 1_u8 << run.tries.min(MAX_DOUBLINGS);
-                if idle && run.idle_polls >= patience || run.idle_polls >= patience.max(MAX_IDLE_POLLS) {
-                    late.push((key, run.ttt));
+                let patience = 1_u8 << sequence.tries.min(MAX_DOUBLINGS);
+                if idle && sequence.idle_polls >= patience
+                    || sequence.idle_polls >= patience.max(MAX_IDLE_POLLS)
+                {
+                    late.push((key, sequence.ttt));
                 }
             }
         }

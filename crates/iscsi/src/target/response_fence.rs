@@ -159,10 +159,10 @@ impl Engine {
         let (Some(session), stat_sn) = (connection.session, connection.stat_sn) else { return };
         let Some(state) = self.sessions.get_mut(session) else { return };
         let mut is_awaited = false;
-        if let Some(raised) = &mut state.unacked_fence
-            && raised.mark == mark
+        if let Some(unacked) = &mut state.unacked_fence
+            && unacked.mark == mark
         {
-            raised.next_stat_sn = Some(stat_sn);
+            unacked.next_stat_sn = Some(stat_sn);
             is_awaited = true;
         }
         for fence in &mut state.fences {
@@ -185,7 +185,7 @@ impl Engine {
         let session = self.conn(conn).and_then(|connection| connection.session);
         session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
             let rests = match (&state.unacked_fence, state.fences.first()) {
-                (Some(raised), _) => raised.conn != conn,
+                (Some(unacked), _) => unacked.conn != conn,
                 (None, Some(fence)) => fence.has_passed(conn),
                 (None, None) => false,
             };
@@ -202,8 +202,8 @@ impl Engine {
                 conns.get(index(conn)).and_then(Option::as_deref).map(|connection| connection.exp_stat_sn)
             };
             let has_passed = |conn: ConnId, upto: StatSn| acked(conn).is_none_or(|acked| !acked.before(upto));
-            if let Some(raised) = state.unacked_fence {
-                if !raised.next_stat_sn.is_some_and(|behind| has_passed(raised.conn, behind)) {
+            if let Some(unacked) = state.unacked_fence {
+                if !unacked.next_stat_sn.is_some_and(|behind| has_passed(unacked.conn, behind)) {
                     return;
                 }
                 state.unacked_fence = None;
@@ -282,7 +282,7 @@ impl Engine {
         if state.fences.is_empty() && state.unacked_fence.is_none() {
             return;
         }
-        if state.unacked_fence.is_some_and(|raised| raised.conn == conn) {
+        if state.unacked_fence.is_some_and(|unacked| unacked.conn == conn) {
             state.unacked_fence = None;
         }
         state.fences.retain(|fence| fence.conn != conn);
@@ -296,8 +296,8 @@ impl Engine {
     /// Waits no more for acknowledgements that have had their time.
     pub(super) fn on_fence_timer(&mut self, session: Key) {
         let Some(state) = self.sessions.get_mut(session) else { return };
-        if let Some(raised) = &mut state.unacked_fence
-            && raised.polls.is_last(raised.next_stat_sn.is_some())
+        if let Some(unacked) = &mut state.unacked_fence
+            && unacked.polls.is_last(unacked.next_stat_sn.is_some())
         {
             state.unacked_fence = None;
         }

@@ -112,7 +112,7 @@ const fn credit(brought: u64, had: u64) -> Duration {
 impl DataOut {
     /// Returns the sequences that the initiator was told to send.
     fn expected(&self) -> impl Iterator<Item = &Sequence> {
-        self.unsolicited.iter().chain(&self.solicited).filter(|run| run.sent)
+        self.unsolicited.iter().chain(&self.solicited).filter(|sequence| sequence.sent)
     }
 }
 
@@ -193,7 +193,8 @@ impl Engine {
         let Some(session) = connection.session else { return };
         let limits = (self.limits.data_within, repairs);
         let late: SmallVec<[Key; 8]> = self.owing(session, conn, |out| {
-            out.expected().any(|run| run.progress.is_some_and(|pace| pace.is_late(now, brought, limits)))
+            out.expected()
+                .any(|sequence| sequence.progress.is_some_and(|pace| pace.is_late(now, brought, limits)))
         });
         for key in late {
             self.fail_stalled_task(key);
@@ -219,9 +220,9 @@ impl Engine {
         self.stats.data_late += 1;
         let expected: SmallVec<[SupersededR2t; 4]> =
             task.data_out.expected().map(Sequence::as_superseded).collect();
-        for former in expected {
-            task.data_out.drop_sequence(former.ttt, &self.pool);
-            task.data_out.record_superseded(former);
+        for superseded in expected {
+            task.data_out.drop_sequence(superseded.ttt, &self.pool);
+            task.data_out.record_superseded(superseded);
         }
         self.fail(key, TransportSense::InitiatorResponseTimeout);
         self.queue_response(key);
@@ -237,13 +238,16 @@ impl Engine {
         }
         let brought = self.data_out_received(conn);
         let still = self.owing(session, conn, |out| {
-            out.expected().all(|run| run.progress.is_some_and(|pace| pace.stands_still(now, brought)))
+            out.expected()
+                .all(|sequence| sequence.progress.is_some_and(|pace| pace.stands_still(now, brought)))
         });
         for key in still {
             let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { continue };
-            let has_some = |run: &Sequence| run.received > 0 || run.reading;
-            let has_early = task.data_out.expected().any(|run| run.unsolicited && has_some(run));
-            let has_some = task.data_out.expected().any(|run| !run.unsolicited && has_some(run));
+            let has_some = |sequence: &Sequence| sequence.received > 0 || sequence.reading;
+            let has_early =
+                task.data_out.expected().any(|sequence| sequence.unsolicited && has_some(sequence));
+            let has_some =
+                task.data_out.expected().any(|sequence| !sequence.unsolicited && has_some(sequence));
             if asked && has_some || unasked && has_early {
                 // What it frees is for those who wait, and not for its session's next.
                 if let Some(state) = self.sessions.get_mut(session) {
@@ -358,7 +362,8 @@ impl Engine {
     /// together exceed it by as much as it is.
     pub(super) fn reserve_revoked_again(&mut self, key: Key, ttt: Ttt) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return false };
-        let fetch = task.data_out.select(ttt).filter(|run| !run.unsolicited).map(|run| run.fetch);
+        let fetch =
+            task.data_out.select(ttt).filter(|sequence| !sequence.unsolicited).map(|sequence| sequence.fetch);
         let Some(fetch) = task.data_out.fetches.iter_mut().find(|of| Some(of.id) == fetch) else {
             return true;
         };
@@ -385,11 +390,11 @@ impl Engine {
         let now = self.now;
         let Some(conn) = self.tasks.get(key).map(|task| task.conn) else { return };
         let brought = self.data_out_received(conn);
-        let run = self.tasks.get_mut(key).and_then(|task| task.data_out.select(ttt));
-        if let Some(run) = run
-            && let Some(pace) = &mut run.progress
+        let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(ttt));
+        if let Some(sequence) = sequence
+            && let Some(pace) = &mut sequence.progress
         {
-            pace.note(now, brought, run.received);
+            pace.note(now, brought, sequence.received);
         }
     }
 }

@@ -220,11 +220,11 @@ impl Fetch {
 
     /// Takes back its R2Ts that have not left: they are the last. Returns whether others have.
     fn withdraw(&mut self, runs: &mut SmallVec<[Sequence; 1]>) -> bool {
-        let own = |run: &Sequence| run.fetch == self.id;
-        let is_told = runs.iter().any(|run| own(run) && run.was_requested());
-        let untold = runs.iter().filter(|run| own(run) && !run.was_requested());
-        if let Some((part, start)) = untold.map(|run| (run.part, run.start)).min() {
-            runs.retain(|run| run.fetch != self.id || run.was_requested());
+        let own = |sequence: &Sequence| sequence.fetch == self.id;
+        let is_told = runs.iter().any(|sequence| own(sequence) && sequence.was_requested());
+        let untold = runs.iter().filter(|sequence| own(sequence) && !sequence.was_requested());
+        if let Some((part, start)) = untold.map(|sequence| (sequence.part, sequence.start)).min() {
+            runs.retain(|sequence| sequence.fetch != self.id || sequence.was_requested());
             self.parts.truncate(part);
             self.requested_until = start;
         }
@@ -244,7 +244,7 @@ impl DataOut {
     /// Returns up to where data comes unsolicited.
     pub(crate) fn unsolicited_end(&self) -> u32 {
         match (&self.unsolicited, &self.unsolicited_data) {
-            (Some(run), _) => run.start.saturating_add(run.len),
+            (Some(sequence), _) => sequence.start.saturating_add(sequence.len),
             (None, Some(early)) => u32::try_from(early.len()).unwrap_or(u32::MAX),
             (None, None) => 0,
         }
@@ -252,16 +252,16 @@ impl DataOut {
 
     /// Finds the run that a Data-Out with this tag belongs to.
     pub(crate) fn select(&mut self, ttt: Ttt) -> Option<&mut Sequence> {
-        let early = self.unsolicited.as_mut().filter(|run| run.sent && run.ttt == ttt);
-        early.or_else(|| self.solicited.iter_mut().find(|run| run.sent && run.ttt == ttt))
+        let early = self.unsolicited.as_mut().filter(|sequence| sequence.sent && sequence.ttt == ttt);
+        early.or_else(|| self.solicited.iter_mut().find(|sequence| sequence.sent && sequence.ttt == ttt))
     }
 
     /// Forgets a run whose sequence will not end.
     pub(crate) fn drop_sequence(&mut self, ttt: Ttt, pool: &Pool) {
-        let early = self.unsolicited.take_if(|run| run.ttt == ttt);
-        let at = self.solicited.iter().position(|run| run.ttt == ttt);
-        let run = early.or_else(|| at.map(|at| self.solicited.remove(at)));
-        if let Some(buf) = run.and_then(|run| run.buf) {
+        let early = self.unsolicited.take_if(|sequence| sequence.ttt == ttt);
+        let at = self.solicited.iter().position(|sequence| sequence.ttt == ttt);
+        let sequence = early.or_else(|| at.map(|at| self.solicited.remove(at)));
+        if let Some(buf) = sequence.and_then(|sequence| sequence.buf) {
             pool.recycle_buf(buf);
         }
     }
@@ -272,11 +272,11 @@ impl DataOut {
     }
 
     /// Remembers an R2T whose answer means nothing any more.
-    pub(crate) fn record_superseded(&mut self, former: SupersededR2t) {
+    pub(crate) fn record_superseded(&mut self, superseded: SupersededR2t) {
         if self.superseded.len() >= MAX_SUPERSEDED {
             self.superseded.remove(0);
         }
-        self.superseded.push(former);
+        self.superseded.push(superseded);
     }
 
     /// Remembers an R2T that was answered to the end.
@@ -290,7 +290,7 @@ impl DataOut {
     /// Returns whether a Data-Out with this tag belongs to a sequence that is over: it was lost and asked for anew, or all
     /// of it is here.
     pub(crate) fn is_over(&self, ttt: Ttt) -> bool {
-        self.superseded.iter().any(|former| former.ttt == ttt)
+        self.superseded.iter().any(|superseded| superseded.ttt == ttt)
             || self.answered_r2ts.contains(&Some(ttt))
             || ttt == Ttt::NONE && self.unsolicited_data.is_some() && self.unsolicited.is_none()
     }
@@ -303,7 +303,7 @@ impl DataOut {
         for fetch in &mut self.fetches {
             let early = usize::from(fetch.start < early_end);
             let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
-                || self.solicited.iter().any(|run| run.fetch == fetch.id && run.has_memory());
+                || self.solicited.iter().any(|sequence| sequence.fetch == fetch.id && sequence.has_memory());
             let may = !has_some && fetch.revoked.is_none();
             let Some(need) = fetch.reserved.filter(|need| *need > 0 && may) else { continue };
             let is_told = fetch.withdraw(&mut self.solicited);
@@ -319,41 +319,41 @@ impl DataOut {
     /// for those that are issued after its reassignment. Returns what is free again.
     pub(crate) fn withdraw(&mut self) -> Freed {
         let early_end = self.unsolicited_end();
-        let (mut freed, mut former) = (Freed::default(), SmallVec::<[SupersededR2t; 4]>::new());
+        let (mut freed, mut superseded) = (Freed::default(), SmallVec::<[SupersededR2t; 4]>::new());
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
             let early = usize::from(fetch.start < early_end);
-            let own = |run: &&mut Sequence| run.fetch == fetch.id && !run.unsolicited;
+            let own = |sequence: &&mut Sequence| sequence.fetch == fetch.id && !sequence.unsolicited;
             let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
-                || self.solicited.iter_mut().filter(own).any(|run| run.has_memory());
+                || self.solicited.iter_mut().filter(own).any(|sequence| sequence.has_memory());
             if has_some {
                 continue;
             }
-            for run in self.solicited.iter_mut().filter(own) {
-                if run.was_requested() {
-                    former.push(run.as_superseded());
+            for sequence in self.solicited.iter_mut().filter(own) {
+                if sequence.was_requested() {
+                    superseded.push(sequence.as_superseded());
                 }
-                (run.sent, run.tries) = (false, 0);
+                (sequence.sent, sequence.tries) = (false, 0);
             }
             fetch.withdraw(&mut self.solicited);
             freed.solicited += fetch.reserved.take().unwrap_or(0);
             freed.revoked += u32::from(fetch.revoked.take().is_some());
             freed.overdraft += mem::take(&mut fetch.overdraft);
         }
-        former.into_iter().for_each(|former| self.record_superseded(former));
+        superseded.into_iter().for_each(|superseded| self.record_superseded(superseded));
         freed
     }
 
     /// Returns whether the initiator still has to end a sequence.
     pub(crate) fn is_expecting(&self) -> bool {
-        self.unsolicited.is_some() || self.solicited.iter().any(|run| run.sent)
+        self.unsolicited.is_some() || self.solicited.iter().any(|sequence| sequence.sent)
     }
 
     /// Forgets all data and all that was asked for, but not the sequences that the initiator still has to end.
     pub(crate) fn stop(&mut self, pool: &Pool) -> Freed {
-        self.solicited.retain(|run| run.sent);
-        self.unsolicited.take_if(|run| !run.sent);
-        for run in self.solicited.iter_mut().chain(&mut self.unsolicited) {
-            if let Some(buf) = run.buf.take() {
+        self.solicited.retain(|sequence| sequence.sent);
+        self.unsolicited.take_if(|sequence| !sequence.sent);
+        for sequence in self.solicited.iter_mut().chain(&mut self.unsolicited) {
+            if let Some(buf) = sequence.buf.take() {
                 pool.recycle_buf(buf);
             }
         }

@@ -18,15 +18,16 @@ impl Engine {
     /// Takes a Text Request.
     pub(super) fn handle_text_request(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         conn: ConnId,
         session: Key,
         (request, data): (&TextRequest, Option<Bytes>),
     ) -> Result<(), ProtocolError> {
         if let Some(state) = self.sessions.get_mut(session) {
-            state.last_text_request = cx.now;
+            state.last_text_request = context.now;
         }
-        let reply = self.negotiate_text(cx, conn, session, (request, data.as_deref().unwrap_or_default()));
+        let reply =
+            self.negotiate_text(context, conn, session, (request, data.as_deref().unwrap_or_default()));
         self.recycle(data);
         let reply = reply?;
         let response = TextResponse {
@@ -45,7 +46,7 @@ impl Engine {
 
     fn negotiate_text(
         &mut self,
-        cx: PduContext<'_>,
+        context: PduContext<'_>,
         conn: ConnId,
         session: Key,
         (request, data): (&TextRequest, &[u8]),
@@ -59,7 +60,7 @@ impl Engine {
         let (via, initiator_max_recv) = (connection.via, connection.parameters.initiator_max_recv);
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         let talker = TextContext {
-            directory: cx.directory,
+            directory: context.directory,
             via: &via,
             initiator: &state.initiator,
             kind: &state.kind,

@@ -10,10 +10,11 @@ use std::io::{self, Write as _};
 
 use base::buffer::Bytes;
 use base::ether::{FrameBatch, Mac};
+use hyperscsi::aead::{Encryptor, Level, SessionKeys};
 use hyperscsi::frame::{Cmd, Flags, Header, VERSION};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
-use hyperscsi::pdu::ask::{Ask, Path};
+use hyperscsi::pdu::ask::{Ask, PathValidation};
 use hyperscsi::pdu::command::{Cdb, Command, Manage, ManageFunction, Request, TaskAttribute};
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{self, Discovery, ExportedLun, Question};
@@ -24,7 +25,6 @@ use hyperscsi::pdu::negotiate::{
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
-use hyperscsi::seal::{Level, Sealer, SessionKeys};
 use hyperscsi::{ETHERTYPE, Role};
 
 const INITIATOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -56,7 +56,7 @@ fn payload(name: &'static str, encode: impl FnOnce(&mut Vec<u8>)) -> Payload {
 struct Capture {
     file: Vec<u8>,
     told: String,
-    sealers: [Sealer; 2],
+    sealers: [Encryptor; 2],
     count: u64,
 }
 
@@ -68,7 +68,7 @@ impl Capture {
         Self {
             file: words.into_iter().flat_map(u32::to_be_bytes).collect(),
             told: String::new(),
-            sealers: [Role::Initiator, Role::Target].map(|role| Sealer::for_role(&keys, role)),
+            sealers: [Role::Initiator, Role::Target].map(|role| Encryptor::for_role(&keys, role)),
             count: 0,
         }
     }
@@ -312,7 +312,7 @@ fn blocks() -> Vec<(Cmd, Payload)> {
     let ready = TransferReady { number: 1, offset: 65536, len: 65536 };
     let response =
         Response { status: 2, data_in_len: 0, transferable: 0, sense: &[0x70, 0, 5, 0, 0, 0, 0, 10] };
-    let path = Path { challenge: 1, echo: 2, frame_max: 9000, token: Some([9; 16]) };
+    let path = PathValidation { challenge: 1, echo: 2, frame_max: 9000, token: Some([9; 16]) };
     let reply = |name, reply: Reply<'_>| (Cmd::Reply, payload(name, |out| reply.encode(out)));
     let ask = |name, ask: Ask| (Cmd::Ask, payload(name, |out| ask.encode(out)));
     vec![

@@ -12,15 +12,15 @@ use std::collections::VecDeque;
 use base::buffer::{Buf, Bytes, DataList, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
+use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{Event as Told, Request, SessionPlan};
 use hyperscsi::initiator::session::Session;
-use hyperscsi::login::directory::{Access, Directory as LoginDirectory, Entrance, Export};
+use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
 use hyperscsi::pdu::command::Cdb;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::seal::Level;
-use hyperscsi::target::contract::{Directory, Event, Finish, SessionId};
-use hyperscsi::target::engine::{Engine, Limits};
+use hyperscsi::target::contract::{Event, Finish, SessionDirectory, SessionId};
+use hyperscsi::target::engine::{Engine, EngineLimits};
 
 const LEN: u32 = 4096;
 const PORT: EtherPort = EtherPort(0);
@@ -37,9 +37,9 @@ impl LoginDirectory for Open {
         [7; 16]
     }
 
-    fn entrance(&self, _: EtherPort, _: &GroupName, _: &Name) -> Option<Entrance> {
-        let parameters = Parameters { frame_max: 9000, ..Limits::default().parameters };
-        Some(Entrance { access: Access::Open, parameters, steering: 3 })
+    fn target_access(&self, _: EtherPort, _: &GroupName, _: &Name) -> Option<TargetAccess> {
+        let parameters = Parameters { frame_max: 9000, ..EngineLimits::default().parameters };
+        Some(TargetAccess { access: GroupAccess::Open, parameters, steering: 3 })
     }
 
     fn export_behind(&self, _: EtherPort, _: &GroupName, _: Option<&Name>) -> Option<Export> {
@@ -51,7 +51,7 @@ impl LoginDirectory for Open {
     }
 }
 
-impl Directory for Open {
+impl SessionDirectory for Open {
     fn least_level(&self, _: SessionId, _: u64) -> Level {
         Level::None
     }
@@ -105,7 +105,7 @@ fn main() {
     let mut now = Instant(1);
     let mut target = {
         let pool = Pool::new(64 << 20);
-        let mut engine = Engine::new(Limits::default(), pool.clone());
+        let mut engine = Engine::new(EngineLimits::default(), pool.clone());
         engine.port_up(now, PORT, &port(there), [1; 32]);
         Target { engine, block: block(), batch: FrameBatch::new(), pool }
     };

@@ -12,17 +12,17 @@ use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::rng::Rng;
 use base::time::Instant;
 use hyperscsi::Role;
-use hyperscsi::association::{Association, Event, Message, PathAddress, Plan};
+use hyperscsi::aead::{Level, SessionKeys};
+use hyperscsi::connection::{Connection, ConnectionConfig, ConnectionEvent, Message, PathAddress};
 use hyperscsi::frame::{Cmd, Header};
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::seal::{Level, SessionKeys};
 
 const BODY: usize = 256 << 10;
 const DEPTH: usize = 16;
 const MESSAGES: usize = 20_000;
 
 struct End {
-    association: Association,
+    association: Connection,
     mac: Mac,
     inbox: VecDeque<Vec<u8>>,
     batch: FrameBatch,
@@ -77,7 +77,7 @@ fn main() {
                 own.association.handle_timeout(now);
             }
             while let Some(event) = own.association.poll_event() {
-                done += usize::from(matches!(event, Event::Delivered(_)));
+                done += usize::from(matches!(event, ConnectionEvent::Delivered(_)));
             }
             while let Some(port) = own.association.poll_port() {
                 own.association.transmit(now, port, &mut own.batch);
@@ -108,13 +108,13 @@ fn main() {
 fn end(role: Role, mtu: usize, level: Level) -> End {
     let frame_max = u16::try_from(mtu).expect("an MTU");
     let parameters = Parameters { frame_max, ..Parameters::DEFAULT };
-    let plan = Plan::new(&parameters, &parameters, 256, [0; 16], [1; 8]);
+    let plan = ConnectionConfig::new(&parameters, &parameters, 256, [0; 16], [1; 8]);
     let keys = (level != Level::None).then(|| SessionKeys::from_secret(&[7; 64], &[9; 64]));
     let macs = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
     let (own, peer) = if role == Role::Initiator { (macs[0], macs[1]) } else { (macs[1], macs[0]) };
     let port = PortState { mac: own, mtu, receive_slots: 512 };
     let address = PathAddress { port: EtherPort(0), mac: peer };
-    let association = Association::new(role, &plan, Instant(0), keys.as_ref(), 7, 7, address, &port);
+    let association = Connection::new(role, &plan, Instant(0), keys.as_ref(), 7, 7, address, &port);
     End { association, mac: own, inbox: VecDeque::new(), batch: FrameBatch::new() }
 }
 

@@ -1,7 +1,7 @@
 //! Discovery: who exports something to a group?
 //!
-//! A [`Finder`] asks everybody on each of its ports, several times, and collects the answers for as long as its owner
-//! has patience. An [`Answerer`] answers for the targets of its server that export something to the group; to all others it is
+//! A [`DiscoveryClient`] asks everybody on each of its ports, several times, and collects the answers for as long as its owner
+//! has patience. An [`DiscoveryServer`] answers for the targets of its server that export something to the group; to all others it is
 //! silent. Nothing vouches for an answer: it is a hint where to begin a handshake.
 
 use alloc::vec::Vec;
@@ -10,27 +10,27 @@ use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::time::{Duration, Instant};
 
 use crate::frame::{Cmd, Header};
-use crate::login::directory::{Directory, Export};
-use crate::login::guesses::Allowance;
-use crate::login::post::{self, Post};
+use crate::login::control_queue::{self, ControlQueue};
+use crate::login::directory::{Export, TargetDirectory};
+use crate::login::rate_limit::TokenBucket;
 use crate::pdu::discovery::{Answer, Discovery, ExportedLun, LUNS_MAX, MACS_MAX, NONCE_LEN, Question};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
-use crate::random::Random;
+use crate::random::HmacDrbg;
 
 /// The target's side.
 #[derive(Debug)]
-pub struct Answerer {
-    allowance: Allowance,
+pub struct DiscoveryServer {
+    allowance: TokenBucket,
     /// The same for answers, of which a question can have many, and whose asker may have lied about its address.
-    answers: Allowance,
+    answers: TokenBucket,
     ports: Vec<(EtherPort, u16)>,
-    post: Post,
+    post: ControlQueue,
     answered: u64,
     ignored: u64,
 }
 
-impl Answerer {
+impl DiscoveryServer {
     /// So many questions are answered at once, and then one in each interval: a rack of hosts that come up together.
     const AT_ONCE: u32 = 64;
     const INTERVAL: Duration = Duration::from_millis(50);
@@ -43,10 +43,10 @@ impl Answerer {
     /// Makes one that has no port yet.
     pub fn new(now: Instant) -> Self {
         Self {
-            allowance: Allowance::full(Self::AT_ONCE, now),
-            answers: Allowance::full(Self::ANSWERS_AT_ONCE, now),
+            allowance: TokenBucket::full(Self::AT_ONCE, now),
+            answers: TokenBucket::full(Self::ANSWERS_AT_ONCE, now),
             ports: Vec::new(),
-            post: Post::default(),
+            post: ControlQueue::default(),
             answered: 0,
             ignored: 0,
         }
@@ -68,7 +68,7 @@ impl Answerer {
     pub fn frame(
         &mut self,
         now: Instant,
-        directory: &dyn Directory,
+        directory: &dyn TargetDirectory,
         (port, source): (EtherPort, Mac),
         header: &Header,
         frame: &mut [u8],
@@ -147,12 +147,12 @@ fn read(source: Mac, header: &Header, frame: &mut [u8]) -> Option<Discovery> {
     if header.cmd != Cmd::Discovery || source.is_group() {
         return None;
     }
-    Discovery::parse(post::payload(header, frame)?).ok()
+    Discovery::parse(control_queue::payload(header, frame)?).ok()
 }
 
 /// A target as it was found, at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredTarget {
     /// Our port.
     pub port: EtherPort,
     /// The address that answered.
@@ -175,21 +175,21 @@ pub struct Found {
 
 /// The initiator's side: one question.
 #[derive(Debug)]
-pub struct Finder {
+pub struct DiscoveryClient {
     question: Question,
-    random: Random,
+    random: HmacDrbg,
     ports: Vec<EtherPort>,
-    found: Vec<Found>,
+    found: Vec<DiscoveredTarget>,
     /// How many answers were left out since there were too many.
     left_out: u64,
     deadline: Instant,
     repeat: Instant,
     wait: Duration,
     rounds: u32,
-    post: Post,
+    post: ControlQueue,
 }
 
-impl Finder {
+impl DiscoveryClient {
     /// When the question is repeated first; then after twice as long each time.
     const REPEAT_FIRST: Duration = Duration::from_millis(100);
     const REPEAT_MAX: Duration = Duration::from_secs(2);
@@ -207,7 +207,7 @@ impl Finder {
         patience: Duration,
         entropy: [u8; 32],
     ) -> Self {
-        let mut random = Random::new(entropy);
+        let mut random = HmacDrbg::new(entropy);
         let nonce: [u8; NONCE_LEN] = random.bytes();
         Self {
             question: Question { nonce, group, target },
@@ -219,7 +219,7 @@ impl Finder {
             repeat: now.after(Self::REPEAT_FIRST),
             wait: Self::REPEAT_FIRST,
             rounds: 0,
-            post: Post::default(),
+            post: ControlQueue::default(),
         }
     }
 
@@ -247,7 +247,7 @@ impl Finder {
         if answer.nonce != *nonce || answer.group != *group || !wanted {
             return false;
         }
-        let found = Found {
+        let found = DiscoveredTarget {
             port,
             mac,
             instance: answer.instance,
@@ -258,7 +258,7 @@ impl Finder {
             macs: answer.macs,
             frame_max: answer.frame_max,
         };
-        let same = |known: &&mut Found| known.key() == found.key();
+        let same = |known: &&mut DiscoveredTarget| known.key() == found.key();
         let from_here = self.found.iter().filter(|known| known.mac == mac).count();
         let room = self.found.len() < Self::FOUND_MAX && from_here < Self::FOUND_OF_ONE_MAX;
         match self.found.iter_mut().find(same) {
@@ -306,7 +306,7 @@ impl Finder {
     }
 
     /// Returns what was found so far, by target, server and place.
-    pub fn found(&self) -> Vec<Found> {
+    pub fn found(&self) -> Vec<DiscoveredTarget> {
         let mut found = self.found.clone();
         found.sort_by(|a, b| a.key().cmp(&b.key()));
         found
@@ -346,7 +346,7 @@ impl Finder {
     }
 }
 
-impl Found {
+impl DiscoveredTarget {
     /// Returns whether one server may have both places: it has the same name in both, and says of one address in both that
     /// it is its own. A copy of a server, its name included, has other addresses than the original.
     fn is_of_server(&self, other: &Self) -> bool {

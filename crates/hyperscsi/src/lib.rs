@@ -8,18 +8,18 @@
 
 extern crate alloc;
 
-pub mod association;
+pub mod aead;
+pub mod connection;
 pub mod discovery;
 pub mod exchange;
 pub mod frame;
 mod handle;
 pub mod initiator;
 pub mod login;
-mod outbox;
 mod path;
 pub mod pdu;
 pub mod random;
-pub mod seal;
+mod send_queue;
 pub mod target;
 
 #[cfg(test)]

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Every step is one frame; the initiator repeats its own until it has an answer, and the target answers a repeated one
-//! with the same bytes as before. [`initiator::Login`] and [`target::Reception`] are the machines; what owns them
-//! hands them frames with SID 0 and makes a session of what they [`Agreed`] on. How frames travel afterwards is none of
+//! with the same bytes as before. [`initiator::Login`] and [`target::HandshakeServer`] are the machines; what owns them
+//! hands them frames with SID 0 and makes a session of what they [`HandshakeResult`] on. How frames travel afterwards is none of
 //! their business.
 //!
 //! # What a man in the middle gets
@@ -28,28 +28,30 @@ pub mod directory;
 pub mod initiator;
 pub mod target;
 
+pub(crate) mod control_queue;
 pub(crate) mod cookie;
-pub(crate) mod guesses;
 mod opaque;
-pub(crate) mod post;
+pub(crate) mod rate_limit;
 
 use core::fmt;
 
 use base::ether::{EtherPort, Mac};
 use sha2::{Digest, Sha512};
 
-pub use opaque::{BadCost, BadPassword, Done, Job, Password, Record, USUAL_COST, is_bearable};
+pub use opaque::{
+    BadCost, BadPassword, Password, PasswordRecord, StretchJob, StretchResult, USUAL_COST, is_bearable,
+};
 
+use crate::aead::SessionKeys;
 use crate::frame::VERSION;
 use crate::pdu::Malformed;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{Accept, COOKIE_LEN, KE2_LEN, Negotiated, PROOF_LEN, without_last};
 use crate::pdu::parameters::{Levels, Parameters, Repair};
 use crate::random::mac;
-use crate::seal::SessionKeys;
 
 /// What both ends know when the handshake is over.
-pub struct Agreed {
+pub struct HandshakeResult {
     /// The keys, if the group has a password.
     pub keys: Option<SessionKeys>,
     /// What the other end calls the session: for frames to it.
@@ -78,14 +80,14 @@ pub struct Agreed {
     pub peer: Mac,
 }
 
-impl Agreed {
+impl HandshakeResult {
     /// Returns the longest Ethernet payload that both ports take.
     pub fn frame_max_common(&self) -> u16 {
         self.frame_max.min(self.parameters.frame_max)
     }
 }
 
-impl fmt::Debug for Agreed {
+impl fmt::Debug for HandshakeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Agreed")
             .field("protected", &self.keys.is_some())

@@ -6,35 +6,35 @@
 //! A path is never given up because of silence alone before the limit: while nothing is heard it is probed, at most
 //! 64 ms apart, with the oldest data that was not acknowledged, so that it goes on within 64 ms of the cable being back.
 
-mod account;
 pub(crate) mod congestion;
 pub(crate) mod credit;
-pub(crate) mod loss;
-mod lost;
+pub(crate) mod loss_detection;
 pub(crate) mod pmtu;
+mod pn_horizon;
+pub(crate) mod pn_space;
 pub(crate) mod ranges;
 pub(crate) mod replay;
+mod retransmission;
 pub(crate) mod rtt;
-pub(crate) mod space;
-mod trail;
+mod stats;
 
 use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant, soonest};
 
-pub use self::account::{PathStats, PathTotals};
 use self::congestion::Congestion;
-use self::loss::Order;
-use self::lost::{Lost, again};
+use self::loss_detection::Reordering;
 use self::pmtu::Pmtu;
+pub(crate) use self::pn_horizon::{FAR_MAX, PnHorizon};
+use self::pn_space::{BadAck, FrameContent, Incoming, Outgoing, Sent, SentState};
+use self::retransmission::{LossHandler, again};
 use self::rtt::{Rtt, Trip};
-use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
-pub(crate) use self::trail::{FAR_MAX, Trail};
-use crate::association::{PathWidth, Plan};
-use crate::outbox::{Chunk, Done, HEAD_LEN_MAX, Outbox};
+pub use self::stats::{PathStats, PathTotals};
+use crate::connection::{ConnectionConfig, PathMtuStatus};
 use crate::pdu::ack::{Ack, PN_COUNT_MASK};
 use crate::pdu::parameters::Repair;
+use crate::send_queue::{Chunk, DeliveredMessage, HEAD_LEN_MAX, SendQueue};
 
 /// The two ends of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +60,9 @@ const IN_USE: Duration = Duration::from_secs(1);
 
 /// A packet number space in both directions.
 #[derive(Debug)]
-pub(crate) struct Space {
-    pub(crate) out: Outgoing,
-    pub(crate) come: Incoming,
+pub(crate) struct PnSpaceState {
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
 }
 
 /// A path.
@@ -83,9 +83,9 @@ pub(crate) struct Path {
     pub(crate) leaves: Vec<u8>,
     /// Frames that may go out whatever the windows say.
     pub(crate) probes: u8,
-    pub(crate) spaces: [Space; 2],
+    pub(crate) spaces: [PnSpaceState; 2],
     pub(crate) rtt: Rtt,
-    order: Order,
+    order: Reordering,
     pub(crate) congestion: Congestion,
     pub(crate) pmtu: Pmtu,
     pub(crate) local_mtu: usize,
@@ -118,7 +118,7 @@ pub(crate) struct Path {
 
 /// What came of an acknowledgement or of time, for the owner to tell.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct PathUpdate {
     /// The longest frame changed.
     pub(crate) mtu_changed: bool,
     /// When the newest protected frame that arrived had been sent.
@@ -130,20 +130,20 @@ pub(crate) struct Outcome {
 impl Path {
     pub(crate) fn new(
         now: Instant,
-        (id, trail): (u8, &Trail),
+        (id, trail): (u8, &PnHorizon),
         address: PathAddress,
         local: &PortState,
-        plan: &Plan,
+        plan: &ConnectionConfig,
         seed: u64,
     ) -> Self {
         let ([open_out, sealed_out], [open_come, sealed_come]) = (trail.out, trail.come);
-        let space = |sent: u64, came: u64, sealed: bool| Space {
-            out: Outgoing::new(sent, u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
-            come: Incoming::new(now, came, u64::from(plan.frames_initial), plan.frames_share),
+        let space = |sent: u64, came: u64, sealed: bool| PnSpaceState {
+            outgoing: Outgoing::new(sent, u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
+            incoming: Incoming::new(now, came, u64::from(plan.frames_initial), plan.ring_quota),
         };
         let mut spaces = [space(open_out, open_come, false), space(sealed_out, sealed_come, true)];
         for (space, limit) in spaces.iter_mut().zip(trail.granted) {
-            space.come.grant.resume(limit);
+            space.incoming.grant.resume(limit);
         }
         let peer_mtu = usize::from(plan.peer_frame_max);
         let pmtu = Pmtu::new(local.mtu.min(peer_mtu));
@@ -162,7 +162,7 @@ impl Path {
             probes: 0,
             spaces,
             rtt,
-            order: Order::default(),
+            order: Reordering::default(),
             congestion: Congestion::new(now, frame_len, plan.delay_allowance),
             pmtu,
             local_mtu: local.mtu,
@@ -199,8 +199,10 @@ impl Path {
 
     /// Returns whether a frame of data may be sent in a space.
     pub(crate) fn has_room(&self, lane: usize) -> bool {
-        let credit =
-            self.spaces.get(lane).is_some_and(|space| space.out.credit() > 0 && space.out.has_room());
+        let credit = self
+            .spaces
+            .get(lane)
+            .is_some_and(|space| space.outgoing.credit() > 0 && space.outgoing.has_room());
         credit && self.congestion.room() > 0
     }
 
@@ -213,33 +215,33 @@ impl Path {
     }
 
     /// Takes note of a frame that left, and of the parts behind its first.
-    pub(crate) fn sent(
+    pub(crate) fn record_sent(
         &mut self,
         now: Instant,
         lane: usize,
         len: usize,
         elicits: bool,
-        carried: Carried,
+        carried: FrameContent,
         further: &[Chunk],
     ) {
-        let state = if elicits { State::UnderWay } else { State::Settled };
+        let state = if elicits { SentState::UnderWay } else { SentState::Settled };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.stats.frames_sent += 1;
         self.stats.bytes_sent += u64::from(len);
         if let Some(space) = self.spaces.get_mut(lane) {
-            space.out.push(Sent::new(now, len, state, carried), further);
+            space.outgoing.push(Sent::new(now, len, state, carried), further);
         }
         if elicits {
             self.congestion.sent(now, u64::from(len));
             self.arm(now);
-            if matches!(carried, Carried::Chunk(_)) {
+            if matches!(carried, FrameContent::Chunk(_)) {
                 self.data_at = now;
             }
         }
     }
 
-    /// Takes note of a frame that was at our port at `came`, was read `now`, and is what it says.
-    pub(crate) fn came(
+    /// Takes note of a frame that was at our port at `record_received`, was read `now`, and is what it says.
+    pub(crate) fn record_received(
         &mut self,
         (now, came): (Instant, Instant),
         lane: usize,
@@ -255,26 +257,26 @@ impl Path {
         }
         let round_trip = self.rtt.smoothed();
         if let Some(space) = self.spaces.get_mut(lane) {
-            space.come.take((now, came), pn, elicits, ack_delay, round_trip);
+            space.incoming.record_received((now, came), pn, elicits, ack_delay, round_trip);
         }
     }
 
-    /// Takes an acknowledgement that was at our port at `came` and is read `now`; `done` is given each message that it completes.
+    /// Takes an acknowledgement that was at our port at `record_received` and is read `now`; `done` is given each message that it completes.
     pub(crate) fn acknowledge(
         &mut self,
         (now, came): (Instant, Instant),
         ack: &Ack<'_>,
-        outbox: &mut Outbox,
-        done: &mut dyn FnMut(Done),
-    ) -> Result<Outcome, BadAck> {
-        let mut outcome = Outcome::default();
+        outbox: &mut SendQueue,
+        done: &mut dyn FnMut(DeliveredMessage),
+    ) -> Result<PathUpdate, BadAck> {
+        let mut outcome = PathUpdate::default();
         let (mut bytes, mut frames, mut late) = (0, 0, 0_u64);
         let mut newest = (0, Instant::ORIGIN);
         let mut probe = None;
         let Some(space) = self.spaces.get_mut(usize::from(ack.sealed)) else { return Ok(outcome) };
         let pmtu = &mut self.pmtu;
-        let rose = space.out.acknowledge(ack, |pn, sent, further| {
-            if sent.state == State::UnderWay {
+        let rose = space.outgoing.acknowledge(ack, |pn, sent, further| {
+            if sent.state == SentState::UnderWay {
                 bytes += u64::from(sent.len);
                 frames += 1;
             } else {
@@ -284,16 +286,19 @@ impl Path {
                 newest = (pn, sent.at);
             }
             match sent.carried {
-                Carried::Chunk(chunk) => {
+                FrameContent::Chunk(chunk) => {
                     pmtu.acked(index(sent.len), sent.at);
                     outbox.arrived(&chunk).into_iter().for_each(&mut *done);
                     further.filter_map(|chunk| outbox.arrived(chunk)).for_each(&mut *done);
                 }
-                Carried::Mtu(len) => probe = Some(len),
-                Carried::Nothing | Carried::PathStep | Carried::Receives | Carried::Leave(_) => {}
+                FrameContent::Mtu(len) => probe = Some(len),
+                FrameContent::Nothing
+                | FrameContent::PathStep
+                | FrameContent::Receives
+                | FrameContent::Leave(_) => {}
             }
         })?;
-        if space.out.set_limit(ack.pn_limit & PN_COUNT_MASK) {
+        if space.outgoing.set_limit(ack.pn_limit & PN_COUNT_MASK) {
             self.announced = false;
         }
         if ack.sealed && newest.0 > 0 {
@@ -315,7 +320,7 @@ impl Path {
         }
         if late > 0 && self.repair == Repair::Selective {
             self.stats.frames_late += late;
-            self.order.mistaken(now, self.rtt.smoothed());
+            self.order.record_spurious_loss(now, self.rtt.smoothed());
         }
         if let Some(len) = probe {
             outcome.mtu_changed |= self.pmtu.probe_acked(now, usize::from(len));
@@ -336,16 +341,16 @@ impl Path {
     }
 
     /// Gives up what must be lost.
-    fn detect(&mut self, now: Instant, outbox: &mut Outbox, outcome: &mut Outcome) {
+    fn detect(&mut self, now: Instant, outbox: &mut SendQueue, outcome: &mut PathUpdate) {
         let lost_before = self.stats.frames_lost;
         let (round_trip, span) = (self.rtt.recent(), self.probe_timeout());
         let forgotten = Instant(now.0.saturating_sub(nanos(round_trip).saturating_mul(3)));
         self.loss_at = None;
         if !self.is_waiting() {
-            self.spaces.iter_mut().for_each(|space| space.out.forget(forgotten));
+            self.spaces.iter_mut().for_each(|space| space.outgoing.forget(forgotten));
             return;
         }
-        let mut lost = Lost {
+        let mut lost = LossHandler {
             now,
             span,
             changed: false,
@@ -358,27 +363,27 @@ impl Path {
             outbox,
         };
         let overtaken = Instant(self.arrived_at.0.saturating_sub(nanos(span)));
-        for space in self.spaces.iter_mut().filter(|space| !space.out.is_empty()) {
+        for space in self.spaces.iter_mut().filter(|space| !space.outgoing.is_empty()) {
             let mut first = None;
-            let due = space.out.detect(now, &self.order, round_trip, overtaken, |pn, sent, further| {
+            let due = space.outgoing.detect(now, &self.order, round_trip, overtaken, |pn, sent, further| {
                 first.get_or_insert(pn);
                 lost.lost(sent, further);
             });
             if let (Repair::Window, Some(first)) = (self.repair, first) {
-                space.out.give_up(first, |sent, further| lost.again(sent, further));
+                space.outgoing.give_up(first, |sent, further| lost.again(sent, further));
             }
             self.loss_at = soonest([self.loss_at, due]);
-            space.out.forget(forgotten);
+            space.outgoing.forget(forgotten);
         }
         outcome.mtu_changed |= lost.changed;
         outcome.lost |= self.stats.frames_lost > lost_before;
     }
 
     /// Takes note of the time. Returns what came of it.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, outbox: &mut Outbox) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(crate) fn handle_timeout(&mut self, now: Instant, outbox: &mut SendQueue) -> PathUpdate {
+        let mut outcome = PathUpdate::default();
         for space in &mut self.spaces {
-            space.come.handle_timeout(now);
+            space.incoming.handle_timeout(now);
         }
         if self.loss_at.is_some_and(|at| at <= now) {
             self.detect(now, outbox, &mut outcome);
@@ -400,7 +405,7 @@ impl Path {
         }
         let [open, sealed] = &self.spaces;
         let retry = self.mtu_retry_at();
-        soonest([open.come.due(), sealed.come.due(), self.loss_at, self.pto_at, retry])
+        soonest([open.incoming.due(), sealed.incoming.due(), self.loss_at, self.pto_at, retry])
     }
 
     /// Returns when longer frames are to be tried again, if the path is in use then.
@@ -409,24 +414,24 @@ impl Path {
     }
 
     /// Sends the oldest data again, before it is known to be lost: nothing was heard for too long.
-    fn probe(&mut self, now: Instant, outbox: &mut Outbox) {
+    fn probe(&mut self, now: Instant, outbox: &mut SendQueue) {
         self.backoff = self.backoff.saturating_add(1);
         self.probes = PROBES;
         self.announced = false;
         self.stats.timeouts += 1;
-        let crowded = self.spaces.iter().any(|space| space.out.is_crowded());
+        let crowded = self.spaces.iter().any(|space| space.outgoing.is_crowded());
         if self.down || self.backoff > SUSPECT_AFTER && (self.challenge != 0 || crowded) {
             // Nobody acknowledges what is sent into it, perhaps for days: it must not add up.
             self.abandon(now, outbox);
         }
         let mut left = usize::from(PROBES);
         for space in self.spaces.iter_mut().rev() {
-            left -= space.out.repeat(left, |carried, further| match carried {
-                Carried::Chunk(chunk) => again(outbox, &chunk, further),
-                Carried::PathStep => self.step_wanted = true,
-                Carried::Receives => self.receives_wanted = true,
-                Carried::Leave(id) => self.leaves.push(id),
-                Carried::Mtu(_) | Carried::Nothing => {}
+            left -= space.outgoing.repeat(left, |carried, further| match carried {
+                FrameContent::Chunk(chunk) => again(outbox, &chunk, further),
+                FrameContent::PathStep => self.step_wanted = true,
+                FrameContent::Receives => self.receives_wanted = true,
+                FrameContent::Leave(id) => self.leaves.push(id),
+                FrameContent::Mtu(_) | FrameContent::Nothing => {}
             });
         }
         self.arm(now);
@@ -435,7 +440,7 @@ impl Path {
     /// Returns whether nothing can be sent in a space for want of credit, and nothing is under way that would bring more, or
     /// make it ask for some. Its own acknowledgements may have used it up.
     pub(crate) fn must_wait(&self, lane: usize) -> bool {
-        let credit = self.spaces.get(lane).is_none_or(|space| space.out.credit() > 0);
+        let credit = self.spaces.get(lane).is_none_or(|space| space.outgoing.credit() > 0);
         let room = self.congestion.room() > 0;
         !credit && room && self.pto_at.is_none() && self.is_usable() && !self.is_waiting()
     }
@@ -452,7 +457,7 @@ impl Path {
             self.port_up = true;
             self.announced = false;
             // What was still read after the port went down.
-            self.spaces.iter_mut().for_each(|space| space.come.handle_timeout(now));
+            self.spaces.iter_mut().for_each(|space| space.incoming.handle_timeout(now));
             self.retry_at_once(now);
         }
         changed
@@ -498,7 +503,7 @@ impl Path {
     }
 
     /// Returns what the path carries if that is known, was not told, and is less than our port takes, or was the last time.
-    pub(crate) fn measured(&mut self) -> Option<PathWidth> {
+    pub(crate) fn measured(&mut self) -> Option<PathMtuStatus> {
         let width = (self.pmtu.current(), self.local_mtu);
         if self.told_width == Some(width) || !self.pmtu.is_settled() || !self.is_usable() {
             return None;
@@ -506,7 +511,7 @@ impl Path {
         let before = self.told_width.replace(width);
         let was_less = before.is_some_and(|(carries, ours)| carries < ours);
         let (carries, ours) = width;
-        (carries < ours || was_less).then_some(PathWidth { carries, ours, theirs: self.peer_mtu })
+        (carries < ours || was_less).then_some(PathMtuStatus { carries, ours, theirs: self.peer_mtu })
     }
 
     /// Asks for a sign of life.
@@ -537,12 +542,12 @@ impl Path {
 
     /// Sets when silence is too long.
     fn arm(&mut self, now: Instant) {
-        let waiting = self.spaces.iter().any(|space| space.out.is_waiting());
+        let waiting = self.spaces.iter().any(|space| space.outgoing.is_waiting());
         self.pto_at = (waiting || self.probes > 0).then(|| now.after(self.probe_interval()));
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
-        self.spaces.iter().any(|space| space.out.is_waiting())
+        self.spaces.iter().any(|space| space.outgoing.is_waiting())
     }
 
     pub(crate) fn stats(&self) -> PathStats {
@@ -551,7 +556,7 @@ impl Path {
             round_trip: self.rtt.smoothed(),
             window: self.congestion.window(),
             under_way: self.congestion.in_flight(),
-            granted: open.come.grant.window().max(sealed.come.grant.window()),
+            granted: open.incoming.grant.window().max(sealed.incoming.grant.window()),
             mtu: self.pmtu.current(),
             port_mtu: self.local_mtu,
             peer_mtu: self.peer_mtu,

@@ -11,14 +11,14 @@ use sha2::Sha512;
 use zeroize::Zeroizing;
 
 /// A generator of random bytes.
-pub struct Random {
+pub struct HmacDrbg {
     key: Zeroizing<[u8; 64]>,
     value: Zeroizing<[u8; 64]>,
     /// How many blocks it was given.
     blocks: u64,
 }
 
-impl Random {
+impl HmacDrbg {
     /// Makes a generator that has nothing to give yet.
     pub fn empty() -> Self {
         Self { key: Zeroizing::new([0; 64]), value: Zeroizing::new([1; 64]), blocks: 0 }
@@ -27,7 +27,7 @@ impl Random {
     /// Makes a generator out of a block that is fresh from the operating system's generator.
     pub fn new(entropy: [u8; 32]) -> Self {
         let mut random = Self::empty();
-        random.stir(entropy);
+        random.reseed(entropy);
         random
     }
 
@@ -37,7 +37,7 @@ impl Random {
     }
 
     /// Mixes a fresh block in.
-    pub fn stir(&mut self, entropy: [u8; 32]) {
+    pub fn reseed(&mut self, entropy: [u8; 32]) {
         self.mix(&*Zeroizing::new(entropy));
         self.blocks += 1;
     }
@@ -70,13 +70,13 @@ impl Random {
     }
 }
 
-impl fmt::Debug for Random {
+impl fmt::Debug for HmacDrbg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Random")
     }
 }
 
-impl RngCore for Random {
+impl RngCore for HmacDrbg {
     fn next_u32(&mut self) -> u32 {
         u32::from_be_bytes(self.bytes())
     }
@@ -95,7 +95,7 @@ impl RngCore for Random {
     }
 }
 
-impl CryptoRng for Random {}
+impl CryptoRng for HmacDrbg {}
 
 /// Returns the HMAC-SHA-512 of `parts`, one behind the other.
 pub(crate) fn mac(key: &[u8; 64], parts: &[&[u8]]) -> [u8; 64] {
@@ -120,12 +120,12 @@ mod tests {
     #[test]
     fn is_the_generator_of_the_standard() {
         // Computed by another implementation: Python's `hmac` and the text of §10.1.2.
-        let mut random = Random::new(core::array::from_fn(|at| u8::try_from(at).unwrap()));
+        let mut random = HmacDrbg::new(core::array::from_fn(|at| u8::try_from(at).unwrap()));
         assert!(random.is_ready());
         assert_eq!(hex(&random.bytes::<80>()), VECTOR_1);
-        random.stir([0xa5; 32]);
+        random.reseed([0xa5; 32]);
         assert_eq!(hex(&random.bytes::<16>()), VECTOR_2);
-        assert!(!Random::empty().is_ready());
+        assert!(!HmacDrbg::empty().is_ready());
     }
 
     const VECTOR_1: &str = "76d8c2e11138023e4f3dffb2f17fb1c2b8402c92e376568ba01156da764c66b19c339f72ca07362f167bce65c78e7e9fd2a391216669c2f7d441d85714aa21d2f836535bf00bd7f38ffcf15fc92f3461";

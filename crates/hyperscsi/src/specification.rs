@@ -7,16 +7,16 @@ use alloc::vec::Vec;
 
 use base::time::Duration;
 
-use crate::association::{PATHS_MAX, Plan};
-use crate::exchange::numbers;
+use crate::aead::{KEEP_MAX, UPDATE_AFTER_BYTES, UPDATE_AFTER_FRAMES, UPDATE_EVERY};
+use crate::connection::{ConnectionConfig, PATHS_MAX};
+use crate::exchange::xid;
 use crate::frame::{CRC_LEN, HEADER_LEN, TAGS};
 use crate::login::USUAL_COST;
 use crate::login::cookie::Cookies;
-use crate::login::target::Reception;
-use crate::outbox::HEAD_LEN_MAX;
+use crate::login::target::HandshakeServer;
 use crate::path::congestion::{IGNORED_PERMILLE, TOLERATED_PERMILLE, WAITING_BYTES};
 use crate::path::credit::{BEYOND_MAX, SHARED_PERCENT, WINDOW_INITIAL, WINDOW_MAX, WINDOW_MIN};
-use crate::path::loss::LATER_FRAMES;
+use crate::path::loss_detection::PACKET_THRESHOLD;
 use crate::path::pmtu::SIZES;
 use crate::path::replay::REPLAY_WINDOW;
 use crate::path::{MTU_MIN, PROBE_INTERVAL_MAX};
@@ -24,7 +24,7 @@ use crate::pdu::ack::RANGES_MAX;
 use crate::pdu::negotiate::HELLO_PAYLOAD_MIN;
 use crate::pdu::parameters::Parameters;
 use crate::pdu::parts::PARTS_MAX;
-use crate::seal::{KEEP_MAX, UPDATE_AFTER_BYTES, UPDATE_AFTER_FRAMES, UPDATE_EVERY};
+use crate::send_queue::HEAD_LEN_MAX;
 use crate::target::request::REFUSALS_MAX;
 
 const DOCUMENT: &str = include_str!("../../../docs/hyperscsi.md");
@@ -58,7 +58,7 @@ fn power(of_two: u64) -> String {
 fn every_constant_of_the_specification_is_that_of_the_code() {
     let usual = Parameters::DEFAULT;
     assert_eq!(usize::from(usual.paths), PATHS_MAX);
-    let halves = (Reception::HALVES_MAX, Reception::HALF_LIFETIME, Reception::HALVES_KEPT);
+    let halves = (HandshakeServer::HALVES_MAX, HandshakeServer::HALF_LIFETIME, HandshakeServer::HALVES_KEPT);
     let code: BTreeMap<&str, String> = [
         ("EtherType", format!("{:X}h", crate::ETHERTYPE)),
         ("header", format!("{HEADER_LEN} bytes")),
@@ -70,16 +70,16 @@ fn every_constant_of_the_specification_is_that_of_the_code() {
         ("beyond the credit", format!("{BEYOND_MAX}")),
         ("answers to Requests that make no sense", format!("{REFUSALS_MAX} of a session")),
         ("ranges in an Ack", format!("{RANGES_MAX}")),
-        ("exchange window", format!("{}", numbers::WINDOW)),
+        ("exchange window", format!("{}", xid::WINDOW)),
         ("parts of a frame", format!("{PARTS_MAX}")),
         ("block, at most", format!("{HEAD_LEN_MAX} bytes")),
         ("key update", format!("{} frames, {} bytes", power(UPDATE_AFTER_FRAMES), power(UPDATE_AFTER_BYTES))),
         ("key update, at most", format!("once in {}; old keys {}", span(UPDATE_EVERY), span(KEEP_MAX))),
-        ("PTO floor", span(Plan::PROBE_FLOOR)),
+        ("PTO floor", span(ConnectionConfig::PROBE_FLOOR)),
         ("longest probe interval", span(PROBE_INTERVAL_MAX)),
-        ("order broken by", format!("{LATER_FRAMES} frames")),
+        ("order broken by", format!("{PACKET_THRESHOLD} frames")),
         ("ACK DELAY MAX", span(Duration::from_micros(usual.ack_delay_max_us.into()))),
-        ("delay allowance", span(Plan::DELAY_ALLOWANCE)),
+        ("delay allowance", span(ConnectionConfig::DELAY_ALLOWANCE)),
         ("waits at hosts", format!("{} KiB", WAITING_BYTES >> 10)),
         (
             "loss that is borne",

@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 
 use base::ether::Mac;
+use hyperscsi::aead::Level;
 use hyperscsi::frame::{Cmd, Flags, Header};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
-use hyperscsi::pdu::ask::{Ask, Path};
+use hyperscsi::pdu::ask::{Ask, PathValidation};
 use hyperscsi::pdu::command::{Cdb, Command, Manage, ManageFunction, Request, TaskAttribute};
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{Answer, Discovery, ExportedLun, Question};
@@ -18,7 +19,6 @@ use hyperscsi::pdu::negotiate::{
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts::{self, Parts};
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
-use hyperscsi::seal::Level;
 
 /// The vectors, and the bytes of each with the command of its frame.
 #[derive(Default)]
@@ -95,7 +95,12 @@ impl Vectors {
         let text =
             "ACK: Sealed, path 3: 91 to 100, 84 to 88, 1 to 82; 25 us; limits 4196 and 80000200h; 1 overrun";
         self.add(Cmd::Ack, text, |out| ack.encode(ranges.into_iter(), out));
-        let path = Path { challenge: 0x1112_1314_1516_1718, echo: 0, frame_max: 9000, token: Some([7; 16]) };
+        let path = PathValidation {
+            challenge: 0x1112_1314_1516_1718,
+            echo: 0,
+            frame_max: 9000,
+            token: Some([7; 16]),
+        };
         for (text, ask) in [
             ("PING", Ask::Ping),
             ("MTU: 9000 (padding follows)", Ask::Mtu(9000)),

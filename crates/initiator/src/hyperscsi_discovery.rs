@@ -12,10 +12,10 @@ use base::time::Instant;
 use drivers::config::Config;
 use drivers::ether::{PortError, PortSocket};
 use drivers::reactor::{Reactor, ReactorError};
-use hyperscsi::discovery::{Finder, Found};
+use hyperscsi::aead::Level;
+use hyperscsi::discovery::{DiscoveredTarget, DiscoveryClient};
 use hyperscsi::frame::{BadFrame, Header};
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::seal::Level;
 use iscsi::name::{BadName, IscsiName};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -51,7 +51,7 @@ const NO_SESSION: u8 = 0;
 #[derive(Clone, Debug)]
 pub struct FoundTarget {
     /// What was found.
-    pub found: Found,
+    pub found: DiscoveredTarget,
     /// Our interface.
     pub interface: String,
     /// Its logical units that a URL can name, each with the least protection that it may be used with.
@@ -109,7 +109,7 @@ pub fn search(
     let group = GroupName::new(group).ok_or(SearchError::NotAGroup)?;
     let mut reactor = Reactor::<Search>::new(&Config::default())?;
     let patience = if let Wait::For(patience) = wait { patience } else { PATIENCE };
-    let finder = Finder::new(reactor.now(), group, None, patience, entropy()?);
+    let finder = DiscoveryClient::new(reactor.now(), group, None, patience, entropy()?);
     let up = vec![false; interfaces.len()];
     let mut machine = Search { finder, up, told: BTreeSet::new(), news_at: None, other_version: false };
     for (number, interface) in (0..).zip(interfaces) {
@@ -141,7 +141,11 @@ pub fn search(
     })
 }
 
-fn neighbour(place: &Endpoint, interfaces: &[String], found: Found) -> Result<FoundTarget, SearchError> {
+fn neighbour(
+    place: &Endpoint,
+    interfaces: &[String],
+    found: DiscoveredTarget,
+) -> Result<FoundTarget, SearchError> {
     let number = usize::try_from(found.port.0).unwrap_or(usize::MAX);
     let interface = interfaces.get(number).cloned().unwrap_or_default();
     let target = IscsiName::parse(found.target.as_bytes())?;
@@ -164,7 +168,7 @@ fn entropy() -> io::Result<[u8; 32]> {
 /// A finder on a reactor.
 #[derive(Debug)]
 struct Search {
-    finder: Finder,
+    finder: DiscoveryClient,
     /// Which ports were up.
     up: Vec<bool>,
     /// Whom the caller was told of: target, server and place.

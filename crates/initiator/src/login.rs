@@ -1,8 +1,8 @@
 //! From a URL to the plan of a session.
 
+use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract as ether;
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::seal::Level;
 use iscsi::initiator::contract::{Portal, Purpose, Retry, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::io::retry_on_intr;
@@ -138,7 +138,7 @@ fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
     plan.parameters.frame_max = options.mtu.unwrap_or(u16::MAX);
     plan.parameters.repair = options.retransmission;
     if let Some(patience) = options.patience {
-        let lasting = ether::Retry { patience, ..plan.retry };
+        let lasting = ether::Retry { timeout: patience, ..plan.retry };
         plan.retry = if patience.is_zero() { ether::Retry::NONE } else { lasting };
     }
     if let Some(within) = options.connect_timeout {

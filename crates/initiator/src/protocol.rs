@@ -48,7 +48,7 @@ impl Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TmfHandle {
     Iscsi(TmfId),
-    HyperScsi(ether::ManageId),
+    HyperScsi(ether::TmfId),
 }
 
 /// What a session tells.
@@ -62,14 +62,14 @@ impl ProtocolSession {
     pub(crate) fn has_unacked_closing(&self) -> bool {
         match self {
             Self::Iscsi(_) => false,
-            Self::HyperScsi(ether) => ether.session.has_last_words(),
+            Self::HyperScsi(ether) => ether.session.has_unacked_closing(),
         }
     }
 
     pub(crate) const fn is_closing(&self) -> bool {
         match self {
             Self::Iscsi(_) => false,
-            Self::HyperScsi(ether) => ether.session.is_parting(),
+            Self::HyperScsi(ether) => ether.session.is_closing(),
         }
     }
 
@@ -125,8 +125,8 @@ impl ProtocolSession {
                 };
                 // The functions have one number in both, but for one that HyperSCSI does not have.
                 let function = ManageFunction(function.0);
-                let wanted = ether::Management { function, lun, task };
-                ether.session.manage(now, wanted).map(TmfHandle::HyperScsi).map_err(refusal)
+                let wanted = ether::TmfRequest { function, lun, task };
+                ether.session.submit_tmf(now, wanted).map(TmfHandle::HyperScsi).map_err(refusal)
             }
             (Self::Iscsi(_), Some(Task::HyperScsi(_))) => Err(SubmitError::NoTask),
         }
@@ -135,21 +135,21 @@ impl ProtocolSession {
     pub(crate) fn require_identity_check(&mut self, lun: u64) {
         match self {
             Self::Iscsi(session) => session.require_identity_check(lun),
-            Self::HyperScsi(ether) => ether.session.guard(lun),
+            Self::HyperScsi(ether) => ether.session.require_identity_check(lun),
         }
     }
 
     pub(crate) fn confirm_identity(&mut self, now: Instant, lun: u64) {
         match self {
             Self::Iscsi(session) => session.confirm_identity(now, lun),
-            Self::HyperScsi(ether) => ether.session.vouch(now, lun),
+            Self::HyperScsi(ether) => ether.session.confirm_identity(now, lun),
         }
     }
 
     pub(crate) fn fail_identity(&mut self, lun: u64) {
         match self {
             Self::Iscsi(session) => session.fail_identity(lun),
-            Self::HyperScsi(ether) => ether.session.forsake(lun),
+            Self::HyperScsi(ether) => ether.session.fail_identity(lun),
         }
     }
 
@@ -181,7 +181,7 @@ impl ProtocolSession {
     pub(crate) fn rebuild_session(&mut self, now: Instant) {
         match self {
             Self::Iscsi(session) => session.rebuild_session(now),
-            Self::HyperScsi(ether) => ether.session.log_in_anew(now),
+            Self::HyperScsi(ether) => ether.session.relogin(now),
         }
     }
 
@@ -263,31 +263,31 @@ fn request(pending: &PendingCommand) -> Option<ether::Request> {
     request.data_out = command.data_out.clone();
     request.data_in_len = command.data_in_len;
     request.replay = command.repeatable;
-    request.probe = !pending.is_callers();
+    request.is_identity_check = !pending.is_callers();
     Some(request)
 }
 
-const fn refusal(why: ether::Refusal) -> SubmitError {
+const fn refusal(why: ether::SubmitError) -> SubmitError {
     match why {
-        ether::Refusal::Full => SubmitError::Full,
-        ether::Refusal::Down => SubmitError::Down,
-        ether::Refusal::NotUp => SubmitError::NotUp,
-        ether::Refusal::NoTask => SubmitError::NoTask,
-        ether::Refusal::TooLong => SubmitError::TooLong,
+        ether::SubmitError::Full => SubmitError::Full,
+        ether::SubmitError::Down => SubmitError::Down,
+        ether::SubmitError::NotUp => SubmitError::NotUp,
+        ether::SubmitError::NoTask => SubmitError::NoTask,
+        ether::SubmitError::TooLong => SubmitError::TooLong,
     }
 }
 
 /// Returns how a task of HyperSCSI ended, whose command expected to move `expected` bytes.
 pub(crate) fn outcome(outcome: ether::Outcome, expected: u32) -> Outcome {
     let end = match outcome.end {
-        ether::End::Status(ether::Ending { status, transferable, sense }) => {
+        ether::TaskResult::Status(ether::CommandResponse { status, transferable, sense }) => {
             let residual = Residual::of(transferable, expected);
             TaskResult::Status(CommandResponse { status, residual, sense, ..CommandResponse::default() })
         }
-        ether::End::Failed => TaskResult::Failed(ServiceResponse::TARGET_FAILURE),
-        ether::End::Aborted => TaskResult::Aborted,
-        ether::End::NotSent => TaskResult::NotSent,
-        ether::End::Lost => TaskResult::Lost,
+        ether::TaskResult::Failed => TaskResult::Failed(ServiceResponse::TARGET_FAILURE),
+        ether::TaskResult::Aborted => TaskResult::Aborted,
+        ether::TaskResult::NotSent => TaskResult::NotSent,
+        ether::TaskResult::Lost => TaskResult::Lost,
     };
     Outcome { end, data_in: outcome.data_in }
 }

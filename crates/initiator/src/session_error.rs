@@ -24,7 +24,7 @@ pub enum ProtocolEndReason {
     /// One of iSCSI.
     Iscsi(SessionEnd),
     /// One of HyperSCSI.
-    HyperScsi(ether::Down),
+    HyperScsi(ether::SessionEnd),
 }
 
 /// Why a session was lost, for a time or for good.
@@ -35,7 +35,7 @@ pub enum SessionLoss {
     Iscsi(ConnectionDown),
     /// What one of HyperSCSI ended of.
     #[error("{0}")]
-    HyperScsi(ether::Lost),
+    HyperScsi(ether::LossReason),
     /// What the system said of an interface, or of the last attempt to connect.
     #[error("{0}")]
     System(String),
@@ -72,7 +72,7 @@ impl SessionError {
         match self.why {
             ProtocolEndReason::Iscsi(_) => self.connection().is_some(),
             ProtocolEndReason::HyperScsi(why) => {
-                matches!(why, ether::Down::NoPath(_) | ether::Down::Hopeless(_))
+                matches!(why, ether::SessionEnd::RetriesExhausted(_) | ether::SessionEnd::Permanent(_))
             }
         }
     }
@@ -86,7 +86,12 @@ impl fmt::Display for SessionError {
             }
             (_, Some(why), _) => return write!(f, "{why}"),
             (ProtocolEndReason::HyperScsi(_), _, Some(system)) => return f.write_str(system),
-            (ProtocolEndReason::HyperScsi(why @ (ether::Down::NoPath(_) | ether::Down::Hopeless(_))), ..) => {
+            (
+                ProtocolEndReason::HyperScsi(
+                    why @ (ether::SessionEnd::RetriesExhausted(_) | ether::SessionEnd::Permanent(_)),
+                ),
+                ..,
+            ) => {
                 return write!(f, "{why}");
             }
             (ProtocolEndReason::Iscsi(why), ..) => why,
@@ -129,10 +134,12 @@ mod tests {
 
     #[test]
     fn who_was_replaced_reads_by_whom() {
-        let replaced = ether::Lost::Ended(DisconnectReason::REPLACED);
+        let replaced = ether::LossReason::Ended(DisconnectReason::REPLACED);
         let why = "another initiator with the same name and ISID took the place of this session";
-        let down =
-            SessionError { why: ProtocolEndReason::HyperScsi(ether::Down::Hopeless(replaced)), system: None };
+        let down = SessionError {
+            why: ProtocolEndReason::HyperScsi(ether::SessionEnd::Permanent(replaced)),
+            system: None,
+        };
         assert_eq!(down.to_string(), why);
         let lost = CommandError::Lost(Some(SessionLoss::HyperScsi(replaced))).to_string();
         let unknown = "whether the command was carried out is not known";

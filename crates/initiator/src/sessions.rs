@@ -29,7 +29,7 @@ use base::buffer::Pool;
 use base::ether::EtherPort;
 use base::state_machine::ConnId;
 use base::time::Instant;
-use hyperscsi::login::{Done, Job};
+use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
     AsyncNotice, ConnectionView, Event as Asked, Outcome, SessionOrigin, SessionStats, Slot, SubmitError,
@@ -72,7 +72,7 @@ pub(crate) struct Sessions {
     resolved: VecDeque<(u32, io::Result<Vec<SocketAddr>>)>,
     ports: frames::Ports,
     /// Slow steps of handshakes that other threads have done.
-    stretched: VecDeque<(SessionId, Done)>,
+    stretched: VecDeque<(SessionId, StretchResult)>,
     pub(crate) events: VecDeque<DriverEvent>,
     /// How the names of sessions of HyperSCSI begin, so that the kernel knows their frames.
     pub(crate) sid_first: NonZeroU8,
@@ -123,7 +123,7 @@ pub(crate) enum DriverRequest {
     /// Open an interface under this number, or call [`Sessions::port_failed`] with it.
     OpenPort(EtherPort, String),
     /// Do the slow step of a handshake, and call [`Sessions::job_done`].
-    Stretch(SessionId, Box<Job>),
+    Stretch(SessionId, Box<StretchJob>),
 }
 
 impl Sessions {

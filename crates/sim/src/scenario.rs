@@ -5,9 +5,9 @@ use std::fmt;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::BlockSize;
+use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::Retry as FrameRetry;
 use hyperscsi::pdu::parameters::Repair;
-use hyperscsi::seal::Level;
 use iscsi::initiator::contract::{Limits as SessionLimits, Retry};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::Limits;
@@ -445,7 +445,7 @@ impl HyperPlan {
             room_bytes: *pick(rng, &[256 << 10, 1 << 20, 16 << 20, 256 << 20]),
             lost_after_ms: *pick(rng, &[2000, 5000, 30_000]),
             retry: FrameRetry {
-                patience,
+                timeout: patience,
                 attempts: *pick(rng, &[0, 0, 5]),
                 first: !patience.is_zero(),
                 ..FrameRetry::default()

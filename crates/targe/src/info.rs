@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use daemon::config::show_size;
-use hyperscsi::initiator::contract::Up as EtherUp;
+use hyperscsi::aead::Level;
+use hyperscsi::initiator::contract::SessionUp as EtherUp;
 use hyperscsi::pdu::parameters::Repair;
-use hyperscsi::seal::Level;
 use initiator::command::CommandError;
 use initiator::future::block_on;
 use initiator::sessions::ProtocolUp;

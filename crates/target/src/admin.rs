@@ -9,7 +9,7 @@ use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, UnitConfig};
 use device::unit::{LogicalUnit, UnitStats};
-use hyperscsi::association::{Drops, PathTotals, PathView};
+use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::target::contract::{
     AsyncEvent, ConnectionView, FailedLogin, Repairs, SessionEnd, SessionId, Traffic,
 };
@@ -72,7 +72,7 @@ pub enum ShardEvent {
     /// An initiator does something that an operator should know of, and is served all the same.
     Initiator(InitiatorNote),
     /// A handshake of HyperSCSI came to nothing.
-    HandshakeRefused(hyperscsi::login::target::Refusal),
+    HandshakeRefused(hyperscsi::login::target::HandshakeRefusal),
     /// A HyperSCSI session began.
     HyperScsiSessionUp {
         /// The initiator.
@@ -95,7 +95,7 @@ pub enum ShardEvent {
         /// The target; `None` if it is gone too.
         target: Option<String>,
         /// Why.
-        why: hyperscsi::target::contract::Down,
+        why: hyperscsi::target::contract::SessionEnd,
     },
     /// Something about a path of a HyperSCSI session changed.
     Path {
@@ -106,7 +106,7 @@ pub enum ShardEvent {
         /// The initiator's.
         peer: Mac,
         /// What.
-        news: hyperscsi::target::contract::PathNews,
+        news: hyperscsi::target::contract::PathChange,
     },
     /// A port carries frames, or something about it changed.
     PortUp {
@@ -178,7 +178,7 @@ pub struct HyperScsiSessionReport {
     /// What it did so far.
     pub traffic: hyperscsi::target::contract::Traffic,
     /// Frames that it did not take, by reason.
-    pub drops: Drops,
+    pub drops: DropCounts,
     /// What its paths did so far, those included that are gone.
     pub totals: PathTotals,
     /// Its paths.
@@ -473,12 +473,12 @@ impl Shard {
     }
 
     /// Returns what the HyperSCSI engine did so far.
-    pub const fn frame_stats(&self) -> &hyperscsi::target::engine::Stats {
+    pub const fn frame_stats(&self) -> &hyperscsi::target::engine::EngineStats {
         self.frames.stats()
     }
 
     /// Returns what became of handshakes of HyperSCSI so far.
-    pub const fn frame_handshakes(&self) -> hyperscsi::login::target::Stats {
+    pub const fn frame_handshakes(&self) -> hyperscsi::login::target::HandshakeStats {
         self.frames.handshakes()
     }
 

@@ -3,12 +3,12 @@
 use alloc::collections::BTreeMap;
 
 use base::ether::{EtherPort, PortState};
-use hyperscsi::login::directory::{Access as GroupAccess, Directory as LoginDirectory, Entrance, Export};
+use hyperscsi::aead::Level;
+use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::{Levels, Parameters};
-use hyperscsi::seal::Level;
-use hyperscsi::target::contract::{Directory, SessionId};
+use hyperscsi::target::contract::{SessionDirectory, SessionId};
 use scsi::lun::Lun;
 
 use crate::config::{GroupConfig, ShardConfig, TargetConfig};
@@ -60,7 +60,7 @@ impl LoginDirectory for GroupDirectory<'_> {
         self.config.frames.instance
     }
 
-    fn entrance(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
+    fn target_access(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
         let known = self.group(port, group)?;
         let target = self.config.target_called(target)?;
         if target.port_of(group).is_none() || !self.has_room(target) {
@@ -70,7 +70,7 @@ impl LoginDirectory for GroupDirectory<'_> {
             GroupAccess::Open => Levels::OPEN,
             GroupAccess::Password(_) => Levels::from(known.min_level),
         };
-        Some(Entrance {
+        Some(TargetAccess {
             access: known.access.clone(),
             parameters: Parameters {
                 frame_max: u16::MAX,
@@ -126,7 +126,7 @@ impl LoginDirectory for GroupDirectory<'_> {
     }
 }
 
-impl Directory for GroupDirectory<'_> {
+impl SessionDirectory for GroupDirectory<'_> {
     fn least_level(&self, session: SessionId, lun: u64) -> Level {
         let Some(entry) = self.nexuses.get(SessionRef::HyperScsi(session).nexus()) else {
             return Level::Encrypt;

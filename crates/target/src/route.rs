@@ -64,9 +64,7 @@ impl Shard {
             hyperscsi_target::Event::DataOut { task, offset, data } => {
                 self.data_out(now, TaskRef::HyperScsi(task), offset, data);
             }
-            hyperscsi_target::Event::Manage(request) => {
-                self.route_tmf(now, &TmfRequest::of_hyperscsi(&request))
-            }
+            hyperscsi_target::Event::Tmf(request) => self.route_tmf(now, &TmfRequest::of_hyperscsi(&request)),
             hyperscsi_target::Event::TaskGone { task } => self.task_gone(now, TaskRef::HyperScsi(task)),
             hyperscsi_target::Event::Path { session, port, peer, news } => {
                 let entry = self.nexuses.get(SessionRef::HyperScsi(session).nexus());
@@ -75,7 +73,7 @@ impl Shard {
                 }
             }
             hyperscsi_target::Event::SessionDown { session, why } => {
-                let deliberate = why == hyperscsi_target::Down::LoggedOut && !self.draining;
+                let deliberate = why == hyperscsi_target::SessionEnd::LoggedOut && !self.draining;
                 let session = SessionRef::HyperScsi(session);
                 if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
                     self.push_event(ShardEvent::HyperScsiSessionDown { initiator, target, why });
@@ -337,7 +335,9 @@ impl Shard {
         match tmf {
             TmfRef::Iscsi(tmf) => self.engine.finish_tmf(tmf, result),
             // The numbers are those of iSCSI.
-            TmfRef::HyperScsi(tmf) => self.frames.managed(tmf, hyperscsi::pdu::reply::ManageResult(result.0)),
+            TmfRef::HyperScsi(tmf) => {
+                self.frames.finish_tmf(tmf, hyperscsi::pdu::reply::ManageResult(result.0))
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use base::time::Instant;
 use base::transmit::Transmit;
 use device::contract::UnitEvent;
 use device::unit::LogicalUnit;
-use hyperscsi::target::engine::{Engine as HyperScsiEngine, Limits as HyperScsiLimits};
+use hyperscsi::target::engine::{Engine as HyperScsiEngine, EngineLimits as HyperScsiLimits};
 use iscsi::target::engine::{Engine, Limits, SessionLimits};
 
 use crate::admin::{SaveRequest, ShardEvent};
@@ -320,7 +320,7 @@ impl FrameMachine for Shard {
     }
 
     fn add_entropy(&mut self, entropy: [u8; 32]) {
-        self.frames.stir(entropy);
+        self.frames.add_entropy(entropy);
     }
 }
 

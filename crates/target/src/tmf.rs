@@ -53,7 +53,7 @@ impl TmfRequest {
         }
     }
 
-    pub(crate) fn of_hyperscsi(request: &hyperscsi_target::Manage) -> Self {
+    pub(crate) fn of_hyperscsi(request: &hyperscsi_target::TmfRequest) -> Self {
         Self {
             tmf: TmfRef::HyperScsi(request.tmf),
             nexus: SessionRef::HyperScsi(request.session).nexus(),

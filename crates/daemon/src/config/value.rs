@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, TaskRules};
 
+use hyperscsi::aead::Level;
 use hyperscsi::pdu::name::GroupName;
-use hyperscsi::seal::Level;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;

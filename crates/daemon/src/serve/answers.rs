@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use drivers::message_queue::Handle;
-use hyperscsi::association::{Drops, PathTotals, PathView};
-use hyperscsi::seal::Level;
+use hyperscsi::aead::Level;
+use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
@@ -334,7 +334,7 @@ impl Repairs {
 /// What was repaired, by what the parts say that saw to it; of requests, how many were duplicates and how many late.
 fn frame_repairs(
     (duplicate_requests, late_frames): (u64, u64),
-    drops: &Drops,
+    drops: &DropCounts,
     paths: &PathTotals,
 ) -> FrameRepairs {
     FrameRepairs {

@@ -13,8 +13,8 @@ use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
 use hyperscsi::frame::TAGS;
-use hyperscsi::login::directory::Access as GroupAccess;
-use hyperscsi::login::{Password, Record, USUAL_COST};
+use hyperscsi::login::directory::GroupAccess;
+use hyperscsi::login::{Password, PasswordRecord, USUAL_COST};
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
@@ -45,7 +45,8 @@ const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::THIRD_PARTY_TRANSFER_MAX);
 // The longest read is accounted for whole before it begins.
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= iscsi::target::engine::Limits::UNSENT_BYTES_MAX);
-const _: () = assert!(TRANSFER_BYTES_MAX as usize <= hyperscsi::target::engine::Limits::UNSENT_BYTES_MAX);
+const _: () =
+    assert!(TRANSFER_BYTES_MAX as usize <= hyperscsi::target::engine::EngineLimits::UNSENT_BYTES_MAX);
 
 /// How many tasks a unit holds: the largest command window (4096) for each of a handful of busy initiators.
 const TASK_SET_MAX: u16 = 16_384;
@@ -63,7 +64,7 @@ pub(crate) struct Numbers {
     next_unit: u32,
     interfaces: BTreeMap<String, u32>,
     /// What was made of the passwords of groups: slowly, so only when one changes.
-    records: BTreeMap<GroupName, (GroupPassword, Arc<Record>)>,
+    records: BTreeMap<GroupName, (GroupPassword, Arc<PasswordRecord>)>,
     /// The relative port identifiers, which outlive the process.
     pub(crate) ports: TargetPorts,
     /// How many reactors there are.
@@ -81,7 +82,7 @@ pub(crate) struct Blueprint {
     /// By the place of each interface: its number and name.
     pub(crate) interfaces: Vec<(EtherPort, String)>,
     /// By the place of each HyperSCSI group with a password.
-    records: BTreeMap<usize, Arc<Record>>,
+    records: BTreeMap<usize, Arc<PasswordRecord>>,
     reactors: usize,
     /// By the place of each unit.
     units: Vec<UnitId>,
@@ -119,8 +120,8 @@ impl Numbers {
             let cannot = |why: &dyn std::fmt::Display| format!("group \"{}\": {why}", group.name);
             let entropy = super::member::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
             let secret = Password::new(&password.0).map_err(|error| cannot(&error))?;
-            let record =
-                Record::make(&secret, &group.name, USUAL_COST, entropy).map_err(|error| cannot(&error))?;
+            let record = PasswordRecord::make(&secret, &group.name, USUAL_COST, entropy)
+                .map_err(|error| cannot(&error))?;
             self.records.insert(group.name.clone(), (password.clone(), Arc::new(record)));
         }
         Ok(())

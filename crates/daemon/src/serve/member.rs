@@ -11,8 +11,8 @@ use base::transmit::Transmit;
 use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
-use hyperscsi::association::PathTotals;
-use hyperscsi::login::target::Refusal as Refused;
+use hyperscsi::connection::PathTotals;
+use hyperscsi::login::target::HandshakeRefusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{FailedLogin, Repairs, SessionEnd};
 use iscsi::target::initiator_notes::{InitiatorNote, NoteKind};
@@ -82,8 +82,8 @@ pub(super) struct UnitView {
 /// What HyperSCSI did on one reactor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameReport {
-    pub(super) stats: hyperscsi::target::engine::Stats,
-    pub(super) handshakes: hyperscsi::login::target::Stats,
+    pub(super) stats: hyperscsi::target::engine::EngineStats,
+    pub(super) handshakes: hyperscsi::login::target::HandshakeStats,
     pub(super) paths: PathTotals,
 }
 
@@ -391,11 +391,15 @@ impl Member {
                 );
             }
             ShardEvent::HyperScsiSessionDown { initiator, target, why } => {
-                use hyperscsi::target::contract::Down;
+                use hyperscsi::target::contract::SessionEnd;
                 let with = target.map_or(String::new(), |target| format!(" with {target}"));
                 if matches!(
                     why,
-                    Down::LoggedOut | Down::GivenUp | Down::Reinstated | Down::Closed | Down::ShutDown
+                    SessionEnd::LoggedOut
+                        | SessionEnd::GivenUp
+                        | SessionEnd::Reinstated
+                        | SessionEnd::Closed
+                        | SessionEnd::ShutDown
                 ) {
                     crate::info!("session of {initiator}{with} is over: {why}");
                 } else {

@@ -11,7 +11,7 @@ use drivers::config::{EngineChoice, EngineKind, SpinMode};
 use drivers::ether::PortSocket;
 use drivers::message_queue::Handle;
 use drivers::reactor::Reactor;
-use hyperscsi::target::engine::Limits as FrameLimits;
+use hyperscsi::target::engine::EngineLimits as FrameLimits;
 use iscsi::target::engine::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use target::shard::Shard;

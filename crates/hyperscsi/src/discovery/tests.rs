@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 
 use super::*;
+use crate::aead::Level;
 use crate::frame::HEADER_LEN;
-use crate::login::tests::house::{GROUP, House, frames};
-use crate::seal::Level;
+use crate::login::tests::fixture::{GROUP, TestDirectory, frames};
 
 const PORT: EtherPort = EtherPort(1);
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -27,16 +27,16 @@ fn export(name: &str, luns: u64) -> Export {
     }
 }
 
-fn finder(target: Option<&str>) -> Finder {
+fn finder(target: Option<&str>) -> DiscoveryClient {
     let group = GroupName::new(GROUP).unwrap();
     let target = target.map(|name| Name::new(name).unwrap());
-    let mut finder = Finder::new(NOW, group, target, Duration::from_secs(2), [7; 32]);
+    let mut finder = DiscoveryClient::new(NOW, group, target, Duration::from_secs(2), [7; 32]);
     finder.port_up(PORT, &state(9000));
     finder
 }
 
-fn answerer() -> Answerer {
-    let mut answerer = Answerer::new(NOW);
+fn answerer() -> DiscoveryServer {
+    let mut answerer = DiscoveryServer::new(NOW);
     answerer.port_up(PORT, &state(1500));
     answerer
 }
@@ -55,7 +55,11 @@ macro_rules! said {
 }
 
 /// Lets a server hear what the finder says, and the finder what it answers. Returns how many answers there were.
-fn ask(finder: &mut Finder, server: (&mut Answerer, &House, Mac), now: Instant) -> usize {
+fn ask(
+    finder: &mut DiscoveryClient,
+    server: (&mut DiscoveryServer, &TestDirectory, Mac),
+    now: Instant,
+) -> usize {
     let (answerer, house, mac) = server;
     for (to, mut frame) in said!(*finder) {
         assert_eq!(to, Mac::BROADCAST);
@@ -73,7 +77,7 @@ fn ask(finder: &mut Finder, server: (&mut Answerer, &House, Mac), now: Instant) 
 
 #[test]
 fn finds_what_is_exported_to_the_group_and_nothing_else() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = vec![
         (PORT, GROUP, export("iqn.2026-11.a:b", 2)),
         (PORT, GROUP, export("iqn.2026-11.a:a", 200)),
@@ -98,7 +102,7 @@ fn finds_what_is_exported_to_the_group_and_nothing_else() {
 
 #[test]
 fn asks_for_one_target_if_that_is_known() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports =
         vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1)), (PORT, GROUP, export("iqn.2026-11.a:b", 1))];
     let (mut finder, mut answerer) = (finder(Some("iqn.2026-11.a:b")), answerer());
@@ -109,10 +113,10 @@ fn asks_for_one_target_if_that_is_known() {
 #[test]
 fn a_group_that_nothing_is_exported_to_hears_nothing() {
     let (mut finder, mut answerer) = (finder(None), answerer());
-    assert_eq!(ask(&mut finder, (&mut answerer, &House::default(), Mac([8; 6])), NOW), 0);
+    assert_eq!(ask(&mut finder, (&mut answerer, &TestDirectory::default(), Mac([8; 6])), NOW), 0);
     assert_eq!((answerer.answered(), answerer.ignored()), (0, 1));
     // Nor through a port that is too narrow, or gone.
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     answerer.port_up(PORT, &state(1400));
     finder.handle_timeout(NOW.after(Duration::from_secs(1)));
@@ -121,7 +125,7 @@ fn a_group_that_nothing_is_exported_to_hears_nothing() {
 
 #[test]
 fn two_servers_with_one_identity_are_noticed() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     let mut finder = finder(None);
     for (frame_at, instance) in [(0, [0xee; 16]), (1, [0xee; 16]), (2, [0xef; 16])] {
@@ -139,7 +143,7 @@ fn two_servers_with_one_identity_are_noticed() {
 
 #[test]
 fn a_copy_of_a_server_is_another_server() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     let (first, second, third) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
     let mut finder = finder(None);
     // Both say the same name, and the first one answers from both of its ports.
@@ -156,7 +160,7 @@ fn a_copy_of_a_server_is_another_server() {
 
 #[test]
 fn questions_are_answered_so_often_and_no_oftener() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     let mut answerer = answerer();
     let (_, question) = said!(finder(None)).remove(0);
@@ -174,7 +178,7 @@ fn questions_are_answered_so_often_and_no_oftener() {
 
 #[test]
 fn answers_without_end_fill_nothing() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     let (mut finder, mut answerer) = (finder(None), answerer());
     let (_, mut question) = said!(finder).remove(0);
@@ -190,17 +194,18 @@ fn answers_without_end_fill_nothing() {
         let (header, _) = Header::parse(&forged).unwrap();
         finder.frame((PORT, Mac([2, 0, 0, 0, 1, u8::try_from(n % 20).unwrap()])), &header, &mut forged);
     }
-    assert_eq!(finder.found().len(), Finder::FOUND_MAX);
+    assert_eq!(finder.found().len(), DiscoveryClient::FOUND_MAX);
     assert!(finder.left_out() > 0);
     // Answers to another question are none.
-    let mut other = Finder::new(NOW, GroupName::new(GROUP).unwrap(), None, Duration::from_secs(1), [8; 32]);
+    let mut other =
+        DiscoveryClient::new(NOW, GroupName::new(GROUP).unwrap(), None, Duration::from_secs(1), [8; 32]);
     let (header, _) = Header::parse(&answer).unwrap();
     assert!(!other.frame((PORT, OURS), &header, &mut answer.clone()));
 }
 
 #[test]
 fn anything_at_all_does_no_harm() {
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 3))];
     let (mut finder, mut answerer) = (finder(None), answerer());
     let (_, question) = said!(finder).remove(0);
@@ -228,7 +233,7 @@ fn anything_at_all_does_no_harm() {
 #[test]
 fn answers_are_counted_one_by_one_since_their_reader_may_not_have_asked() {
     let names: Vec<_> = (0..200).map(|n| alloc::format!("iqn.2026-11.com.example:disk{n:03}")).collect();
-    let mut house = House::default();
+    let mut house = TestDirectory::default();
     house.exports = names.iter().map(|name| (PORT, GROUP, export(name, 1))).collect();
     let mut answerer = answerer();
     let mut total = 0;

@@ -8,7 +8,8 @@ use base::buffer::{Bytes, DataList};
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 
-use crate::association::{Drops, PathWidth};
+use crate::aead::{KeyLimits, Level};
+use crate::connection::{DropCounts, PathMtuStatus};
 use crate::handle::handle;
 use crate::login::Password;
 use crate::pdu::command::{Cdb, ManageFunction, TaskAttribute};
@@ -16,7 +17,6 @@ use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 use crate::pdu::reply::ManageResult;
-use crate::seal::{KeyLimits, Level};
 
 handle! {
     /// Names a task from [`submit`](super::session::Session::submit) to its [`Event::Done`].
@@ -25,7 +25,7 @@ handle! {
 
 handle! {
     /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::Managed`].
-    pub struct ManageId;
+    pub struct TmfId;
 }
 
 /// The most tasks that a session keeps, queued or on the way.
@@ -49,7 +49,7 @@ pub struct SessionPlan {
     /// Which target of the group.
     pub target: Name,
     /// Where it is, if that is known. Otherwise it is looked for, on every port.
-    pub place: Option<(EtherPort, Mac)>,
+    pub target_address: Option<(EtherPort, Mac)>,
     /// How the names begin under which it hears from the target, if something is to tell its frames from others' by that
     /// byte; it is not zero. Otherwise they are random throughout.
     pub sid_first: Option<NonZeroU8>,
@@ -60,7 +60,7 @@ pub struct SessionPlan {
     /// How long and how often a lost session is tried again.
     pub retry: Retry,
     /// What is kept and waited for.
-    pub limits: Limits,
+    pub limits: SessionLimits,
 }
 
 impl SessionPlan {
@@ -79,12 +79,12 @@ impl SessionPlan {
             group,
             password,
             target,
-            place: None,
+            target_address: None,
             sid_first: None,
             level,
             parameters: Parameters::DEFAULT,
             retry: Retry::default(),
-            limits: Limits::default(),
+            limits: SessionLimits::default(),
         }
     }
 }
@@ -94,8 +94,8 @@ impl SessionPlan {
 pub struct Retry {
     /// How long requests wait for a session, from its loss on. Then they fail, and the session is down for good. Zero:
     /// the first loss is the end.
-    pub patience: Duration,
-    /// How many attempts in a row may fail; zero for any number within `patience`.
+    pub timeout: Duration,
+    /// How many attempts in a row may fail; zero for any number within `timeout`.
     pub attempts: u32,
     /// How long to wait before the second attempt; doubled each time.
     pub backoff: Duration,
@@ -108,7 +108,7 @@ pub struct Retry {
 impl Retry {
     /// Never: the first loss is the end.
     pub const NONE: Self = Self {
-        patience: Duration::ZERO,
+        timeout: Duration::ZERO,
         attempts: 1,
         backoff: Duration::from_millis(200),
         backoff_max: Duration::from_secs(5),
@@ -120,7 +120,7 @@ impl Default for Retry {
     /// Two minutes, as block layers are used to.
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(120),
+            timeout: Duration::from_secs(120),
             attempts: 0,
             backoff: Duration::from_millis(200),
             backoff_max: Duration::from_secs(5),
@@ -131,7 +131,7 @@ impl Default for Retry {
 
 /// What a session keeps and waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SessionLimits {
     /// Tasks at a time, queued or on the way; at most [`MAX_TASKS`].
     pub tasks_max: usize,
     /// How many bytes of data the tasks on the way may bring, together: what is asked for is what arrives, so this is what
@@ -145,7 +145,7 @@ pub struct Limits {
     pub key_limits: KeyLimits,
 }
 
-impl Default for Limits {
+impl Default for SessionLimits {
     fn default() -> Self {
         Self {
             tasks_max: 1024,
@@ -176,7 +176,7 @@ pub struct Request {
     /// know whether it was carried out before. Only the caller can know that this does no harm.
     pub replay: bool,
     /// Whether it asks a guarded unit who it is: it goes ahead of what waits for that.
-    pub probe: bool,
+    pub is_identity_check: bool,
 }
 
 impl Request {
@@ -190,14 +190,14 @@ impl Request {
             data_out: DataList::new(),
             data_in_len: 0,
             replay: false,
-            probe: false,
+            is_identity_check: false,
         }
     }
 }
 
 /// Why a session does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SubmitError {
     /// As many are open as may be; one has to end first.
     #[error("as many requests are open as may be")]
     Full,
@@ -219,17 +219,17 @@ pub enum Refusal {
 #[derive(Debug)]
 pub struct Outcome {
     /// What the target said, or what became of it.
-    pub end: End,
+    pub end: TaskResult,
     /// The data that came, from the start of the command's data, without gaps. Give it back with
-    /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`End::Status`].
+    /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
     pub data_in: Option<Bytes>,
 }
 
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TaskResult {
     /// It was carried out.
-    Status(Ending),
+    Status(CommandResponse),
     /// The target could not carry it out, and there is no status.
     Failed,
     /// A task management function ended it; no status will come.
@@ -242,7 +242,7 @@ pub enum End {
 
 /// What a target says at the end of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct CommandResponse {
     /// The SCSI status.
     pub status: u8,
     /// How many bytes would have moved had enough been expected.
@@ -251,16 +251,16 @@ pub struct Ending {
     pub sense: Option<Box<[u8]>>,
 }
 
-impl End {
+impl TaskResult {
     /// Returns whether it is a GOOD status.
     pub const fn is_good(&self) -> bool {
-        matches!(self, Self::Status(Ending { status: 0, .. }))
+        matches!(self, Self::Status(CommandResponse { status: 0, .. }))
     }
 }
 
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Management {
+pub struct TmfRequest {
     /// What to do.
     pub function: ManageFunction,
     /// The logical unit, for functions that have one.
@@ -273,7 +273,7 @@ pub struct Management {
 #[derive(Debug)]
 pub enum Event {
     /// The session is up: for the first time, or again after it was built anew.
-    Up(Box<Up>),
+    Up(Box<SessionUp>),
     /// A path carries frames.
     PathUp {
         /// Our end.
@@ -289,13 +289,13 @@ pub enum Event {
         peer: Mac,
     },
     /// What a path carries turned out to be less than our port takes, or to be all of that again.
-    PathWidth {
+    PathMtuStatus {
         /// Our end.
         port: EtherPort,
         /// The target's.
         peer: Mac,
         /// What it carries.
-        width: PathWidth,
+        status: PathMtuStatus,
     },
     /// Another server than the session's says that it serves a target of the same name to the group: two servers with one
     /// identity. Nothing vouches for that, and nothing was done about it. Told once in a session.
@@ -306,9 +306,9 @@ pub enum Event {
         peer: Mac,
     },
     /// There is no session; requests wait. [`Event::Up`] or [`Event::Down`] follows.
-    Recovering(Lost),
+    Recovering(LossReason),
     /// The session ended for good; every task was reported before.
-    Down(Down),
+    Down(SessionEnd),
     /// A task ended. Reported exactly once for each.
     Done {
         /// Which one.
@@ -319,7 +319,7 @@ pub enum Event {
     /// A task management request was answered. The tasks that it ended were reported before.
     Managed {
         /// Which one.
-        id: ManageId,
+        id: TmfId,
         /// The target's answer; `None` when the session was lost before it came.
         result: Option<ManageResult>,
     },
@@ -327,7 +327,7 @@ pub enum Event {
 
 /// A session that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Up {
+pub struct SessionUp {
     /// What was agreed on.
     pub parameters: Parameters,
     /// Whether both ends proved that they know the group's password.
@@ -347,7 +347,7 @@ pub struct Up {
 
 /// Why there is no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum LossReason {
     /// No path was live for too long.
     #[error("its last path was lost")]
     PathLost,
@@ -356,7 +356,7 @@ pub enum Lost {
     Ended(DisconnectReason),
     /// A new one took its place, since the target knew it no more.
     #[error("the target knew it no more")]
-    Forgotten,
+    UnknownToTarget,
     /// What we sent used its keys up before they could be changed: nothing that was sealed with them was acknowledged.
     #[error("its keys are used up")]
     KeysExhausted,
@@ -365,7 +365,7 @@ pub enum Lost {
     Unanswered,
     /// The target broke a rule.
     #[error("the target broke a rule: {0}")]
-    Misbehaved(Why),
+    Misbehaved(ProtocolError),
     /// Nobody answered in time.
     #[error("nobody answered who serves this target to this group")]
     NotFound,
@@ -374,7 +374,7 @@ pub enum Lost {
     NoPort,
     /// The handshake failed.
     #[error("the handshake failed: {0}")]
-    Handshake(crate::login::initiator::Why),
+    Handshake(crate::login::initiator::HandshakeError),
 }
 
 /// Says how a target ended a session.
@@ -394,7 +394,7 @@ fn ended(reason: DisconnectReason) -> Cow<'static, str> {
 
 /// A rule that the target broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum ProtocolError {
     /// Data beyond what was asked for.
     #[error("data beyond what was asked for")]
     DataInOutside,
@@ -417,7 +417,7 @@ pub enum Why {
 
 /// Why a session is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Down {
+pub enum SessionEnd {
     /// It was logged out.
     #[error("logged out")]
     LoggedOut,
@@ -426,15 +426,15 @@ pub enum Down {
     Closed,
     /// No session could be had within what [`Retry`] allows; the last attempt failed for this reason.
     #[error("no session with the target: {0}")]
-    NoPath(Lost),
+    RetriesExhausted(LossReason),
     /// What went wrong would go wrong again.
     #[error("{0}")]
-    Hopeless(Lost),
+    Permanent(LossReason),
 }
 
 /// What a session did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct SessionStats {
     /// Tasks taken.
     pub tasks: u64,
     /// Tasks reported.
@@ -448,7 +448,7 @@ pub struct Stats {
     /// Frames that the session did not take: damaged, forged, replayed, from elsewhere.
     pub refused_frames: u64,
     /// The same, by reason.
-    pub drops: Drops,
+    pub drops: DropCounts,
     /// How often the keys of what is sent were changed.
     pub key_updates: u64,
     /// Frames of exchanges that are over.

@@ -3,38 +3,38 @@
 use base::arena::Key;
 use base::time::Instant;
 
-use super::contract::{Refusal, Request, TaskId};
-use super::guard::MAX_PROBES;
-use super::session::{Issue, Phase, Session};
-use super::task::{Task, What, Wire};
-use crate::association::{Association, Message};
-use crate::exchange::landing::{to_u32, to_usize};
-use crate::exchange::numbers::{Class, WINDOW, ahead, next};
+use super::contract::{Request, SubmitError, TaskId};
+use super::identity_check::MAX_PROBES;
+use super::session::{ExchangeSlots, Phase, Session};
+use super::task::{Task, TaskKind, Wire};
+use crate::aead::Level;
+use crate::connection::{Connection, Message};
+use crate::exchange::reassembly::{to_u32, to_usize};
+use crate::exchange::xid::{PnSpace, WINDOW, next_xid, xid_ahead};
 use crate::frame::Cmd;
 use crate::pdu::command::{Command, Manage, ManageFunction, Request as Block, TaskAttribute};
-use crate::seal::Level;
 
 impl Session {
     /// Takes a request. It waits while there is no session.
     ///
     /// # Errors
     /// Why it is not taken.
-    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, Refusal> {
+    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
         if self.phase == Phase::Down || self.leaving {
-            return Err(Refusal::Down);
+            return Err(SubmitError::Down);
         }
-        let probes_max = if request.probe { MAX_PROBES } else { 0 };
-        if self.open() >= self.plan.limits.tasks_max + probes_max {
-            return Err(Refusal::Full);
+        let probes_max = if request.is_identity_check { MAX_PROBES } else { 0 };
+        if self.open_tasks() >= self.plan.limits.tasks_max + probes_max {
+            return Err(SubmitError::Full);
         }
         // OFF counts in 32 bits.
         if u32::try_from(request.data_out.len()).is_err() {
-            return Err(Refusal::TooLong);
+            return Err(SubmitError::TooLong);
         }
         self.stats.tasks += 1;
-        let key = self.tasks.insert_with(|_| Task::new(What::Command(request)));
+        let key = self.tasks.insert_with(|_| Task::new(TaskKind::Command(request)));
         self.waiting.push_back(key);
-        self.drive(now);
+        self.process_pending(now);
         Ok(TaskId(key))
     }
 
@@ -50,15 +50,15 @@ impl Session {
                 self.waiting.remove(at);
                 continue;
             };
-            if self.is_held(task) {
+            if self.awaits_identity_check(task) {
                 at += 1;
                 continue;
             }
             let level = self.level_of(task);
-            let class = Class::of_frame(level > Level::None);
+            let class = PnSpace::of_frame(level > Level::None);
             // What cannot go holds those of its class back, and no others.
             let held = blocked.get(class.index()).copied().unwrap_or(true);
-            let data = to_usize(task.inn.len());
+            let data = to_usize(task.data_in.len());
             let crowded =
                 self.expected > 0 && self.expected.saturating_add(data) > self.plan.limits.data_in_bytes_max;
             if held || crowded || !self.may_issue(class) {
@@ -78,13 +78,13 @@ impl Session {
 
     /// Returns the protection that a task has to have now.
     pub(super) fn level_of(&self, task: &Task) -> Level {
-        if !self.link.as_ref().is_some_and(|link| link.keyed) {
+        if !self.nexus.as_ref().is_some_and(|link| link.keyed) {
             return Level::None;
         }
         let own = self.level(task.lun());
-        match &task.what {
-            What::Command(_) => own,
-            What::Manage { wanted, referenced, .. } => {
+        match &task.kind {
+            TaskKind::Command(_) => own,
+            TaskKind::Manage { wanted, referenced, .. } => {
                 let wide = matches!(
                     wanted.function,
                     ManageFunction::TARGET_WARM_RESET
@@ -101,31 +101,31 @@ impl Session {
     }
 
     /// Returns whether a request of this class may go now.
-    fn may_issue(&mut self, class: Class) -> bool {
-        let Some(link) = self.link.as_deref_mut() else { return false };
+    fn may_issue(&mut self, class: PnSpace) -> bool {
+        let Some(link) = self.nexus.as_deref_mut() else { return false };
         if link.goodbye_said() {
             return false;
         }
-        let issue = link.issue(class);
-        let xid = next(issue.last);
-        if issue.free.is_empty() || ahead(xid, issue.limit).is_some() {
+        let issue = link.slots_of(class);
+        let xid = next_xid(issue.last);
+        if issue.free.is_empty() || xid_ahead(xid, issue.limit).is_some() {
             return false;
         }
-        if ahead(xid, issue.low).is_some_and(|far| far >= WINDOW / 2) {
+        if xid_ahead(xid, issue.low).is_some_and(|far| far >= WINDOW / 2) {
             issue.low = oldest(&self.tasks, issue);
         }
         // The target tells requests apart only so far.
-        ahead(xid, issue.low).is_none_or(|far| far < WINDOW)
+        xid_ahead(xid, issue.low).is_none_or(|far| far < WINDOW)
     }
 
-    fn issue(&mut self, key: Key, class: Class, level: Level) {
-        let Some(link) = self.link.as_deref_mut() else { return };
+    fn issue(&mut self, key: Key, class: PnSpace, level: Level) {
+        let Some(link) = self.nexus.as_deref_mut() else { return };
         let first_burst = link.parameters.first_burst;
-        let mut head = link.transport.as_deref_mut().map(Association::blank).unwrap_or_default();
-        let issue = link.issue(class);
+        let mut head = link.transport.as_deref_mut().map(Connection::take_head_buffer).unwrap_or_default();
+        let issue = link.slots_of(class);
         let Some(tag) = issue.free.pop() else { return };
         let Some(task) = self.tasks.get_mut(key) else { return issue.free.push(tag) };
-        let (before, xid) = (issue.last, next(issue.last));
+        let (before, xid) = (issue.last, next_xid(issue.last));
         issue.last = xid;
         if let Some(slot) = issue.slots.get_mut(usize::from(tag)) {
             *slot = Some(key);
@@ -133,11 +133,11 @@ impl Session {
         task.wire = Some(Wire { class, tag, xid, level });
         task.order = self.order;
         self.order += 1;
-        self.expected = self.expected.saturating_add(to_usize(task.inn.len()));
+        self.expected = self.expected.saturating_add(to_usize(task.data_in.len()));
         // Nobody waits for the exchange before the first.
         let previous = if before == class.start() { 0 } else { before };
-        let message = match &task.what {
-            What::Command(request) => {
+        let message = match &task.kind {
+            TaskKind::Command(request) => {
                 let barrier = request.attribute != TaskAttribute::SIMPLE;
                 let after = if barrier { previous } else { issue.barrier };
                 if barrier {
@@ -161,7 +161,7 @@ impl Session {
                 self.stats.data_out_bytes += u64::from(unsolicited_len);
                 message
             }
-            What::Manage { wanted, referenced, .. } => {
+            TaskKind::Manage { wanted, referenced, .. } => {
                 issue.barrier = xid;
                 let manage = Manage {
                     function: wanted.function,
@@ -180,13 +180,13 @@ impl Session {
     pub(super) fn release(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(wire) = task.wire.take() else { return };
-        self.expected = self.expected.saturating_sub(to_usize(task.inn.len()));
+        self.expected = self.expected.saturating_sub(to_usize(task.data_in.len()));
         task.request = None;
         let messages = core::mem::take(&mut task.messages);
-        let Some(link) = self.link.as_deref_mut() else { return };
+        let Some(link) = self.nexus.as_deref_mut() else { return };
         link.withdrawn.extend(messages);
         link.outgoing.retain(|(other, _)| *other != key);
-        let issue = link.issue(wire.class);
+        let issue = link.slots_of(wire.class);
         if let Some(slot) = issue.slots.get_mut(usize::from(wire.tag)) {
             *slot = None;
         }
@@ -198,10 +198,10 @@ impl Session {
 }
 
 /// Returns the number before the oldest request that was not acknowledged.
-fn oldest(tasks: &base::arena::Arena<Task>, issue: &Issue) -> u32 {
+fn oldest(tasks: &base::arena::Arena<Task>, issue: &ExchangeSlots) -> u32 {
     let open = issue.slots.iter().copied().flatten().filter_map(|key| tasks.get(key));
     let unacknowledged = open.filter(|task| !task.arrived);
-    let behind = unacknowledged.filter_map(|task| ahead(issue.last, task.wire?.xid).or(Some(0)));
+    let behind = unacknowledged.filter_map(|task| xid_ahead(issue.last, task.wire?.xid).or(Some(0)));
     let far = behind.max();
     // A step more than the farthest behind, all of it within one class.
     far.map_or(issue.last, |far| back(issue.last, far + 1))
@@ -209,6 +209,6 @@ fn oldest(tasks: &base::arena::Arena<Task>, issue: &Issue) -> u32 {
 
 /// Returns the XID `by` before `xid`, as far as distances go.
 const fn back(xid: u32, by: u32) -> u32 {
-    let protected = xid & crate::exchange::numbers::PROTECTED;
-    protected | (xid.wrapping_sub(by) & !crate::exchange::numbers::PROTECTED)
+    let protected = xid & crate::exchange::xid::XID_PROTECTED_BIT;
+    protected | (xid.wrapping_sub(by) & !crate::exchange::xid::XID_PROTECTED_BIT)
 }

@@ -2,7 +2,7 @@
 
 use base::time::Instant;
 
-use super::contract::{Lost, TaskId};
+use super::contract::{LossReason, TaskId};
 use super::session::{Phase, Session};
 use crate::pdu::disconnect::DisconnectReason;
 
@@ -19,7 +19,8 @@ impl Session {
         // How much of its data was acknowledged, only the transport knows: while some is on the way, it shares the
         // progress of the session.
         let shared = if task.messages.is_empty() { 0 } else { session };
-        let moved = u64::from(task.inn.received()).wrapping_add(u64::from(task.requests_for_data()) << 32);
+        let moved =
+            u64::from(task.data_in.received()).wrapping_add(u64::from(task.requests_for_data()) << 32);
         Some(SENT | moved.wrapping_add(shared))
     }
 
@@ -32,13 +33,13 @@ impl Session {
 
     /// Gives up the session that the target knows and builds it anew, as after a loss. The target is told that the old one
     /// ends, and ends its tasks before it lets the new one in.
-    pub fn log_in_anew(&mut self, now: Instant) {
+    pub fn relogin(&mut self, now: Instant) {
         self.now = now;
         if self.phase == Phase::Up {
             // Its owner is not done: another session takes its place.
-            self.say_goodbye(DisconnectReason::REPLACED);
-            self.lose(now, Lost::Unanswered);
-            self.drive(now);
+            self.send_goodbye(DisconnectReason::REPLACED);
+            self.handle_nexus_loss(now, LossReason::Unanswered);
+            self.process_pending(now);
         }
     }
 }

@@ -5,60 +5,61 @@
 
 use base::arena::Key;
 
-use super::contract::{End, Ending, Event, Lost, Outcome, TaskId, Why};
-use super::session::{Session, Verdict};
-use super::task::{MAX_READY, What, Wire};
-use crate::association::Message;
-use crate::exchange::landing::{NotLanded, to_usize};
-use crate::exchange::numbers::Class;
+use super::contract::{CommandResponse, Event, LossReason, Outcome, ProtocolError, TaskId, TaskResult};
+use super::session::{EndCause, Session};
+use super::task::{MAX_READY, TaskKind, Wire};
+use crate::aead::Level;
+use crate::connection::Message;
+use crate::exchange::reassembly::{ReassemblyError, to_usize};
+use crate::exchange::xid::PnSpace;
 use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::reply::{Reply, Response, TransferReady};
-use crate::seal::Level;
 
 impl Session {
     /// Takes what the transport hands over: frames that are whole, of this session and not seen before.
     pub(super) fn deliver(&mut self, header: &Header, payload: &[u8]) {
-        if self.verdict.is_some() {
+        if self.end_cause.is_some() {
             return;
         }
         let taken = match header.cmd {
             Cmd::Reply | Cmd::Abort => self.in_exchange(header, payload),
             Cmd::Disconnect => {
-                let keyed = self.link.as_ref().is_some_and(|link| link.keyed);
+                let keyed = self.nexus.as_ref().is_some_and(|link| link.keyed);
                 match Disconnect::parse(payload) {
-                    Ok(_) if keyed && !header.protected => Err(Stray::Unprotected),
+                    Ok(_) if keyed && !header.protected => Err(FrameError::Unprotected),
                     Ok(said) => {
                         self.disconnected(said);
                         Ok(())
                     }
-                    Err(_) => Err(Stray::Malformed),
+                    Err(_) => Err(FrameError::Malformed),
                 }
             }
-            _ => Err(Stray::Malformed),
+            _ => Err(FrameError::Malformed),
         };
         match taken {
             Ok(()) => {}
-            Err(Stray::Over) => self.stats.strays += 1,
-            Err(Stray::Unprotected) => self.stats.unprotected += 1,
-            Err(Stray::Malformed) => self.stats.malformed += 1,
-            Err(Stray::Broken(why)) => {
-                self.verdict.get_or_insert(Verdict::Lost(Lost::Misbehaved(why)));
+            Err(FrameError::UnknownExchange) => self.stats.strays += 1,
+            Err(FrameError::Unprotected) => self.stats.unprotected += 1,
+            Err(FrameError::Malformed) => self.stats.malformed += 1,
+            Err(FrameError::Broken(why)) => {
+                self.end_cause.get_or_insert(EndCause::Lost(LossReason::Misbehaved(why)));
             }
         }
     }
 
-    fn in_exchange(&mut self, header: &Header, payload: &[u8]) -> Result<(), Stray> {
-        let link = self.link.as_deref_mut().ok_or(Stray::Over)?;
+    fn in_exchange(&mut self, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
+        let link = self.nexus.as_deref_mut().ok_or(FrameError::UnknownExchange)?;
         let keyed = link.keyed;
-        let slot = link.issue(Class::of(header.xid)).slots.get(usize::from(header.tag)).copied().flatten();
-        let key = slot.ok_or(Stray::Over)?;
+        let slot =
+            link.slots_of(PnSpace::of(header.xid)).slots.get(usize::from(header.tag)).copied().flatten();
+        let key = slot.ok_or(FrameError::UnknownExchange)?;
         let wire = self.tasks.get(key).and_then(|task| task.wire).filter(|wire| wire.xid == header.xid);
-        let wire = wire.ok_or(Stray::Over)?;
+        let wire = wire.ok_or(FrameError::UnknownExchange)?;
         let level = Level::of(header);
         if level < wire.level || (keyed && header.cmd == Cmd::Abort && level == Level::None) {
-            return Err(Stray::Unprotected);
+            return Err(FrameError::Unprotected);
         }
         // An exchange without protection in a session with keys can be forged: what is wrong with it says nothing about
         // the target.
@@ -66,7 +67,7 @@ impl Session {
         let taken = if header.cmd == Cmd::Abort {
             match Abort::parse(payload) {
                 Ok(Abort::GivenUp(result)) => self.given_up(key, result),
-                _ => Err(Stray::Malformed),
+                _ => Err(FrameError::Malformed),
             }
         } else if header.flags.has(Flags::DATA) {
             self.data_in(key, header, payload)
@@ -75,46 +76,49 @@ impl Session {
                 Ok(Reply::TransferReady(ready)) => self.transfer_ready(key, wire, ready),
                 Ok(Reply::Response(response)) => self.response(key, level, response),
                 Ok(Reply::Managed(result)) => self.managed(key, result),
-                Err(_) => Err(Stray::Malformed),
+                Err(_) => Err(FrameError::Malformed),
             }
         };
-        taken.map_err(
-            |stray| if forgeable && matches!(stray, Stray::Broken(_)) { Stray::Malformed } else { stray },
-        )
+        taken.map_err(|stray| {
+            if forgeable && matches!(stray, FrameError::Broken(_)) { FrameError::Malformed } else { stray }
+        })
     }
 
-    fn data_in(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
-        let task = self.tasks.get_mut(key).ok_or(Stray::Over)?;
-        let end = header.off.checked_add(u32::from(header.len)).ok_or(Stray::Broken(Why::DataInOutside))?;
+    fn data_in(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
+        let task = self.tasks.get_mut(key).ok_or(FrameError::UnknownExchange)?;
+        let end = header
+            .off
+            .checked_add(u32::from(header.len))
+            .ok_or(FrameError::Broken(ProtocolError::DataInOutside))?;
         let ends = header.last && header.flags.has(Flags::GOOD);
         // Judged before a byte of it lands: where data ends, no data is.
-        let announced = task.ending.as_ref().map(|(_, len)| *len);
+        let announced = task.response.as_ref().map(|(_, len)| *len);
         let farther = announced.is_some_and(|len| end > len);
         if farther || (ends && announced.is_some_and(|len| len != end)) {
-            return Err(Stray::Broken(Why::TwoEnds));
+            return Err(FrameError::Broken(ProtocolError::TwoEnds));
         }
-        let new = task.inn.put(&self.pool, header.off, payload).map_err(|why| {
-            Stray::Broken(match why {
-                NotLanded::Outside => Why::DataInOutside,
-                NotLanded::Scattered => Why::DataInScattered,
+        let new = task.data_in.put(&self.pool, header.off, payload).map_err(|why| {
+            FrameError::Broken(match why {
+                ReassemblyError::Outside => ProtocolError::DataInOutside,
+                ReassemblyError::Scattered => ProtocolError::DataInScattered,
             })
         })?;
         self.stats.data_in_bytes += u64::from(new);
-        if ends && task.ending.is_none() {
-            if task.inn.reach() > end {
-                return Err(Stray::Broken(Why::TwoEnds));
+        if ends && task.response.is_none() {
+            if task.data_in.reach() > end {
+                return Err(FrameError::Broken(ProtocolError::TwoEnds));
             }
-            let ending = Ending { status: 0, transferable: u64::from(end), sense: None };
-            task.ending = Some((ending, end));
+            let ending = CommandResponse { status: 0, transferable: u64::from(end), sense: None };
+            task.response = Some((ending, end));
         }
         self.finish_if_whole(key);
         Ok(())
     }
 
-    fn transfer_ready(&mut self, key: Key, wire: Wire, ready: TransferReady) -> Result<(), Stray> {
-        let outside = Stray::Broken(Why::TransferReadyOutside);
-        let link = self.link.as_deref_mut().ok_or(Stray::Over)?;
-        let task = self.tasks.get_mut(key).ok_or(Stray::Over)?;
+    fn transfer_ready(&mut self, key: Key, wire: Wire, ready: TransferReady) -> Result<(), FrameError> {
+        let outside = FrameError::Broken(ProtocolError::TransferReadyOutside);
+        let link = self.nexus.as_deref_mut().ok_or(FrameError::UnknownExchange)?;
+        let task = self.tasks.get_mut(key).ok_or(FrameError::UnknownExchange)?;
         let end =
             ready.offset.checked_add(ready.len).filter(|end| *end <= task.data_out_len()).ok_or(outside)?;
         if ready.len > link.parameters.burst_max {
@@ -127,10 +131,10 @@ impl Session {
         if task.messages.len() + waiting > MAX_READY {
             return Err(outside);
         }
-        if task.ending.is_some() {
+        if task.response.is_some() {
             return Ok(());
         }
-        let What::Command(request) = &task.what else { return Err(outside) };
+        let TaskKind::Command(request) = &task.kind else { return Err(outside) };
         let body = request.data_out.slice(to_usize(ready.offset), to_usize(end));
         let mut message = Message::data(Cmd::Request, wire.xid, wire.tag, wire.level, ready.offset, body);
         message.last = true;
@@ -139,27 +143,28 @@ impl Session {
         Ok(())
     }
 
-    fn response(&mut self, key: Key, level: Level, response: Response<'_>) -> Result<(), Stray> {
-        let task = self.tasks.get_mut(key).ok_or(Stray::Over)?;
+    fn response(&mut self, key: Key, level: Level, response: Response<'_>) -> Result<(), FrameError> {
+        let task = self.tasks.get_mut(key).ok_or(FrameError::UnknownExchange)?;
         if !task.is_command() {
-            return Err(Stray::Broken(Why::WrongAnswer));
+            return Err(FrameError::Broken(ProtocolError::WrongAnswer));
         }
         let len = response.data_in_len;
-        if len > task.inn.len() || task.inn.reach() > len {
-            return Err(Stray::Broken(Why::TwoEnds));
+        if len > task.data_in.len() || task.data_in.reach() > len {
+            return Err(FrameError::Broken(ProtocolError::TwoEnds));
         }
-        if let Some((ending, announced)) = &task.ending {
+        if let Some((ending, announced)) = &task.response {
             // The same response can come twice.
             let same = ending.status == response.status && *announced == len;
-            return if same { Ok(()) } else { Err(Stray::Broken(Why::TwoEnds)) };
+            return if same { Ok(()) } else { Err(FrameError::Broken(ProtocolError::TwoEnds)) };
         }
-        if self.raise(key, level, &response) {
+        if self.retry_at_higher_level(key, level, &response) {
             return Ok(());
         }
         if let Some(task) = self.tasks.get_mut(key) {
             let sense = (!response.sense.is_empty()).then(|| response.sense.into());
-            let ending = Ending { status: response.status, transferable: response.transferable, sense };
-            task.ending = Some((ending, len));
+            let ending =
+                CommandResponse { status: response.status, transferable: response.transferable, sense };
+            task.response = Some((ending, len));
         }
         self.finish_if_whole(key);
         Ok(())
@@ -167,7 +172,7 @@ impl Session {
 
     /// Sends a command again with more protection if that is what the target demands of it. It was not carried out: the
     /// target proved that it says so.
-    fn raise(&mut self, key: Key, level: Level, response: &Response<'_>) -> bool {
+    fn retry_at_higher_level(&mut self, key: Key, level: Level, response: &Response<'_>) -> bool {
         let Some(task) = self.tasks.get(key) else { return false };
         let (lun, Some(wire)) = (task.lun(), task.wire) else { return false };
         let refused = response.status == CHECK_CONDITION
@@ -180,7 +185,7 @@ impl Session {
             Level::Integrity => Level::Encrypt,
             Level::Encrypt => return false,
         };
-        let levels = self.link.as_ref().map(|link| link.parameters.levels);
+        let levels = self.nexus.as_ref().map(|link| link.parameters.levels);
         if !refused || !levels.is_some_and(|levels| levels.has(more)) {
             return false;
         }
@@ -191,18 +196,18 @@ impl Session {
         self.stats.raised += 1;
         self.release(key);
         if let Some(task) = self.tasks.get_mut(key) {
-            task.start_over(&self.pool);
+            task.reset_for_replay(&self.pool);
         }
         self.waiting.push_front(key);
         true
     }
 
-    fn given_up(&mut self, key: Key, result: AbortResult) -> Result<(), Stray> {
+    fn given_up(&mut self, key: Key, result: AbortResult) -> Result<(), FrameError> {
         let end = match result {
-            AbortResult::NEVER_BEGUN => End::NotSent,
-            AbortResult::ABORTED => End::Aborted,
+            AbortResult::NEVER_BEGUN => TaskResult::NotSent,
+            AbortResult::ABORTED => TaskResult::Aborted,
             AbortResult::HAD_ENDED => return Ok(()),
-            _ => End::Failed,
+            _ => TaskResult::Failed,
         };
         if !self.tasks.get(key).is_some_and(super::task::Task::is_command) {
             return self.managed(key, crate::pdu::reply::ManageResult::REJECTED);
@@ -213,28 +218,28 @@ impl Session {
 
     fn finish_if_whole(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let whole = task.ending.as_ref().is_some_and(|(_, len)| task.inn.received() >= *len);
-        if whole && let Some((ending, _)) = task.ending.take() {
-            self.finish(key, End::Status(ending));
+        let whole = task.response.as_ref().is_some_and(|(_, len)| task.data_in.received() >= *len);
+        if whole && let Some((ending, _)) = task.response.take() {
+            self.finish(key, TaskResult::Status(ending));
         }
     }
 
     /// Reports the end of a task.
-    pub(super) fn finish(&mut self, key: Key, end: End) {
+    pub(super) fn finish(&mut self, key: Key, end: TaskResult) {
         self.release(key);
         let Some(mut task) = self.tasks.remove(key) else { return };
         let data_in = match end {
-            End::Status(_) => task.inn.take(),
+            TaskResult::Status(_) => task.data_in.take(),
             _ => None,
         };
-        task.inn.clear(&self.pool);
-        if let What::Command(request) = task.what {
+        task.data_in.clear(&self.pool);
+        if let TaskKind::Command(request) = task.kind {
             for part in request.data_out.into_parts() {
                 self.pool.recycle(part);
             }
         }
         // What was sent in a session that is lost may have run there.
-        let end = if task.replays > 0 && end == End::NotSent { End::Lost } else { end };
+        let end = if task.replays > 0 && end == TaskResult::NotSent { TaskResult::Lost } else { end };
         self.stats.done += 1;
         self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
         self.unfence(key);
@@ -243,15 +248,15 @@ impl Session {
 
 /// Why a frame changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stray {
+pub(super) enum FrameError {
     /// Its exchange is over, or was never begun.
-    Over,
+    UnknownExchange,
     /// It has less protection than it must have.
     Unprotected,
     /// It says what it must not.
     Malformed,
     /// It proves that the target broke a rule.
-    Broken(Why),
+    Broken(ProtocolError),
 }
 
 const CHECK_CONDITION: u8 = 0x02;

@@ -9,20 +9,22 @@ use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::time::{Instant, soonest};
 
-use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
-use super::farewell::Parting;
-use super::find::{Finder, transport_path};
-use super::loss::Breaches;
-use super::task::Task;
-use crate::association::{
-    Association, Delivery, Event as Transported, Message, MessageId, PathAddress, PathView,
+use super::closing::ClosingNexus;
+use super::connect::{Connector, transport_path};
+use super::contract::{
+    Event, LossReason, MAX_TASKS, ProtocolError, SessionEnd, SessionPlan, SessionStats, SessionUp,
 };
-use crate::exchange::numbers::{Class, ahead};
+use super::nexus_loss::Breaches;
+use super::task::Task;
+use crate::aead::Level;
+use crate::connection::{
+    Connection, ConnectionEvent as Transported, Delivery, Message, MessageId, PathAddress, PathView,
+};
+use crate::exchange::xid::{PnSpace, xid_ahead};
 use crate::frame::{BadFrame, Cmd, Header};
-use crate::login::Agreed;
+use crate::login::HandshakeResult;
 use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::parameters::Parameters;
-use crate::seal::Level;
 
 /// One session of the initiator role.
 pub struct Session {
@@ -35,9 +37,9 @@ pub struct Session {
     /// The server of the last session.
     server: Option<[u8; 16]>,
     pub(super) ports: BTreeMap<EtherPort, PortState>,
-    pub(super) link: Option<Box<Link>>,
-    pub(super) parting: Option<Parting>,
-    pub(super) finder: Finder,
+    pub(super) nexus: Option<Box<Nexus>>,
+    pub(super) closing: Option<ClosingNexus>,
+    pub(super) connector: Connector,
     pub(super) tasks: Arena<Task>,
     pub(super) manages: usize,
     /// Tasks that were not sent, in order.
@@ -55,47 +57,47 @@ pub struct Session {
     pub(super) order: u64,
     pub(super) events: VecDeque<Event>,
     /// Until when there may be no session.
-    pub(super) patience: Option<Instant>,
+    pub(super) retry_deadline: Option<Instant>,
     /// Attempts in a row that failed.
     pub(super) failures: u32,
     /// What a frame showed: the session is to end once the transport is back.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) end_cause: Option<EndCause>,
     /// Until when the logout may take.
-    pub(super) farewell: Option<Instant>,
-    pub(super) last: Lost,
+    pub(super) logout_deadline: Option<Instant>,
+    pub(super) last: LossReason,
     /// Why the session was last lost, or why there was none since.
-    pub(super) loss: Option<Lost>,
+    pub(super) loss: Option<LossReason>,
     pub(super) breaches: Breaches,
     pub(super) now: Instant,
-    pub(super) stats: Stats,
+    pub(super) stats: SessionStats,
 }
 
 /// Where the session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    Away,
+    Connecting,
     Up,
     Down,
 }
 
 /// How a frame ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum EndCause {
     LoggedOut,
-    Lost(Lost),
+    Lost(LossReason),
 }
 
 /// A session that the target knows.
-pub(super) struct Link {
+pub(super) struct Nexus {
     /// What carries its frames; away while it hands them over.
-    pub(super) transport: Option<Box<Association>>,
+    pub(super) transport: Option<Box<Connection>>,
     pub(super) sids: (u32, u32),
     pub(super) keyed: bool,
     pub(super) begun: Instant,
     /// The server.
     pub(super) instance: [u8; 16],
     pub(super) parameters: Parameters,
-    pub(super) issue: [Issue; 2],
+    pub(super) exchange_slots: [ExchangeSlots; 2],
     /// What is to be sent, for whom, and taken back, once the transport is here.
     pub(super) outgoing: Vec<(Key, Message)>,
     pub(super) withdrawn: Vec<MessageId>,
@@ -108,7 +110,7 @@ pub(super) struct Link {
 }
 
 /// The exchanges of one class.
-pub(super) struct Issue {
+pub(super) struct ExchangeSlots {
     /// The last XID in use, and the last that may be.
     pub(super) last: u32,
     pub(super) limit: u32,
@@ -124,8 +126,8 @@ pub(super) struct Issue {
 /// How many logical units can demand more protection than the plan has.
 const MAX_LEVELS: usize = 4096;
 
-impl Issue {
-    fn new(class: Class, exchanges: u16) -> Self {
+impl ExchangeSlots {
+    fn new(class: PnSpace, exchanges: u16) -> Self {
         let start = class.start();
         Self {
             last: start,
@@ -138,15 +140,15 @@ impl Issue {
     }
 }
 
-impl Link {
+impl Nexus {
     /// Returns whether the target was told that the session ends.
     pub(super) const fn goodbye_said(&self) -> bool {
         self.goodbye.is_some()
     }
 
-    pub(super) fn issue(&mut self, class: Class) -> &mut Issue {
-        let [open, protected] = &mut self.issue;
-        if class == Class::Open { open } else { protected }
+    pub(super) fn slots_of(&mut self, class: PnSpace) -> &mut ExchangeSlots {
+        let [open, protected] = &mut self.exchange_slots;
+        if class == PnSpace::Open { open } else { protected }
     }
 }
 
@@ -155,15 +157,15 @@ impl Session {
     pub fn new(now: Instant, mut plan: SessionPlan, pool: Pool) -> Self {
         plan.limits.tasks_max = plan.limits.tasks_max.clamp(1, MAX_TASKS);
         let mut session = Self {
-            finder: Finder::new(),
+            connector: Connector::new(),
             pool,
-            phase: Phase::Away,
+            phase: Phase::Connecting,
             leaving: false,
             was_up: false,
             server: None,
             ports: BTreeMap::new(),
-            link: None,
-            parting: None,
+            nexus: None,
+            closing: None,
             tasks: Arena::new(),
             manages: 0,
             waiting: VecDeque::new(),
@@ -174,18 +176,18 @@ impl Session {
             unvouched: BTreeSet::new(),
             order: 0,
             events: VecDeque::new(),
-            patience: plan.retry.first.then(|| now.after(plan.retry.patience)),
+            retry_deadline: plan.retry.first.then(|| now.after(plan.retry.timeout)),
             failures: 0,
-            verdict: None,
-            farewell: None,
-            last: Lost::NotFound,
+            end_cause: None,
+            logout_deadline: None,
+            last: LossReason::NotFound,
             loss: None,
             breaches: Breaches::default(),
             now,
-            stats: Stats::default(),
+            stats: SessionStats::default(),
             plan,
         };
-        session.seek(now);
+        session.start_login(now);
         session
     }
 
@@ -196,11 +198,11 @@ impl Session {
 
     /// Returns when `handle_timeout` wants to be called, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let transport = self.link.as_ref().and_then(|link| link.transport.as_ref()?.poll_timeout());
+        let transport = self.nexus.as_ref().and_then(|link| link.transport.as_ref()?.poll_timeout());
         let parting =
-            self.parting.as_ref().map(|old| old.transport.poll_timeout().unwrap_or(old.until).min(old.until));
-        let patience = self.patience.filter(|_| self.phase == Phase::Away);
-        soonest([transport, parting, patience, self.farewell, self.finder.poll_timeout()])
+            self.closing.as_ref().map(|old| old.transport.poll_timeout().unwrap_or(old.until).min(old.until));
+        let patience = self.retry_deadline.filter(|_| self.phase == Phase::Connecting);
+        soonest([transport, parting, patience, self.logout_deadline, self.connector.poll_timeout()])
     }
 
     /// Takes note that the deadline passed.
@@ -209,37 +211,37 @@ impl Session {
         if let Some(transport) = self.transport() {
             transport.handle_timeout(now);
         }
-        if let Some(old) = &mut self.parting {
+        if let Some(old) = &mut self.closing {
             old.transport.handle_timeout(now);
             old.disregard();
         }
-        self.parting.take_if(|old| old.until <= now);
-        if self.farewell.is_some_and(|at| at <= now) {
-            self.end(Down::LoggedOut);
+        self.closing.take_if(|old| old.until <= now);
+        if self.logout_deadline.is_some_and(|at| at <= now) {
+            self.end_session(SessionEnd::LoggedOut);
         }
         self.finder_timeout(now);
-        if self.patience.take_if(|at| *at <= now).is_some() && self.phase == Phase::Away {
-            self.end(Down::NoPath(self.last));
+        if self.retry_deadline.take_if(|at| *at <= now).is_some() && self.phase == Phase::Connecting {
+            self.end_session(SessionEnd::RetriesExhausted(self.last));
         }
-        self.drive(now);
+        self.process_pending(now);
     }
 
-    /// Ends the session once all that was asked is done. The end comes as [`Event::Down`].
+    /// Ends the session once all that was asked is done. The end comes as [`ConnectionEvent::Down`].
     pub fn logout(&mut self, now: Instant) {
         self.now = now;
         self.leaving = true;
-        if self.phase == Phase::Away {
-            return self.end(Down::LoggedOut);
+        if self.phase == Phase::Connecting {
+            return self.end_session(SessionEnd::LoggedOut);
         }
-        self.drive(now);
+        self.process_pending(now);
     }
 
     /// Ends the session at once. Tasks that were on the way end as [`super::contract::End::Lost`]. What is polled afterwards
     /// tells the target.
     pub fn close(&mut self, now: Instant) {
         self.now = now;
-        self.say_goodbye(DisconnectReason::CLOSED);
-        self.end(Down::Closed);
+        self.send_goodbye(DisconnectReason::CLOSED);
+        self.end_session(SessionEnd::Closed);
     }
 
     /// Returns whether requests can be sent now.
@@ -254,32 +256,32 @@ impl Session {
 
     /// Returns why there is no session, or why the one before was lost: what tasks that end as
     /// [`super::contract::End::Lost`] ended of. `None` if none was lost, or its owner ended it.
-    pub const fn loss(&self) -> Option<Lost> {
+    pub const fn loss(&self) -> Option<LossReason> {
         self.loss
     }
 
     /// Returns what was agreed on, while the session is up.
     pub fn parameters(&self) -> Option<&Parameters> {
-        self.link.as_ref().map(|link| &link.parameters)
+        self.nexus.as_ref().map(|link| &link.parameters)
     }
 
     /// Returns the paths of the session.
     pub fn paths(&self) -> impl Iterator<Item = PathView> + '_ {
-        self.link.iter().filter_map(|link| link.transport.as_ref()).flat_map(|transport| transport.paths())
+        self.nexus.iter().filter_map(|link| link.transport.as_ref()).flat_map(|transport| transport.paths())
     }
 
     /// Returns how many tasks are open.
-    pub fn open(&self) -> usize {
+    pub fn open_tasks(&self) -> usize {
         self.tasks.len() - self.manages
     }
 
     /// Returns how many more tasks are taken now.
-    pub fn room(&self) -> usize {
-        self.plan.limits.tasks_max.saturating_sub(self.open())
+    pub fn task_capacity(&self) -> usize {
+        self.plan.limits.tasks_max.saturating_sub(self.open_tasks())
     }
 
     /// Returns what the session did so far.
-    pub const fn stats(&self) -> Stats {
+    pub const fn stats(&self) -> SessionStats {
         self.stats
     }
 
@@ -296,9 +298,9 @@ impl Session {
     pub fn set_receive_slots(&mut self, port: EtherPort, slots: usize) {
         if let Some(state) = self.ports.get_mut(&port) {
             state.receive_slots = slots;
-            let share = super::find::share_of(state);
+            let share = super::connect::share_of(state);
             if let Some(transport) = self.transport() {
-                transport.set_frames_share(port, share);
+                transport.set_ring_quota(port, share);
             }
         }
     }
@@ -317,27 +319,27 @@ impl Session {
         self.parameters().and_then(|agreed| agreed.levels.lowest_from(wanted)).unwrap_or(wanted)
     }
 
-    pub(super) fn transport(&mut self) -> Option<&mut Association> {
-        self.link.as_mut()?.transport.as_deref_mut()
+    pub(super) fn transport(&mut self) -> Option<&mut Connection> {
+        self.nexus.as_mut()?.transport.as_deref_mut()
     }
 
     /// Takes a new session that a handshake agreed on.
-    pub(super) fn begin(&mut self, now: Instant, agreed: &Agreed, transport: Association) {
+    pub(super) fn open_nexus(&mut self, now: Instant, agreed: &HandshakeResult, transport: Connection) {
         self.stats.logins += 1;
-        if self.link.is_some() {
-            self.lose(now, Lost::Forgotten);
+        if self.nexus.is_some() {
+            self.handle_nexus_loss(now, LossReason::UnknownToTarget);
         }
-        self.hold_guarded();
+        self.restart_identity_checks();
         let keyed = agreed.keys.is_some();
         let exchanges = agreed.parameters.exchanges;
-        self.link = Some(Box::new(Link {
+        self.nexus = Some(Box::new(Nexus {
             transport: Some(Box::new(transport)),
             sids: (agreed.sid_out, agreed.sid_in),
             keyed,
             begun: now,
             instance: agreed.instance,
             parameters: agreed.parameters,
-            issue: Class::ALL.map(|class| Issue::new(class, exchanges)),
+            exchange_slots: PnSpace::ALL.map(|class| ExchangeSlots::new(class, exchanges)),
             outgoing: Vec::new(),
             withdrawn: Vec::new(),
             goodbye: None,
@@ -351,16 +353,16 @@ impl Session {
             // The loss of the old one was the end: nobody is left who wants the new one, and the target is told.
             // Where its owner did not end it, the owner's next session is to find what this one had opened.
             let is_lost = self.loss.is_some();
-            self.say_goodbye(if is_lost { DisconnectReason::REPLACED } else { DisconnectReason::CLOSED });
-            if let Some(link) = self.link.take() {
+            self.send_goodbye(if is_lost { DisconnectReason::REPLACED } else { DisconnectReason::CLOSED });
+            if let Some(link) = self.nexus.take() {
                 self.part(*link);
             }
             return;
         }
         self.phase = Phase::Up;
-        (self.patience, self.failures) = (None, 0);
+        (self.retry_deadline, self.failures) = (None, 0);
         let rebuilt = core::mem::replace(&mut self.was_up, true);
-        self.events.push_back(Event::Up(Box::new(Up {
+        self.events.push_back(Event::Up(Box::new(SessionUp {
             parameters: agreed.parameters,
             authenticated: keyed,
             rebuilt,
@@ -372,25 +374,26 @@ impl Session {
     }
 
     /// Does what can be done now: hands over what is to be sent, hears what became of it, sends requests.
-    pub(super) fn drive(&mut self, now: Instant) {
+    pub(super) fn process_pending(&mut self, now: Instant) {
         self.now = now;
         loop {
-            self.hand_over();
-            let Some(event) = self.transport().and_then(Association::poll_event) else { break };
-            self.transported(now, event);
+            self.flush_to_connection();
+            let Some(event) = self.transport().and_then(Connection::poll_event) else { break };
+            self.handle_connection_event(now, event);
         }
         self.issue_waiting();
-        self.hand_over();
-        if self.leaving && self.phase == Phase::Up && self.tasks.is_empty() && self.farewell.is_none() {
-            self.farewell = Some(now.after(self.plan.limits.logout_within));
-            self.say_goodbye(DisconnectReason::CLOSED);
+        self.flush_to_connection();
+        if self.leaving && self.phase == Phase::Up && self.tasks.is_empty() && self.logout_deadline.is_none()
+        {
+            self.logout_deadline = Some(now.after(self.plan.limits.logout_within));
+            self.send_goodbye(DisconnectReason::CLOSED);
         }
     }
 
-    fn hand_over(&mut self) {
-        let Some(link) = self.link.as_deref_mut() else { return };
+    fn flush_to_connection(&mut self) {
+        let Some(link) = self.nexus.as_deref_mut() else { return };
         let Some(transport) = link.transport.as_deref_mut() else { return };
-        if link.withdrawn.is_empty() && link.outgoing.is_empty() && !transport.has_spent() {
+        if link.withdrawn.is_empty() && link.outgoing.is_empty() && !transport.has_delivered_bodies() {
             return;
         }
         for message in link.withdrawn.drain(..) {
@@ -404,13 +407,13 @@ impl Session {
                 task.request = if is_request { Some(id) } else { task.request };
             }
         }
-        for part in transport.spent() {
+        for part in transport.take_delivered_bodies() {
             self.pool.recycle(part);
         }
     }
 
-    fn transported(&mut self, now: Instant, event: Transported) {
-        let Some(link) = self.link.as_deref_mut() else { return };
+    fn handle_connection_event(&mut self, now: Instant, event: Transported) {
+        let Some(link) = self.nexus.as_deref_mut() else { return };
         match event {
             Transported::Delivered(Delivery { message, owner: Some(key), .. }) => {
                 if let Some(task) = self.tasks.get_mut(key) {
@@ -420,13 +423,13 @@ impl Session {
             }
             Transported::Delivered(Delivery { message, owner: None, .. }) => {
                 if link.goodbye == Some(message) {
-                    self.end(Down::LoggedOut);
+                    self.end_session(SessionEnd::LoggedOut);
                 }
             }
             Transported::XidLimit { sealed, limit } => {
-                let class = Class::of_frame(sealed);
-                let issue = link.issue(class);
-                if Class::of(limit) == class && ahead(limit, issue.limit).is_some() {
+                let class = PnSpace::of_frame(sealed);
+                let issue = link.slots_of(class);
+                if PnSpace::of(limit) == class && xid_ahead(limit, issue.limit).is_some() {
                     issue.limit = limit;
                 }
             }
@@ -441,24 +444,27 @@ impl Session {
                 if let Some(address) = address.filter(|_| link.paths_up.remove(&id)) {
                     self.events.push_back(Event::PathDown { port: address.port, peer: address.mac });
                 }
-                self.finder.way_lost(now);
+                self.connector.way_lost(now);
             }
             Transported::PathGone { path, .. } => _ = link.paths_up.remove(&path),
             Transported::PathMtu { .. } => {}
             Transported::KeysChanged => self.stats.key_updates += 1,
-            Transported::PathWidth { path, width } => {
-                let told = |at: PathAddress| Event::PathWidth { port: at.port, peer: at.mac, width };
+            Transported::PathMtuStatus { path, status: width } => {
+                let told =
+                    |at: PathAddress| Event::PathMtuStatus { port: at.port, peer: at.mac, status: width };
                 self.events.extend(transport_path(link, path).map(told));
             }
-            Transported::Lost => self.lose(now, Lost::PathLost),
-            Transported::Misbehaved => self.lose(now, Lost::Misbehaved(Why::FalseAck)),
-            Transported::KeysExhausted => self.lose(now, Lost::KeysExhausted),
+            Transported::Lost => self.handle_nexus_loss(now, LossReason::PathLost),
+            Transported::Misbehaved => {
+                self.handle_nexus_loss(now, LossReason::Misbehaved(ProtocolError::FalseAck))
+            }
+            Transported::KeysExhausted => self.handle_nexus_loss(now, LossReason::KeysExhausted),
         }
     }
 
     /// Waits for nothing any more.
     pub(super) const fn end_deadlines(&mut self) {
-        (self.patience, self.farewell) = (None, None);
+        (self.retry_deadline, self.logout_deadline) = (None, None);
     }
 
     pub(super) fn bug(&mut self) {
@@ -474,7 +480,7 @@ impl FrameMachine for Session {
             transport.port_up(now, port, state);
         }
         self.finder_port_up(now, port, state, entropy);
-        self.drive(now);
+        self.process_pending(now);
     }
 
     fn port_down(&mut self, now: Instant, port: EtherPort) {
@@ -483,7 +489,7 @@ impl FrameMachine for Session {
             transport.port_down(now, port);
         }
         self.finder_port_down(now, port);
-        self.drive(now);
+        self.process_pending(now);
     }
 
     fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
@@ -493,21 +499,21 @@ impl FrameMachine for Session {
             Err(why) => {
                 self.stats.bad_frames += 1;
                 if why == BadFrame::Version {
-                    self.finder.other_version();
+                    self.connector.other_version();
                 }
                 return;
             }
         };
         if header.sid == 0 && !frame.group {
-            self.outsider(now, &header, frame);
-            return self.drive(now);
+            self.handle_sessionless_frame(now, &header, frame);
+            return self.process_pending(now);
         }
         let (address, came) = (PathAddress { port: frame.port, mac: frame.source }, now.before(frame.age));
         let Some(bytes) = frame.payload.get_mut(..len).filter(|_| !frame.group) else { return };
-        let link = self.link.as_deref_mut().filter(|link| link.sids.1 == header.sid);
+        let link = self.nexus.as_deref_mut().filter(|link| link.sids.1 == header.sid);
         let forgeable = link.as_ref().is_some_and(|link| link.keyed && !header.protected);
         let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
-            match self.parting.as_mut().filter(|old| old.sid == header.sid) {
+            match self.closing.as_mut().filter(|old| old.sid == header.sid) {
                 Some(old) => {
                     if let Err(why) = old.frame((now, came), address, header, bytes) {
                         self.stats.refused_frames += 1;
@@ -523,65 +529,65 @@ impl FrameMachine for Session {
         });
         match taken {
             // That it ends is no sign of life, nor is what anybody can say.
-            Ok(()) if self.verdict.is_some() || forgeable => {}
-            Ok(()) => self.finder.sign_of_life(),
+            Ok(()) if self.end_cause.is_some() || forgeable => {}
+            Ok(()) => self.connector.sign_of_life(),
             Err(why) => {
                 self.stats.refused_frames += 1;
                 self.stats.drops.count(why);
             }
         }
-        match self.link.as_deref_mut() {
+        match self.nexus.as_deref_mut() {
             Some(link) => link.transport = Some(transport),
             None => return self.bug(),
         }
-        match self.verdict.take() {
+        match self.end_cause.take() {
             None => {}
-            Some(Verdict::LoggedOut) => self.end(Down::LoggedOut),
-            Some(Verdict::Lost(lost)) => self.lose(now, lost),
+            Some(EndCause::LoggedOut) => self.end_session(SessionEnd::LoggedOut),
+            Some(EndCause::Lost(lost)) => self.handle_nexus_loss(now, lost),
         }
-        self.drive(now);
+        self.process_pending(now);
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
-        let finder = self.finder.poll_port();
+        let finder = self.connector.poll_port();
         finder
             .or_else(|| self.transport()?.poll_port())
-            .or_else(|| self.parting.as_mut()?.transport.poll_port())
+            .or_else(|| self.closing.as_mut()?.transport.poll_port())
     }
 
     fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
-        self.finder.transmit(port, out);
+        self.connector.transmit(port, out);
         if let Some(transport) = self.transport() {
             transport.transmit(now, port, out);
         }
-        if let Some(old) = &mut self.parting {
+        if let Some(old) = &mut self.closing {
             old.transport.transmit(now, port, out);
         }
-        self.drive(now);
+        self.process_pending(now);
     }
 
     fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         if let Some(transport) = self.transport() {
             transport.frames_too_long(now, port, count);
         }
-        self.drive(now);
+        self.process_pending(now);
     }
 
     fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
         if let Some(transport) = self.transport() {
             transport.frames_overrun(port, count);
         }
-        self.drive(now);
+        self.process_pending(now);
     }
 
     fn entropy_wanted(&self) -> usize {
-        self.finder.entropy_wanted()
+        self.connector.entropy_wanted()
     }
 
     fn add_entropy(&mut self, entropy: [u8; 32]) {
-        self.finder.stir(entropy);
+        self.connector.add_entropy(entropy);
         // It may give up in time though no port ever comes up.
         self.seek_if_wanted(self.now);
-        self.drive(self.now);
+        self.process_pending(self.now);
     }
 }

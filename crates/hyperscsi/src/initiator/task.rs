@@ -6,24 +6,24 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use smallvec::SmallVec;
 
-use super::contract::{Ending, Management, Request};
-use crate::association::MessageId;
-use crate::exchange::landing::{Landing, to_u32, to_usize};
-use crate::exchange::numbers::Class;
+use super::contract::{CommandResponse, Request, TmfRequest};
+use crate::aead::Level;
+use crate::connection::MessageId;
+use crate::exchange::reassembly::{Reassembly, to_u32, to_usize};
+use crate::exchange::xid::PnSpace;
 use crate::pdu::reply::ManageResult;
-use crate::seal::Level;
 
 /// An exchange, or what wants to be one.
 #[derive(Debug)]
 pub(super) struct Task {
-    pub(super) what: What,
+    pub(super) kind: TaskKind,
     /// Where it stands on the wire; `None` while it waits.
     pub(super) wire: Option<Wire>,
     /// When it was sent, among all requests.
     pub(super) order: u64,
-    pub(super) inn: Landing,
+    pub(super) data_in: Reassembly,
     /// How it ended and how much data came with that, while some of it is missing.
-    pub(super) ending: Option<(Ending, u32)>,
+    pub(super) response: Option<(CommandResponse, u32)>,
     /// The requests for data that came: all below the number, and the others.
     ready: (u32, BTreeSet<u32>),
     /// What is under way.
@@ -37,10 +37,10 @@ pub(super) struct Task {
 
 /// What a task is about.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum TaskKind {
     Command(Request),
     Manage {
-        wanted: Management,
+        wanted: TmfRequest,
         /// The exchange that it names; 0 for none.
         referenced: u32,
         /// The answer, while tasks that it ended have not been reported.
@@ -52,7 +52,7 @@ pub(super) enum What {
 /// An exchange's names on the wire, and its protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wire {
-    pub(super) class: Class,
+    pub(super) class: PnSpace,
     pub(super) tag: u16,
     pub(super) xid: u32,
     pub(super) level: Level,
@@ -65,14 +65,14 @@ pub(super) const MAX_REPLAYS: u8 = 8;
 pub(super) const MAX_READY: usize = 1024;
 
 impl Task {
-    pub(super) fn new(what: What) -> Self {
-        let len = if let What::Command(request) = &what { request.data_in_len } else { 0 };
+    pub(super) fn new(what: TaskKind) -> Self {
+        let len = if let TaskKind::Command(request) = &what { request.data_in_len } else { 0 };
         Self {
-            what,
+            kind: what,
             wire: None,
             order: 0,
-            inn: Landing::new(0, len),
-            ending: None,
+            data_in: Reassembly::new(0, len),
+            response: None,
             ready: (0, BTreeSet::new()),
             messages: SmallVec::new(),
             request: None,
@@ -83,18 +83,18 @@ impl Task {
 
     /// Returns the logical unit that it concerns.
     pub(super) const fn lun(&self) -> u64 {
-        match &self.what {
-            What::Command(request) => request.lun,
-            What::Manage { wanted, .. } => wanted.lun,
+        match &self.kind {
+            TaskKind::Command(request) => request.lun,
+            TaskKind::Manage { wanted, .. } => wanted.lun,
         }
     }
 
     pub(super) const fn is_command(&self) -> bool {
-        matches!(self.what, What::Command(_))
+        matches!(self.kind, TaskKind::Command(_))
     }
 
     pub(super) fn data_out_len(&self) -> u32 {
-        if let What::Command(request) = &self.what { to_u32(request.data_out.len()) } else { 0 }
+        if let TaskKind::Command(request) = &self.kind { to_u32(request.data_out.len()) } else { 0 }
     }
 
     /// Takes note of a request for data. Returns whether it is a new one; `None` when its number is out of all order.
@@ -119,9 +119,9 @@ impl Task {
     }
 
     /// Forgets everything that happened to it on the wire.
-    pub(super) fn start_over(&mut self, pool: &base::buffer::Pool) {
-        self.inn.clear(pool);
-        (self.wire, self.ending, self.request) = (None, None, None);
+    pub(super) fn reset_for_replay(&mut self, pool: &base::buffer::Pool) {
+        self.data_in.clear(pool);
+        (self.wire, self.response, self.request) = (None, None, None);
         self.ready = (0, BTreeSet::new());
         (self.messages, self.arrived) = (SmallVec::new(), false);
     }

@@ -10,11 +10,11 @@ use zeroize::Zeroizing;
 
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{COOKIE_LEN, Cookie, HandshakeId};
-use crate::random::{Random, mac};
+use crate::random::{HmacDrbg, mac};
 
 /// What a cookie is good for, and nothing else.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Errand<'a> {
+pub(crate) struct CookieBinding<'a> {
     pub(crate) port: EtherPort,
     pub(crate) source: Mac,
     pub(crate) handshake: &'a HandshakeId,
@@ -36,13 +36,13 @@ impl Cookies {
     const ROTATION: Duration = Duration::from_secs(60);
 
     /// Begins with fresh secrets.
-    pub(crate) fn new(now: Instant, random: &mut Random) -> Self {
+    pub(crate) fn new(now: Instant, random: &mut HmacDrbg) -> Self {
         let mut fresh = || Zeroizing::new(random.bytes());
         Self { current: fresh(), previous: fresh(), rotated: now }
     }
 
     /// Makes a cookie.
-    pub(crate) fn make(&mut self, now: Instant, random: &mut Random, errand: &Errand<'_>) -> Cookie {
+    pub(crate) fn make(&mut self, now: Instant, random: &mut HmacDrbg, errand: &CookieBinding<'_>) -> Cookie {
         if now.since(self.rotated) >= Self::ROTATION {
             self.previous = core::mem::replace(&mut self.current, Zeroizing::new(random.bytes()));
             self.rotated = now;
@@ -58,7 +58,7 @@ impl Cookies {
     }
 
     /// Returns whether a cookie was made here for this, and lately.
-    pub(crate) fn knows(&self, now: Instant, cookie: &Cookie, errand: &Errand<'_>) -> bool {
+    pub(crate) fn knows(&self, now: Instant, cookie: &Cookie, errand: &CookieBinding<'_>) -> bool {
         let Some((time, tail)) = cookie.split_first_chunk::<8>() else { return false };
         let made = Instant(u64::from_be_bytes(*time));
         if made > now || now.since(made) > Self::LIFETIME {
@@ -77,7 +77,7 @@ impl fmt::Debug for Cookies {
     }
 }
 
-fn proof(secret: &[u8; 64], time: &[u8; 8], errand: &Errand<'_>) -> [u8; 64] {
+fn proof(secret: &[u8; 64], time: &[u8; 8], errand: &CookieBinding<'_>) -> [u8; 64] {
     let port = errand.port.0.to_be_bytes();
     // Neither name can hold a zero byte.
     let (group, target) = (errand.group.as_bytes(), errand.target.as_bytes());
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_one_errand_for_a_while() {
-        let mut random = Random::new([1; 32]);
+        let mut random = HmacDrbg::new([1; 32]);
         let mut cookies = Cookies::new(Instant::ORIGIN, &mut random);
         let (group, target) = (GroupName::new("g").unwrap(), Name::new("iqn.2026-11.a:b").unwrap());
         let (other_group, other) = (GroupName::new("h").unwrap(), Name::new("iqn.2026-11.a:c").unwrap());
-        let errand = Errand {
+        let errand = CookieBinding {
             port: EtherPort(1),
             source: Mac([2; 6]),
             handshake: &[3; 16],
@@ -106,11 +106,11 @@ mod tests {
         assert!(cookies.knows(at(55), &cookie, &errand));
         assert!(!cookies.knows(at(54), &cookie, &errand), "made in the future");
         for wrong in [
-            Errand { port: EtherPort(2), ..errand },
-            Errand { source: Mac([4; 6]), ..errand },
-            Errand { handshake: &[4; 16], ..errand },
-            Errand { group: &other_group, ..errand },
-            Errand { target: &other, ..errand },
+            CookieBinding { port: EtherPort(2), ..errand },
+            CookieBinding { source: Mac([4; 6]), ..errand },
+            CookieBinding { handshake: &[4; 16], ..errand },
+            CookieBinding { group: &other_group, ..errand },
+            CookieBinding { target: &other, ..errand },
         ] {
             assert!(!cookies.knows(at(55), &cookie, &wrong), "{wrong:?}");
         }

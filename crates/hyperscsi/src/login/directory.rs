@@ -5,18 +5,18 @@ use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac};
 
-use super::Record;
+use super::PasswordRecord;
 use crate::pdu::discovery::ExportedLun;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 
 /// Answers what a handshake and a discovery must know.
-pub trait Directory {
+pub trait TargetDirectory {
     /// Returns what the server is recognized by, from one of its addresses to the next and from one start to the next.
     fn instance(&self) -> [u8; 16];
 
     /// Returns how `group` gets to `target` through this port; `None` if not, which nobody is told.
-    fn entrance(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance>;
+    fn target_access(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess>;
 
     /// Returns the first target, in the order of names, that comes behind `after` (or the first of all) and that exports
     /// something to `group` through this port.
@@ -33,9 +33,9 @@ pub trait Directory {
 
 /// How a group gets to a target.
 #[derive(Clone, Debug)]
-pub struct Entrance {
+pub struct TargetAccess {
     /// What an initiator must know.
-    pub access: Access,
+    pub access: GroupAccess,
     /// What we agree to. Its `frame_max` is the most that is used, whatever the port takes.
     pub parameters: Parameters,
     /// The top byte of the names of the target's sessions, by which their frames find who serves them.
@@ -44,11 +44,11 @@ pub struct Entrance {
 
 /// What an initiator must know to get in.
 #[derive(Clone, Debug)]
-pub enum Access {
+pub enum GroupAccess {
     /// The names of the group and the target; nothing is protected from anybody.
     Open,
     /// The password of which this is the record.
-    Password(Arc<Record>),
+    Password(Arc<PasswordRecord>),
 }
 
 /// A target in the answer to a discovery.

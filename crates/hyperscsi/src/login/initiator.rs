@@ -4,9 +4,9 @@
 //! nothing more comes. Whatever speaks against a session without a proof (a refusal, an answer that does not open) is believed
 //! only if nothing better comes for [`Login::GRACE`].
 
+mod error;
 mod plan;
 mod state;
-mod why;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,48 +17,48 @@ use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use super::opaque::{Attempt, Done, Job, is_bearable};
-use super::post::{self, Post};
-use super::{Agreed, context, is_within, proof};
+use super::control_queue::{self, ControlQueue};
+use super::opaque::{PendingClientLogin, StretchJob, StretchResult, is_bearable};
+use super::{HandshakeResult, context, is_within, proof};
+use crate::aead::SessionKeys;
 use crate::frame::{Cmd, Header};
 use crate::pdu::negotiate::{
     Accept, Answer, Finish, HandshakeId, Hello, KE1_LEN, Negotiate, Negotiated, RefuseReason, Start,
 };
 use crate::pdu::parameters::Parameters;
-use crate::random::Random;
-use crate::seal::SessionKeys;
-pub use plan::Plan;
+use crate::random::HmacDrbg;
+pub use error::HandshakeError;
+pub use plan::LoginPlan;
 use state::{Candidate, Finishing, Opening, State};
-pub use why::Why;
 
 /// What a login says to its owner.
 #[derive(Debug)]
-pub enum Event {
+pub enum LoginEvent {
     /// There is a session. Said once; nothing follows.
-    Agreed(Box<Agreed>),
+    Agreed(Box<HandshakeResult>),
     /// There is none. Said once; nothing follows.
-    Failed(Why),
+    Failed(HandshakeError),
 }
 
 /// The initiator's half of one handshake.
 #[derive(Debug)]
 pub struct Login {
-    plan: Plan,
-    random: Random,
+    plan: LoginPlan,
+    random: HmacDrbg,
     ports: Vec<(EtherPort, PortState)>,
     state: State,
     /// The handshake and the first message of its key exchange; other ones after a new beginning.
     handshake: HandshakeId,
-    attempt: Option<(Attempt, [u8; KE1_LEN])>,
+    attempt: Option<(PendingClientLogin, [u8; KE1_LEN])>,
     /// Who answered to the target's name.
     candidates: Vec<Candidate>,
     /// The answers that did not open.
     failed: Vec<[u8; 64]>,
-    job: Option<Job>,
+    job: Option<StretchJob>,
     /// Why there will be no session, unless something better comes until then.
-    doubt: Option<(Instant, Why)>,
+    doubt: Option<(Instant, HandshakeError)>,
     /// What to say at the deadline beside that nobody answered.
-    hint: Option<Why>,
+    hint: Option<HandshakeError>,
     deadline: Instant,
     /// When to begin anew unless there is a session by then: the target does not know our cookie any more.
     renewal: Option<Instant>,
@@ -68,8 +68,8 @@ pub struct Login {
     since: Instant,
     repeat: Instant,
     repeats: u32,
-    post: Post,
-    event: Option<Event>,
+    post: ControlQueue,
+    event: Option<LoginEvent>,
     ignored: u64,
 }
 
@@ -89,13 +89,13 @@ impl Login {
     /// Begins. `entropy` is fresh from the operating system's generator. Nothing is sent before a port is up.
     ///
     /// # Errors
-    /// [`Why`], if the plan cannot be.
-    pub fn new(now: Instant, plan: Plan, entropy: [u8; 32]) -> Result<Self, Why> {
+    /// [`HandshakeError`], if the plan cannot be.
+    pub fn new(now: Instant, plan: LoginPlan, entropy: [u8; 32]) -> Result<Self, HandshakeError> {
         plan.check()?;
         let mut login = Self {
             deadline: now.after(plan.patience),
             plan,
-            random: Random::new(entropy),
+            random: HmacDrbg::new(entropy),
             ports: Vec::new(),
             state: State::Asking,
             handshake: HandshakeId::default(),
@@ -110,28 +110,28 @@ impl Login {
             since: now,
             repeat: now,
             repeats: 0,
-            post: Post::default(),
+            post: ControlQueue::default(),
             event: None,
             ignored: 0,
         };
-        login.begin(now);
+        login.restart(now);
         Ok(login)
     }
 
     /// Takes note of a port, or of what changed about it.
     pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
-        self.random.stir(entropy);
+        self.random.reseed(entropy);
         let before = self.ports.iter().find(|(known, _)| *known == port).map(|(_, state)| state.mtu);
         self.ports.retain(|(known, _)| *known != port);
         if state.mtu < usize::from(Parameters::FRAME_MAX_LEAST) {
-            self.hint.get_or_insert(Why::PortTooNarrow(state.mtu));
+            self.hint.get_or_insert(HandshakeError::PortTooNarrow(state.mtu));
             return;
         }
         self.ports.push((port, *state));
         match (&self.state, before) {
             (State::Over, _) => {}
             // What was offered on it no longer holds.
-            (_, Some(mtu)) if mtu != state.mtu => self.begin(now),
+            (_, Some(mtu)) if mtu != state.mtu => self.restart(now),
             (State::Asking | State::Starting, None) => self.hello(port),
             _ => {}
         }
@@ -148,7 +148,7 @@ impl Login {
             _ => false,
         };
         if lost {
-            self.begin(now);
+            self.restart(now);
         }
     }
 
@@ -161,7 +161,7 @@ impl Login {
         frame: &mut [u8],
     ) -> bool {
         let payload = (header.cmd == Cmd::Negotiated && !source.is_group())
-            .then(|| post::payload(header, frame))
+            .then(|| control_queue::payload(header, frame))
             .flatten();
         let Some((payload, step)) =
             payload.and_then(|payload| Some((payload, Negotiated::parse(payload).ok()?)))
@@ -175,7 +175,7 @@ impl Login {
             Negotiated::Accept(accept) => &accept.handshake,
         };
         if matches!(step, Negotiated::Refuse { reason: RefuseReason::VERSION, .. }) {
-            self.hint = Some(Why::OtherVersion);
+            self.hint = Some(HandshakeError::OtherVersion);
             return false;
         }
         if *handshake != self.handshake {
@@ -194,16 +194,16 @@ impl Login {
 
     /// Takes note that a frame of another version came from somebody: perhaps the target.
     pub fn other_version(&mut self) {
-        self.hint.get_or_insert(Why::OtherVersion);
+        self.hint.get_or_insert(HandshakeError::OtherVersion);
     }
 
     /// Returns the slow step when there is one to be done. Whoever takes it runs it and hands over what came of it.
-    pub fn poll_job(&mut self) -> Option<Job> {
+    pub fn poll_job(&mut self) -> Option<StretchJob> {
         self.job.take()
     }
 
     /// Takes what came of the slow step.
-    pub fn job_done(&mut self, now: Instant, done: Done) {
+    pub fn job_done(&mut self, now: Instant, done: StretchResult) {
         // Else all began anew meanwhile, or ended.
         let State::Stretching(opening) = &mut self.state else { return };
         if opening.digest != done.digest {
@@ -220,9 +220,9 @@ impl Login {
             }
             Err(_) => {
                 self.failed.push(opening.digest);
-                self.doubt(now, Why::WrongPassword);
+                self.doubt(now, HandshakeError::WrongPassword);
                 if self.failed.len() >= Self::FAILED_MAX {
-                    self.fail(Why::WrongPassword);
+                    self.fail(HandshakeError::WrongPassword);
                     return;
                 }
             }
@@ -241,7 +241,7 @@ impl Login {
     }
 
     /// Returns what there is to say, once.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<LoginEvent> {
         self.event.take()
     }
 
@@ -265,7 +265,8 @@ impl Login {
         if now >= self.deadline {
             let finishing = matches!(self.state, State::Finishing(_));
             let doubt = self.doubt.take().filter(|_| !finishing).map(|(_, why)| why);
-            let silence = if self.ports.is_empty() { Why::NoPort } else { Why::NoAnswer };
+            let silence =
+                if self.ports.is_empty() { HandshakeError::NoPort } else { HandshakeError::NoAnswer };
             let why = doubt.or(self.hint.take()).unwrap_or(silence);
             self.fail(why);
             return;
@@ -282,14 +283,14 @@ impl Login {
             return;
         }
         if self.renewal.is_some_and(|at| now >= at) {
-            self.begin(now);
+            self.restart(now);
             return;
         }
         if now < self.repeat {
             return;
         }
         if !matches!(self.state, State::Asking) && now.since(self.since) >= Self::ANEW {
-            self.begin(now);
+            self.restart(now);
             return;
         }
         self.repeats = self.repeats.saturating_add(1);
@@ -319,14 +320,14 @@ impl Login {
             (State::Starting, _) => "starting",
             (State::Stretching(_), _) => "stretching",
             (State::Finishing(_), _) => "finishing",
-            (State::Over, Some(Event::Agreed(_))) => "agreed",
-            (State::Over, Some(Event::Failed(_))) => "failed",
+            (State::Over, Some(LoginEvent::Agreed(_))) => "agreed",
+            (State::Over, Some(LoginEvent::Failed(_))) => "failed",
             (State::Over, None) => "over",
         }
     }
 
     /// Begins, for the first time or anew: other random bytes, other keys.
-    fn begin(&mut self, now: Instant) {
+    fn restart(&mut self, now: Instant) {
         if self.handshake != HandshakeId::default() {
             // What the target still says in a session that came of the handshake before is not for the one to come.
             self.plan.rename(self.random.bytes());
@@ -380,7 +381,7 @@ impl Login {
     }
 
     fn hello(&mut self, port: EtherPort) {
-        let to = match self.plan.place {
+        let to = match self.plan.target_address {
             Some((place, mac)) if place == port => mac,
             Some(_) => return,
             None => Mac::BROADCAST,
@@ -395,7 +396,7 @@ impl Login {
         if !matches!(self.state, State::Asking | State::Starting) {
             return;
         }
-        if self.plan.place.is_some_and(|place| place != (candidate.port, candidate.mac)) {
+        if self.plan.target_address.is_some_and(|place| place != (candidate.port, candidate.mac)) {
             return;
         }
         let same = |known: &&mut Candidate| (known.port, known.mac) == (candidate.port, candidate.mac);
@@ -427,7 +428,7 @@ impl Login {
         if self.attempt.is_none()
             && let Some(password) = &self.plan.password
         {
-            self.attempt = Attempt::start(password, &mut self.random).ok();
+            self.attempt = PendingClientLogin::start(password, &mut self.random).ok();
         }
         if matches!(self.state, State::Asking) {
             self.state = State::Starting;
@@ -485,11 +486,11 @@ impl Login {
             return;
         }
         if !is_bearable(&answer.stretch) || !is_within(&answer.choice, &offer, true) {
-            self.doubt(now, Why::BadChoice);
+            self.doubt(now, HandshakeError::BadChoice);
             return;
         }
         let Ok(context) = context(&start, payload) else { return };
-        self.job = Some(Job {
+        self.job = Some(StretchJob {
             attempt: attempt.clone(),
             password: password.clone(),
             group: self.plan.group.as_bytes().to_vec(),
@@ -525,9 +526,9 @@ impl Login {
                 if accept.proof.is_some() {
                     // Of a session with keys, and there are none yet.
                 } else if self.plan.password.is_some() {
-                    self.doubt(now, Why::OpenGroup);
+                    self.doubt(now, HandshakeError::OpenGroup);
                 } else if !self.offer(from.0).is_some_and(|offer| is_within(&accept.choice, &offer, false)) {
-                    self.doubt(now, Why::BadChoice);
+                    self.doubt(now, HandshakeError::BadChoice);
                 } else {
                     self.agree(from, accept, None);
                 }
@@ -538,7 +539,7 @@ impl Login {
 
     fn agree(&mut self, (port, peer): (EtherPort, Mac), accept: &Accept, keys: Option<SessionKeys>) {
         let frame_max = self.offer(port).map_or(Parameters::FRAME_MAX_LEAST, |offer| offer.frame_max);
-        let agreed = Agreed {
+        let agreed = HandshakeResult {
             keys,
             sid_out: accept.sid,
             sid_in: self.plan.sid,
@@ -553,7 +554,7 @@ impl Login {
             port,
             peer,
         };
-        self.end(Event::Agreed(Box::new(agreed)));
+        self.end(LoginEvent::Agreed(Box::new(agreed)));
     }
 
     fn refused(&mut self, now: Instant, from: (EtherPort, Mac), reason: RefuseReason, retry_after_ms: u32) {
@@ -564,32 +565,34 @@ impl Login {
             RefuseReason::BUSY => {
                 // Who says so knew the cookie.
                 self.renewal = None;
-                self.hint = Some(Why::Busy);
+                self.hint = Some(HandshakeError::Busy);
                 let wait = Duration::from_millis(retry_after_ms.into());
                 self.repeat = self.repeat.max(now.after(wait.min(2 * Self::REPEAT_MAX)));
             }
-            RefuseReason::PARAMETERS => self.doubt(now, Why::ProtectionRefused(self.plan.protection)),
-            RefuseReason::PASSWORD_NEEDED => self.doubt(now, Why::PasswordNeeded),
-            RefuseReason::OPEN_GROUP => self.doubt(now, Why::OpenGroup),
-            RefuseReason::SHUTDOWN => self.hint = Some(Why::ShuttingDown),
-            RefuseReason::NOT_AUTHORIZED => self.doubt(now, Why::WrongPassword),
-            other => self.doubt(now, Why::Refused(other)),
+            RefuseReason::PARAMETERS => {
+                self.doubt(now, HandshakeError::ProtectionRefused(self.plan.protection))
+            }
+            RefuseReason::PASSWORD_NEEDED => self.doubt(now, HandshakeError::PasswordNeeded),
+            RefuseReason::OPEN_GROUP => self.doubt(now, HandshakeError::OpenGroup),
+            RefuseReason::SHUTDOWN => self.hint = Some(HandshakeError::ShuttingDown),
+            RefuseReason::NOT_AUTHORIZED => self.doubt(now, HandshakeError::WrongPassword),
+            other => self.doubt(now, HandshakeError::Refused(other)),
         }
     }
 
     /// Takes note of something without proof that speaks against a session. What was heard first counts, since the first
     /// to speak is seldom the one who forges.
-    fn doubt(&mut self, now: Instant, why: Why) {
+    fn doubt(&mut self, now: Instant, why: HandshakeError) {
         if self.doubt.is_none() {
             self.doubt = Some((now.after(Self::GRACE).min(self.deadline), why));
         }
     }
 
-    fn fail(&mut self, why: Why) {
-        self.end(Event::Failed(why));
+    fn fail(&mut self, why: HandshakeError) {
+        self.end(LoginEvent::Failed(why));
     }
 
-    fn end(&mut self, event: Event) {
+    fn end(&mut self, event: LoginEvent) {
         self.state = State::Over;
         self.attempt = None;
         self.job = None;

@@ -23,7 +23,7 @@ use sha2_opaque::Sha512;
 use zeroize::Zeroizing;
 
 use crate::pdu::negotiate::{KE1_LEN, KE2_LEN, KE3_LEN, StretchCost};
-use crate::random::Random;
+use crate::random::HmacDrbg;
 
 /// A password.
 #[derive(Clone, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl<T> From<ProtocolError<T>> for Failed {
 }
 
 /// What a target keeps of the password of a group.
-pub struct Record {
+pub struct PasswordRecord {
     setup: ServerSetup<Suite>,
     file: ServerRegistration<Suite>,
     cost: StretchCost,
@@ -135,7 +135,7 @@ pub struct Record {
 #[error("Argon2id has no such parameters")]
 pub struct BadCost;
 
-impl Record {
+impl PasswordRecord {
     /// Makes a record. Slow, on purpose: it runs Argon2 once. `entropy` is fresh from the operating system's generator.
     ///
     /// # Errors
@@ -149,14 +149,15 @@ impl Record {
         if !is_bearable(&cost) {
             return Err(BadCost);
         }
-        Self::register(password, group.as_bytes(), cost, &mut Random::new(entropy)).map_err(|Failed| BadCost)
+        Self::register(password, group.as_bytes(), cost, &mut HmacDrbg::new(entropy))
+            .map_err(|Failed| BadCost)
     }
 
     fn register(
         password: &Password,
         group: &[u8],
         cost: StretchCost,
-        random: &mut Random,
+        random: &mut HmacDrbg,
     ) -> Result<Self, Failed> {
         let setup = ServerSetup::<Suite>::new(random);
         let start = ClientRegistration::<Suite>::start(random, &password.0)?;
@@ -178,19 +179,19 @@ impl Record {
         group: &str,
         ke1: &[u8; KE1_LEN],
         context: &[u8; 64],
-        random: &mut Random,
-    ) -> Result<(Pending, [u8; KE2_LEN]), Failed> {
+        random: &mut HmacDrbg,
+    ) -> Result<(PendingServerLogin, [u8; KE2_LEN]), Failed> {
         let request = CredentialRequest::<Suite>::deserialize(ke1)?;
         let parameters =
             ServerLoginParameters { context: Some(context), identifiers: names(group.as_bytes()) };
         let file = Some(self.file.clone());
         let start = ServerLogin::start(random, &self.setup, file, request, group.as_bytes(), parameters)?;
         let ke2 = start.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
-        Ok((Pending { login: start.state, context: *context }, ke2))
+        Ok((PendingServerLogin { login: start.state, context: *context }, ke2))
     }
 }
 
-impl fmt::Debug for Record {
+impl fmt::Debug for PasswordRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record").field("cost", &self.cost).finish_non_exhaustive()
     }
@@ -203,12 +204,12 @@ fn names(group: &[u8]) -> Identifiers<'_> {
 
 /// A key exchange that waits for the initiator's last message.
 #[derive(Clone)]
-pub(crate) struct Pending {
+pub(crate) struct PendingServerLogin {
     login: ServerLogin<Suite>,
     context: [u8; 64],
 }
 
-impl Pending {
+impl PendingServerLogin {
     /// Checks the initiator's last message.
     pub(crate) fn finish(&self, ke3: &[u8; KE3_LEN]) -> Result<Secret, Failed> {
         let message = CredentialFinalization::<Suite>::deserialize(ke3)?;
@@ -218,7 +219,7 @@ impl Pending {
     }
 }
 
-impl fmt::Debug for Pending {
+impl fmt::Debug for PendingServerLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pending")
     }
@@ -226,11 +227,11 @@ impl fmt::Debug for Pending {
 
 /// An initiator's key exchange that waits for the target's message.
 #[derive(Clone)]
-pub(crate) struct Attempt(Box<ClientLogin<Suite>>);
+pub(crate) struct PendingClientLogin(Box<ClientLogin<Suite>>);
 
-impl Attempt {
+impl PendingClientLogin {
     /// Begins: gives the first message.
-    pub(crate) fn start(password: &Password, random: &mut Random) -> Result<(Self, [u8; KE1_LEN]), Failed> {
+    pub(crate) fn start(password: &Password, random: &mut HmacDrbg) -> Result<(Self, [u8; KE1_LEN]), Failed> {
         let start = ClientLogin::<Suite>::start(random, &password.0)?;
         let ke1 = start.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
         Ok((Self(Box::new(start.state)), ke1))
@@ -245,7 +246,7 @@ impl Attempt {
     }
 }
 
-impl fmt::Debug for Attempt {
+impl fmt::Debug for PendingClientLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Attempt")
     }
@@ -253,8 +254,8 @@ impl fmt::Debug for Attempt {
 
 /// The slow step of an initiator: it stretches the password and opens the target's answer with it. Some tenths of a
 /// second and 64 MiB with a usual record, so whoever owns the machine runs it where nobody waits.
-pub struct Job {
-    pub(crate) attempt: Attempt,
+pub struct StretchJob {
+    pub(crate) attempt: PendingClientLogin,
     pub(crate) password: Password,
     pub(crate) group: Vec<u8>,
     pub(crate) cost: StretchCost,
@@ -265,8 +266,8 @@ pub struct Job {
     pub(crate) digest: [u8; 64],
 }
 
-/// What a [`Job`] came to.
-pub struct Done {
+/// What a [`StretchJob`] came to.
+pub struct StretchResult {
     pub(crate) digest: [u8; 64],
     pub(crate) result: Result<Proof, Failed>,
 }
@@ -277,14 +278,14 @@ pub(crate) struct Proof {
     pub(crate) secret: Secret,
 }
 
-impl Job {
+impl StretchJob {
     /// Does it.
-    pub fn run(self) -> Done {
-        Done { digest: self.digest, result: self.open() }
+    pub fn run(self) -> StretchResult {
+        StretchResult { digest: self.digest, result: self.open() }
     }
 
     fn open(self) -> Result<Proof, Failed> {
-        let mut random = Random::new(*self.entropy);
+        let mut random = HmacDrbg::new(*self.entropy);
         let answer = CredentialResponse::<Suite>::deserialize(&self.ke2)?;
         let stretch = Stretch(self.cost);
         let parameters =
@@ -295,13 +296,13 @@ impl Job {
     }
 }
 
-impl fmt::Debug for Job {
+impl fmt::Debug for StretchJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job").field("cost", &self.cost).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Done {
+impl fmt::Debug for StretchResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Done")
     }
@@ -323,11 +324,11 @@ mod tests {
         context: u8,
     ) -> (Result<[u8; 64], Failed>, Result<[u8; 64], Failed>) {
         let password = |text: &str| Password::new(text.as_bytes()).unwrap();
-        let record = Record::make(&password(theirs), "backup", CHEAP, [7; 32]).unwrap();
-        let mut random = Random::new([9; 32]);
-        let (attempt, ke1) = Attempt::start(&password(ours), &mut random).unwrap();
+        let record = PasswordRecord::make(&password(theirs), "backup", CHEAP, [7; 32]).unwrap();
+        let mut random = HmacDrbg::new([9; 32]);
+        let (attempt, ke1) = PendingClientLogin::start(&password(ours), &mut random).unwrap();
         let (pending, ke2) = record.answer("backup", &ke1, &[1; 64], &mut random).unwrap();
-        let done = Job {
+        let done = StretchJob {
             attempt,
             password: password(ours),
             group: b"backup".to_vec(),
@@ -360,14 +361,14 @@ mod tests {
         }
         let password = Password::new(b"x").unwrap();
         for cost in [StretchCost { memory_kib: 0, ..CHEAP }, StretchCost { lanes: 0, ..CHEAP }] {
-            assert_eq!(Record::make(&password, "g", cost, [1; 32]).map(|_| ()), Err(BadCost));
+            assert_eq!(PasswordRecord::make(&password, "g", cost, [1; 32]).map(|_| ()), Err(BadCost));
         }
     }
 
     #[test]
     fn nothing_secret_is_printed() {
         let password = Password::new(b"correct horse").unwrap();
-        let record = Record::make(&password, "g", CHEAP, [1; 32]).unwrap();
+        let record = PasswordRecord::make(&password, "g", CHEAP, [1; 32]).unwrap();
         assert_eq!(alloc::format!("{password:?}"), "Password");
         assert!(!alloc::format!("{record:?}").contains("setup"));
         assert_eq!(Password::new(b""), Err(BadPassword));

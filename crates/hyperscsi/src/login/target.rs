@@ -17,8 +17,8 @@
 //! key exchange sees to that, whose secrets are gone with the session. Without one START is all there is, so those that
 //! had their session are remembered.
 
+mod accepted_starts;
 mod refusal;
-mod spent;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -29,49 +29,49 @@ use base::time::{Duration, Instant};
 use sha2::{Digest, Sha512};
 use zeroize::Zeroizing;
 
-use super::cookie::{Cookies, Errand};
-use super::directory::{Access, Directory, Entrance};
-use super::guesses::{Allowance, Guesses, Permit};
-use super::opaque::{Pending, Record};
-use super::post::{self, Post};
-use super::{Agreed, accept, choose, context};
+use super::control_queue::{self, ControlQueue};
+use super::cookie::{CookieBinding, Cookies};
+use super::directory::{GroupAccess, TargetAccess, TargetDirectory};
+use super::opaque::{PasswordRecord, PendingServerLogin};
+use super::rate_limit::{PasswordRateLimit, Permit, TokenBucket};
+use super::{HandshakeResult, accept, choose, context};
+use crate::aead::SessionKeys;
 use crate::frame::{Cmd, Header};
 use crate::pdu::negotiate::{
     Accept, Answer, COOKIE_LEN, Finish, HandshakeId, Hello, KE1_LEN, KE2_LEN, Negotiate, Negotiated,
     RefuseReason, Start, without_last,
 };
 use crate::pdu::parameters::Parameters;
-use crate::random::Random;
-use crate::seal::SessionKeys;
-pub use refusal::{Refusal, Refused};
-use spent::Spent;
+use crate::random::HmacDrbg;
+use accepted_starts::AcceptedStarts;
+pub use refusal::{HandshakeRefusal, RefusalCause};
 
 /// The target's half of all handshakes.
 #[derive(Debug)]
-pub struct Reception {
-    random: Random,
+pub struct HandshakeServer {
+    random: HmacDrbg,
     cookies: Option<Cookies>,
     ports: Vec<(EtherPort, PortState)>,
-    guesses: Guesses,
+    guesses: PasswordRateLimit,
     /// How often we speak to those of another version, and how often open groups get sessions.
-    strangers: Allowance,
-    open: Allowance,
-    halves: Vec<Half>,
-    over: VecDeque<Over>,
+    strangers: TokenBucket,
+    open: TokenBucket,
+    halves: Vec<HalfOpen>,
+    over: VecDeque<FinishedHandshake>,
     /// What began the sessions of groups without a password.
-    spent: Spent,
-    post: Post,
+    spent: AcceptedStarts,
+    post: ControlQueue,
     /// Handshakes that were refused lately: their initiators repeat themselves, as nothing vouches for a refusal.
     refused: VecDeque<HandshakeId>,
-    refusals: VecDeque<Refusal>,
+    refusals: VecDeque<HandshakeRefusal>,
     /// How often those who watch are told.
-    told: Allowance,
-    stats: Stats,
+    told: TokenBucket,
+    stats: HandshakeStats,
 }
 
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct HandshakeStats {
     /// HELLOs that were answered.
     pub hellos: u64,
     /// Handshakes that ended with a session.
@@ -91,42 +91,42 @@ pub struct Stats {
 
 /// Where a frame came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct From {
+struct FrameSource {
     port: EtherPort,
     source: Mac,
 }
 
 /// What the initiator began with, which its repetition must be to the letter, but for the cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Begun {
-    from: From,
+struct StartId {
+    from: FrameSource,
     digest: [u8; 64],
 }
 
 #[derive(Debug)]
-struct Half {
-    begun: Begun,
+struct HalfOpen {
+    begun: StartId,
     since: Instant,
     start: Box<Start>,
     sid: u32,
     choice: Parameters,
     frame_max: u16,
     context: [u8; 64],
-    pending: Pending,
+    pending: PendingServerLogin,
     answer: Vec<u8>,
     permit: Permit,
 }
 
 #[derive(Debug)]
-struct Over {
-    begun: Begun,
+struct FinishedHandshake {
+    begun: StartId,
     handshake: HandshakeId,
     sid: u32,
     since: Instant,
     accept: Vec<u8>,
 }
 
-impl Reception {
+impl HandshakeServer {
     /// How many handshakes can be half-open.
     pub const HALVES_MAX: usize = 64;
     /// How many of these only addresses have from which the password was known before.
@@ -151,26 +151,26 @@ impl Reception {
     /// Makes one that answers nobody until it was given entropy.
     pub fn new(now: Instant) -> Self {
         Self {
-            random: Random::empty(),
+            random: HmacDrbg::empty(),
             cookies: None,
             ports: Vec::new(),
-            guesses: Guesses::new(now),
-            strangers: Allowance::full(Self::STRANGERS.0, now),
-            open: Allowance::full(Self::OPEN.0, now),
+            guesses: PasswordRateLimit::new(now),
+            strangers: TokenBucket::full(Self::STRANGERS.0, now),
+            open: TokenBucket::full(Self::OPEN.0, now),
             halves: Vec::new(),
             over: VecDeque::new(),
-            spent: Spent::default(),
-            post: Post::default(),
+            spent: AcceptedStarts::default(),
+            post: ControlQueue::default(),
             refused: VecDeque::new(),
             refusals: VecDeque::new(),
-            told: Allowance::full(Self::TOLD.0, now),
-            stats: Stats::default(),
+            told: TokenBucket::full(Self::TOLD.0, now),
+            stats: HandshakeStats::default(),
         }
     }
 
     /// Takes a block of entropy, fresh from the operating system's generator.
-    pub fn stir(&mut self, now: Instant, entropy: [u8; 32]) {
-        self.random.stir(entropy);
+    pub fn add_entropy(&mut self, now: Instant, entropy: [u8; 32]) {
+        self.random.reseed(entropy);
         if self.cookies.is_none() {
             self.cookies = Some(Cookies::new(now, &mut self.random));
         }
@@ -178,7 +178,7 @@ impl Reception {
 
     /// Takes note of a port, or of what changed about it. One that does not take what every Ethernet takes is not used.
     pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
-        self.stir(now, entropy);
+        self.add_entropy(now, entropy);
         self.ports.retain(|(known, _)| *known != port);
         if state.mtu >= usize::from(Parameters::FRAME_MAX_LEAST) {
             self.ports.push((port, *state));
@@ -196,15 +196,15 @@ impl Reception {
     pub fn frame(
         &mut self,
         now: Instant,
-        directory: &dyn Directory,
+        directory: &dyn TargetDirectory,
         (port, source): (EtherPort, Mac),
         header: &Header,
         frame: &mut [u8],
-    ) -> Option<Box<Agreed>> {
+    ) -> Option<Box<HandshakeResult>> {
         self.handle_timeout(now);
-        let from = From { port, source };
+        let from = FrameSource { port, source };
         let step = (header.cmd == Cmd::Negotiate && !source.is_group())
-            .then(|| post::payload(header, frame))
+            .then(|| control_queue::payload(header, frame))
             .flatten()
             .and_then(|payload| Some((payload, Negotiate::parse(payload).ok()?)));
         let known = self.ports.iter().any(|(known, _)| *known == port);
@@ -226,13 +226,13 @@ impl Reception {
     /// Takes note that somebody sent a Negotiate frame of another version: he is told ours.
     pub fn other_version(&mut self, now: Instant, port: EtherPort, source: Mac) {
         if !source.is_group() && self.strangers.take(now, Self::STRANGERS.1).is_ok() {
-            let from = From { port, source };
+            let from = FrameSource { port, source };
             self.refuse(from, &HandshakeId::default(), RefuseReason::VERSION, Duration::ZERO);
         }
     }
 
-    fn hello(&mut self, now: Instant, directory: &dyn Directory, from: From, hello: &Hello) {
-        let here = directory.entrance(from.port, &hello.group, &hello.target).is_some();
+    fn hello(&mut self, now: Instant, directory: &dyn TargetDirectory, from: FrameSource, hello: &Hello) {
+        let here = directory.target_access(from.port, &hello.group, &hello.target).is_some();
         if here {
             self.stats.hellos += 1;
             self.give_cookie(now, from, &hello.handshake, hello);
@@ -241,9 +241,9 @@ impl Reception {
         }
     }
 
-    fn give_cookie(&mut self, now: Instant, from: From, handshake: &HandshakeId, hello: &Hello) {
+    fn give_cookie(&mut self, now: Instant, from: FrameSource, handshake: &HandshakeId, hello: &Hello) {
         let Some(cookies) = &mut self.cookies else { return };
-        let errand = Errand {
+        let errand = CookieBinding {
             port: from.port,
             source: from.source,
             handshake,
@@ -257,16 +257,16 @@ impl Reception {
     fn start(
         &mut self,
         now: Instant,
-        directory: &dyn Directory,
-        from: From,
+        directory: &dyn TargetDirectory,
+        from: FrameSource,
         (start, is_legal): (Box<Start>, bool),
         payload: &[u8],
-    ) -> Option<Box<Agreed>> {
-        let Some(entrance) = directory.entrance(from.port, &start.group, &start.target) else {
+    ) -> Option<Box<HandshakeResult>> {
+        let Some(entrance) = directory.target_access(from.port, &start.group, &start.target) else {
             self.stats.ignored += 1;
             return None;
         };
-        let errand = Errand {
+        let errand = CookieBinding {
             port: from.port,
             source: from.source,
             handshake: &start.handshake,
@@ -283,7 +283,7 @@ impl Reception {
             return None;
         }
         let said = without_last(payload, COOKIE_LEN).ok()?;
-        let begun = Begun { from, digest: Sha512::digest(&said).into() };
+        let begun = StartId { from, digest: Sha512::digest(&said).into() };
         if let Some(said) = self.said_before(&begun) {
             self.post.send(from.port, from.source, Cmd::Negotiated, said);
             return None;
@@ -297,13 +297,13 @@ impl Reception {
         }
         let mut ours = entrance.parameters;
         ours.frame_max = ours.frame_max.min(self.frame_max(from.port));
-        let choice = choose(&ours, &start.offer, matches!(entrance.access, Access::Password(_)));
+        let choice = choose(&ours, &start.offer, matches!(entrance.access, GroupAccess::Password(_)));
         // Who offers what cannot be is told so, rather than left to wait for an answer.
         let choice = choice.filter(|_| is_legal);
         let refused = match (&entrance.access, &start.ke1, choice) {
-            (Access::Open, Some(_), _) => Some(Refused::OpenGroup),
-            (Access::Password(_), None, _) => Some(Refused::PasswordNeeded),
-            (_, _, None) => Some(Refused::Parameters),
+            (GroupAccess::Open, Some(_), _) => Some(RefusalCause::OpenGroup),
+            (GroupAccess::Password(_), None, _) => Some(RefusalCause::PasswordNeeded),
+            (_, _, None) => Some(RefusalCause::Parameters),
             _ => None,
         };
         if let Some(why) = refused {
@@ -319,7 +319,7 @@ impl Reception {
         let choice = choice?;
         let sid = self.new_sid(directory, &entrance)?;
         match (&entrance.access, start.ke1) {
-            (Access::Password(record), Some(ke1)) => {
+            (GroupAccess::Password(record), Some(ke1)) => {
                 let permit = match self.admit(now, &begun, &start) {
                     Ok(permit) => permit,
                     Err(wait) => {
@@ -344,7 +344,7 @@ impl Reception {
                     return None;
                 }
                 let frame_max = ours.frame_max;
-                self.enter(now, directory, begun, &start, (sid, choice, frame_max), None)
+                self.accept_handshake(now, directory, begun, &start, (sid, choice, frame_max), None)
             }
         }
     }
@@ -353,12 +353,12 @@ impl Reception {
     fn half(
         &mut self,
         now: Instant,
-        record: &Record,
+        record: &PasswordRecord,
         (ke1, payload): (&[u8; KE1_LEN], &[u8]),
-        begun: Begun,
+        begun: StartId,
         start: Box<Start>,
         (sid, choice, permit): (u32, Parameters, Permit),
-    ) -> Option<Half> {
+    ) -> Option<HalfOpen> {
         let mut answer =
             Answer { handshake: start.handshake, sid, choice, stretch: record.cost(), ke2: [0; KE2_LEN] };
         let encode = |answer: &Answer| {
@@ -375,17 +375,17 @@ impl Reception {
         };
         answer.ke2 = ke2;
         let (frame_max, answer) = (choice.frame_max, encode(&answer));
-        Some(Half { begun, since: now, start, sid, choice, frame_max, context, pending, answer, permit })
+        Some(HalfOpen { begun, since: now, start, sid, choice, frame_max, context, pending, answer, permit })
     }
 
     fn finish(
         &mut self,
         now: Instant,
-        directory: &dyn Directory,
-        from: From,
+        directory: &dyn TargetDirectory,
+        from: FrameSource,
         finish: &Finish,
-    ) -> Option<Box<Agreed>> {
-        let same = |over: &&Over| {
+    ) -> Option<Box<HandshakeResult>> {
+        let same = |over: &&FinishedHandshake| {
             over.begun.from == from && over.handshake == finish.handshake && over.sid == finish.sid
         };
         if let Some(over) = self.over.iter().find(same) {
@@ -404,19 +404,19 @@ impl Reception {
         let half = self.halves.swap_remove(at);
         self.guesses.right(now, &half.start.group, half.permit);
         let told = (half.sid, half.choice, half.frame_max);
-        self.enter(now, directory, half.begun, &half.start, told, Some((secret, half.context)))
+        self.accept_handshake(now, directory, half.begun, &half.start, told, Some((secret, half.context)))
     }
 
     /// Ends a handshake with a session.
-    fn enter(
+    fn accept_handshake(
         &mut self,
         now: Instant,
-        directory: &dyn Directory,
-        begun: Begun,
+        directory: &dyn TargetDirectory,
+        begun: StartId,
         start: &Start,
         (sid, choice, frame_max): (u32, Parameters, u16),
         secret: Option<(Zeroizing<[u8; 64]>, [u8; 64])>,
-    ) -> Option<Box<Agreed>> {
+    ) -> Option<Box<HandshakeResult>> {
         let (token, instance) = (self.random.bytes(), directory.instance());
         let message = Accept { handshake: start.handshake, sid, choice, token, instance, proof: None };
         let known = secret.as_ref().map(|(secret, context)| (&**secret, context));
@@ -429,7 +429,7 @@ impl Reception {
         if secret.is_none() {
             self.spent.add(now, begun);
         }
-        self.over.push_back(Over { begun, handshake: start.handshake, sid, since: now, accept });
+        self.over.push_back(FinishedHandshake { begun, handshake: start.handshake, sid, since: now, accept });
         self.stats.agreed += 1;
         // The fields that each end tells for itself are those of the other end.
         let parameters = Parameters {
@@ -438,7 +438,7 @@ impl Reception {
             ack_delay_max_us: start.offer.ack_delay_max_us,
             ..choice
         };
-        Some(Box::new(Agreed {
+        Some(Box::new(HandshakeResult {
             keys: known.map(|(secret, context)| SessionKeys::from_secret(secret, context)),
             sid_out: start.sid,
             sid_in: sid,
@@ -456,7 +456,7 @@ impl Reception {
     }
 
     /// Lets a handshake with a password begin; if it may not now, says when.
-    fn admit(&mut self, now: Instant, begun: &Begun, start: &Start) -> Result<Permit, Duration> {
+    fn admit(&mut self, now: Instant, begun: &StartId, start: &Start) -> Result<Permit, Duration> {
         let same = self.halves.iter().filter(|half| half.begun.from == begun.from).count();
         let source = (begun.from.port, begun.from.source);
         let kept = if self.guesses.is_member(&start.group, source) { 0 } else { Self::HALVES_KEPT };
@@ -466,19 +466,19 @@ impl Reception {
         self.guesses.begin(now, &start.group, source)
     }
 
-    fn put_off(&mut self, from: From, handshake: &HandshakeId, wait: Duration) {
+    fn put_off(&mut self, from: FrameSource, handshake: &HandshakeId, wait: Duration) {
         self.stats.put_off += 1;
         self.refuse(from, handshake, RefuseReason::BUSY, wait);
     }
 
     /// Returns what was answered to the same START before.
-    fn said_before(&self, begun: &Begun) -> Option<Vec<u8>> {
+    fn said_before(&self, begun: &StartId) -> Option<Vec<u8>> {
         let half = self.halves.iter().find(|half| half.begun == *begun).map(|half| &half.answer);
         let over = self.over.iter().find(|over| over.begun == *begun).map(|over| &over.accept);
         half.or(over).cloned()
     }
 
-    fn new_sid(&mut self, directory: &dyn Directory, entrance: &Entrance) -> Option<u32> {
+    fn new_sid(&mut self, directory: &dyn TargetDirectory, entrance: &TargetAccess) -> Option<u32> {
         // With 2^24 names for each steering byte and far fewer sessions, one try is nearly always enough.
         (0..64).find_map(|_| {
             let [a, b, c] = self.random.bytes();
@@ -494,27 +494,27 @@ impl Reception {
         u16::try_from(mtu).unwrap_or(u16::MAX)
     }
 
-    fn refuse(&mut self, from: From, handshake: &HandshakeId, reason: RefuseReason, wait: Duration) {
+    fn refuse(&mut self, from: FrameSource, handshake: &HandshakeId, reason: RefuseReason, wait: Duration) {
         let retry_after_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.say(from, &Negotiated::Refuse { handshake: *handshake, reason, retry_after_ms });
     }
 
     /// Tells those who watch.
-    fn tell(&mut self, now: Instant, from: From, start: &Start, why: Refused) {
+    fn tell(&mut self, now: Instant, from: FrameSource, start: &Start, why: RefusalCause) {
         if self.told.take(now, Self::TOLD.1).is_ok() {
             let (initiator, group) = (start.initiator.clone(), start.group.clone());
-            let refusal = Refusal { port: from.port, peer: from.source, initiator, group, why };
+            let refusal = HandshakeRefusal { port: from.port, peer: from.source, initiator, group, why };
             self.refusals.push_back(refusal);
             self.refusals.truncate(Self::HALVES_MAX);
         }
     }
 
     /// Returns a handshake that came to nothing.
-    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+    pub fn poll_refusal(&mut self) -> Option<HandshakeRefusal> {
         self.refusals.pop_front()
     }
 
-    fn say(&mut self, from: From, step: &Negotiated) {
+    fn say(&mut self, from: FrameSource, step: &Negotiated) {
         let mut payload = Vec::new();
         step.encode(&mut payload);
         self.post.send(from.port, from.source, Cmd::Negotiated, payload);
@@ -539,11 +539,11 @@ impl Reception {
 
     /// Forgets what is too old.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let old = |half: &mut Half| now >= half.since.after(Self::HALF_LIFETIME);
+        let old = |half: &mut HalfOpen| now >= half.since.after(Self::HALF_LIFETIME);
         for half in self.halves.extract_if(.., old).collect::<Vec<_>>() {
             self.guesses.wrong(now, &half.start.group, half.permit);
             self.stats.unfinished += 1;
-            self.tell(now, half.begun.from, &half.start, Refused::Unfinished);
+            self.tell(now, half.begun.from, &half.start, RefusalCause::Unfinished);
         }
         while self.over.front().is_some_and(|over| now >= over.since.after(Self::OVER_LIFETIME)) {
             self.over.pop_front();
@@ -557,7 +557,7 @@ impl Reception {
     }
 
     /// Returns what happened so far.
-    pub const fn stats(&self) -> Stats {
+    pub const fn stats(&self) -> HandshakeStats {
         self.stats
     }
 

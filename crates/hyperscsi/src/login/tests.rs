@@ -1,7 +1,7 @@
 //! Both halves of the handshake on one wire, and who sits on it.
 
 pub(crate) mod abuse;
-pub(crate) mod house;
+pub(crate) mod fixture;
 mod table;
 
 use alloc::string::ToString;
@@ -10,10 +10,10 @@ use base::time::Duration;
 
 use super::*;
 use crate::Role;
-use crate::login::initiator::{Login, Plan, Why};
-use crate::login::target::{Reception, Refused};
-use crate::seal::{Level, Opener, Sealer};
-use house::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
+use crate::aead::{Decryptor, Encryptor, Level};
+use crate::login::initiator::{HandshakeError, Login, LoginPlan};
+use crate::login::target::{HandshakeServer, RefusalCause};
+use fixture::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
 
 #[test]
 fn both_ends_agree_on_keys_and_parameters() {
@@ -39,7 +39,7 @@ fn both_ends_agree_on_keys_and_parameters() {
 }
 
 /// Returns whether a frame that one end of the session seals is opened by the other, in both directions.
-pub(super) fn speak_to_each_other(a: &Agreed, b: &Agreed) -> bool {
+pub(super) fn speak_to_each_other(a: &HandshakeResult, b: &HandshakeResult) -> bool {
     let (Some(a), Some(b)) = (&a.keys, &b.keys) else { return false };
     [(a, Role::Initiator, b, Role::Target), (b, Role::Target, a, Role::Initiator)].into_iter().all(
         |(from, role, to, other)| {
@@ -60,12 +60,12 @@ pub(super) fn speak_to_each_other(a: &Agreed, b: &Agreed) -> bool {
             batch.begin_frame(Mac::BROADCAST);
             batch.put(&header.to_bytes());
             batch.put(b"hello");
-            Sealer::for_role(from, role).seal(&header, &mut batch).unwrap();
+            Encryptor::for_role(from, role).seal(&header, &mut batch).unwrap();
             batch.end_frame();
             let mut frame: alloc::vec::Vec<u8> =
                 batch.frames().next().unwrap().2.flatten().copied().collect();
             let now = base::time::Instant::ORIGIN;
-            Opener::for_role(to, other)
+            Decryptor::for_role(to, other)
                 .open(now, &header, &mut frame)
                 .is_ok_and(|payload| *payload == *b"hello")
         },
@@ -86,13 +86,13 @@ fn a_group_without_a_password_gets_a_session_without_keys() {
 #[test]
 fn what_is_wrong_is_said_in_one_sentence() {
     let told = core::cell::RefCell::new(alloc::vec::Vec::new());
-    let fails = |plan: Plan| {
+    let fails = |plan: LoginPlan| {
         let mut rig = Rig::new(plan, 3);
         rig.bring_up();
         let begin = rig.now;
         let why = rig.run().unwrap_err();
         assert!(rig.agreed.is_empty());
-        rig.reception.handle_timeout(rig.now.after(Reception::HALF_LIFETIME));
+        rig.reception.handle_timeout(rig.now.after(HandshakeServer::HALF_LIFETIME));
         told.borrow_mut().extend(core::iter::from_fn(|| rig.reception.poll_refusal()).map(|it| it.why));
         (why, rig.now.since(begin))
     };
@@ -101,30 +101,38 @@ fn what_is_wrong_is_said_in_one_sentence() {
     assert!(took < Duration::from_secs(2), "{took:?}");
     for silent in [
         plan("nobody's", Some(PASSWORD)),
-        Plan { target: Name::new("iqn.2026-11.com.example:other").unwrap(), ..plan(GROUP, Some(PASSWORD)) },
+        LoginPlan {
+            target: Name::new("iqn.2026-11.com.example:other").unwrap(),
+            ..plan(GROUP, Some(PASSWORD))
+        },
     ] {
         let (why, took) = fails(silent);
-        assert_eq!((why, took), (Why::NoAnswer, Duration::from_secs(10)));
+        assert_eq!((why, took), (HandshakeError::NoAnswer, Duration::from_secs(10)));
     }
-    assert_eq!(fails(plan(GROUP, None)).0, Why::PasswordNeeded);
-    assert_eq!(fails(plan(OPEN_GROUP, Some(PASSWORD))).0, Why::OpenGroup);
-    let refused = Plan { protection: Level::Integrity, ..plan(house::PLAIN_GROUP, Some(PASSWORD)) };
-    assert_eq!(fails(refused).0, Why::ProtectionRefused(Level::Integrity));
-    let watched = [Refused::Unfinished, Refused::PasswordNeeded, Refused::OpenGroup, Refused::Parameters];
+    assert_eq!(fails(plan(GROUP, None)).0, HandshakeError::PasswordNeeded);
+    assert_eq!(fails(plan(OPEN_GROUP, Some(PASSWORD))).0, HandshakeError::OpenGroup);
+    let refused = LoginPlan { protection: Level::Integrity, ..plan(fixture::PLAIN_GROUP, Some(PASSWORD)) };
+    assert_eq!(fails(refused).0, HandshakeError::ProtectionRefused(Level::Integrity));
+    let watched = [
+        RefusalCause::Unfinished,
+        RefusalCause::PasswordNeeded,
+        RefusalCause::OpenGroup,
+        RefusalCause::Parameters,
+    ];
     assert_eq!(*told.borrow(), watched, "what the target's log says");
-    let open = Plan { protection: Level::Encrypt, ..plan(OPEN_GROUP, None) };
+    let open = LoginPlan { protection: Level::Encrypt, ..plan(OPEN_GROUP, None) };
     let why = Login::new(base::time::Instant::ORIGIN, open, [0; 32]).unwrap_err();
-    assert_eq!(why, Why::ProtectionNeedsPassword(Level::Encrypt));
+    assert_eq!(why, HandshakeError::ProtectionNeedsPassword(Level::Encrypt));
 }
 
 #[test]
 fn an_initiator_without_an_interface_says_so() {
     let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 4);
-    assert_eq!(rig.run().unwrap_err(), Why::NoPort);
+    assert_eq!(rig.run().unwrap_err(), HandshakeError::NoPort);
     let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 4);
     rig.initiator_mtu = 1400;
     rig.bring_up();
-    assert_eq!(rig.run().unwrap_err(), Why::PortTooNarrow(1400));
+    assert_eq!(rig.run().unwrap_err(), HandshakeError::PortTooNarrow(1400));
 }
 
 #[test]
@@ -139,7 +147,7 @@ fn another_version_is_told() {
         frame[3] = 0x30;
         alloc::vec![frame]
     });
-    assert_eq!(rig.run().unwrap_err(), Why::OtherVersion);
+    assert_eq!(rig.run().unwrap_err(), HandshakeError::OtherVersion);
 }
 
 #[test]
@@ -217,7 +225,7 @@ fn no_two_sessions_have_one_name_whoever_forgets_what() {
     for (group, password) in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
         let mut several = 0;
         for (frames, forgets) in (1..16).flat_map(|frames| (0..3).map(move |forgets| (frames, forgets))) {
-            let mut rig = Rig::new(Plan { patience, ..plan(group, password) }, 10);
+            let mut rig = Rig::new(LoginPlan { patience, ..plan(group, password) }, 10);
             rig.bring_up();
             rig.end_sessions_after = (forgets != 0).then_some(frames);
             rig.restart_target_after = (forgets != 1).then_some(frames + forgets);

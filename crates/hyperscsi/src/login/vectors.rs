@@ -8,12 +8,12 @@ use core::fmt::Write;
 
 use zeroize::Zeroizing;
 
-use super::opaque::{Attempt, Job, Password, Record};
+use super::opaque::{Password, PasswordRecord, PendingClientLogin, StretchJob};
 use super::{accept, context};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{Accept, Answer, Finish, KE2_LEN, Negotiate, Negotiated, Start, StretchCost};
 use crate::pdu::parameters::Parameters;
-use crate::random::Random;
+use crate::random::HmacDrbg;
 
 const PASSWORD: &str = "correct horse";
 const GROUP: &str = "backup";
@@ -29,9 +29,9 @@ fn vectors() -> String {
     let (handshake, group) = ([0x33; 16], GroupName::new(GROUP).unwrap());
     let password = Password::new(PASSWORD.as_bytes()).unwrap();
     let stretch = StretchCost { memory_kib: 64, passes: 3, lanes: 1 };
-    let record = Record::make(&password, GROUP, stretch, [1; 32]).unwrap();
-    let mut random = Random::new([2; 32]);
-    let (attempt, ke1) = Attempt::start(&password, &mut random).unwrap();
+    let record = PasswordRecord::make(&password, GROUP, stretch, [1; 32]).unwrap();
+    let mut random = HmacDrbg::new([2; 32]);
+    let (attempt, ke1) = PendingClientLogin::start(&password, &mut random).unwrap();
     let (blind, private) = attempt.secrets();
     let start = Negotiate::Start(Box::new(Start {
         handshake,
@@ -55,7 +55,7 @@ fn vectors() -> String {
     start.encode(&mut started);
     let context = context(&started, &answer([0; KE2_LEN])).unwrap();
     let (pending, ke2) = record.answer(GROUP, &ke1, &context, &mut random).unwrap();
-    let job = Job {
+    let job = StretchJob {
         attempt,
         password,
         group: GROUP.as_bytes().to_vec(),

@@ -68,13 +68,13 @@ pub(crate) struct Congestion {
     rates: [u64; RATE_ROUNDS],
     rate_at: usize,
     frames: (u64, u64),
-    insistence: Insistence,
+    insistence: DelayTolerance,
     last_sent: Instant,
 }
 
 /// Whether more delay is put up with than usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Insistence {
+enum DelayTolerance {
     /// No; so many round trips in a row were late although the window is small.
     None { late_rounds: u32 },
     /// It is tried; the rate was this before.
@@ -117,7 +117,7 @@ impl Congestion {
             rates: [0; RATE_ROUNDS],
             rate_at: 0,
             frames: (0, 0),
-            insistence: Insistence::None { late_rounds: 0 },
+            insistence: DelayTolerance::None { late_rounds: 0 },
             last_sent: now,
         }
     }
@@ -218,7 +218,7 @@ impl Congestion {
         };
         let frames = span_of(QUEUE_FRAMES.saturating_mul(self.frame_len)).min(Duration::from_millis(50));
         let queue = frames.max(span_of(QUEUE_BYTES).min(LATENESS));
-        let insists = matches!(self.insistence, Insistence::Trial { .. } | Insistence::On { .. });
+        let insists = matches!(self.insistence, DelayTolerance::Trial { .. } | DelayTolerance::On { .. });
         let allowance = self.allowance.saturating_mul(if insists { INSISTENCE } else { 1 });
         base.saturating_add(allowance.max(queue))
     }
@@ -314,23 +314,27 @@ impl Congestion {
         let queue = self.frame_len.saturating_mul(QUEUE_FRAMES).max(QUEUE_BYTES);
         let small = self.window <= queue.saturating_add(queue / 2);
         self.insistence = match self.insistence {
-            Insistence::None { late_rounds } if late && small && late_rounds >= STANDING_ROUNDS => {
-                Insistence::Trial { rounds: 0, rate: self.rate() }
+            DelayTolerance::None { late_rounds } if late && small && late_rounds >= STANDING_ROUNDS => {
+                DelayTolerance::Trial { rounds: 0, rate: self.rate() }
             }
-            Insistence::None { late_rounds } if late && small => {
-                Insistence::None { late_rounds: late_rounds + 1 }
+            DelayTolerance::None { late_rounds } if late && small => {
+                DelayTolerance::None { late_rounds: late_rounds + 1 }
             }
-            Insistence::Trial { rounds, rate } if rounds < STANDING_ROUNDS => {
-                Insistence::Trial { rounds: rounds + 1, rate }
+            DelayTolerance::Trial { rounds, rate } if rounds < STANDING_ROUNDS => {
+                DelayTolerance::Trial { rounds: rounds + 1, rate }
             }
-            Insistence::Trial { rate, .. } if self.rate() >= rate.saturating_add(rate / 4) => {
-                Insistence::On { rounds: 0 }
+            DelayTolerance::Trial { rate, .. } if self.rate() >= rate.saturating_add(rate / 4) => {
+                DelayTolerance::On { rounds: 0 }
             }
-            Insistence::Trial { .. } => Insistence::Vain { rounds: 0 },
-            Insistence::On { rounds } if rounds < HELPFUL_ROUNDS => Insistence::On { rounds: rounds + 1 },
-            Insistence::Vain { rounds } if rounds < VAIN_ROUNDS => Insistence::Vain { rounds: rounds + 1 },
-            Insistence::None { .. } | Insistence::On { .. } | Insistence::Vain { .. } => {
-                Insistence::None { late_rounds: 0 }
+            DelayTolerance::Trial { .. } => DelayTolerance::Vain { rounds: 0 },
+            DelayTolerance::On { rounds } if rounds < HELPFUL_ROUNDS => {
+                DelayTolerance::On { rounds: rounds + 1 }
+            }
+            DelayTolerance::Vain { rounds } if rounds < VAIN_ROUNDS => {
+                DelayTolerance::Vain { rounds: rounds + 1 }
+            }
+            DelayTolerance::None { .. } | DelayTolerance::On { .. } | DelayTolerance::Vain { .. } => {
+                DelayTolerance::None { late_rounds: 0 }
             }
         };
     }

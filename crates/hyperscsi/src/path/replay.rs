@@ -13,13 +13,13 @@ const BITS: u64 = 64;
 
 /// The bitmap of one packet number space.
 #[derive(Clone, Debug)]
-pub(crate) struct Replay {
+pub(crate) struct ReplayGuard {
     words: Box<[u64; WORDS]>,
     /// One more than the largest number that came.
     next: u64,
 }
 
-impl Replay {
+impl ReplayGuard {
     /// Begins behind the number `last`: up to it, everything counts as having come.
     pub(crate) fn behind(last: u64) -> Self {
         let next = last.saturating_add(1);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_number_is_taken_once_and_an_old_one_never() {
-        let mut replay = Replay::behind(0);
+        let mut replay = ReplayGuard::behind(0);
         assert!(replay.take(1) && !replay.take(1) && !replay.take(0) && replay.take(5000));
         assert!(replay.take(4999) && !replay.take(5000) && replay.take(2));
         assert!(replay.take(40_000));
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn up_to_where_it_begins_everything_came_and_behind_that_nothing() {
         for last in [0, 1, 62, 63, 64, 65, 16_383, 16_384, 1 << 40] {
-            let mut replay = Replay::behind(last);
+            let mut replay = ReplayGuard::behind(last);
             assert!((0..=last).rev().take(20_000).all(|pn| !replay.is_new(pn)), "{last}");
             assert!((1..20_000).all(|more| replay.is_new(last + more) && replay.take(last + more)), "{last}");
             assert!(!replay.is_new(last) && !replay.is_new(last + 1), "{last}");
@@ -104,7 +104,7 @@ mod tests {
     fn whatever_the_order_no_number_is_taken_twice_and_recent_ones_are_taken() {
         for seed in 0..20 {
             let mut rng = Rng::from_seed(seed);
-            let (mut replay, mut seen, mut largest) = (Replay::behind(0), BTreeSet::from([0]), 0_u64);
+            let (mut replay, mut seen, mut largest) = (ReplayGuard::behind(0), BTreeSet::from([0]), 0_u64);
             for _ in 0..20_000 {
                 let jump = if rng.chance(1, 500) { 20_000 } else { 40 };
                 let pn = (largest + rng.below(jump)).saturating_sub(rng.below(300));

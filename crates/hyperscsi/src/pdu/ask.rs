@@ -25,7 +25,7 @@ pub enum Ask {
     /// payload, and the frame is so long.
     Mtu(u16),
     /// To try the path on which this came.
-    Path(Path),
+    Path(PathValidation),
     /// The sender does not use this path any more.
     Leave {
         /// The path, as the top byte of packet numbers has it.
@@ -38,7 +38,7 @@ pub enum Ask {
 /// A step in trying a path. The initiator begins with a challenge; the target answers with its echo and a challenge of its own; the
 /// initiator echoes that. From its echo on, each end uses the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct PathValidation {
     /// What the other end is to echo; 0 for nothing.
     pub challenge: u64,
     /// The other end's challenge; 0 if there was none.
@@ -75,7 +75,7 @@ impl Ask {
         let ask = match block.kind {
             PING => Self::Ping,
             MTU => Self::Mtu(block.body.u16()?),
-            PATH => return Path::read(block).map(Self::Path),
+            PATH => return PathValidation::read(block).map(Self::Path),
             LEAVE => Self::Leave { path: block.info },
             RECEIVES => Self::Receives(block.body.u16()?),
             _ => return Err(Malformed::Kind),
@@ -85,7 +85,7 @@ impl Ask {
     }
 }
 
-impl Path {
+impl PathValidation {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.challenge.to_be_bytes());
         out.extend_from_slice(&self.echo.to_be_bytes());

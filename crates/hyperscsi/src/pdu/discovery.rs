@@ -8,7 +8,7 @@ use base::ether::Mac;
 
 use super::name::{GroupName, Name};
 use super::{Block, Malformed, exactly, once, put_block, put_item};
-use crate::seal::Level;
+use crate::aead::Level;
 
 /// The length of what a question is recognized by in its answers.
 pub const NONCE_LEN: usize = 16;

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::{Malformed, exactly, items, put_item};
+use crate::aead::Level;
 use crate::frame::TAGS;
-use crate::outbox::HEAD_LEN_MAX;
-use crate::seal::Level;
+use crate::send_queue::HEAD_LEN_MAX;
 use base::bytes::Reader;
 
 /// What one end offers, or chose. A target chooses within the offer; the fields that say what the sender itself can receive

@@ -10,7 +10,7 @@ use base::rng::Rng;
 
 use super::abort::{Abort, AbortReason, AbortResult};
 use super::ack::{Ack, PN_COUNT_MASK, Range, Ranges};
-use super::ask::{Ask, Path};
+use super::ask::{Ask, PathValidation};
 use super::command::{Cdb, Command, Manage, ManageFunction, Request, TaskAttribute};
 use super::disconnect::{Disconnect, DisconnectReason};
 use super::discovery::{self, Discovery, ExportedLun, Question};
@@ -19,7 +19,7 @@ use super::negotiate::{self, Accept, Finish, Hello, Negotiate, Negotiated, Refus
 use super::parameters::{Illegal, Levels, Parameters};
 use super::reply::{ManageResult, Reply, Response, TransferReady};
 use super::*;
-use crate::seal::Level;
+use crate::aead::Level;
 
 fn bytes(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     // Encoders append: what was there before must stay.
@@ -95,7 +95,7 @@ fn every_kind_of_payload_reads_back_as_it_was_written() {
         assert_eq!(Reply::parse(&payload), Ok(reply));
     }
 
-    let path = Path { challenge: 1, echo: 0, frame_max: 9000, token: Some([7; 16]) };
+    let path = PathValidation { challenge: 1, echo: 0, frame_max: 9000, token: Some([7; 16]) };
     for (ask, want) in [
         (Ask::Ping, "01000004"),
         (Ask::Mtu(9000), "020000062328"),

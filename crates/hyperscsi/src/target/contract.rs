@@ -7,12 +7,12 @@ use core::fmt;
 use base::buffer::DataList;
 use base::ether::{EtherPort, Mac};
 
-use crate::association::{Drops, PathTotals, PathView, PathWidth};
+use crate::aead::Level;
+use crate::connection::{DropCounts, PathMtuStatus, PathTotals, PathView};
 use crate::handle::handle;
 use crate::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
-use crate::seal::Level;
 
 handle! {
     /// Names a task from [`Event::Command`] until the caller finishes or aborts it, or [`Event::TaskGone`].
@@ -25,12 +25,12 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`Event::Manage`] until it is answered or its session ends.
+    /// Names a task management request from [`Event::Tmf`] until it is answered or its session ends.
     pub struct TmfRef;
 }
 
 /// Answers what handshakes, discoveries and requests must know. The engine itself knows which SIDs its sessions have.
-pub trait Directory: crate::login::directory::Directory {
+pub trait SessionDirectory: crate::login::directory::TargetDirectory {
     /// Returns the least protection with which this session may reach a logical unit. For one that it does not see, the least
     /// of what its group may have: what is said about it then says nothing.
     fn least_level(&self, session: SessionId, lun: u64) -> Level;
@@ -57,7 +57,7 @@ pub enum Event {
     /// it ended without a response.
     ///
     /// After TARGET COLD RESET, answer and then close every session of the target.
-    Manage(Manage),
+    Tmf(TmfRequest),
     /// The transport gave the task up. Abort it; its name means nothing any more.
     TaskGone {
         /// The task.
@@ -72,14 +72,14 @@ pub enum Event {
         /// The initiator's.
         peer: Mac,
         /// What.
-        news: PathNews,
+        news: PathChange,
     },
     /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Every task of it was reported gone before.
     SessionDown {
         /// The session.
         session: SessionId,
         /// Why.
-        why: Down,
+        why: SessionEnd,
     },
 }
 
@@ -130,7 +130,7 @@ pub struct Command {
 
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manage {
+pub struct TmfRequest {
     /// Its name.
     pub tmf: TmfRef,
     /// Where it came from.
@@ -170,7 +170,7 @@ pub(crate) mod status {
 
 /// What changed about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathNews {
+pub enum PathChange {
     /// It carries data besides the others, or again.
     Up,
     /// Nothing was heard on it for too long.
@@ -178,34 +178,34 @@ pub enum PathNews {
     /// The initiator gave it up.
     Gone,
     /// What it carries turned out to be less than our port takes, or to be all of that again.
-    Width(PathWidth),
+    Mtu(PathMtuStatus),
 }
 
-impl PathNews {
+impl PathChange {
     /// Returns whether nobody need care.
     pub fn is_good(&self) -> bool {
         match self {
             Self::Up => true,
             Self::Silent | Self::Gone => false,
-            Self::Width(width) => width.is_whole(),
+            Self::Mtu(width) => width.is_whole(),
         }
     }
 }
 
-impl fmt::Display for PathNews {
+impl fmt::Display for PathChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Up => f.write_str("the path is up"),
             Self::Silent => f.write_str("the path is silent"),
             Self::Gone => f.write_str("the path was given up"),
-            Self::Width(width) => width.fmt(f),
+            Self::Mtu(width) => width.fmt(f),
         }
     }
 }
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Down {
+pub enum SessionEnd {
     /// The initiator said goodbye, since its owner is done with it.
     #[error("it logged out")]
     LoggedOut,
@@ -273,7 +273,7 @@ pub struct SessionView<'a> {
     /// What it did so far.
     pub traffic: Traffic,
     /// Frames that it did not take, by reason.
-    pub drops: Drops,
+    pub drops: DropCounts,
     /// What its paths did so far, those included that are gone.
     pub totals: PathTotals,
     /// The SIDs: the initiator's and ours.

@@ -9,26 +9,32 @@ use smallvec::SmallVec;
 
 use super::contract::{Event, TaskRef};
 use super::engine::Engine;
-use super::exchange::{Ending, Fetch, Freed, Holder};
-use super::request::Stray;
-use crate::exchange::landing::{Landing, NotLanded, to_usize};
+use super::exchange::{Fetch, Freed, Holder, TaskResult};
+use super::request::FrameError;
+use crate::aead::Level;
+use crate::exchange::reassembly::{Reassembly, ReassemblyError, to_usize};
 use crate::pdu::abort::AbortResult;
-use crate::seal::Level;
 
 impl Engine {
     /// Puts data where it belongs.
-    pub(super) fn land(&mut self, key: Key, level: Level, offset: u32, data: &[u8]) -> Result<(), Stray> {
-        let exchange = self.exchanges.get_mut(key).ok_or(Stray::Over)?;
+    pub(super) fn accept_data(
+        &mut self,
+        key: Key,
+        level: Level,
+        offset: u32,
+        data: &[u8],
+    ) -> Result<(), FrameError> {
+        let exchange = self.exchanges.get_mut(key).ok_or(FrameError::UnknownExchange)?;
         //= hyperscsi#section-7.1
         //# Each exchange has the level of its first Request frame; every other frame of it MUST have at
         //# least that level, else it is dropped and counted.
         if level < exchange.level {
-            return Err(Stray::Unprotected);
+            return Err(FrameError::Unprotected);
         }
-        if exchange.ending.is_some() || exchange.holder == Holder::Nobody {
-            return Err(Stray::Over);
+        if exchange.result.is_some() || exchange.holder == Holder::Finished {
+            return Err(FrameError::UnknownExchange);
         }
-        if exchange.out.waits && exchange.holder == Holder::Unborn {
+        if exchange.out.waits && exchange.holder == Holder::OrphanData {
             // It found no room, which the request will be told.
             return Ok(());
         }
@@ -36,9 +42,9 @@ impl Engine {
             return Ok(());
         }
         let session = exchange.session;
-        let early = exchange.out.early_len();
+        let early = exchange.out.unsolicited_len();
         let put = if offset < early {
-            match &mut exchange.out.early {
+            match &mut exchange.out.unsolicited {
                 Some(landing) => landing.put(&self.pool, offset, data),
                 // All of it is here.
                 None => Ok(0),
@@ -46,12 +52,12 @@ impl Engine {
         } else {
             let end = u32::try_from(data.len()).ok().and_then(|len| offset.checked_add(len));
             let fetch = exchange.out.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some());
-            let landings = fetch.filter_map(|fetch| Some((fetch.asked_end, fetch.asked.as_mut()?)));
+            let landings = fetch.filter_map(|fetch| Some((fetch.asked_end, fetch.solicited.as_mut()?)));
             match landings.into_iter().find(|(_, landing)| landing.covers(offset)) {
-                Some((asked, _)) if end.is_none_or(|end| end > asked) => Err(NotLanded::Outside),
+                Some((asked, _)) if end.is_none_or(|end| end > asked) => Err(ReassemblyError::Outside),
                 Some((_, landing)) => landing.put(&self.pool, offset, data),
-                None if offset < exchange.out.len => return Err(Stray::Over),
-                None => Err(NotLanded::Outside),
+                None if offset < exchange.out.len => return Err(FrameError::UnknownExchange),
+                None => Err(ReassemblyError::Outside),
             }
         };
         match put {
@@ -61,27 +67,27 @@ impl Engine {
                     session.traffic.data_out_bytes += u64::from(new);
                 }
                 if new > 0 {
-                    self.close_early(key);
+                    self.complete_unsolicited(key);
                     self.ask_more(key);
-                    self.hand_up_data(key);
+                    self.deliver_fetches(key);
                 }
                 Ok(())
             }
-            Err(NotLanded::Outside) => Err(Stray::Misplaced),
-            Err(NotLanded::Scattered) => {
-                self.end_early(key, Ending::GivenUp(AbortResult::BROKEN));
-                Err(Stray::Misplaced)
+            Err(ReassemblyError::Outside) => Err(FrameError::Misplaced),
+            Err(ReassemblyError::Scattered) => {
+                self.fail_at_once(key, TaskResult::GivenUp(AbortResult::BROKEN));
+                Err(FrameError::Misplaced)
             }
         }
     }
 
     /// Takes what comes unasked as complete, if it is.
-    pub(super) fn close_early(&mut self, key: Key) {
+    pub(super) fn complete_unsolicited(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        if exchange.holder != Holder::Unborn
-            && let Some(mut landing) = exchange.out.early.take_if(|landing| landing.is_whole())
+        if exchange.holder != Holder::OrphanData
+            && let Some(mut landing) = exchange.out.unsolicited.take_if(|landing| landing.is_whole())
         {
-            exchange.out.came = landing.take();
+            exchange.out.unsolicited_data = landing.take();
         }
     }
 
@@ -89,51 +95,52 @@ impl Engine {
     /// any more is ignored.
     pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let key = task.0;
-        let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::Above)
+        let Some(exchange) =
+            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
         else {
             return;
         };
         let end = offset.saturating_add(len).min(exchange.out.len);
-        let fetch = Fetch::new(offset.min(end), end, exchange.out.early_len());
+        let fetch = Fetch::new(offset.min(end), end, exchange.out.unsolicited_len());
         exchange.out.fetches.push(fetch);
-        self.pump(key);
+        self.advance_fetches(key);
     }
 
     /// Asks for data that waits to be asked for, in order, as far as there is room; then hands up what is complete.
-    pub(super) fn pump(&mut self, key: Key) {
+    pub(super) fn advance_fetches(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
         exchange.out.waits = false;
         for fetch in exchange.out.fetches.iter_mut().filter(|fetch| fetch.reserved.is_none()) {
-            let Some(landing) = &fetch.asked else {
+            let Some(landing) = &fetch.solicited else {
                 fetch.reserved = Some(0);
                 continue;
             };
             let room = to_usize(landing.len());
-            if !self.asked.try_reserve(self.now, &mut session.asked, room) {
+            if !self.solicited_quota.try_reserve(self.now, &mut session.solicited_quota, room) {
                 self.stats.withheld += 1;
-                self.asked.enqueue_waiter(self.now, exchange.session, &mut session.asked);
+                self.solicited_quota.enqueue_waiter(self.now, exchange.session, &mut session.solicited_quota);
                 exchange.out.waits = true;
                 break;
             }
             fetch.reserved = Some(room);
         }
-        self.ask(key);
-        self.hand_up_data(key);
+        self.solicit(key);
+        self.deliver_fetches(key);
     }
 
     /// Asks for data that was held back, as far as that may be asked for now.
     pub(super) fn ask_more(&mut self, key: Key) {
         if self.exchanges.get(key).is_some_and(|exchange| exchange.out.more) {
-            self.ask(key);
+            self.solicit(key);
         }
     }
 
     /// Asks for data that there is room for.
-    fn ask(&mut self, key: Key) {
+    fn solicit(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get(exchange.session) else { return };
-        if exchange.out.ask(session.parameters.burst_max, exchange.messages.len()) {
+        if exchange.out.make_transfer_readies(session.parameters.burst_max, exchange.messages.len()) {
             self.list(key);
         }
     }
@@ -143,23 +150,24 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else { return };
         for exchange in session.exchanges() {
             if self.exchanges.get(exchange).is_some_and(|exchange| exchange.out.waits) {
-                self.pump(exchange);
+                self.advance_fetches(exchange);
             }
         }
     }
 
     /// Hands up the fetches that are complete, in the order in which they were made.
-    fn hand_up_data(&mut self, key: Key) {
-        let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::Above)
+    fn deliver_fetches(&mut self, key: Key) {
+        let Some(exchange) =
+            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
         else {
             return;
         };
-        let early = exchange.out.early_len();
-        let has_early = exchange.out.early.is_none();
+        let early = exchange.out.unsolicited_len();
+        let has_early = exchange.out.unsolicited.is_none();
         let mut done: SmallVec<[Fetch; 1]> = SmallVec::new();
         while let Some(fetch) = exchange.out.fetches.first() {
             let early_is_here = has_early || fetch.start >= early;
-            let rest_is_here = fetch.asked.as_ref().is_none_or(Landing::is_whole);
+            let rest_is_here = fetch.solicited.as_ref().is_none_or(Reassembly::is_whole);
             if !(early_is_here && rest_is_here && fetch.reserved.is_some()) {
                 break;
             }
@@ -169,10 +177,10 @@ impl Engine {
         let mut freed = 0;
         for fetch in done {
             let mut data = DataList::new();
-            if let Some(came) = exchange.out.came.as_ref().filter(|_| fetch.start < early) {
+            if let Some(came) = exchange.out.unsolicited_data.as_ref().filter(|_| fetch.start < early) {
                 data.push(came.slice(to_usize(fetch.start), to_usize(fetch.end.min(early))));
             }
-            if let Some(part) = fetch.asked.and_then(|mut landing| landing.take()) {
+            if let Some(part) = fetch.solicited.and_then(|mut landing| landing.take()) {
                 data.push(part);
             }
             freed += fetch.reserved.unwrap_or(0);
@@ -184,13 +192,14 @@ impl Engine {
             }
             self.events.push_back(Event::DataOut { task: TaskRef(key), offset: fetch.start, data });
         }
-        self.give_data_out(session, Freed { asked: freed, unasked: 0 });
+        self.release_data_out_quota(session, Freed { asked: freed, unasked: 0 });
     }
 
     /// Gives back room for Data-Out.
-    pub(super) fn give_data_out(&mut self, session: Key, freed: Freed) {
+    pub(super) fn release_data_out_quota(&mut self, session: Key, freed: Freed) {
         let mut session = self.sessions.get_mut(session);
-        self.asked.release(session.as_deref_mut().map(|session| &mut session.asked), freed.asked);
-        self.unasked.release(session.map(|session| &mut session.unasked), freed.unasked);
+        self.solicited_quota
+            .release(session.as_deref_mut().map(|session| &mut session.solicited_quota), freed.asked);
+        self.unsolicited_quota.release(session.map(|session| &mut session.unsolicited_quota), freed.unasked);
     }
 }

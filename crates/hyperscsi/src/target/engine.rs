@@ -6,9 +6,9 @@
 //!
 //! # Memory
 //!
-//! Everything a peer can make us keep is bounded: sessions by [`Limits::sessions_max`], exchanges of a session by the number
-//! of slots, data that comes by [`Limits::data_out_bytes_max`], answers that are not acknowledged by
-//! [`Limits::data_in_bytes_max`]. [`base::memory_quota`] says who gets how much when that is short.
+//! Everything a peer can make us keep is bounded: sessions by [`EngineLimits::sessions_max`], exchanges of a session by the number
+//! of slots, data that comes by [`EngineLimits::data_out_bytes_max`], answers that are not acknowledged by
+//! [`EngineLimits::data_in_bytes_max`]. [`base::memory_quota`] says who gets how much when that is short.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -19,18 +19,18 @@ use base::ether::{EtherPort, FrameBatch, PortState, ReceivedFrame};
 use base::memory_quota::MemoryQuota;
 use base::time::{Duration, Instant, soonest};
 
-use super::contract::{Directory, Event, SessionId, SessionView};
+use super::contract::{Event, SessionDirectory, SessionId, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
-use crate::association::{Association, Drops, PathAddress, PathTotals};
+use crate::aead::KeyLimits;
+use crate::connection::{Connection, DropCounts, PathAddress, PathTotals};
 use crate::frame::{BadFrame, Cmd, Header};
-use crate::login::target::{Refusal, Stats as Handshakes};
+use crate::login::target::{HandshakeRefusal, HandshakeStats as Handshakes};
 use crate::pdu::parameters::Parameters;
-use crate::seal::KeyLimits;
 
 /// Every HyperSCSI session of a shard.
 pub struct Engine {
-    pub(super) limits: Limits,
+    pub(super) limits: EngineLimits,
     pub(super) pool: Pool,
     pub(super) ports: BTreeMap<EtherPort, Port>,
     pub(super) sessions: Arena<Session>,
@@ -39,18 +39,18 @@ pub struct Engine {
     pub(super) exchanges: Arena<Exchange>,
     pub(super) events: VecDeque<Event>,
     /// Sessions to be looked after.
-    pub(super) stirred: VecDeque<Key>,
+    pub(super) dirty: VecDeque<Key>,
     pub(super) deadlines: BTreeSet<(Instant, Key)>,
     /// Room for those whose deadline passed.
     due: Vec<Key>,
     /// Memory for data that comes unasked, for data that we ask for, and for answers.
-    pub(super) unasked: MemoryQuota,
-    pub(super) asked: MemoryQuota,
-    pub(super) answers: MemoryQuota,
-    pub(super) door: super::enter::Door,
+    pub(super) unsolicited_quota: MemoryQuota,
+    pub(super) solicited_quota: MemoryQuota,
+    pub(super) data_in_quota: MemoryQuota,
+    pub(super) gateway: super::gateway::Gateway,
     /// The time at the last call.
     pub(super) now: Instant,
-    pub(super) stats: Stats,
+    pub(super) stats: EngineStats,
 }
 
 /// A port, and who has something to send on it.
@@ -64,7 +64,7 @@ pub(super) struct Port {
 
 /// What an engine allows.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct EngineLimits {
     /// Sessions at a time.
     pub sessions_max: u16,
     /// Bytes of Data-Out, of all sessions, that may have come, or be on the way, without having been handed up.
@@ -77,20 +77,20 @@ pub struct Limits {
     /// What is offered in handshakes.
     pub parameters: Parameters,
     /// How long the last words of a session may take.
-    pub farewell_within: Duration,
+    pub closing_timeout: Duration,
     /// How long data may wait for the request that it belongs to, at least: it is forgotten an eighth later at the latest, if the
     /// session has anything to do then.
-    pub unborn_within: Duration,
+    pub orphan_data_timeout: Duration,
     /// When the keys of what is sent are changed.
     pub key_limits: KeyLimits,
 }
 
-impl Limits {
+impl EngineLimits {
     /// How many bytes of answers one session may have unacknowledged, unless told otherwise.
     pub const UNSENT_BYTES_MAX: usize = 16 << 20;
 }
 
-impl Default for Limits {
+impl Default for EngineLimits {
     fn default() -> Self {
         Self {
             sessions_max: 1024,
@@ -98,8 +98,8 @@ impl Default for Limits {
             data_in_bytes_max: 256 << 20,
             unsent_bytes_max: Self::UNSENT_BYTES_MAX,
             parameters: Parameters { exchanges: 128, ..Parameters::DEFAULT },
-            farewell_within: Duration::from_secs(1),
-            unborn_within: Duration::from_secs(60),
+            closing_timeout: Duration::from_secs(1),
+            orphan_data_timeout: Duration::from_secs(60),
             key_limits: KeyLimits::default(),
         }
     }
@@ -107,7 +107,7 @@ impl Default for Limits {
 
 /// What an engine did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct EngineStats {
     /// Sessions that began.
     pub sessions: u64,
     /// Sessions that ended because the same initiator port began another.
@@ -121,7 +121,7 @@ pub struct Stats {
     /// Frames that their session did not take: damaged, forged, replayed, from elsewhere.
     pub refused_frames: u64,
     /// The same, by reason.
-    pub drops: Drops,
+    pub drops: DropCounts,
     /// How often sessions changed the keys of what they send.
     pub key_updates: u64,
     /// What paths did of sessions that are gone.
@@ -157,14 +157,14 @@ pub struct Stats {
     /// Exchanges that initiators gave up.
     pub given_up: u64,
     /// Data whose request never came.
-    pub unborn: u64,
+    pub orphan_data: u64,
     /// Times that we were wrong.
     pub bugs: u64,
 }
 
 impl Engine {
     /// Makes an engine without sessions. Buffers for data come from `pool` and go back to it.
-    pub fn new(limits: Limits, pool: Pool) -> Self {
+    pub fn new(limits: EngineLimits, pool: Pool) -> Self {
         Self {
             pool,
             ports: BTreeMap::new(),
@@ -172,15 +172,15 @@ impl Engine {
             sids: BTreeMap::new(),
             exchanges: Arena::new(),
             events: VecDeque::new(),
-            stirred: VecDeque::new(),
+            dirty: VecDeque::new(),
             deadlines: BTreeSet::new(),
             due: Vec::new(),
-            unasked: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            asked: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            answers: MemoryQuota::new(limits.data_in_bytes_max),
-            door: super::enter::Door::new(),
+            unsolicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            solicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            data_in_quota: MemoryQuota::new(limits.data_in_bytes_max),
+            gateway: super::gateway::Gateway::new(),
             now: Instant::ORIGIN,
-            stats: Stats::default(),
+            stats: EngineStats::default(),
             limits,
         }
     }
@@ -195,13 +195,13 @@ impl Engine {
             senders: VecDeque::new(),
         });
         (entry.state, entry.is_up) = (*state, true);
-        self.door.port_up(now, port, state, entropy);
-        self.share_rings();
+        self.gateway.port_up(now, port, state, entropy);
+        self.divide_rings();
         for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             if let Some(transport) = self.transport(key) {
                 transport.port_up(now, port, state);
             }
-            self.stir_session(key);
+            self.mark_dirty(key);
         }
     }
 
@@ -211,17 +211,17 @@ impl Engine {
         if let Some(entry) = self.ports.get_mut(&port) {
             entry.is_up = false;
         }
-        self.door.port_down(port);
+        self.gateway.port_down(port);
         for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             if let Some(transport) = self.transport(key) {
                 transport.port_down(now, port);
             }
-            self.stir_session(key);
+            self.mark_dirty(key);
         }
     }
 
     /// Takes a frame. What is wrong with it is counted.
-    pub fn frame(&mut self, now: Instant, frame: ReceivedFrame<'_>, directory: &dyn Directory) {
+    pub fn frame(&mut self, now: Instant, frame: ReceivedFrame<'_>, directory: &dyn SessionDirectory) {
         self.now = now;
         let (header, len) = match Header::parse(frame.payload) {
             Ok(parsed) => parsed,
@@ -230,7 +230,7 @@ impl Engine {
                 // Only who begins something is told, so that two ends of different versions do not tell each other for ever.
                 let begins = frame.payload.get(4).is_some_and(|cmd| cmd & 0x7f == Cmd::Negotiate as u8);
                 if why == BadFrame::Version && begins {
-                    self.door.other_version(now, frame.port, frame.source);
+                    self.gateway.other_version(now, frame.port, frame.source);
                 }
                 return;
             }
@@ -246,11 +246,11 @@ impl Engine {
         }
         let Some(bytes) = frame.payload.get_mut(..len) else { return };
         if header.sid == 0 {
-            return self.outsider(now, (port, source), &header, bytes, directory);
+            return self.handle_sessionless_frame(now, (port, source), &header, bytes, directory);
         }
         let Some(key) = self.sids.get(&header.sid).copied() else {
             self.stats.unknown_sids += 1;
-            return self.hint(now, port, source, &header);
+            return self.send_unknown_sid(now, port, source, &header);
         };
         let Some(mut transport) = self.sessions.get_mut(key).and_then(|session| session.transport.take())
         else {
@@ -269,15 +269,15 @@ impl Engine {
             session.transport = Some(transport);
         }
         if rewindowed {
-            self.share_rings();
+            self.divide_rings();
         }
-        self.stir_session(key);
+        self.mark_dirty(key);
     }
 
     /// Returns a port that has something to send. Given once until `transmit_frames` was called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
-        self.settle();
-        if let Some(port) = self.door.poll_port() {
+        self.process_pending();
+        if let Some(port) = self.gateway.poll_port() {
             return Some(port);
         }
         let waiting = |(_, entry): &(&EtherPort, &mut Port)| {
@@ -291,11 +291,11 @@ impl Engine {
     /// Appends the frames that the port has to send until `out` is full or nothing is left.
     pub fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
         self.now = now;
-        self.settle();
+        self.process_pending();
         if let Some(entry) = self.ports.get_mut(&port) {
             entry.announced = false;
         }
-        self.door.transmit(port, out);
+        self.gateway.transmit(port, out);
         while !out.is_full()
             && let Some(key) = self.ports.get_mut(&port).and_then(|entry| entry.senders.pop_front())
         {
@@ -305,7 +305,7 @@ impl Engine {
                     transport.transmit(now, port, out);
                 }
             }
-            self.stir_session(key);
+            self.mark_dirty(key);
         }
     }
 
@@ -316,7 +316,7 @@ impl Engine {
             if let Some(transport) = self.transport(key) {
                 transport.frames_too_long(now, port, count);
             }
-            self.stir_session(key);
+            self.mark_dirty(key);
         }
     }
 
@@ -327,7 +327,7 @@ impl Engine {
             if let Some(transport) = self.transport(key) {
                 transport.frames_overrun(port, count);
             }
-            self.stir_session(key);
+            self.mark_dirty(key);
         }
     }
 
@@ -338,29 +338,29 @@ impl Engine {
 
     /// Returns how many more blocks of entropy the engine would like to have in reserve.
     pub fn entropy_wanted(&self) -> usize {
-        self.door.entropy_wanted()
+        self.gateway.entropy_wanted()
     }
 
     /// Takes a block of entropy, fresh from the operating system's generator.
-    pub fn stir(&mut self, entropy: [u8; 32]) {
-        self.door.stir(self.now, entropy);
+    pub fn add_entropy(&mut self, entropy: [u8; 32]) {
+        self.gateway.add_entropy(self.now, entropy);
     }
 
     /// Returns a handshake that came to nothing. Of many in a short time, some are only counted.
-    pub fn poll_refusal(&mut self) -> Option<Refusal> {
-        self.door.poll_refusal()
+    pub fn poll_refusal(&mut self) -> Option<HandshakeRefusal> {
+        self.gateway.poll_refusal()
     }
 
     /// Returns what became of handshakes so far.
     pub const fn handshakes(&self) -> Handshakes {
-        self.door.handshakes()
+        self.gateway.handshakes()
     }
 
     /// Returns the next thing that the layer above must know or do.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
             // What many events come to is looked after at once.
-            self.settle();
+            self.process_pending();
         }
         self.events.pop_front()
     }
@@ -368,21 +368,21 @@ impl Engine {
     /// Returns when [`Self::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sessions = self.deadlines.first().map(|(at, _)| *at);
-        soonest([sessions, self.door.poll_timeout()])
+        soonest([sessions, self.gateway.poll_timeout()])
     }
 
     /// Takes note that the deadline passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
-        self.door.handle_timeout(now);
+        self.gateway.handle_timeout(now);
         let mut due = core::mem::take(&mut self.due);
         due.extend(self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key));
         for key in due.drain(..) {
             if let Some(transport) = self.transport(key) {
                 transport.handle_timeout(now);
             }
-            self.sweep(key);
-            self.stir_session(key);
+            self.drop_orphan_data(key);
+            self.mark_dirty(key);
         }
         self.due = due;
     }
@@ -403,7 +403,7 @@ impl Engine {
                 .map(|transport| transport.paths().collect())
                 .unwrap_or_default(),
             tasks: session.tasks,
-            unacknowledged_bytes: session.answers.held(),
+            unacknowledged_bytes: session.data_in_quota.held(),
             traffic: session.traffic,
             drops: session.transport.as_ref().map(|transport| transport.stats().drops).unwrap_or_default(),
             totals: session.transport.as_ref().map(|transport| transport.stats().paths).unwrap_or_default(),
@@ -412,7 +412,7 @@ impl Engine {
     }
 
     /// Returns what the engine did so far.
-    pub const fn stats(&self) -> &Stats {
+    pub const fn stats(&self) -> &EngineStats {
         &self.stats
     }
 
@@ -427,49 +427,49 @@ impl Engine {
 
     /// Returns how many bytes of data are taken from the budgets: none when no task is open.
     pub const fn data_bytes(&self) -> usize {
-        self.unasked.used() + self.asked.used() + self.answers.used()
+        self.unsolicited_quota.used() + self.solicited_quota.used() + self.data_in_quota.used()
     }
 
-    pub(super) fn transport(&mut self, key: Key) -> Option<&mut Association> {
+    pub(super) fn transport(&mut self, key: Key) -> Option<&mut Connection> {
         self.sessions.get_mut(key)?.transport.as_deref_mut()
     }
 
     /// Sees to it that a session is looked after before the next thing is polled.
-    pub(super) fn stir_session(&mut self, key: Key) {
+    pub(super) fn mark_dirty(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key)
-            && !core::mem::replace(&mut session.stirred, true)
+            && !core::mem::replace(&mut session.is_dirty, true)
         {
-            self.stirred.push_back(key);
+            self.dirty.push_back(key);
         }
     }
 
     /// Looks after every session that something happened to.
-    fn settle(&mut self) {
-        self.serve_lines();
-        while let Some(key) = self.stirred.pop_front() {
+    fn process_pending(&mut self) {
+        self.serve_quota_waiters();
+        while let Some(key) = self.dirty.pop_front() {
             if let Some(session) = self.sessions.get_mut(key) {
-                session.stirred = false;
-                self.settle_session(key);
+                session.is_dirty = false;
+                self.process_session(key);
             }
-            self.serve_lines();
+            self.serve_quota_waiters();
         }
     }
 
-    fn settle_session(&mut self, key: Key) {
+    fn process_session(&mut self, key: Key) {
         loop {
             self.flush(key);
-            let Some(event) = self.transport(key).and_then(Association::poll_event) else { break };
-            self.transported(key, event);
+            let Some(event) = self.transport(key).and_then(Connection::poll_event) else { break };
+            self.handle_connection_event(key, event);
             // What they all come to goes out together.
-            while let Some(event) = self.transport(key).and_then(Association::poll_event) {
-                self.transported(key, event);
+            while let Some(event) = self.transport(key).and_then(Connection::poll_event) {
+                self.handle_connection_event(key, event);
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
         let leaving = match session.phase {
             Phase::Up => None,
-            Phase::Leaving(until) | Phase::Left(until) if self.now < until => Some(until),
-            Phase::Leaving(_) | Phase::Left(_) | Phase::Over => return self.remove_session(key),
+            Phase::Closing(until) | Phase::Lingering(until) if self.now < until => Some(until),
+            Phase::Closing(_) | Phase::Lingering(_) | Phase::Closed => return self.remove_session(key),
         };
         let Some(transport) = session.transport.as_deref_mut() else { return };
         while let Some(port) = transport.poll_port() {

@@ -8,19 +8,19 @@ use base::time::Instant;
 use smallvec::SmallVec;
 
 use super::contract::{Finish, status};
-use crate::association::MessageId;
-use crate::exchange::landing::{Landing, to_usize};
-use crate::exchange::numbers::Class;
+use crate::aead::Level;
+use crate::connection::MessageId;
+use crate::exchange::reassembly::{Reassembly, to_usize};
+use crate::exchange::xid::PnSpace;
 use crate::pdu::abort::AbortResult;
 use crate::pdu::command::{Command, Manage};
 use crate::pdu::reply::{ManageResult, SENSE_MAX, TransferReady};
-use crate::seal::Level;
 
 /// An exchange, from the first frame of it that came until its end was acknowledged.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) session: Key,
-    pub(super) class: Class,
+    pub(super) class: PnSpace,
     /// `None`: it is an Abort frame's wish, and holds no slot.
     pub(super) tag: Option<u16>,
     pub(super) xid: u32,
@@ -28,11 +28,11 @@ pub(super) struct Exchange {
     pub(super) level: Level,
     pub(super) since: Instant,
     pub(super) holder: Holder,
-    pub(super) what: What,
+    pub(super) request: RequestState,
     pub(super) out: DataOut,
-    pub(super) inn: DataIn,
+    pub(super) data_in: DataIn,
     /// How it ended; then nothing more is fetched and what still comes is forgotten.
-    pub(super) ending: Option<Ending>,
+    pub(super) result: Option<TaskResult>,
     /// Whether the message that ends it was handed to the transport.
     pub(super) answered: bool,
     /// What was handed to the transport and is not acknowledged.
@@ -45,18 +45,18 @@ pub(super) struct Exchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// Nobody yet: data came before the request that it belongs to.
-    Unborn,
+    OrphanData,
     /// The session: its turn has not come.
     Session,
     /// The layer above.
-    Above,
+    DeviceServer,
     /// Nobody any more: it ended, and its end is on the way.
-    Nobody,
+    Finished,
 }
 
 /// What an exchange is about.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum RequestState {
     /// Not known: the request did not come.
     Unknown,
     /// A command, until it is handed up.
@@ -69,7 +69,7 @@ pub(super) enum What {
 
 /// How an exchange ended.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(super) enum TaskResult {
     /// With a status.
     Status {
         status: u8,
@@ -84,7 +84,7 @@ pub(super) enum Ending {
     GivenUp(AbortResult),
 }
 
-impl Ending {
+impl TaskResult {
     pub(super) fn of(finish: Finish<'_>) -> Self {
         let sense = finish.sense.get(..SENSE_MAX).unwrap_or(finish.sense);
         Self::Status {
@@ -120,15 +120,15 @@ pub(crate) const UNPROTECTED: [u8; 18] = [0x70, 0, 0x05, 0, 0, 0, 0, 10, 0, 0, 0
 pub(super) struct DataOut {
     pub(super) len: u32,
     /// What comes unasked, while it comes.
-    pub(super) early: Option<Landing>,
+    pub(super) unsolicited: Option<Reassembly>,
     /// What came unasked, once it is whole.
-    pub(super) came: Option<Bytes>,
+    pub(super) unsolicited_data: Option<Bytes>,
     /// Bytes of the budget that it takes.
     pub(super) reserved: usize,
     /// What the layer above asked for and has not got.
     pub(super) fetches: SmallVec<[Fetch; 1]>,
     /// The requests for data that are to go.
-    pub(super) ready: Vec<TransferReady>,
+    pub(super) transfer_readies: Vec<TransferReady>,
     /// The number of the next one.
     pub(super) number: u32,
     /// Whether it waits for the budget.
@@ -143,7 +143,7 @@ pub(super) struct Fetch {
     pub(super) start: u32,
     pub(super) end: u32,
     /// The part that does not come unasked.
-    pub(super) asked: Option<Landing>,
+    pub(super) solicited: Option<Reassembly>,
     /// What of that part was asked for ends here.
     pub(super) asked_end: u32,
     /// Bytes of the budget that it takes; `None` until it got them.
@@ -158,8 +158,8 @@ impl Fetch {
     /// Makes a fetch, of which so much comes unasked.
     pub(super) fn new(start: u32, end: u32, early: u32) -> Self {
         let from = start.max(early);
-        let asked = (from < end).then(|| Landing::new(from, end - from));
-        Self { start, end, asked, asked_end: from, reserved: None }
+        let asked = (from < end).then(|| Reassembly::new(from, end - from));
+        Self { start, end, solicited: asked, asked_end: from, reserved: None }
     }
 }
 
@@ -174,11 +174,11 @@ impl DataOut {
     pub(super) fn new() -> Self {
         Self {
             len: 0,
-            early: None,
-            came: None,
+            unsolicited: None,
+            unsolicited_data: None,
             reserved: 0,
             fetches: SmallVec::new(),
-            ready: Vec::new(),
+            transfer_readies: Vec::new(),
             number: 0,
             waits: false,
             more: false,
@@ -186,8 +186,8 @@ impl DataOut {
     }
 
     /// Returns how much comes unasked.
-    pub(super) fn early_len(&self) -> u32 {
-        match (&self.early, &self.came) {
+    pub(super) fn unsolicited_len(&self) -> u32 {
+        match (&self.unsolicited, &self.unsolicited_data) {
             (Some(landing), _) => landing.len(),
             (None, Some(came)) => u32::try_from(came.len()).unwrap_or(u32::MAX),
             (None, None) => 0,
@@ -196,40 +196,40 @@ impl DataOut {
 
     /// Makes the requests for data that may go now, of at most `burst_max` bytes each, where `under_way` messages of the exchange are not
     /// acknowledged. Returns whether there are any.
-    pub(super) fn ask(&mut self, burst_max: u32, under_way: usize) -> bool {
+    pub(super) fn make_transfer_readies(&mut self, burst_max: u32, under_way: usize) -> bool {
         let burst_max = burst_max.max(1);
         self.more = false;
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
-            let Some(landing) = &fetch.asked else { continue };
+            let Some(landing) = &fetch.solicited else { continue };
             while fetch.asked_end < landing.end() {
                 let open = fetch.asked_end.saturating_sub(landing.front()).div_ceil(burst_max);
-                if open >= READIES_MAX || self.ready.len() + under_way >= to_usize(READIES_MAX) {
+                if open >= READIES_MAX || self.transfer_readies.len() + under_way >= to_usize(READIES_MAX) {
                     self.more = true;
                     break;
                 }
                 let (offset, number) = (fetch.asked_end, self.number);
                 let len = (landing.end() - offset).min(burst_max);
-                self.ready.push(TransferReady { number, offset, len });
+                self.transfer_readies.push(TransferReady { number, offset, len });
                 self.number = number.wrapping_add(1);
                 fetch.asked_end += len;
             }
         }
-        !self.ready.is_empty()
+        !self.transfer_readies.is_empty()
     }
 
     /// Forgets all data, and all that was asked for.
     pub(super) fn stop(&mut self, pool: &Pool) -> Freed {
-        if let Some(mut landing) = self.early.take() {
+        if let Some(mut landing) = self.unsolicited.take() {
             landing.clear(pool);
         }
-        if let Some(came) = self.came.take() {
+        if let Some(came) = self.unsolicited_data.take() {
             pool.recycle(came);
         }
-        (self.ready, self.more) = (Vec::new(), false);
+        (self.transfer_readies, self.more) = (Vec::new(), false);
         let mut freed = Freed { unasked: core::mem::take(&mut self.reserved), asked: 0 };
         for fetch in self.fetches.drain(..) {
             freed.asked += fetch.reserved.unwrap_or(0);
-            if let Some(mut landing) = fetch.asked {
+            if let Some(mut landing) = fetch.solicited {
                 landing.clear(pool);
             }
         }
@@ -298,7 +298,7 @@ impl DataIn {
 impl Exchange {
     pub(super) fn new(
         session: Key,
-        (class, tag, xid): (Class, Option<u16>, u32),
+        (class, tag, xid): (PnSpace, Option<u16>, u32),
         level: Level,
         now: Instant,
     ) -> Self {
@@ -309,11 +309,11 @@ impl Exchange {
             xid,
             level,
             since: now,
-            holder: Holder::Unborn,
-            what: What::Unknown,
+            holder: Holder::OrphanData,
+            request: RequestState::Unknown,
             out: DataOut::new(),
-            inn: DataIn::default(),
-            ending: None,
+            data_in: DataIn::default(),
+            result: None,
             answered: false,
             messages: SmallVec::new(),
             listed: false,
@@ -330,23 +330,23 @@ mod tests {
         let pool = Pool::new(1 << 20);
         let mut out = DataOut::new();
         out.fetches.push(Fetch::new(0, 1 << 20, 100));
-        assert!(!out.ask(1, 0) && !out.more, "there is no room for it yet");
+        assert!(!out.make_transfer_readies(1, 0) && !out.more, "there is no room for it yet");
         out.fetches[0].reserved = Some(1 << 20);
-        assert!(out.ask(1, 0) && out.more);
-        let asked = |out: &DataOut| (out.ready.len(), out.fetches[0].asked_end);
+        assert!(out.make_transfer_readies(1, 0) && out.more);
+        let asked = |out: &DataOut| (out.transfer_readies.len(), out.fetches[0].asked_end);
         assert_eq!(asked(&out), (64, 164));
         // They are out, and none was acknowledged; then all were, and none was answered; then half were.
-        let mut ready = core::mem::take(&mut out.ready);
-        assert!(!out.ask(1, 64) && !out.ask(1, 0) && out.more);
-        out.fetches[0].asked.as_mut().unwrap().put(&pool, 100, &[1; 32]).unwrap();
-        assert!(out.ask(1, 0) && out.more);
+        let mut ready = core::mem::take(&mut out.transfer_readies);
+        assert!(!out.make_transfer_readies(1, 64) && !out.make_transfer_readies(1, 0) && out.more);
+        out.fetches[0].solicited.as_mut().unwrap().put(&pool, 100, &[1; 32]).unwrap();
+        assert!(out.make_transfer_readies(1, 0) && out.more);
         assert_eq!(asked(&out), (32, 196));
-        ready.append(&mut out.ready);
+        ready.append(&mut out.transfer_readies);
         let numbers = ready.iter().map(|ready| (ready.number, ready.offset));
         assert!(numbers.eq((0..96).map(|number| (number, 100 + number))), "each byte once");
         // Large ones are asked for at once.
         let mut out = DataOut::new();
         out.fetches.push(Fetch { reserved: Some(1 << 20), ..Fetch::new(0, 3 << 20, 0) });
-        assert!(out.ask(1 << 20, 0) && !out.more && out.ready.len() == 3);
+        assert!(out.make_transfer_readies(1 << 20, 0) && !out.more && out.transfer_readies.len() == 3);
     }
 }

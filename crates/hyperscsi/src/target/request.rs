@@ -7,28 +7,28 @@ use base::arena::Key;
 use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
 
-use super::contract::{Directory, Down, SessionId, Traffic};
+use super::contract::{SessionDirectory, SessionEnd, SessionId, Traffic};
 use super::engine::Engine;
-use super::exchange::{Ending, Exchange, Holder, What};
+use super::exchange::{Exchange, Holder, RequestState, TaskResult};
 use super::session::{Phase, Slot, Waiting};
-use crate::association::Message;
-use crate::exchange::landing::{Landing, to_usize};
-use crate::exchange::numbers::{Class, Standing, ahead};
+use crate::aead::Level;
+use crate::connection::Message;
+use crate::exchange::reassembly::{Reassembly, to_usize};
+use crate::exchange::xid::{PnSpace, XidStatus, xid_ahead};
 use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::Malformed;
 use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::command::{Command, Manage, Request};
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 use crate::pdu::parts::PARTS_MAX;
-use crate::seal::Level;
 
 /// Why a frame changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stray {
+pub(super) enum FrameError {
     /// Its request had come before.
     Duplicate,
     /// Its exchange is over, or was never begun.
-    Over,
+    UnknownExchange,
     /// It has less protection than it must have.
     Unprotected,
     /// It says what it must not.
@@ -39,7 +39,7 @@ pub(super) enum Stray {
     Misplaced,
 }
 
-impl From<Malformed> for Stray {
+impl From<Malformed> for FrameError {
     fn from(_: Malformed) -> Self {
         Self::Malformed
     }
@@ -53,11 +53,11 @@ impl Engine {
         key: Key,
         header: &Header,
         payload: &[u8],
-        directory: &dyn Directory,
+        directory: &dyn SessionDirectory,
     ) {
         match self.sessions.get(key).map(|session| session.phase) {
             Some(Phase::Up) => {}
-            Some(Phase::Left(_)) if header.cmd == Cmd::Disconnect => {
+            Some(Phase::Lingering(_)) if header.cmd == Cmd::Disconnect => {
                 return self.goodbye_again(key, header, payload);
             }
             _ => return,
@@ -68,25 +68,25 @@ impl Engine {
             Cmd::Request => self.request(now, key, header, payload, directory),
             Cmd::Abort => self.give_up(now, key, header, payload),
             Cmd::Disconnect => self.disconnect(key, header, payload),
-            _ => Err(Stray::Malformed),
+            _ => Err(FrameError::Malformed),
         };
         let Err(why) = taken else { return };
         // The session may have ended by what it said.
         let mut nowhere = Traffic::default();
         let traffic = self.sessions.get_mut(key).map_or(&mut nowhere, |session| &mut session.traffic);
         match why {
-            Stray::Duplicate => {
+            FrameError::Duplicate => {
                 self.stats.duplicates += 1;
                 traffic.duplicates += 1;
             }
-            Stray::Over => {
+            FrameError::UnknownExchange => {
                 self.stats.strays += 1;
                 traffic.strays += 1;
             }
-            Stray::Unprotected => self.stats.unprotected += 1,
-            Stray::Malformed => self.stats.malformed += 1,
-            Stray::Misnumbered => self.stats.misnumbered += 1,
-            Stray::Misplaced => self.stats.misplaced += 1,
+            FrameError::Unprotected => self.stats.unprotected += 1,
+            FrameError::Malformed => self.stats.malformed += 1,
+            FrameError::Misnumbered => self.stats.misnumbered += 1,
+            FrameError::Misplaced => self.stats.misplaced += 1,
         }
     }
 
@@ -97,26 +97,26 @@ impl Engine {
         key: Key,
         header: &Header,
         payload: &[u8],
-        directory: &dyn Directory,
-    ) -> Result<(), Stray> {
-        let session = self.sessions.get(key).ok_or(Stray::Over)?;
-        let (class, level) = (Class::of(header.xid), Level::of(header));
-        if class != Class::of_frame(header.protected) {
-            return Err(Stray::Unprotected);
+        directory: &dyn SessionDirectory,
+    ) -> Result<(), FrameError> {
+        let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
+        let (class, level) = (PnSpace::of(header.xid), Level::of(header));
+        if class != PnSpace::of_frame(header.protected) {
+            return Err(FrameError::Unprotected);
         }
         let sense = make_sense(header, payload);
-        let numbers = session.numbers(class);
+        let numbers = session.table(class);
         let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
-        match numbers.arrived.judge(header.xid) {
-            Standing::New => {}
-            Standing::Beyond => return Err(Stray::Misnumbered),
-            Standing::Duplicate if is_injected(Bug::FramesRunTwice) && slot == Slot::Free => {}
-            Standing::Duplicate => {
+        match numbers.arrived.status_of(header.xid) {
+            XidStatus::New => {}
+            XidStatus::Beyond => return Err(FrameError::Misnumbered),
+            XidStatus::Duplicate if is_injected(Bug::FramesRunTwice) && slot == Slot::Free => {}
+            XidStatus::Duplicate => {
                 // It may bring more of the data than the first one did, if the path takes longer frames by now.
                 if let (Slot::Same(exchange), Ok((_, _, data))) = (slot, sense) {
-                    let _ = self.land(exchange, level, 0, data);
+                    let _ = self.accept_data(exchange, level, 0, data);
                 }
-                return Err(Stray::Duplicate);
+                return Err(FrameError::Duplicate);
             }
         }
         let claimed = sense.and_then(|sense| Ok((sense, self.claim(now, key, header, slot)?)));
@@ -128,7 +128,7 @@ impl Engine {
             }
         };
         let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
-        session.numbers_mut(class).arrived.take(header.xid);
+        session.table_mut(class).arrived.take(header.xid);
         let lun = match &request {
             Request::Command(command) => command.lun,
             Request::Manage(manage) => manage.lun,
@@ -138,11 +138,11 @@ impl Engine {
         let least = directory.least_level(SessionId(key), lun);
         let short = level < least || !session.parameters.levels.has(level);
         match request {
-            Request::Command(command) => self.begin(exchange, level, short, command, data),
-            Request::Manage(manage) => self.begin_manage(exchange, level, short, manage),
+            Request::Command(command) => self.start_command(exchange, level, short, command, data),
+            Request::Manage(manage) => self.start_tmf(exchange, level, short, manage),
         }
         let waiting = Waiting { xid: header.xid, after, key: exchange };
-        self.line_up(key, class, waiting);
+        self.order_request(key, class, waiting);
         Ok(())
     }
 
@@ -150,11 +150,11 @@ impl Engine {
     /// From now on its XID counts as delivered: what comes behind it must not wait for what will never be.
     fn refuse(&mut self, key: Key, header: &Header, slot: Slot, result: AbortResult) {
         if let Slot::Same(unborn) = slot {
-            self.retire(unborn);
+            self.remove_exchange(unborn);
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let class = Class::of(header.xid);
-        session.numbers_mut(class).arrived.take(header.xid);
+        let class = PnSpace::of(header.xid);
+        session.table_mut(class).arrived.take(header.xid);
         if session.refusals.len() + session.refused.len() < REFUSALS_MAX {
             let safe = if session.keyed { Level::Integrity } else { Level::None };
             let level = Level::of(header).max(safe);
@@ -163,11 +163,11 @@ impl Engine {
             let message = Message::block(Cmd::Abort, header.xid, header.tag, level, head);
             session.refusals.push(Message { urgent: true, ..message });
         }
-        self.turn_waiting(key, class);
+        self.release_waiting(key, class);
     }
 
     /// Returns the exchange that a new request becomes, with its slot.
-    fn claim(&mut self, now: Instant, key: Key, header: &Header, slot: Slot) -> Result<Key, Stray> {
+    fn claim(&mut self, now: Instant, key: Key, header: &Header, slot: Slot) -> Result<Key, FrameError> {
         match slot {
             Slot::Same(exchange) => return Ok(exchange),
             Slot::Free => {}
@@ -175,184 +175,190 @@ impl Engine {
                 let state = self.exchanges.get(old);
                 let yields = state.is_some_and(|state| match state.holder {
                     // Whoever uses the tag again has the answer; and data without a request holds no slot.
-                    Holder::Nobody => state.answered && ahead(header.xid, state.xid).is_some(),
-                    Holder::Unborn => true,
-                    Holder::Session | Holder::Above => false,
+                    Holder::Finished => state.answered && xid_ahead(header.xid, state.xid).is_some(),
+                    Holder::OrphanData => true,
+                    Holder::Session | Holder::DeviceServer => false,
                 });
                 if !yields {
-                    return Err(Stray::Misnumbered);
+                    return Err(FrameError::Misnumbered);
                 }
-                self.retire(old);
+                self.remove_exchange(old);
             }
         }
         let level = Level::of(header);
-        let session = self.sessions.get_mut(key).ok_or(Stray::Over)?;
+        let session = self.sessions.get_mut(key).ok_or(FrameError::UnknownExchange)?;
         if header.tag >= session.parameters.exchanges {
-            return Err(Stray::Misnumbered);
+            return Err(FrameError::Misnumbered);
         }
-        let class = Class::of(header.xid);
+        let class = PnSpace::of(header.xid);
         let name = (class, Some(header.tag), header.xid);
         let exchange = self.exchanges.insert_with(|_| Exchange::new(key, name, level, now));
-        session.numbers_mut(class).put(header.tag, Some(exchange));
+        session.table_mut(class).put(header.tag, Some(exchange));
         session.tasks += 1;
         Ok(exchange)
     }
 
     /// Makes a command of an exchange.
-    fn begin(&mut self, key: Key, level: Level, short: bool, command: Command, data: &[u8]) {
+    fn start_command(&mut self, key: Key, level: Level, short: bool, command: Command, data: &[u8]) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
         let unborn_level = core::mem::replace(&mut exchange.level, level);
         exchange.holder = Holder::Session;
         exchange.out.len = command.data_out_len;
-        exchange.inn.len = command.data_in_len;
+        exchange.data_in.len = command.data_in_len;
         session.traffic.commands += 1;
         self.stats.commands += 1;
         let len = command.unsolicited_len;
         let legal = len <= session.parameters.first_burst;
         let ending = if short {
             self.stats.refused_level += 1;
-            Some(Ending::unprotected())
-        } else if !legal || (unborn_level != level && exchange.out.early.is_some()) {
-            Some(Ending::GivenUp(AbortResult::BROKEN))
+            Some(TaskResult::unprotected())
+        } else if !legal || (unborn_level != level && exchange.out.unsolicited.is_some()) {
+            Some(TaskResult::GivenUp(AbortResult::BROKEN))
         } else {
-            match &mut exchange.out.early {
+            match &mut exchange.out.unsolicited {
                 Some(landing) => match landing.shorten(len) {
                     Ok(()) => {
                         let spare = exchange.out.reserved.saturating_sub(to_usize(len));
                         exchange.out.reserved -= spare;
-                        self.unasked.release(Some(&mut session.unasked), spare);
+                        self.unsolicited_quota.release(Some(&mut session.unsolicited_quota), spare);
                         None
                     }
-                    Err(_) => Some(Ending::GivenUp(AbortResult::BROKEN)),
+                    Err(_) => Some(TaskResult::GivenUp(AbortResult::BROKEN)),
                 },
                 // Data that came before found no room.
-                None if exchange.out.waits => Some(Ending::busy()),
+                None if exchange.out.waits => Some(TaskResult::busy()),
                 None if len == 0 => None,
-                None if self.unasked.try_reserve(self.now, &mut session.unasked, to_usize(len)) => {
+                None if self.unsolicited_quota.try_reserve(
+                    self.now,
+                    &mut session.unsolicited_quota,
+                    to_usize(len),
+                ) =>
+                {
                     exchange.out.reserved = to_usize(len);
-                    exchange.out.early = Some(Landing::new(0, len));
+                    exchange.out.unsolicited = Some(Reassembly::new(0, len));
                     None
                 }
-                None => Some(Ending::busy()),
+                None => Some(TaskResult::busy()),
             }
         };
         exchange.out.waits = false;
-        exchange.what = What::Command(command);
+        exchange.request = RequestState::Command(command);
         match ending {
             Some(ending) => {
                 self.stats.busy += u64::from(is_busy(&ending));
-                self.settle_early(key, ending);
+                self.fail_in_order(key, ending);
             }
             // Its place is known to be right: `Request::parse` saw to it.
             None => {
-                let _ = self.land(key, level, 0, data);
+                let _ = self.accept_data(key, level, 0, data);
             }
         }
-        self.close_early(key);
+        self.complete_unsolicited(key);
     }
 
-    fn begin_manage(&mut self, key: Key, level: Level, short: bool, manage: Manage) {
+    fn start_tmf(&mut self, key: Key, level: Level, short: bool, manage: Manage) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let session = exchange.session;
         (exchange.holder, exchange.level) = (Holder::Session, level);
         let freed = exchange.out.stop(&self.pool);
-        exchange.what = What::Manage(manage, None);
-        self.give_data_out(session, freed);
+        exchange.request = RequestState::Manage(manage, None);
+        self.release_data_out_quota(session, freed);
         self.stats.management += 1;
         self.judge_manage(key, short);
     }
 
     /// Takes data of an exchange.
-    fn data(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
-        let session = self.sessions.get(key).ok_or(Stray::Over)?;
-        let (class, level) = (Class::of(header.xid), Level::of(header));
-        if class == Class::Protected && !header.protected {
-            return Err(Stray::Unprotected);
+    fn data(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
+        let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
+        let (class, level) = (PnSpace::of(header.xid), Level::of(header));
+        if class == PnSpace::Sealed && !header.protected {
+            return Err(FrameError::Unprotected);
         }
-        let numbers = session.numbers(class);
+        let numbers = session.table(class);
         let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
         if let Slot::Same(exchange) = slot {
-            return self.land(exchange, level, header.off, payload);
+            return self.accept_data(exchange, level, header.off, payload);
         }
         if let (Slot::Other(other), true) = (slot, is_injected(Bug::FramesTakeLate)) {
-            return self.land(other, level, header.off, payload);
+            return self.accept_data(other, level, header.off, payload);
         }
         // It may have overtaken its request.
         let first_burst = session.parameters.first_burst;
         let end = u32::try_from(payload.len()).ok().and_then(|len| header.off.checked_add(len));
-        match numbers.arrived.judge(header.xid) {
-            Standing::Duplicate => return Err(Stray::Over),
-            Standing::Beyond => return Err(Stray::Misnumbered),
-            Standing::New if end.is_none_or(|end| end > first_burst) => return Err(Stray::Misplaced),
-            Standing::New => {}
+        match numbers.arrived.status_of(header.xid) {
+            XidStatus::Duplicate => return Err(FrameError::UnknownExchange),
+            XidStatus::Beyond => return Err(FrameError::Misnumbered),
+            XidStatus::New if end.is_none_or(|end| end > first_burst) => return Err(FrameError::Misplaced),
+            XidStatus::New => {}
         }
         if let Slot::Other(old) = slot
-            && self.exchanges.get(old).is_some_and(|old| old.holder == Holder::Unborn)
+            && self.exchanges.get(old).is_some_and(|old| old.holder == Holder::OrphanData)
         {
             // Two that nobody asked for: the first one stays.
-            return Err(Stray::Misnumbered);
+            return Err(FrameError::Misnumbered);
         }
         let exchange = self.claim(now, key, header, slot)?;
         let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
         let Some(state) = self.exchanges.get_mut(exchange) else { return Ok(()) };
-        if self.unasked.try_reserve(self.now, &mut session.unasked, to_usize(first_burst)) {
+        if self.unsolicited_quota.try_reserve(self.now, &mut session.unsolicited_quota, to_usize(first_burst))
+        {
             state.out.reserved = to_usize(first_burst);
-            state.out.early = Some(Landing::new(0, first_burst));
+            state.out.unsolicited = Some(Reassembly::new(0, first_burst));
         } else {
             state.out.waits = true;
         }
-        self.land(exchange, level, header.off, payload)
+        self.accept_data(exchange, level, header.off, payload)
     }
 
     /// Takes the wish to give an exchange up.
-    fn give_up(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
-        let Abort::GiveUp(_) = Abort::parse(payload)? else { return Err(Stray::Malformed) };
-        let session = self.sessions.get(key).ok_or(Stray::Over)?;
+    fn give_up(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
+        let Abort::GiveUp(_) = Abort::parse(payload)? else { return Err(FrameError::Malformed) };
+        let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
         if session.keyed && !header.protected {
-            return Err(Stray::Unprotected);
+            return Err(FrameError::Unprotected);
         }
-        let class = Class::of(header.xid);
-        let numbers = session.numbers(class);
+        let class = PnSpace::of(header.xid);
+        let numbers = session.table(class);
         let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
-        let standing = numbers.arrived.judge(header.xid);
-        if standing == Standing::Beyond {
-            return Err(Stray::Misnumbered);
+        let standing = numbers.arrived.status_of(header.xid);
+        if standing == XidStatus::Beyond {
+            return Err(FrameError::Misnumbered);
         }
         self.stats.given_up += 1;
-        if standing == Standing::New {
+        if standing == XidStatus::New {
             // It never came, and from now on it counts as one that did.
             let Ok(exchange) = self.claim(now, key, header, slot) else {
                 self.refuse(key, header, slot, AbortResult::NEVER_BEGUN);
-                return Err(Stray::Misnumbered);
+                return Err(FrameError::Misnumbered);
             };
             if let Some(session) = self.sessions.get_mut(key) {
-                session.numbers_mut(class).arrived.take(header.xid);
+                session.table_mut(class).arrived.take(header.xid);
             }
-            self.end_early(exchange, Ending::GivenUp(AbortResult::NEVER_BEGUN));
-            self.turn_waiting(key, class);
+            self.fail_at_once(exchange, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));
+            self.release_waiting(key, class);
             return Ok(());
         }
-        let Slot::Same(exchange) = slot else { return Err(Stray::Over) };
+        let Slot::Same(exchange) = slot else { return Err(FrameError::UnknownExchange) };
         self.give_up_known(now, key, exchange);
         Ok(())
     }
 
     /// Takes an end of the session.
-    fn disconnect(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
+    fn disconnect(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
         let said = Disconnect::parse(payload)?;
-        let session = self.sessions.get(key).ok_or(Stray::Over)?;
+        let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
         if session.keyed && !header.protected {
-            return Err(Stray::Unprotected);
+            return Err(FrameError::Unprotected);
         }
         match said {
             Disconnect::Goodbye(reason) => {
                 // Only an initiator whose owner is done with the session lets go of what it has opened.
                 let is_done = matches!(reason, DisconnectReason::CLOSED | DisconnectReason::SHUTDOWN);
-                self.end_session(key, if is_done { Down::LoggedOut } else { Down::GivenUp });
+                self.end_session(key, if is_done { SessionEnd::LoggedOut } else { SessionEnd::GivenUp });
                 Ok(())
             }
-            Disconnect::Done | Disconnect::Unknown { .. } => Err(Stray::Malformed),
+            Disconnect::Done | Disconnect::Unknown { .. } => Err(FrameError::Malformed),
         }
     }
 }
@@ -362,19 +368,19 @@ impl Engine {
 pub(crate) const REFUSALS_MAX: usize = PARTS_MAX;
 
 /// Reads a request, with what it names in AFTER and the data behind it.
-fn make_sense<'a>(header: &Header, payload: &'a [u8]) -> Result<(Request, u32, &'a [u8]), Stray> {
+fn make_sense<'a>(header: &Header, payload: &'a [u8]) -> Result<(Request, u32, &'a [u8]), FrameError> {
     let (request, data) = Request::parse(payload)?;
     let after = match &request {
         Request::Command(command) => command.after,
         Request::Manage(manage) => manage.after,
     };
-    let earlier = Class::of(after) == Class::of(header.xid) && ahead(header.xid, after).is_some();
+    let earlier = PnSpace::of(after) == PnSpace::of(header.xid) && xid_ahead(header.xid, after).is_some();
     if header.off != 0 || after != 0 && !earlier {
-        return Err(Stray::Malformed);
+        return Err(FrameError::Malformed);
     }
     Ok((request, after, data))
 }
 
-fn is_busy(ending: &Ending) -> bool {
-    matches!(ending, Ending::Status { status: super::contract::status::BUSY, .. })
+fn is_busy(ending: &TaskResult) -> bool {
+    matches!(ending, TaskResult::Status { status: super::contract::status::BUSY, .. })
 }

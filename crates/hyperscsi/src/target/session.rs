@@ -11,14 +11,14 @@ use base::time::Instant;
 
 use super::contract::Traffic;
 use super::exchange::Exchange;
-use crate::association::{Association, Message, MessageId};
-use crate::exchange::numbers::{Arrived, Class, ahead, further};
+use crate::connection::{Connection, Message, MessageId};
+use crate::exchange::xid::{PnSpace, ReceivedXids, xid_ahead, xid_plus};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 
 pub(super) struct Session {
     /// What carries its frames; away while it hands them over.
-    pub(super) transport: Option<Box<Association>>,
+    pub(super) transport: Option<Box<Connection>>,
     pub(super) phase: Phase,
     pub(super) sids: (u32, u32),
     pub(super) target_name: Name,
@@ -28,26 +28,26 @@ pub(super) struct Session {
     /// Whether frames can be protected, which then all are that concern the session as such.
     pub(super) keyed: bool,
     pub(super) parameters: Parameters,
-    pub(super) numbers: [Numbers; 2],
+    pub(super) tables: [ExchangeTable; 2],
     /// Exchanges that hold no slot.
     pub(super) wishes: Vec<Key>,
     /// What waits for room for its answer, and what came behind that.
     pub(super) ready: VecDeque<Key>,
-    pub(super) unasked: QuotaShare,
-    pub(super) asked: QuotaShare,
-    pub(super) answers: QuotaShare,
+    pub(super) unsolicited_quota: QuotaShare,
+    pub(super) solicited_quota: QuotaShare,
+    pub(super) data_in_quota: QuotaShare,
     /// Exchanges that have something to send.
-    pub(super) listed: VecDeque<Key>,
+    pub(super) to_flush: VecDeque<Key>,
     /// Messages that are to be taken back.
     pub(super) withdrawn: Vec<MessageId>,
     /// What is said of exchanges that were refused before they were any, once the transport is here, and then those messages.
     pub(super) refusals: Vec<Message>,
     pub(super) refused: Vec<MessageId>,
     /// What is said at the end, once the transport is here, and then its message.
-    pub(super) farewell: Option<Message>,
-    pub(super) last_words: Option<MessageId>,
+    pub(super) closing_message: Option<Message>,
+    pub(super) closing_message_id: Option<MessageId>,
     /// Whether it stands in the engine's list of those to be looked after.
-    pub(super) stirred: bool,
+    pub(super) is_dirty: bool,
     /// The ports for which it stands in the engine's lists.
     pub(super) ports: Vec<EtherPort>,
     /// What stands in the engine's table of deadlines for it.
@@ -63,16 +63,16 @@ pub(super) struct Session {
 pub(super) enum Phase {
     Up,
     /// It is over; only its last words are still under way, at most until then.
-    Leaving(Instant),
+    Closing(Instant),
     /// Its initiator said goodbye; until then it is told that this was heard, as often as it says so.
-    Left(Instant),
+    Lingering(Instant),
     /// Nothing is left of it.
-    Over,
+    Closed,
 }
 
 /// The exchanges of one class.
-pub(super) struct Numbers {
-    pub(super) arrived: Arrived,
+pub(super) struct ExchangeTable {
+    pub(super) arrived: ReceivedXids,
     /// By tag; as long as the largest tag in use demands.
     pub(super) slots: Vec<Option<Key>>,
     /// What waits for others to be delivered, in the order of the XIDs.
@@ -97,16 +97,16 @@ pub(super) enum Slot {
     Other(Key),
 }
 
-impl Numbers {
-    pub(super) fn new(class: Class) -> Self {
-        Self { arrived: Arrived::new(class), slots: Vec::new(), waiting: Vec::new() }
+impl ExchangeTable {
+    pub(super) fn new(class: PnSpace) -> Self {
+        Self { arrived: ReceivedXids::new(class), slots: Vec::new(), waiting: Vec::new() }
     }
 
     /// Returns the last XID that may be begun, if so many may be that did not arrive; 0 if none ever did.
     pub(super) fn limit(&self, depth: u32) -> u32 {
         let low = self.arrived.low();
-        let unused = self.slots.is_empty() && Class::ALL.iter().any(|class| class.start() == low);
-        if unused { 0 } else { further(low, depth) }
+        let unused = self.slots.is_empty() && PnSpace::ALL.iter().any(|class| class.start() == low);
+        if unused { 0 } else { xid_plus(low, depth) }
     }
 
     pub(super) fn slot(&self, exchanges: &Arena<Exchange>, tag: u16, xid: u32) -> Slot {
@@ -136,7 +136,7 @@ impl Numbers {
 
     /// Puts a request behind those that wait with smaller numbers.
     pub(super) fn wait(&mut self, waiting: Waiting) {
-        let at = self.waiting.partition_point(|other| ahead(waiting.xid, other.xid).is_some());
+        let at = self.waiting.partition_point(|other| xid_ahead(waiting.xid, other.xid).is_some());
         self.waiting.insert(at, waiting);
     }
 
@@ -149,7 +149,7 @@ impl Numbers {
             self.waiting.retain(|waiting| {
                 // Zero names nobody, and has no place among the numbers.
                 let free = waiting.after == 0;
-                let others = free || waiting.xid == first || ahead(first, waiting.after).is_some();
+                let others = free || waiting.xid == first || xid_ahead(first, waiting.after).is_some();
                 let due = others && (free || arrived.reached(waiting.after));
                 if due {
                     out.push(waiting.key);
@@ -170,7 +170,9 @@ impl Session {
 
     /// Returns whether it is kept only in case its initiator says goodbye once more.
     pub(super) fn lingers(&self) -> bool {
-        matches!(self.phase, Phase::Left(_)) && self.farewell.is_none() && self.last_words.is_none()
+        matches!(self.phase, Phase::Lingering(_))
+            && self.closing_message.is_none()
+            && self.closing_message_id.is_none()
     }
 
     /// Returns whether it is up, and that of this initiator port with this target port.
@@ -187,19 +189,19 @@ impl Session {
         self.transport.as_ref().is_some_and(|transport| transport.windows_at(port) > 0)
     }
 
-    pub(super) fn numbers(&self, class: Class) -> &Numbers {
-        let [open, protected] = &self.numbers;
-        if class == Class::Open { open } else { protected }
+    pub(super) fn table(&self, class: PnSpace) -> &ExchangeTable {
+        let [open, protected] = &self.tables;
+        if class == PnSpace::Open { open } else { protected }
     }
 
-    pub(super) fn numbers_mut(&mut self, class: Class) -> &mut Numbers {
-        let [open, protected] = &mut self.numbers;
-        if class == Class::Open { open } else { protected }
+    pub(super) fn table_mut(&mut self, class: PnSpace) -> &mut ExchangeTable {
+        let [open, protected] = &mut self.tables;
+        if class == PnSpace::Open { open } else { protected }
     }
 
     /// Returns every exchange: those in slots in the order of class and tag, then the others.
     pub(super) fn exchanges(&self) -> Vec<Key> {
-        let slots = self.numbers.iter().flat_map(|numbers| numbers.slots.iter().copied().flatten());
+        let slots = self.tables.iter().flat_map(|numbers| numbers.slots.iter().copied().flatten());
         slots.chain(self.wishes.iter().copied()).collect()
     }
 }
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_request_waits_for_all_that_it_names_and_for_nothing_else() {
-        let mut numbers = Numbers::new(Class::Open);
+        let mut numbers = ExchangeTable::new(PnSpace::Open);
         let mut due = Vec::new();
         // 1 is missing; 3 is ordered, 4 and 5 are simple behind it, 6 is simple and waits for nobody.
         for (xid, after) in [(5, 3), (3, 2), (4, 3), (2, 1)] {
@@ -231,10 +233,10 @@ mod tests {
 
     #[test]
     fn what_waits_for_nobody_does_so_however_many_there_were_before_it() {
-        for class in Class::ALL {
+        for class in PnSpace::ALL {
             for count in [0, 1 << 29, 1 << 30, (1 << 30) + 7, u32::MAX >> 2, (u32::MAX >> 1) - 9] {
-                let at = |step: u32| further(class.start() | count, step);
-                let mut numbers = Numbers::new(class);
+                let at = |step: u32| xid_plus(class.start() | count, step);
+                let mut numbers = ExchangeTable::new(class);
                 numbers.arrived.begin_behind(at(0));
                 let mut due = Vec::new();
                 // 1 is late; 2 is ordered, 3 behind it, and 4 and 5 wait for nobody.

@@ -3,7 +3,8 @@
 use base::ether::FrameMachine;
 use base::rng::Rng;
 use base::time::Duration;
-use hyperscsi::exchange::numbers::WINDOW;
+use hyperscsi::aead::Level;
+use hyperscsi::exchange::xid::WINDOW;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract::{self as ours, Request as Ask};
 use hyperscsi::pdu::abort::{Abort, AbortReason};
@@ -12,8 +13,7 @@ use hyperscsi::pdu::command::{Command, Request, TaskAttribute};
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
-use hyperscsi::seal::Level;
-use hyperscsi::target::engine::Limits;
+use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 
 use crate::world::*;
@@ -30,10 +30,10 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn new(to_target: bool) -> Self {
-        Self::within(to_target, Limits::default())
+        Self::within(to_target, EngineLimits::default())
     }
 
-    pub(crate) fn within(to_target: bool, limits: Limits) -> Self {
+    pub(crate) fn within(to_target: bool, limits: EngineLimits) -> Self {
         let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
         let mut plan = world.plan_of(1);
         plan.retry = ours::Retry::NONE;
@@ -260,7 +260,8 @@ fn data_lands_within_what_was_announced_or_nowhere() {
 
 #[test]
 fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
-    let mut raw = Raw::within(true, Limits { unborn_within: 8 * SECOND, ..Limits::default() });
+    let mut raw =
+        Raw::within(true, EngineLimits { orphan_data_timeout: 8 * SECOND, ..EngineLimits::default() });
     for slot in 0..600_u16 {
         raw.data(slot, 2 + u32::from(slot), 0, &[1; 100]);
     }
@@ -273,9 +274,9 @@ fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
     assert!(raw.world.server.disk_of(0)[..512] == [vec![1; 100], vec![2; 412]].concat()[..]);
     // The others never come.
     raw.world.rest(6 * SECOND);
-    assert!(raw.world.engine.stats().unborn == 0 && raw.world.engine.data_bytes() > 0);
+    assert!(raw.world.engine.stats().orphan_data == 0 && raw.world.engine.data_bytes() > 0);
     raw.world.rest(4 * SECOND);
-    assert_eq!((raw.world.engine.stats().unborn, raw.world.engine.data_bytes()), (127, 0));
+    assert_eq!((raw.world.engine.stats().orphan_data, raw.world.engine.data_bytes()), (127, 0));
     assert_eq!(raw.world.engine.sessions().count(), 1);
 }
 
@@ -311,9 +312,9 @@ fn an_initiator_takes_no_byte_beyond_its_buffer_and_believes_one_end() {
         let task = raw.world.read(0, 0, 0, 1);
         raw.say(Cmd::Reply, Flags::DATA, (0, 1, off), false, &vec![9; len]);
         let down = raw.world.initiators[0].down;
-        let why = ours::Lost::Misbehaved(ours::Why::DataInOutside);
-        assert_eq!(down, Some(ours::Down::NoPath(why)), "{off} {len}");
-        assert_eq!(raw.world.end(0, task).end, ours::End::Lost);
+        let why = ours::LossReason::Misbehaved(ours::ProtocolError::DataInOutside);
+        assert_eq!(down, Some(ours::SessionEnd::RetriesExhausted(why)), "{off} {len}");
+        assert_eq!(raw.world.end(0, task).end, ours::TaskResult::Lost);
     }
     let response = |status, data_in_len| {
         Reply::Response(Response { status, data_in_len, transferable: 512, sense: &[] })
@@ -325,9 +326,9 @@ fn an_initiator_takes_no_byte_beyond_its_buffer_and_believes_one_end() {
         raw.reply(0, 1, response(0, 256));
         assert!(raw.world.initiators[0].down.is_none() && raw.world.initiators[0].ended.is_empty());
         raw.reply(0, 1, second);
-        let why = ours::Lost::Misbehaved(ours::Why::TwoEnds);
-        assert_eq!(raw.world.initiators[0].down, Some(ours::Down::NoPath(why)));
-        assert_eq!(raw.world.end(0, task).end, ours::End::Lost);
+        let why = ours::LossReason::Misbehaved(ours::ProtocolError::TwoEnds);
+        assert_eq!(raw.world.initiators[0].down, Some(ours::SessionEnd::RetriesExhausted(why)));
+        assert_eq!(raw.world.end(0, task).end, ours::TaskResult::Lost);
     }
 }
 
@@ -341,8 +342,8 @@ fn an_initiator_sends_nothing_that_the_command_does_not_have() {
         let mut raw = Raw::new(false);
         let task = raw.world.write(0, 0, 0, 4, 1);
         raw.reply(0, 1, Reply::TransferReady(ready));
-        let why = ours::Lost::Misbehaved(ours::Why::TransferReadyOutside);
-        assert_eq!(raw.world.initiators[0].down, Some(ours::Down::NoPath(why)), "{ready:?}");
+        let why = ours::LossReason::Misbehaved(ours::ProtocolError::TransferReadyOutside);
+        assert_eq!(raw.world.initiators[0].down, Some(ours::SessionEnd::RetriesExhausted(why)), "{ready:?}");
         raw.world.end(0, task);
     }
     // A command that reads has none at all, and answers to nothing change nothing.
@@ -503,7 +504,7 @@ fn each_handshake_asks_for_fresh_entropy_and_is_content_with_a_block() {
         for round in 2..4 {
             assert_eq!(world.engine.entropy_wanted(), 1);
             assert_eq!(world.initiators[0].session.entropy_wanted(), 1);
-            world.engine.stir([round; 32]);
+            world.engine.add_entropy([round; 32]);
             world.initiators[0].session.add_entropy([round + 100; 32]);
             world.rest(SECOND);
             assert_eq!(world.engine.entropy_wanted() + world.initiators[0].session.entropy_wanted(), 0);
@@ -565,7 +566,7 @@ fn strangers_get_short_answers_and_few_of_them() {
 /// initiator withholds.
 #[test]
 fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
-    let limits = Limits { data_in_bytes_max: 1 << 20, ..Limits::default() };
+    let limits = EngineLimits { data_in_bytes_max: 1 << 20, ..EngineLimits::default() };
     let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
     for isid in 1..=2 {
         world.join(world.plan_of(isid));
@@ -597,8 +598,11 @@ fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
 fn answers_longer_than_all_memory_come_whole_and_nothing_is_counted_twice() {
     for seed in seeds(4) {
         println!("HYPER_SEED={seed}");
-        let limits =
-            Limits { data_in_bytes_max: 200 << 10, unsent_bytes_max: 150 << 10, ..Limits::default() };
+        let limits = EngineLimits {
+            data_in_bytes_max: 200 << 10,
+            unsent_bytes_max: 150 << 10,
+            ..EngineLimits::default()
+        };
         let mut world = World::with(seed, lossy(100, Duration::from_micros(100)), None, limits, 1500);
         for isid in 1..=3 {
             world.join(world.plan_of(isid));

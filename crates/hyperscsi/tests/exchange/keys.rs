@@ -1,10 +1,10 @@
 //! Keys that are changed while commands run, by both ends by themselves, and keys that are used up.
 
 use base::time::Duration;
-use hyperscsi::initiator::contract::{Limits as SessionLimits, SessionPlan};
+use hyperscsi::aead::{KeyLimits, Level};
+use hyperscsi::initiator::contract::{SessionLimits, SessionPlan};
 use hyperscsi::pdu::parameters::{Levels, Parameters};
-use hyperscsi::seal::{KeyLimits, Level};
-use hyperscsi::target::engine::Limits;
+use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 
 use crate::world::*;
@@ -12,7 +12,7 @@ use crate::world::*;
 /// A world in which both ends change keys after so many frames of a generation.
 fn world(seed: u64, plan: FramePlan, frames: u64) -> World {
     let key_limits = KeyLimits { frames, ..KeyLimits::default() };
-    let limits = Limits { key_limits, ..Limits::default() };
+    let limits = EngineLimits { key_limits, ..EngineLimits::default() };
     let mut world = World::with(seed, plan, Some("sesame"), limits, 1500);
     let plan = world.plan_of(1);
     let limits = SessionLimits { key_limits, ..plan.limits };
@@ -51,7 +51,7 @@ fn keys_that_are_used_up_end_the_session_and_a_new_one_begins() {
     let tasks: Vec<_> = (0..40).map(|at| world.write(0, 0, at * 100, 60, 1)).collect();
     for task in tasks {
         let outcome = world.end(0, task);
-        assert!(outcome.end.is_good() || outcome.end == hyperscsi::initiator::contract::End::Lost);
+        assert!(outcome.end.is_good() || outcome.end == hyperscsi::initiator::contract::TaskResult::Lost);
     }
     let events = &world.initiators[0].events;
     let lost = |event: &&hyperscsi::initiator::contract::Event| {
@@ -67,7 +67,10 @@ fn keys_that_are_used_up_end_the_session_and_a_new_one_begins() {
 #[test]
 fn who_wants_no_protection_where_the_session_always_has_some_takes_the_least_of_it() {
     for levels in [Levels::SEALED, Levels::from(Level::Encrypt)] {
-        let limits = Limits { parameters: Parameters { levels, ..Parameters::DEFAULT }, ..Limits::default() };
+        let limits = EngineLimits {
+            parameters: Parameters { levels, ..Parameters::DEFAULT },
+            ..EngineLimits::default()
+        };
         let mut world = World::with(1, FramePlan::CLEAN, Some("sesame"), limits, 1500);
         world.join(SessionPlan { level: Level::None, ..world.plan_of(1) });
         world.up();

@@ -2,10 +2,10 @@
 
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
-use hyperscsi::initiator::contract::{self as ours, End, Request, SessionPlan};
+use hyperscsi::initiator::contract::{self as ours, Request, SessionPlan, TaskResult};
 use hyperscsi::pdu::command::TaskAttribute;
 use hyperscsi::pdu::disconnect::DisconnectReason;
-use hyperscsi::target::contract::Down;
+use hyperscsi::target::contract::SessionEnd;
 use netem::frame::{FramePlan, lossy};
 
 use crate::world::*;
@@ -51,18 +51,18 @@ fn a_target_that_restarts_is_found_again_and_only_what_may_be_repeated_is() {
         world.restart_target();
         // Something to say, so that the new target can say that it knows nobody of that name.
         let later = world.count(0, 0, 7, TaskAttribute::SIMPLE);
-        assert_eq!(world.end(0, lost).end, End::Lost);
+        assert_eq!(world.end(0, lost).end, TaskResult::Lost);
         let up = world.run(10 * SECOND, |world| world.initiators[0].ups == 2);
         assert!(
             up,
             "found within seconds, not after the session's time-out: {:?}",
             world.initiators[0].events
         );
-        assert_eq!(world.end(0, later).end, End::Lost, "nobody can know whether it ran");
+        assert_eq!(world.end(0, later).end, TaskResult::Lost, "nobody can know whether it ran");
         world.rest(SECOND);
         assert_eq!(world.server.tasks.len(), 1, "the one that may be repeated runs again");
         world.initiators[0].session.abort(world.now, repeated).unwrap();
-        assert_eq!(world.end(0, repeated).end, End::Aborted);
+        assert_eq!(world.end(0, repeated).end, TaskResult::Aborted);
         let check = world.count(0, 0, 8, TaskAttribute::SIMPLE);
         world.good(0, check);
         world.rest(SECOND);
@@ -80,10 +80,13 @@ fn who_does_not_want_another_session_is_down_when_the_target_forgot_him_and_stay
         world.up();
         world.restart_target();
         let task = world.count(0, 0, 7, TaskAttribute::SIMPLE);
-        assert_eq!(world.end(0, task).end, End::Lost);
+        assert_eq!(world.end(0, task).end, TaskResult::Lost);
         world.rest(2 * SECOND);
         let initiator = &world.initiators[0];
-        assert_eq!(initiator.down, Some(ours::Down::NoPath(ours::Lost::Forgotten)));
+        assert_eq!(
+            initiator.down,
+            Some(ours::SessionEnd::RetriesExhausted(ours::LossReason::UnknownToTarget))
+        );
         assert!(initiator.session.is_down() && !initiator.session.is_up());
         assert_eq!(initiator.ups, 1, "what was found beside the old session is not begun");
         assert_eq!(world.engine.sessions().count(), 0, "and the target was told");
@@ -105,7 +108,7 @@ fn an_initiator_that_restarts_takes_the_place_of_its_older_session() {
         world.restart_initiator(0, plan);
         world.up();
         world.rest(SECOND);
-        assert_eq!(world.server.downs, [Down::Reinstated]);
+        assert_eq!(world.server.downs, [SessionEnd::Reinstated]);
         assert_eq!(world.server.tasks.len(), 1, "the other's task goes on");
         assert_eq!(world.engine.sessions().count(), 2);
         world.initiators[1].session.abort(world.now, other).unwrap();
@@ -126,10 +129,13 @@ fn a_session_without_a_sign_of_life_is_collected_and_its_end_is_a_nexus_loss() {
     world.rest(SECOND);
     world.sockets[1].unplugged = true;
     world.rest(90 * SECOND);
-    assert_eq!(world.server.downs, [Down::PathLost]);
+    assert_eq!(world.server.downs, [SessionEnd::PathLost]);
     assert_eq!(world.engine.sessions().count(), 0);
-    assert_eq!(world.end(0, task).end, End::Lost);
-    assert_eq!(world.initiators[0].down, Some(ours::Down::NoPath(ours::Lost::PathLost)));
+    assert_eq!(world.end(0, task).end, TaskResult::Lost);
+    assert_eq!(
+        world.initiators[0].down,
+        Some(ours::SessionEnd::RetriesExhausted(ours::LossReason::PathLost))
+    );
     world.is_clean();
 }
 
@@ -158,9 +164,9 @@ fn a_logout_waits_for_what_was_asked_and_ends_in_order_at_both_ends() {
         world.good(0, task);
         let down = world.run(10 * SECOND, |world| world.initiators[0].down.is_some());
         assert!(down);
-        assert_eq!(world.initiators[0].down, Some(ours::Down::LoggedOut));
+        assert_eq!(world.initiators[0].down, Some(ours::SessionEnd::LoggedOut));
         world.rest(5 * SECOND);
-        assert_eq!(world.server.downs, [Down::LoggedOut]);
+        assert_eq!(world.server.downs, [SessionEnd::LoggedOut]);
         assert_eq!(world.engine.sessions().count(), 0);
         world.is_clean();
     }
@@ -176,28 +182,28 @@ fn a_session_closed_at_once_is_told_to_the_target() {
     let now = world.now;
     world.initiators[0].session.close(now);
     world.rest(SECOND);
-    assert_eq!(world.end(0, task).end, End::Lost);
-    assert_eq!(world.server.downs, [Down::LoggedOut]);
+    assert_eq!(world.end(0, task).end, TaskResult::Lost);
+    assert_eq!(world.server.downs, [SessionEnd::LoggedOut]);
     world.is_clean();
 }
 
 #[test]
 fn a_session_that_the_target_closes_comes_back() {
     for (down, reason) in
-        [(Down::Closed, DisconnectReason::CLOSED), (Down::ShutDown, DisconnectReason::SHUTDOWN)]
+        [(SessionEnd::Closed, DisconnectReason::CLOSED), (SessionEnd::ShutDown, DisconnectReason::SHUTDOWN)]
     {
         let mut world = World::new(9, FramePlan::CLEAN, Some("sesame"));
         world.join(world.plan_of(1));
         world.up();
         let session = world.server.sessions[0];
         match down {
-            Down::ShutDown => world.engine.shut_session(world.now, session),
+            SessionEnd::ShutDown => world.engine.shut_session(world.now, session),
             _ => world.engine.close_session(world.now, session),
         }
         let up = world.run(10 * SECOND, |world| world.initiators[0].ups == 2);
         assert!(up, "{:?} {:?}", world.initiators[0].events, world.initiators[0].down);
         assert_eq!(world.server.downs, [down]);
-        let is_told = |event: &ours::Event| matches!(event, ours::Event::Recovering(ours::Lost::Ended(said)) if *said == reason);
+        let is_told = |event: &ours::Event| matches!(event, ours::Event::Recovering(ours::LossReason::Ended(said)) if *said == reason);
         assert!(world.initiators[0].events.iter().any(is_told), "{:?}", world.initiators[0].events);
         let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
         world.good(0, task);
@@ -365,7 +371,10 @@ fn nobody_who_serves_the_group_is_silence_and_then_a_clear_end() {
     world.join(plan);
     let down = world.run(60 * SECOND, |world| world.initiators[0].down.is_some());
     assert!(down);
-    assert_eq!(world.initiators[0].down, Some(ours::Down::NoPath(ours::Lost::NotFound)));
+    assert_eq!(
+        world.initiators[0].down,
+        Some(ours::SessionEnd::RetriesExhausted(ours::LossReason::NotFound))
+    );
     assert_eq!(world.sockets[1].link.stats().sent, 0, "the target says nothing");
 }
 

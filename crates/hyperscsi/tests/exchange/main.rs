@@ -8,15 +8,15 @@
     reason = "tests"
 )]
 
-mod anew;
-mod farewell;
+mod closing;
 mod hostile;
 mod keys;
 mod loss;
-mod management;
-mod nonsense;
+mod malformed;
 mod pair;
-mod places;
+mod paths;
+mod reinstatement;
+mod relogin;
 mod rings;
-mod ways;
+mod task_management;
 mod world;

@@ -2,12 +2,12 @@
 
 use base::rng::Rng;
 use base::time::Duration;
-use hyperscsi::initiator::contract::{Down, Lost, SessionPlan};
-use hyperscsi::login::initiator::Why;
+use hyperscsi::aead::Level;
+use hyperscsi::initiator::contract::{LossReason, SessionEnd, SessionPlan};
+use hyperscsi::login::initiator::HandshakeError;
 use hyperscsi::pdu::command::TaskAttribute;
 use hyperscsi::pdu::parameters::{Illegal, Parameters};
-use hyperscsi::seal::Level;
-use hyperscsi::target::engine::Limits;
+use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 
 use crate::world::*;
@@ -31,7 +31,7 @@ fn an_open_group_is_read_and_written() {
 #[test]
 fn data_is_asked_for_in_whatever_bursts_both_take() {
     for (burst_max, blocks) in [(1, 4), (100, 400), (512, 2000), (65_536, 2000)] {
-        let mut limits = Limits::default();
+        let mut limits = EngineLimits::default();
         (limits.parameters.burst_max, limits.parameters.first_burst) = (burst_max, 0);
         let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
         world.join(world.plan_of(1));
@@ -98,8 +98,13 @@ fn many_commands_on_many_units_run_once_each_and_move_the_right_bytes() {
         let odds = [1000, 100, 30, 10][seed as usize % 4];
         let mtu = [1500, 9000][seed as usize % 2];
         let password = (seed % 3 != 0).then_some("sesame");
-        let mut world =
-            World::with(seed, lossy(odds, Duration::from_micros(200)), password, Limits::default(), mtu);
+        let mut world = World::with(
+            seed,
+            lossy(odds, Duration::from_micros(200)),
+            password,
+            EngineLimits::default(),
+            mtu,
+        );
         for isid in 1..=2 {
             let plan = world.plan_of(isid);
             world.join(plan);
@@ -174,11 +179,11 @@ fn what_is_ordered_runs_behind_all_that_was_asked_before() {
 fn short_memory_costs_time_and_busy_answers_and_nothing_hangs() {
     for seed in seeds(4) {
         println!("HYPER_SEED={seed}");
-        let limits = Limits {
+        let limits = EngineLimits {
             data_out_bytes_max: 512 << 10,
             data_in_bytes_max: 256 << 10,
             unsent_bytes_max: 200 << 10,
-            ..Limits::default()
+            ..EngineLimits::default()
         };
         let plan = lossy([0, 50, 10, 200][seed as usize % 4], Duration::from_micros(200));
         let mut world = World::with(seed, plan, (seed % 2 == 0).then_some("sesame"), limits, 1500);
@@ -224,8 +229,8 @@ fn what_cannot_be_offered_is_said_and_nothing_else_happens() {
         plan.parameters.first_burst = first_burst;
         world.join(plan);
         world.rest(Duration::from_secs(1));
-        let illegal = Lost::Handshake(Why::BadOffer(Illegal::FirstBurst));
-        let down = (!is_legal).then_some(Down::Hopeless(illegal));
+        let illegal = LossReason::Handshake(HandshakeError::BadOffer(Illegal::FirstBurst));
+        let down = (!is_legal).then_some(SessionEnd::Permanent(illegal));
         assert_eq!((world.initiators[0].down, world.initiators[0].session.is_up()), (down, is_legal));
     }
 }

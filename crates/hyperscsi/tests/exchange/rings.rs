@@ -2,7 +2,7 @@
 
 use base::ether::{EtherPort, FrameMachine};
 use base::time::Duration;
-use hyperscsi::association::PathView;
+use hyperscsi::connection::PathView;
 use netem::frame::FramePlan;
 
 use crate::world::*;

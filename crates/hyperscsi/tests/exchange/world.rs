@@ -7,19 +7,21 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
+use hyperscsi::aead::{Level, put_crc};
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{self as ours, Outcome, Request, SessionPlan, TaskId};
 use hyperscsi::initiator::session::Session;
-use hyperscsi::login::directory::{Access, Directory as LoginDirectory, Entrance, Export};
-use hyperscsi::login::{Password, Record};
+use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
+use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::seal::{Level, put_crc};
-use hyperscsi::target::contract::{Directory, Down, Event, Finish, PathNews, SessionId, TaskRef};
-use hyperscsi::target::engine::{Engine, Limits};
+use hyperscsi::target::contract::{
+    Event, Finish, PathChange, SessionDirectory, SessionEnd, SessionId, TaskRef,
+};
+use hyperscsi::target::engine::{Engine, EngineLimits};
 use netem::frame::{FrameLink, FramePlan};
 
 pub(crate) const BLOCK: usize = 512;
@@ -66,7 +68,7 @@ pub(crate) struct Config {
     pub(crate) password: Option<&'static str>,
     pub(crate) levels: BTreeMap<u64, Level>,
     pub(crate) parameters: Parameters,
-    record: Option<Arc<Record>>,
+    record: Option<Arc<PasswordRecord>>,
 }
 
 impl Config {
@@ -81,11 +83,11 @@ impl LoginDirectory for Config {
         [7; 16]
     }
 
-    fn entrance(&self, _port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
+    fn target_access(&self, _port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
         let known = (&**group == GROUP || &**group == GUESTS) && &**target == TARGET;
         let record = self.record.clone().filter(|_| &**group == GROUP);
-        let access = record.map_or(Access::Open, Access::Password);
-        known.then(|| Entrance { access, parameters: self.parameters, steering: 3 })
+        let access = record.map_or(GroupAccess::Open, GroupAccess::Password);
+        known.then(|| TargetAccess { access, parameters: self.parameters, steering: 3 })
     }
 
     fn export_behind(&self, _: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export> {
@@ -100,7 +102,7 @@ impl LoginDirectory for Config {
     }
 }
 
-impl Directory for Config {
+impl SessionDirectory for Config {
     fn least_level(&self, _session: SessionId, lun: u64) -> Level {
         self.levels.get(&lun).copied().unwrap_or_default()
     }
@@ -117,9 +119,9 @@ pub(crate) struct Server {
     /// The same, each with its unit.
     pub(crate) ran: Vec<(u64, u32)>,
     pub(crate) sessions: Vec<SessionId>,
-    pub(crate) downs: Vec<Down>,
+    pub(crate) downs: Vec<SessionEnd>,
     /// What was told of paths, by the initiator's port.
-    pub(crate) paths: Vec<(Mac, PathNews)>,
+    pub(crate) paths: Vec<(Mac, PathChange)>,
     pub(crate) executed: u64,
     /// Fetches are cut to this length.
     pub(crate) fetch_max: u32,
@@ -210,7 +212,7 @@ impl Server {
             Event::TaskGone { task } => {
                 self.tasks.remove(&task).expect("a task that ended is gone");
             }
-            Event::Manage(manage) => {
+            Event::Tmf(manage) => {
                 let hit = |task: &Running| match manage.function {
                     ManageFunction::ABORT_TASK_SET => {
                         task.session == manage.session && task.lun == manage.lun
@@ -234,7 +236,7 @@ impl Server {
                     self.tasks.remove(&task);
                     engine.abort(task);
                 }
-                engine.managed(manage.tmf, result);
+                engine.finish_tmf(manage.tmf, result);
             }
         }
         let _ = now;
@@ -244,10 +246,10 @@ impl Server {
 pub(crate) struct Initiator {
     pub(crate) session: Session,
     pub(crate) ended: BTreeMap<TaskId, Outcome>,
-    pub(crate) managed: BTreeMap<ours::ManageId, Option<ManageResult>>,
+    pub(crate) managed: BTreeMap<ours::TmfId, Option<ManageResult>>,
     pub(crate) events: Vec<ours::Event>,
     pub(crate) ups: u32,
-    pub(crate) down: Option<ours::Down>,
+    pub(crate) down: Option<ours::SessionEnd>,
 }
 
 /// Who sits at a socket of the switch.
@@ -274,7 +276,7 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) initiators: Vec<Initiator>,
     pub(crate) sockets: Vec<Socket>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: EngineLimits,
     rng: Rng,
     plan: FramePlan,
     pub(crate) mtu: usize,
@@ -291,20 +293,20 @@ pub(crate) const COST: StretchCost = StretchCost { memory_kib: 64, passes: 1, la
 
 impl World {
     pub(crate) fn new(seed: u64, plan: FramePlan, password: Option<&'static str>) -> Self {
-        Self::with(seed, plan, password, Limits::default(), 1500)
+        Self::with(seed, plan, password, EngineLimits::default(), 1500)
     }
 
     pub(crate) fn with(
         seed: u64,
         plan: FramePlan,
         password: Option<&'static str>,
-        limits: Limits,
+        limits: EngineLimits,
         mtu: usize,
     ) -> Self {
         let pool = Pool::new(64 << 20);
         let record = password.map(|password| {
             let password = Password::new(password.as_bytes()).unwrap();
-            Arc::new(Record::make(&password, GROUP, COST, [9; 32]).unwrap())
+            Arc::new(PasswordRecord::make(&password, GROUP, COST, [9; 32]).unwrap())
         });
         let config = Config { password, levels: BTreeMap::new(), parameters: limits.parameters, record };
         let mut world = Self {
@@ -625,14 +627,14 @@ impl World {
         }
         for initiator in &self.initiators {
             assert_eq!(initiator.session.stats().bugs, 0);
-            assert_eq!(initiator.session.open(), 0);
+            assert_eq!(initiator.session.open_tasks(), 0);
         }
     }
 }
 
 /// Returns the status of an outcome.
 pub(crate) fn status(outcome: &Outcome) -> Option<u8> {
-    if let ours::End::Status(ending) = &outcome.end { Some(ending.status) } else { None }
+    if let ours::TaskResult::Status(ending) = &outcome.end { Some(ending.status) } else { None }
 }
 
 /// Seeds of random tests: those in the environment variable, or the first few.

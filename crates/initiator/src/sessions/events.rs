@@ -1,7 +1,7 @@
 //! What the owner of sessions is told.
 
 use base::ether::Mac;
-use hyperscsi::association::PathWidth;
+use hyperscsi::connection::PathMtuStatus;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{AsyncNotice, ConnectionDown, SessionUp as IscsiUp, Slot};
 use iscsi::login::directory::TargetAddress;
@@ -71,7 +71,7 @@ pub enum SessionEvent {
         /// The target's address.
         peer: Mac,
         /// The longest frames.
-        width: PathWidth,
+        width: PathMtuStatus,
     },
     /// Another server says that it serves a HyperSCSI target of this name: two servers with one identity, or somebody who
     /// pretends.
@@ -149,7 +149,7 @@ pub enum ProtocolUp {
     /// One of iSCSI.
     Iscsi(IscsiUp),
     /// One of HyperSCSI.
-    HyperScsi(hyperscsi::initiator::contract::Up),
+    HyperScsi(hyperscsi::initiator::contract::SessionUp),
 }
 
 impl ProtocolUp {

@@ -6,8 +6,8 @@ use std::num::NonZeroU8;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::time::Instant;
 use hyperscsi::frame::Header;
-use hyperscsi::initiator::contract::{Down, Event as Asked, Lost};
-use hyperscsi::login::{Done, Job};
+use hyperscsi::initiator::contract::{Event as Asked, LossReason, SessionEnd};
+use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::contract::{CommandResponse, TaskResult};
 use iscsi::pdu::tmf_response::TmfResult;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -145,7 +145,7 @@ impl Sessions {
     }
 
     /// Takes what came of the slow step of a handshake.
-    pub(crate) fn job_done(&mut self, id: SessionId, done: Done) {
+    pub(crate) fn job_done(&mut self, id: SessionId, done: StretchResult) {
         self.stretched.push_back((id, done));
     }
 
@@ -187,14 +187,18 @@ impl Sessions {
             Asked::OtherServer { port, peer } => {
                 SessionEvent::OtherServer { interface: name(&self.ports, port), peer }
             }
-            Asked::PathWidth { port, peer, width } => {
+            Asked::PathMtuStatus { port, peer, status: width } => {
                 SessionEvent::PathMtuStatus { interface: name(&self.ports, port), peer, width }
             }
             Asked::Recovering(_) => SessionEvent::Recovering,
             Asked::Down(why) => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
                 let silent = || not_up(&self.ports, entry.session.ether()?);
-                let no_port = matches!(why, Down::NoPath(Lost::NoPort) | Down::Hopeless(Lost::NoPort));
+                let no_port = matches!(
+                    why,
+                    SessionEnd::RetriesExhausted(LossReason::NoPort)
+                        | SessionEnd::Permanent(LossReason::NoPort)
+                );
                 let system = entry.system.take().or_else(|| no_port.then(silent).flatten());
                 let down = SessionError { why: ProtocolEndReason::HyperScsi(why), system };
                 entry.down = Some(down.clone());
@@ -236,7 +240,7 @@ impl FrameMachine for Sessions {
         let sid = Header::parse(payload).map_or(0, |(header, _)| header.sid);
         for ether in self.on_port(port) {
             // Whose frame it is shows by its name for the session; what has none is for each to look at.
-            if sid == 0 || ether.session.answers_to(sid) {
+            if sid == 0 || ether.session.owns_sid(sid) {
                 ether
                     .session
                     .frame_received(now, ReceivedFrame { port, source, group, age, payload: &mut *payload });
@@ -320,7 +324,7 @@ fn entropy() -> Option<[u8; 32]> {
 }
 
 /// The slow step of a handshake, on a thread of its own.
-pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: SessionId, job: Job) {
+pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: SessionId, job: StretchJob) {
     let work = move || {
         let done = job.run();
         // A reactor that has ended needs no session.

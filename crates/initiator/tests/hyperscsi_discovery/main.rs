@@ -15,12 +15,12 @@ use drivers::config::Config;
 use drivers::ether::{PortConfig, PortSocket};
 use drivers::reactor::Reactor;
 use hyperscsi::ETHERTYPE;
-use hyperscsi::discovery::Answerer;
+use hyperscsi::aead::Level;
+use hyperscsi::discovery::DiscoveryServer;
 use hyperscsi::frame::Header;
-use hyperscsi::login::directory::{Directory, Entrance, Export};
+use hyperscsi::login::directory::{Export, TargetAccess, TargetDirectory};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::seal::Level;
 use targe_initiator::client::Client;
 use targe_initiator::future::block_on;
 use targe_initiator::hyperscsi_discovery::{HyperScsiDiscovery, Wait, search};
@@ -125,7 +125,7 @@ fn serve(interface: &'static str, instance: [u8; 16]) {
         let mut reactor = Reactor::<Server>::new(&Config::default()).unwrap();
         let port = PortSocket::open(PortConfig::new(interface, ETHERTYPE)).unwrap();
         reactor.open_port(EtherPort(0), port).unwrap();
-        let mut server = Server { answerer: Answerer::new(reactor.now()), house: House(instance) };
+        let mut server = Server { answerer: DiscoveryServer::new(reactor.now()), house: House(instance) };
         ready.send(()).unwrap();
         loop {
             reactor.run_once(&mut server, None).unwrap();
@@ -136,12 +136,12 @@ fn serve(interface: &'static str, instance: [u8; 16]) {
 
 struct House([u8; 16]);
 
-impl Directory for House {
+impl TargetDirectory for House {
     fn instance(&self) -> [u8; 16] {
         self.0
     }
 
-    fn entrance(&self, _: EtherPort, _: &GroupName, _: &Name) -> Option<Entrance> {
+    fn target_access(&self, _: EtherPort, _: &GroupName, _: &Name) -> Option<TargetAccess> {
         None
     }
 
@@ -161,7 +161,7 @@ impl Directory for House {
 }
 
 struct Server {
-    answerer: Answerer,
+    answerer: DiscoveryServer,
     house: House,
 }
 

@@ -16,8 +16,8 @@ use base::ether::{FrameBatch, FrameMachine as _, ReceivedFrame};
 use base::rng::Rng;
 use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{Management, Request, SessionPlan};
-use hyperscsi::login::directory::Access;
+use hyperscsi::initiator::contract::{Request, SessionPlan, TmfRequest};
+use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use iscsi::target::engine::Limits as StreamLimits;
 use netem::probability::DurationRange;
@@ -41,7 +41,7 @@ use watch::Watch;
 pub struct HyperScsi {
     scenario: Scenario,
     plan: HyperPlan,
-    access: Access,
+    access: GroupAccess,
     disks: Disks,
     shard: Shard,
     shard_pool: Pool,
@@ -401,7 +401,7 @@ impl HyperScsi {
     }
 }
 
-fn new_shard(disks: &Disks, plan: &HyperPlan, access: &Access, pool: &Pool) -> Shard {
+fn new_shard(disks: &Disks, plan: &HyperPlan, access: &GroupAccess, pool: &Pool) -> Shard {
     let config = shard::config(disks, plan, access.clone());
     let mut shard = Shard::new(config, StreamLimits::default(), pool.clone());
     shard.limit_frames(shard::limits(plan), pool.clone());
@@ -451,7 +451,7 @@ impl Fabric for HyperScsi {
             Some(found) => found,
             None => None,
         };
-        let Ok(id) = host.session.manage(now, Management { function, lun, task }) else { return false };
+        let Ok(id) = host.session.submit_tmf(now, TmfRequest { function, lun, task }) else { return false };
         host.manages.insert(id, ticket);
         self.settle(now);
         true
@@ -502,7 +502,7 @@ impl Fabric for HyperScsi {
         let session = &mut self.hosts[initiator].session;
         // As the client library does. Its host has the LUNs open yet.
         if session.is_up() {
-            session.log_in_anew(now)
+            session.relogin(now)
         } else {
             session.close(now)
         }

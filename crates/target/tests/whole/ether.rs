@@ -3,12 +3,12 @@
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{End, Event, Request, SessionPlan, TaskId};
+use hyperscsi::aead::Level;
+use hyperscsi::initiator::contract::{Event, Request, SessionPlan, TaskId, TaskResult};
 use hyperscsi::initiator::session::Session;
-use hyperscsi::login::directory::Access;
+use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::command::Cdb;
 use hyperscsi::pdu::name::GroupName;
-use hyperscsi::seal::Level;
 use target::config::GroupConfig;
 
 use crate::pair::{Answer, World};
@@ -37,7 +37,7 @@ pub(crate) fn group(text: &str) -> GroupName {
 }
 
 /// Somebody may be in a group, over every port.
-pub(crate) fn group_config(name: &str, access: Access, least: Level) -> GroupConfig {
+pub(crate) fn group_config(name: &str, access: GroupAccess, least: Level) -> GroupConfig {
     GroupConfig { name: group(name), access, min_level: least, ports: None }
 }
 
@@ -116,7 +116,7 @@ impl Host {
     pub(crate) fn answer(&mut self, task: TaskId) -> Answer {
         let at = self.place_of(task).expect("it has ended");
         let Event::Done { outcome, .. } = self.events.remove(at) else { panic!("it was one") };
-        let End::Status(ending) = outcome.end else { panic!("no status: {:?}", outcome.end) };
+        let TaskResult::Status(ending) = outcome.end else { panic!("no status: {:?}", outcome.end) };
         Answer {
             status: ending.status,
             sense: ending.sense.map(Vec::from).unwrap_or_default(),

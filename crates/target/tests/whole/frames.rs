@@ -5,14 +5,14 @@ use std::sync::Arc;
 use base::state_machine::StreamMachine as _;
 use base::time::Duration;
 use device::contract::RelativePort;
-use hyperscsi::initiator::contract::{Down, Event, Lost, Retry, SessionPlan};
+use hyperscsi::aead::Level;
+use hyperscsi::initiator::contract::{Event, LossReason, Retry, SessionEnd, SessionPlan};
 use hyperscsi::initiator::session::Session;
-use hyperscsi::login::directory::Access;
-use hyperscsi::login::{Password, Record};
+use hyperscsi::login::directory::GroupAccess;
+use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
-use hyperscsi::seal::Level;
 use target::config::{HyperScsiConfig, ShardConfig, UnitId};
 
 use crate::ether::{Host, group, group_config};
@@ -30,13 +30,13 @@ fn both(least: Level) -> ShardConfig {
     config.targets[0].luns[1].min_level = Level::Encrypt;
     config.targets[0].groups = vec![(group("backup"), RelativePort(2)), (group("open"), RelativePort(3))];
     let password = Password::new(b"correct horse battery").unwrap();
-    let record = Record::make(&password, "backup", CHEAP, [9; 32]).unwrap();
+    let record = PasswordRecord::make(&password, "backup", CHEAP, [9; 32]).unwrap();
     config.frames = HyperScsiConfig {
         instance: [5; 16],
         steering: 0x40,
         groups: vec![
-            group_config("backup", Access::Password(Arc::new(record)), least),
-            group_config("open", Access::Open, Level::None),
+            group_config("backup", GroupAccess::Password(Arc::new(record)), least),
+            group_config("open", GroupAccess::Open, Level::None),
         ],
     };
     config
@@ -169,8 +169,8 @@ fn reservations_and_attentions_hold_across_protocols() {
     assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(BLOCK, 2)).status, GOOD);
     // A reset by one is an attention to the other.
     let reset = hyperscsi::pdu::command::ManageFunction::LOGICAL_UNIT_RESET;
-    let wanted = hyperscsi::initiator::contract::Management { function: reset, lun: lun(0), task: None };
-    bob.session().manage(world.now, wanted).unwrap();
+    let wanted = hyperscsi::initiator::contract::TmfRequest { function: reset, lun: lun(0), task: None };
+    bob.session().submit_tmf(world.now, wanted).unwrap();
     bob.until(&mut world, |bob| bob.events.iter().any(|event| matches!(event, Event::Managed { .. })));
     let told = alice.run(&mut world, 0, &[0; 6], &[], 0);
     assert_eq!((told.status, told.code()), (CHECK, (6, 0x2903)));
@@ -226,7 +226,11 @@ fn who_knows_no_group_or_password_comes_to_nothing() {
     let mut nobody = Member::new(&mut world, BOB, "others", None);
     nobody.until(&mut world, |member| member.session.is_down());
     assert!(
-        nobody.host.events.iter().any(|event| matches!(event, Event::Down(Down::NoPath(Lost::NotFound)))),
+        nobody
+            .host
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Down(SessionEnd::RetriesExhausted(LossReason::NotFound)))),
         "{:?}",
         nobody.host.events
     );
@@ -264,9 +268,12 @@ fn a_target_that_drains_says_goodbye_and_takes_nobody_new() {
     let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
     world.shard.drain(world.now, Duration::from_secs(3));
     bob.until(&mut world, |bob| bob.session.is_down());
-    let why = Lost::Ended(DisconnectReason::SHUTDOWN);
+    let why = LossReason::Ended(DisconnectReason::SHUTDOWN);
     assert!(
-        bob.host.events.iter().any(|event| matches!(event, Event::Down(Down::NoPath(said)) if *said == why))
+        bob.host
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Down(SessionEnd::RetriesExhausted(said)) if *said == why))
     );
     assert!(world.shard.is_idle());
     let mut late = Member::new(&mut world, BOB, "backup", Some("correct horse battery"));
@@ -317,14 +324,14 @@ fn a_host_that_gives_its_session_up_finds_its_disks_again_or_none() {
     let mut config = both(Level::Integrity);
     config.targets[0].luns[1].min_level = Level::None;
     let mut world = World::new(config.clone(), vec![ram(), ram()]);
-    let retry = Retry { patience: Duration::from_secs(60), ..Retry::default() };
+    let retry = Retry { timeout: Duration::from_secs(60), ..Retry::default() };
     let mut bob = Member::with_retry(&mut world, BOB, "open", None, retry);
     bob.until(&mut world, |bob| bob.session.is_up());
     bob.clear_attentions(&mut world, lun(0));
     config.targets[0].luns.iter_mut().for_each(|row| row.unit = UnitId(1 - row.unit.0));
     world.shard.apply(world.now, config);
     let now = world.now;
-    bob.session().log_in_anew(now);
+    bob.session().relogin(now);
     bob.until(&mut world, |bob| bob.session.is_up());
     let answer = bob.run(&mut world, lun(0), &[0; 6], &[], 0);
     assert_eq!((answer.status, answer.code()), (CHECK, (5, 0x2500)), "another disk is at its LUN");

@@ -3,11 +3,11 @@
 use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
 use device::contract::RelativePort;
+use hyperscsi::aead::Level;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::SessionPlan;
-use hyperscsi::login::directory::Access;
+use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::Name;
-use hyperscsi::seal::Level;
 use target::config::HyperScsiConfig;
 
 use crate::GOOD;
@@ -37,7 +37,7 @@ impl Net {
             let mut config = config(&[(0, 0)], vec![]);
             config.targets[0].name = target(number).parse().unwrap();
             config.targets[0].groups = vec![(group(GROUP), RelativePort(2))];
-            let groups = vec![group_config(GROUP, Access::Open, Level::None)];
+            let groups = vec![group_config(GROUP, GroupAccess::Open, Level::None)];
             config.frames = HyperScsiConfig { instance: [5; 16], steering: STEERING[number], groups };
             let mut world = World::new(config, vec![ram()]);
             world.plug_in([u8::try_from(number).unwrap() + 1; 32]);

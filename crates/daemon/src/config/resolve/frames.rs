@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use hyperscsi::aead::Level;
 use hyperscsi::pdu::name::GroupName;
-use hyperscsi::seal::Level;
 
 use super::super::place::{At, Place, Report, did_you_mean};
 use super::super::secret;

@@ -1,6 +1,6 @@
 //! HyperSCSI: interfaces, groups and levels.
 
-use hyperscsi::seal::Level;
+use hyperscsi::aead::Level;
 
 use super::*;
 

@@ -3,15 +3,15 @@
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 
-use super::Why;
+use super::HandshakeError;
+use crate::aead::Level;
 use crate::login::Password;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::{Levels, Parameters};
-use crate::seal::Level;
 
 /// What an initiator wants.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LoginPlan {
     /// The group.
     pub group: GroupName,
     /// Its password, if it has one. With a password no session without keys is taken.
@@ -30,12 +30,12 @@ pub struct Plan {
     /// port takes.
     pub offer: Parameters,
     /// Where to look for the target, if that is known; else everywhere.
-    pub place: Option<(EtherPort, Mac)>,
+    pub target_address: Option<(EtherPort, Mac)>,
     /// How long to try.
     pub patience: Duration,
 }
 
-impl Plan {
+impl LoginPlan {
     /// Gives the session another name. It begins with the same byte: something may tell its frames from others' by that.
     pub(super) fn rename(&mut self, [a, b, c]: [u8; 3]) {
         let [first, ..] = self.sid.to_be_bytes();
@@ -43,11 +43,11 @@ impl Plan {
     }
 
     /// Checks whether it can be.
-    pub(super) fn check(&self) -> Result<(), Why> {
+    pub(super) fn check(&self) -> Result<(), HandshakeError> {
         if self.password.is_none() && self.protection > Level::None {
-            return Err(Why::ProtectionNeedsPassword(self.protection));
+            return Err(HandshakeError::ProtectionNeedsPassword(self.protection));
         }
-        self.offer.check().map_err(Why::BadOffer)
+        self.offer.check().map_err(HandshakeError::BadOffer)
     }
 
     /// Returns what is offered on a port whose frames have this length.

@@ -7,7 +7,7 @@ use crate::pdu::negotiate::RefuseReason;
 
 /// A handshake that came to nothing, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct HandshakeRefusal {
     /// Where it came in.
     pub port: EtherPort,
     /// Where it came from; nothing vouches for that, nor for the names.
@@ -17,12 +17,12 @@ pub struct Refusal {
     /// The group that it named.
     pub group: GroupName,
     /// Why.
-    pub why: Refused,
+    pub why: RefusalCause,
 }
 
 /// Why a handshake came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum RefusalCause {
     /// It came with a password.
     #[error("the group has no password, and it came with one")]
     OpenGroup,
@@ -37,7 +37,7 @@ pub enum Refused {
     Unfinished,
 }
 
-impl Refused {
+impl RefusalCause {
     pub(super) const fn reason(self) -> RefuseReason {
         match self {
             Self::OpenGroup => RefuseReason::OPEN_GROUP,

@@ -8,13 +8,13 @@ use base::ether::Mac;
 use base::rng::Rng;
 use base::time::Duration;
 
-use super::house::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
+use super::fixture::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
 use super::speak_to_each_other;
+use crate::aead::Level;
 use crate::frame::{CRC_LEN, HEADER_LEN, Header};
-use crate::login::initiator::{Plan, Why};
-use crate::login::target::Reception;
+use crate::login::initiator::{HandshakeError, LoginPlan};
+use crate::login::target::HandshakeServer;
 use crate::pdu::negotiate::{Negotiate, Negotiated};
-use crate::seal::Level;
 
 /// Makes the CRC of a frame right again: who changes a frame on the wire does so.
 pub(crate) fn recrc(frame: &mut Vec<u8>) {
@@ -95,7 +95,7 @@ fn loss_duplication_and_reordering_delay_and_nothing_else() {
     // Nearly half of all frames are lost or late: that takes patience.
     let patience = Duration::from_secs(60);
     for seed in 0..150 {
-        let mut rig = Rig::new(Plan { patience, ..plan(GROUP, Some(PASSWORD)) }, seed);
+        let mut rig = Rig::new(LoginPlan { patience, ..plan(GROUP, Some(PASSWORD)) }, seed);
         rig.bring_up();
         let mut rng = Rng::from_seed(seed);
         let mut held: [Vec<Vec<u8>>; 2] = [vec![], vec![]];
@@ -128,7 +128,7 @@ fn on_bad_wires_and_with_targets_that_forget_each_name_is_that_of_one_session() 
     for seed in 0..300 {
         let mut rng = Rng::from_seed(seed);
         let group = if rng.chance(1, 2) { (OPEN_GROUP, None) } else { (GROUP, Some(PASSWORD)) };
-        let mut rig = Rig::new(Plan { patience, ..plan(group.0, group.1) }, seed);
+        let mut rig = Rig::new(LoginPlan { patience, ..plan(group.0, group.1) }, seed);
         rig.bring_up();
         let moment = |rng: &mut Rng| rng.chance(2, 3).then(|| usize::try_from(rng.below(20)).unwrap());
         rig.end_sessions_after = moment(&mut rng);
@@ -178,10 +178,10 @@ fn what_was_recorded_is_worth_nothing_later() {
         again.now = again.now.after(Duration::from_secs(wait));
         again.reception.handle_timeout(again.now);
         if restart {
-            again.reception = Reception::new(again.now);
+            again.reception = HandshakeServer::new(again.now);
             let mac = Mac([2; 6]);
             let state = base::ether::PortState { mac, mtu: 9000, receive_slots: 1 };
-            again.reception.port_up(again.now, super::house::PORT, &state, [0x99; 32]);
+            again.reception.port_up(again.now, super::fixture::PORT, &state, [0x99; 32]);
         }
         for (_, frame) in &to_target {
             again.target_hears(frame);
@@ -194,7 +194,7 @@ fn what_was_recorded_is_worth_nothing_later() {
     for (_, frame) in &to_initiator {
         fresh.initiator_hears(frame);
     }
-    assert_eq!(fresh.run().unwrap_err(), Why::NoAnswer);
+    assert_eq!(fresh.run().unwrap_err(), HandshakeError::NoAnswer);
     // And at the target as somebody else.
     let mut other = rig(30);
     other.run().unwrap();
@@ -221,7 +221,7 @@ fn frames_that_come_back_to_who_sent_them_are_nothing_to_him() {
 
 #[test]
 fn a_downgrade_is_noticed() {
-    let meddler = |change: fn(&mut Negotiate), answer: fn(&mut Negotiated)| -> super::house::Meddle {
+    let meddler = |change: fn(&mut Negotiate), answer: fn(&mut Negotiated)| -> super::fixture::Meddle {
         Box::new(move |to_target, frame| {
             let mut out = vec![];
             if to_target {
@@ -303,7 +303,11 @@ fn a_downgrade_is_noticed() {
         rig.meddle = meddler(change, answer);
         let why = rig.run().unwrap_err();
         assert!(rig.agreed.is_empty(), "{what}");
-        let expected = if what == "no key exchange" { Why::PasswordNeeded } else { Why::WrongPassword };
+        let expected = if what == "no key exchange" {
+            HandshakeError::PasswordNeeded
+        } else {
+            HandshakeError::WrongPassword
+        };
         assert_eq!(why, expected, "{what}");
     }
 }
@@ -329,7 +333,7 @@ fn who_has_a_password_is_not_talked_into_a_session_without_keys() {
         Negotiated::Accept(accept).encode(&mut out);
         vec![with_payload(&frame, &out)]
     });
-    assert_eq!(rig.run().unwrap_err(), Why::OpenGroup);
+    assert_eq!(rig.run().unwrap_err(), HandshakeError::OpenGroup);
     assert!(rig.agreed.is_empty());
 }
 
@@ -372,12 +376,12 @@ fn a_target_that_asks_for_too_much_work_is_not_obeyed() {
         step.encode(&mut out);
         vec![with_payload(&frame, &out)]
     });
-    assert_eq!(rig.run().unwrap_err(), Why::BadChoice);
+    assert_eq!(rig.run().unwrap_err(), HandshakeError::BadChoice);
 }
 
 #[test]
 fn protection_that_is_asked_for_is_kept_or_refused() {
-    let mut rig = Rig::new(Plan { protection: Level::Encrypt, ..plan(GROUP, Some(PASSWORD)) }, 37);
+    let mut rig = Rig::new(LoginPlan { protection: Level::Encrypt, ..plan(GROUP, Some(PASSWORD)) }, 37);
     rig.bring_up();
     let ours = rig.run().unwrap();
     assert!(ours.parameters.levels.has(Level::Encrypt) && !ours.parameters.levels.has(Level::None));
@@ -394,14 +398,14 @@ fn half_open(rig: &mut Rig, mac: Mac, seed: u64, password: &str) -> u8 {
         while let Some(port) = guest.login.poll_port() {
             guest.login.transmit(port, &mut batch);
         }
-        for (_, frame) in super::house::frames(&batch) {
+        for (_, frame) in super::fixture::frames(&batch) {
             rig.target_hears_from(mac, &frame);
         }
         let mut back = base::ether::FrameBatch::new();
         while let Some(port) = rig.reception.poll_port() {
             rig.reception.transmit(port, &mut back);
         }
-        for (_, frame) in super::house::frames(&back) {
+        for (_, frame) in super::fixture::frames(&back) {
             last = kind(&frame);
             guest.initiator_hears(&frame);
         }
@@ -434,18 +438,18 @@ fn floods_fill_nothing_but_what_is_set_aside_for_them() {
     for seed in 0..10 {
         half_open(&mut rig, Mac([2, 0, 0, 0, 1, 1]), 1000 + seed, PASSWORD);
     }
-    assert_eq!(rig.reception.half_open(), Reception::HALVES_OF_ONE_MAX);
+    assert_eq!(rig.reception.half_open(), HandshakeServer::HALVES_OF_ONE_MAX);
     for host in 0..200_u8 {
         half_open(&mut rig, Mac([2, 0, 0, 0, 2, host]), 2000 + u64::from(host), PASSWORD);
         rig.now = rig.now.after(Duration::from_millis(40));
-        assert!(rig.reception.half_open() <= Reception::HALVES_MAX);
+        assert!(rig.reception.half_open() <= HandshakeServer::HALVES_MAX);
     }
     // When they are through, who knows the password gets in.
     rig.now = rig.now.after(Duration::from_secs(60));
     rig.reception.handle_timeout(rig.now);
     assert_eq!(rig.reception.half_open(), 0);
     let mut patient =
-        Rig::new(Plan { patience: Duration::from_secs(300), ..plan(GROUP, Some(PASSWORD)) }, 41);
+        Rig::new(LoginPlan { patience: Duration::from_secs(300), ..plan(GROUP, Some(PASSWORD)) }, 41);
     patient.login.handle_timeout(patient.now);
     rig.login = patient.login;
     rig.bring_up_initiator();
@@ -477,7 +481,7 @@ fn guessing_is_slow_for_one_group_and_no_other_suffers() {
 
 /// Returns what the target says to a START of this group in which the item of the parameters that begins with `head` is another one.
 fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: &[u8]) -> Vec<Vec<u8>> {
-    let mut rig = Rig::new(Plan { patience: Duration::from_secs(4), ..plan(group, password) }, 46);
+    let mut rig = Rig::new(LoginPlan { patience: Duration::from_secs(4), ..plan(group, password) }, 46);
     rig.bring_up();
     let item = item.to_vec();
     rig.meddle = Box::new(move |to_target, frame| {
@@ -498,7 +502,7 @@ fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: 
         .filter(|(to, frame)| !to && kind(frame) != 2)
         .map(|(_, frame)| frame.clone())
         .collect();
-    assert_eq!(failed == Why::ProtectionRefused(Level::None), !said.is_empty(), "{failed:?}");
+    assert_eq!(failed == HandshakeError::ProtectionRefused(Level::None), !said.is_empty(), "{failed:?}");
     assert_eq!(rig.reception.stats().refused, u64::from(!said.is_empty()));
     assert_eq!(core::iter::from_fn(|| rig.reception.poll_refusal()).count(), usize::from(!said.is_empty()));
     said

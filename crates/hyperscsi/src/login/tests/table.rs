@@ -8,7 +8,7 @@ use core::fmt::Write as _;
 use base::time::Duration;
 
 use super::abuse::recrc;
-use super::house::{GROUP, PASSWORD, PORT, Rig, plan};
+use super::fixture::{GROUP, PASSWORD, PORT, Rig, plan};
 use crate::frame::HEADER_LEN;
 use crate::login::initiator::Login;
 
@@ -190,7 +190,7 @@ fn said(rig: &mut Rig) -> &'static str {
     while let Some(port) = rig.reception.poll_port() {
         rig.reception.transmit(port, &mut batch);
     }
-    let kind = super::house::frames(&batch).last().map(|(_, frame)| frame[HEADER_LEN]);
+    let kind = super::fixture::frames(&batch).last().map(|(_, frame)| frame[HEADER_LEN]);
     match kind {
         None => "",
         Some(2) => "COOKIE",

@@ -75,12 +75,15 @@ fn a_slow_host_is_told_from_a_queue_of_its_own_by_what_insisting_brings() {
     assert!(least <= 10 && later > least * 3, "{least}, {later}");
     wire.other = 0;
     wire.rounds(300);
-    assert_eq!(wire.window.insistence, Insistence::None { late_rounds: 0 });
+    assert_eq!(wire.window.insistence, DelayTolerance::None { late_rounds: 0 });
     // 1 Gbit/s: eight frames alone take 0.6 ms.
     let mut own = Wire::new(125_000_000, 40 * US);
     let before = own.rounds(20);
     let later = own.rounds(200);
-    assert!(matches!(own.window.insistence, Insistence::Vain { .. }) && later <= before, "{before} {later}");
+    assert!(
+        matches!(own.window.insistence, DelayTolerance::Vain { .. }) && later <= before,
+        "{before} {later}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What sessions report, and whether they may.
 
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{Down, End, Event, Lost};
+use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd, TaskResult};
 use hyperscsi::pdu::reply::ManageResult;
 
 use super::{HyperScsi, Step};
@@ -46,7 +46,7 @@ impl HyperScsi {
                 self.trouble = self.trouble.max(now);
                 self.trace.say(|| format!("initiator {at} has lost its path from {port:?} to {peer}"));
             }
-            Event::PathWidth { port, peer, width } => {
+            Event::PathMtuStatus { port, peer, status: width } => {
                 self.trace.say(|| format!("initiator {at}, from {port:?} to {peer}: {width}"));
             }
             Event::OtherServer { port, peer } => {
@@ -84,19 +84,19 @@ impl HyperScsi {
     }
 
     /// A session is lost: whether it may be depends on what was done to it.
-    fn lost(&mut self, now: Instant, at: usize, why: Lost) {
+    fn lost(&mut self, now: Instant, at: usize, why: LossReason) {
         self.trouble = self.trouble.max(now);
         self.tally.one(match why {
-            Lost::KeysExhausted => "sessions ended with their keys used up",
-            Lost::Forgotten => "sessions found to be forgotten",
-            Lost::PathLost => "sessions lost with their last path",
+            LossReason::KeysExhausted => "sessions ended with their keys used up",
+            LossReason::UnknownToTarget => "sessions found to be forgotten",
+            LossReason::PathLost => "sessions lost with their last path",
             _ => "sessions lost otherwise",
         });
         self.hosts[at].excused = true;
         let wrong = match why {
-            Lost::Misbehaved(_) => true,
+            LossReason::Misbehaved(_) => true,
             // A target whose keys are used up cannot even say so.
-            Lost::PathLost | Lost::Forgotten => {
+            LossReason::PathLost | LossReason::UnknownToTarget => {
                 !self.plan.has_cuts() && self.scenario.crashes == 0 && self.plan.key_frames[0].is_none()
             }
             _ => false,
@@ -107,9 +107,9 @@ impl HyperScsi {
     }
 
     /// A session is over: its owner begins a new one, unless it wanted the end.
-    fn down(&mut self, now: Instant, at: usize, why: Down) {
+    fn down(&mut self, now: Instant, at: usize, why: SessionEnd) {
         self.trace.say(|| format!("initiator {at} is down: {why}"));
-        if let Down::NoPath(why) | Down::Hopeless(why) = why {
+        if let SessionEnd::RetriesExhausted(why) | SessionEnd::Permanent(why) = why {
             self.lost(now, at, why);
         }
         self.trouble = self.trouble.max(now);
@@ -126,15 +126,15 @@ impl HyperScsi {
     }
 }
 
-fn ended(end: End, data: Vec<u8>) -> Ended {
+fn ended(end: TaskResult, data: Vec<u8>) -> Ended {
     match end {
-        End::Status(ending) => {
+        TaskResult::Status(ending) => {
             let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
             Ended::Status { status: ending.status, sense, data }
         }
-        End::Failed => Ended::Failed,
-        End::Aborted => Ended::Aborted,
-        End::NotSent => Ended::Refused,
-        End::Lost => Ended::Lost,
+        TaskResult::Failed => Ended::Failed,
+        TaskResult::Aborted => Ended::Aborted,
+        TaskResult::NotSent => Ended::Refused,
+        TaskResult::Lost => Ended::Lost,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::buffer::Pool;
 use base::time::Instant;
-use hyperscsi::initiator::contract::{End, ManageId, SessionPlan, TaskId};
+use hyperscsi::initiator::contract::{SessionPlan, TaskId, TaskResult, TmfId};
 use hyperscsi::initiator::session::Session;
 
 use crate::fabric::Ticket;
@@ -16,7 +16,7 @@ pub(super) struct Host {
     pub(super) pool: Pool,
     pub(super) tasks: BTreeMap<TaskId, Ticket>,
     pub(super) tickets: BTreeMap<Ticket, TaskId>,
-    pub(super) manages: BTreeMap<ManageId, Ticket>,
+    pub(super) manages: BTreeMap<TmfId, Ticket>,
     /// What it asked to be aborted.
     pub(super) aborting: BTreeSet<Ticket>,
     pub(super) leaving: bool,
@@ -43,11 +43,11 @@ impl Host {
     }
 
     /// Takes note of the end of a task. Returns what is wrong with it.
-    pub(super) fn ended(&mut self, ticket: Ticket, end: &End, aborts: bool) -> Option<String> {
+    pub(super) fn ended(&mut self, ticket: Ticket, end: &TaskResult, aborts: bool) -> Option<String> {
         let asked = self.aborting.remove(&ticket) || aborts;
         match end {
-            End::Lost | End::NotSent if !asked => self.accused.push(ticket),
-            End::Aborted if !asked => {
+            TaskResult::Lost | TaskResult::NotSent if !asked => self.accused.push(ticket),
+            TaskResult::Aborted if !asked => {
                 return Some(format!("order {} was aborted, and nobody asked for it", ticket.0));
             }
             _ => {}

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use device::contract::RelativePort;
-use hyperscsi::initiator::contract::{Limits as SessionLimits, Retry as FrameRetry, SessionPlan};
-use hyperscsi::login::directory::Access as GroupAccess;
-use hyperscsi::login::{Password, Record};
+use hyperscsi::aead::{KeyLimits, Level};
+use hyperscsi::initiator::contract::{Retry as FrameRetry, SessionLimits, SessionPlan};
+use hyperscsi::login::directory::GroupAccess;
+use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::seal::{KeyLimits, Level};
-use hyperscsi::target::engine::Limits;
+use hyperscsi::target::engine::EngineLimits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
 use target::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
@@ -29,7 +29,7 @@ pub(super) fn access(plan: &HyperPlan) -> GroupAccess {
     if !plan.keyed {
         return GroupAccess::Open;
     }
-    let record = Record::make(&Password::new(PASSWORD).unwrap(), GROUP, CHEAP, [9; 32]).unwrap();
+    let record = PasswordRecord::make(&Password::new(PASSWORD).unwrap(), GROUP, CHEAP, [9; 32]).unwrap();
     GroupAccess::Password(Arc::new(record))
 }
 
@@ -75,15 +75,15 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
 }
 
 /// Makes what the target keeps and offers.
-pub(super) fn limits(plan: &HyperPlan) -> Limits {
+pub(super) fn limits(plan: &HyperPlan) -> EngineLimits {
     let room = plan.room_bytes;
-    Limits {
+    EngineLimits {
         data_out_bytes_max: room,
         data_in_bytes_max: room,
         unsent_bytes_max: room / 2,
         parameters: parameters(plan),
         key_limits: key_limits(plan.key_frames[0]),
-        ..Limits::default()
+        ..EngineLimits::default()
     }
 }
 

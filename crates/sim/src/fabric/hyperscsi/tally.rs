@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use hyperscsi::association::Drops;
-use hyperscsi::initiator::contract::Stats as SessionStats;
-use hyperscsi::target::engine::Stats as EngineStats;
+use hyperscsi::connection::DropCounts;
+use hyperscsi::initiator::contract::SessionStats;
+use hyperscsi::target::engine::EngineStats;
 use netem::frame::FrameStats;
 
 /// Counts by name.
@@ -58,7 +58,7 @@ impl Tally {
         self.add("frames damaged", stats.corrupted);
     }
 
-    fn drops(&mut self, drops: &Drops) {
+    fn drops(&mut self, drops: &DropCounts) {
         self.add("refused: from elsewhere", drops.foreign);
         self.add("refused: damaged", drops.damaged);
         self.add("refused: came before", drops.replayed);

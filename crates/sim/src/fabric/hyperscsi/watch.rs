@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::time::Instant;
-use hyperscsi::exchange::numbers::PROTECTED;
+use hyperscsi::exchange::xid::XID_PROTECTED_BIT;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::pdu::ack::Ack;
 use hyperscsi::pdu::command::Request;
@@ -133,10 +133,10 @@ impl Watch {
             };
             // An answer may be protected more than what it answers; never less.
             let of_its_class = match part.cmd {
-                Cmd::Request => header.protected == (part.xid & PROTECTED != 0),
-                _ => header.protected || part.xid & PROTECTED == 0,
+                Cmd::Request => header.protected == (part.xid & XID_PROTECTED_BIT != 0),
+                _ => header.protected || part.xid & XID_PROTECTED_BIT == 0,
             };
-            if !reads || !of_its_class || part.xid & !PROTECTED == 0 {
+            if !reads || !of_its_class || part.xid & !XID_PROTECTED_BIT == 0 {
                 wrong("a part that cannot stand there");
             }
         }

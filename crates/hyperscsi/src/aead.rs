@@ -1,0 +1,468 @@
+//! How frames are protected: a CRC32C in the open, AES-256-GCM under a key; and how keys follow from one another.
+//!
+//! A [`Encryptor`] finishes the frames of one direction, an [`Decryptor`] checks those of the other. Both change keys in band:
+//! the bit PHASE says which of two neighbouring generations a frame has. Who may be believed about packet numbers that
+//! come twice is the path's affair (`replay`), when a sender changes keys the session's.
+//!
+//! The ciphers are AWS-LC's. Which nonce a frame has follows from its packet number alone, so a packet number that came
+//! twice would give the key away: a [`Encryptor`] refuses one that is not larger than the last of its path.
+
+mod schedule;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use aws_lc_rs::aead::{Aad, Tag};
+use base::ether::FrameBatch;
+use base::fault_injection::{Bug, is_injected};
+use base::time::{Duration, Instant};
+use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
+
+use crate::Role;
+use crate::frame::{CRC_LEN, Flags, HEADER_LEN, Header, TAG_LEN};
+pub use schedule::SessionKeys;
+use schedule::{Generation, Secret};
+
+/// How a frame is protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// By a CRC32C, against accidents alone.
+    #[default]
+    None = 0,
+    /// By an authentication tag over header and payload, which stay readable.
+    Integrity = 1,
+    /// By the same, and the payload is encrypted.
+    Encrypt = 2,
+}
+
+impl Level {
+    /// Returns the level with this number.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::None,
+            1 => Self::Integrity,
+            2 => Self::Encrypt,
+            _ => return None,
+        })
+    }
+
+    /// Returns the level of the frame with this header.
+    pub const fn of(header: &Header) -> Self {
+        match (header.protected, header.flags.has(Flags::ENCRYPTED)) {
+            (false, _) => Self::None,
+            (true, false) => Self::Integrity,
+            (true, true) => Self::Encrypt,
+        }
+    }
+
+    /// Returns how many bytes follow the payload of a frame of this level.
+    pub const fn trailer_len(self) -> usize {
+        match self {
+            Self::None => CRC_LEN,
+            Self::Integrity | Self::Encrypt => TAG_LEN,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Integrity => "integrity",
+            Self::Encrypt => "encrypt",
+        })
+    }
+}
+
+/// Keys are changed after this many frames. AES-256-GCM stays sound for twice as many (RFC 9001 §6.6), and the change
+/// may have to wait for an acknowledgement.
+pub const UPDATE_AFTER_FRAMES: u64 = 1 << 22;
+/// Keys are changed after this many bytes: 2^32 blocks leave an adversary an advantage of 2^-64.
+pub const UPDATE_AFTER_BYTES: u64 = 1 << 36;
+/// A sender changes keys at most this often, so that a receiver never has to choose among three generations.
+pub const UPDATE_EVERY: Duration = Duration::from_secs(1);
+/// A receiver keeps the generation before the present one for at most this long, half of [`UPDATE_EVERY`].
+pub const KEEP_MAX: Duration = Duration::from_millis(500);
+
+/// How much one generation of keys protects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// After so many frames keys are changed, and after twice as many at the latest.
+    pub frames: u64,
+    /// The same in bytes.
+    pub bytes: u64,
+}
+
+impl Default for KeyLimits {
+    /// The most that the specification allows. Fewer are as good to the other end.
+    fn default() -> Self {
+        Self { frames: UPDATE_AFTER_FRAMES, bytes: UPDATE_AFTER_BYTES }
+    }
+}
+
+/// Why a frame cannot be sealed. It must not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncryptError {
+    /// The session has no keys.
+    #[error("there are no keys to protect a frame with")]
+    NoKeys,
+    /// The keys were used as often as they may be.
+    #[error("the keys are used up")]
+    Exhausted,
+    /// The packet number is not larger than the last one of its path.
+    #[error("a packet number would be used twice")]
+    PacketNumber,
+    /// What was put into the batch is not what the header says.
+    #[error("the frame is not as long as its header says")]
+    Length,
+}
+
+/// What is wrong with a frame as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecryptError {
+    /// It is shorter than its header says.
+    #[error("the frame is cut short")]
+    Short,
+    /// Its CRC does not fit.
+    #[error("the CRC does not fit")]
+    Crc,
+    /// Its tag does not fit, or nothing is left of the keys that it was made with.
+    #[error("the authentication tag does not fit")]
+    Tag,
+    /// It is protected, and the session has no keys.
+    #[error("the frame is protected and there are no keys")]
+    NoKeys,
+}
+
+/// Finishes the frames that one end of a session sends.
+#[derive(Debug)]
+pub struct Encryptor {
+    keys: Option<Box<SealingKeys>>,
+    limits: KeyLimits,
+    /// Where a frame in several pieces is put together to be authenticated.
+    whole: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct SealingKeys {
+    secret: Secret,
+    generation: Generation,
+    phase: bool,
+    frames: u64,
+    bytes: u64,
+    since: Option<Instant>,
+    /// The last packet number of each path.
+    last: [u64; 256],
+}
+
+impl Encryptor {
+    /// Makes the sealer of a session without keys.
+    pub fn without_keys() -> Self {
+        Self { keys: None, limits: KeyLimits::default(), whole: Vec::new() }
+    }
+
+    /// Makes the sealer of what `role` sends.
+    pub fn for_role(keys: &SessionKeys, role: Role) -> Self {
+        let secret = keys.secret_of(role);
+        let generation = secret.generation();
+        let keys = SealingKeys {
+            secret,
+            generation,
+            phase: false,
+            frames: 0,
+            bytes: 0,
+            since: None,
+            last: [0; 256],
+        };
+        Self { keys: Some(Box::new(keys)), limits: KeyLimits::default(), whole: Vec::new() }
+    }
+
+    /// Changes keys earlier than it must. Limits beyond what is sound are none.
+    #[must_use]
+    pub fn limited(self, limits: KeyLimits) -> Self {
+        let most = KeyLimits::default();
+        let limits =
+            KeyLimits { frames: limits.frames.min(most.frames), bytes: limits.bytes.min(most.bytes) };
+        Self { limits, ..self }
+    }
+
+    /// Returns the phase that the next protected frame has; its header says so with [`Flags::PHASE`].
+    pub fn phase(&self) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.phase)
+    }
+
+    /// Returns whether it is time for new keys. The session then waits until a frame of the present phase was
+    /// acknowledged, and calls [`Encryptor::update`].
+    pub fn wants_update(&self, now: Instant) -> bool {
+        self.keys.as_ref().is_some_and(|keys| {
+            (keys.frames >= self.limits.frames || keys.bytes >= self.limits.bytes)
+                && !is_injected(Bug::FramesKeepKeys)
+                && keys.since.is_none_or(|since| now.since(since) >= UPDATE_EVERY)
+        })
+    }
+
+    /// Goes on with new keys.
+    pub fn update(&mut self, now: Instant) {
+        if let Some(keys) = &mut self.keys {
+            keys.secret = keys.secret.next();
+            keys.generation = keys.secret.generation();
+            keys.phase = !keys.phase;
+            (keys.frames, keys.bytes, keys.since) = (0, 0, Some(now));
+        }
+    }
+
+    /// Finishes the frame begun in `batch`, whose header was put first and whose payload follows: encrypts the payload
+    /// if `header` says so, and appends CRC or tag. The frame is then to be ended; on an error, to be cancelled.
+    ///
+    /// # Errors
+    /// [`EncryptError`]
+    pub fn seal(&mut self, header: &Header, batch: &mut FrameBatch) -> Result<(), EncryptError> {
+        let len = batch.open_pieces().map(<[u8]>::len).sum::<usize>();
+        if len != HEADER_LEN + usize::from(header.len) {
+            return Err(EncryptError::Length);
+        }
+        if !header.protected {
+            put_crc(batch);
+            return Ok(());
+        }
+        let keys = self.keys.as_mut().ok_or(EncryptError::NoKeys)?;
+        let nonce = keys.take(header.pn, len, self.limits)?;
+        let tag = if header.flags.has(Flags::ENCRYPTED) {
+            batch.gather();
+            let Some((head, payload)) = batch.written().split_at_mut_checked(HEADER_LEN) else {
+                return Err(EncryptError::Length);
+            };
+            keys.generation.encrypt.seal(nonce, head, payload)
+        } else {
+            let mut pieces = batch.open_pieces();
+            match (pieces.next(), pieces.next()) {
+                (Some(only), None) => keys.generation.integrity.seal(nonce, only, &mut []),
+                _ => {
+                    self.whole.clear();
+                    batch.open_pieces().for_each(|piece| self.whole.extend_from_slice(piece));
+                    keys.generation.integrity.seal(nonce, &self.whole, &mut [])
+                }
+            }
+        };
+        batch.put(tag.ok_or(EncryptError::Length)?.as_ref());
+        Ok(())
+    }
+}
+
+impl SealingKeys {
+    /// Takes note that this packet number is used now, for the only time.
+    fn take(&mut self, pn: u64, len: usize, limits: KeyLimits) -> Result<u64, EncryptError> {
+        //= hyperscsi#section-7.4
+        //# A sender that could not change MUST stop at twice those numbers
+        let used_up = self.frames >= 2 * limits.frames || self.bytes >= 2 * limits.bytes;
+        if used_up && !is_injected(Bug::FramesKeepKeys) {
+            return Err(EncryptError::Exhausted);
+        }
+        let [path, ..] = pn.to_be_bytes();
+        //= hyperscsi#section-7.3
+        //# a sender MUST NOT seal a frame whose PN is not larger than the last of its path.
+        match self.last.get_mut(usize::from(path)) {
+            Some(last) if pn & PN_COUNT > *last || is_injected(Bug::FramesReuseNumber) => {
+                *last = pn & PN_COUNT
+            }
+            _ => return Err(EncryptError::PacketNumber),
+        }
+        self.frames += 1;
+        self.bytes += u64::try_from(len).unwrap_or(u64::MAX);
+        Ok(pn)
+    }
+}
+
+/// Checks the frames that one end of a session receives.
+#[derive(Debug)]
+pub struct Decryptor {
+    keys: Option<Box<OpeningKeys>>,
+    forged: u64,
+}
+
+#[derive(Debug)]
+struct OpeningKeys {
+    secret: Secret,
+    generation: Generation,
+    phase: bool,
+    /// The generation before, until when it is good.
+    previous: Option<(Generation, Instant)>,
+    /// The generation after, once somebody seemed to use it.
+    next: Option<(Secret, Generation)>,
+    keep: Duration,
+}
+
+impl Decryptor {
+    /// Makes the opener of a session without keys.
+    pub const fn without_keys() -> Self {
+        Self { keys: None, forged: 0 }
+    }
+
+    /// Makes the opener of what the other end sends to `role`.
+    pub fn for_role(keys: &SessionKeys, role: Role) -> Self {
+        let secret = keys.secret_of(role.other());
+        let generation = secret.generation();
+        let (phase, keep) = (false, KEEP_MAX);
+        let keys = OpeningKeys { secret, generation, phase, previous: None, next: None, keep };
+        Self { keys: Some(Box::new(keys)), forged: 0 }
+    }
+
+    /// Keeps the generation before the present one for `span` after a change: three times the probe timeout. Never more than
+    /// [`KEEP_MAX`].
+    pub fn keep_for(&mut self, span: Duration) {
+        if let Some(keys) = &mut self.keys {
+            keys.keep = span.min(KEEP_MAX);
+        }
+    }
+
+    /// Returns how many protected frames had a tag that did not fit.
+    pub const fn forged(&self) -> u64 {
+        self.forged
+    }
+
+    /// Checks the CRC or the tag of `frame`, which begins with `header`, and decrypts it in place. Returns the payload.
+    /// The payload of a frame that does not fit is gone.
+    ///
+    /// # Errors
+    /// [`DecryptError`]
+    pub fn open<'a>(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        frame: &'a mut [u8],
+    ) -> Result<&'a mut [u8], DecryptError> {
+        if !header.protected {
+            return check_crc(header, frame);
+        }
+        let keys = self.keys.as_mut().ok_or(DecryptError::NoKeys)?;
+        let opened = keys.open(now, header, frame);
+        if opened.is_err() {
+            self.forged = self.forged.saturating_add(1);
+        }
+        opened
+    }
+}
+
+impl OpeningKeys {
+    fn open<'a>(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        frame: &'a mut [u8],
+    ) -> Result<&'a mut [u8], DecryptError> {
+        if self.previous.as_ref().is_some_and(|(_, until)| now >= *until) {
+            self.previous = None;
+        }
+        if header.flags.has(Flags::PHASE) == self.phase {
+            return open_with(&self.generation, header, frame);
+        }
+        // The other phase: late, or the first of the next generation. Which, is known: a sender does not change keys
+        // again while its receiver still keeps the old ones.
+        if let Some((previous, _)) = &self.previous {
+            return open_with(previous, header, frame);
+        }
+        let (_, next) = self.next.get_or_insert_with(|| {
+            let secret = self.secret.next();
+            let generation = secret.generation();
+            (secret, generation)
+        });
+        let payload = open_with(next, header, frame)?;
+        if let Some((secret, generation)) = self.next.take() {
+            let old = core::mem::replace(&mut self.generation, generation);
+            self.previous = Some((old, now.after(self.keep)));
+            self.secret = secret;
+            self.phase = !self.phase;
+        }
+        Ok(payload)
+    }
+}
+
+fn open_with<'a>(
+    generation: &Generation,
+    header: &Header,
+    frame: &'a mut [u8],
+) -> Result<&'a mut [u8], DecryptError> {
+    let len = HEADER_LEN + usize::from(header.len);
+    let (whole, tail) = frame.split_at_mut_checked(len).ok_or(DecryptError::Short)?;
+    let tag = tail.get(..TAG_LEN).ok_or(DecryptError::Short)?;
+    if header.flags.has(Flags::ENCRYPTED) {
+        let (head, payload) = whole.split_at_mut_checked(HEADER_LEN).ok_or(DecryptError::Short)?;
+        generation.encrypt.open(header.pn, head, tag, payload).ok_or(DecryptError::Tag)?;
+        Ok(payload)
+    } else {
+        generation.integrity.open(header.pn, whole, tag, &mut []).ok_or(DecryptError::Tag)?;
+        whole.get_mut(HEADER_LEN..).ok_or(DecryptError::Short)
+    }
+}
+
+/// Appends the CRC to the frame begun in `batch`: for frames outside sessions, too.
+pub fn put_crc(batch: &mut FrameBatch) {
+    let crc = crc_of(batch).to_be_bytes();
+    batch.put(&crc);
+}
+
+fn crc_of(batch: &FrameBatch) -> u32 {
+    let mut pieces = batch.open_pieces();
+    if let (Some(only), None) = (pieces.next(), pieces.next()) {
+        return crc32_iscsi(only);
+    }
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    batch.open_pieces().for_each(|piece| digest.update(piece));
+    // A 32-bit CRC has 32 bits.
+    u32::try_from(digest.finalize()).unwrap_or_default()
+}
+
+/// Checks the CRC of `frame`, which begins with `header`; returns the payload.
+///
+/// # Errors
+/// [`DecryptError`]
+pub fn check_crc<'a>(header: &Header, frame: &'a mut [u8]) -> Result<&'a mut [u8], DecryptError> {
+    let len = HEADER_LEN + usize::from(header.len);
+    let (whole, tail) = frame.split_at_mut_checked(len).ok_or(DecryptError::Short)?;
+    let crc = tail.first_chunk::<CRC_LEN>().ok_or(DecryptError::Short)?;
+    if crc32_iscsi(whole) != u32::from_be_bytes(*crc) && !is_injected(Bug::FramesSkipCrc) {
+        return Err(DecryptError::Crc);
+    }
+    whole.get_mut(HEADER_LEN..).ok_or(DecryptError::Short)
+}
+
+/// One key and what makes its nonces.
+struct Cipher {
+    key: aws_lc_rs::aead::LessSafeKey,
+    iv: [u8; 12],
+}
+
+impl Cipher {
+    fn nonce(&self, pn: u64) -> aws_lc_rs::aead::Nonce {
+        let mut nonce = self.iv;
+        for (byte, pn) in nonce.iter_mut().skip(4).zip(pn.to_be_bytes()) {
+            *byte ^= pn;
+        }
+        aws_lc_rs::aead::Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// `None` only for lengths that no frame has.
+    fn seal(&self, pn: u64, authenticated: &[u8], encrypted: &mut [u8]) -> Option<Tag> {
+        self.key.seal_in_place_separate_tag(self.nonce(pn), Aad::from(authenticated), encrypted).ok()
+    }
+
+    fn open(&self, pn: u64, authenticated: &[u8], tag: &[u8], encrypted: &mut [u8]) -> Option<()> {
+        let opened =
+            self.key.open_in_place_separate_tag(self.nonce(pn), Aad::from(authenticated), tag, encrypted);
+        opened.ok().map(|_| ())
+    }
+}
+
+impl fmt::Debug for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cipher(…)")
+    }
+}
+
+/// The bits of a packet number below the path.
+const PN_COUNT: u64 = (1 << 56) - 1;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Why frames are dropped, counted by reason.
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DropReason {
+    /// It names a path that is none, or comes from elsewhere.
+    #[error("the frame is of no path of the session")]
+    NoPath,
+    /// It is of another session, or of none.
+    #[error("the frame is of another session")]
+    NotOurs,
+    /// It is protected in a session without keys, or the other way round.
+    #[error("the frame is not protected as it must be")]
+    Protection,
+    /// Its CRC or tag does not fit.
+    #[error("the frame is damaged")]
+    Damaged,
+    /// It came before, or is too old to know.
+    #[error("the frame came before")]
+    Replayed,
+    /// Its number is far beyond the credit.
+    #[error("the packet number is beyond the credit")]
+    BeyondCredit,
+    /// What is within makes no sense.
+    #[error("the payload is malformed")]
+    Malformed,
+    /// It acknowledges what was never sent.
+    #[error("the acknowledgement names what was never sent")]
+    FalseAck,
+}
+
+/// How often each reason for dropping came up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DropCounts {
+    /// [`DropReason::NoPath`] and [`DropReason::NotOurs`]
+    pub foreign: u64,
+    /// [`DropReason::Protection`]
+    pub protection: u64,
+    /// [`DropReason::Damaged`]
+    pub damaged: u64,
+    /// [`DropReason::Replayed`]
+    pub replayed: u64,
+    /// [`DropReason::BeyondCredit`]
+    pub beyond_credit: u64,
+    /// [`DropReason::Malformed`]
+    pub malformed: u64,
+    /// [`DropReason::FalseAck`]
+    pub false_acks: u64,
+}
+
+impl DropCounts {
+    /// Takes note of one more frame that was dropped.
+    pub(crate) const fn count(&mut self, why: DropReason) {
+        let counter = match why {
+            DropReason::NoPath | DropReason::NotOurs => &mut self.foreign,
+            DropReason::Protection => &mut self.protection,
+            DropReason::Damaged => &mut self.damaged,
+            DropReason::Replayed => &mut self.replayed,
+            DropReason::BeyondCredit => &mut self.beyond_credit,
+            DropReason::Malformed => &mut self.malformed,
+            DropReason::FalseAck => &mut self.false_acks,
+        };
+        *counter += 1;
+    }
+}

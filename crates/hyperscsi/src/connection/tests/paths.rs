@@ -1,0 +1,199 @@
+//! Paths that are away for long, that come and go for as long as a session lives, and what the other end hears of it.
+
+use alloc::vec::Vec;
+
+use base::ether::{ETHERNET_HEADER_LEN, EtherPort, Mac};
+use base::time::Duration;
+use netem::frame::FramePlan;
+
+use super::faults::{GBIT, at, busy, two_paths, two_paths_of};
+use super::pair::{Config, Pair, Side, state, wire};
+use crate::connection::{PATHS_MAX, PathAddress};
+use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
+use crate::pdu::ack::Ack;
+use crate::pdu::ask::Ask;
+
+fn up(side: &Side) -> usize {
+    side.association.paths().filter(|path| path.is_up).count()
+}
+
+/// An address that no port had before.
+fn new_mac(number: u32) -> Mac {
+    let [_, a, b, c] = number.to_be_bytes();
+    Mac([2, 7, 0, a, b, c])
+}
+
+#[test]
+fn a_path_that_was_away_for_hours_is_used_again_when_it_is_back() {
+    // Both ways, there, and back: until numbers are far beyond the credit, and until there is no room for more.
+    let all = [
+        ([true, true], false, 1),
+        ([true, true], true, 3),
+        ([true, false], true, 3),
+        ([false, true], false, 1),
+    ];
+    for (cut, keyed, hours) in all {
+        let back = hours * 3_600_000;
+        let mut pair = two_paths(keyed, &wire(GBIT));
+        let away = FramePlan { cuts: alloc::vec![(at(50), at(back))], ..wire(GBIT) };
+        for (link, cut) in pair.links[1].iter_mut().zip(cut) {
+            link.replan(if cut { away.clone() } else { wire(GBIT) });
+        }
+        busy(&mut pair, &[], 60);
+        pair.run_until_done(Duration::from_secs(1));
+        pair.run_until(at(back + 3000), |_| false);
+        assert!(pair.sides.iter().all(|side| up(side) == 2), "keyed {keyed}, cut {cut:?}: {:?}", pair.sides);
+        busy(&mut pair, &[], back + 3050);
+        pair.run_until_done(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_path_that_is_tried_for_hours_is_used_when_it_answers_at_last() {
+    const HOURS: u64 = 2 * 3_600_000;
+    for keyed in [false, true] {
+        for cut in [[true, true], [true, false], [false, true]] {
+            let mut pair = Pair::new(&Config { keyed, ports: 2, ..Config::lan() });
+            let away = FramePlan { cuts: alloc::vec![(at(0), at(HOURS))], ..wire(GBIT) };
+            for (link, cut) in pair.links[1].iter_mut().zip(cut) {
+                link.replan(if cut { away.clone() } else { wire(GBIT) });
+            }
+            let address = PathAddress { port: EtherPort(1), mac: pair.mac(1, 1) };
+            pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
+            // The target forgets it now and then, and hears of it again later.
+            pair.run_until(at(HOURS + 65_000), |_| false);
+            assert!(
+                pair.sides.iter().all(|side| up(side) == 2),
+                "keyed {keyed}, cut {cut:?}: {:?}",
+                pair.sides
+            );
+        }
+    }
+}
+
+#[test]
+fn ports_may_be_replaced_for_as_long_as_a_session_lives() {
+    // The initiator's, and the target's.
+    for side in [0, 1] {
+        for keyed in [false, true] {
+            let mut pair = two_paths_of(&Config { keyed, lost_after_ms: 1000, ..Config::lan() });
+            for number in 0..300 {
+                let port = number % 2;
+                pair.replace(side, port, new_mac(number));
+                if side == 1 {
+                    // Somebody found where the port is now.
+                    let address = PathAddress { port: EtherPort(port), mac: pair.mac(1, port) };
+                    let own = &mut pair.sides[0].association;
+                    assert!(
+                        own.add_path(pair.now, address, &state(0, port, 9000)).is_some(),
+                        "number {number}"
+                    );
+                }
+                pair.offer(1, 20_000, 1);
+                pair.run_until_done(Duration::from_secs(10));
+                pair.run_for(Duration::from_millis(1100));
+                let usable = pair.sides.each_ref().map(up);
+                assert_eq!(usable, [2, 2], "keyed {keyed}, side {side}, number {number}: {:?}", pair.sides);
+            }
+        }
+    }
+}
+
+#[test]
+fn paths_that_were_given_up_hold_no_place_against_one_that_is_there() {
+    let mut pair = two_paths(false, &wire(GBIT));
+    for number in 0..3 * u32::try_from(PATHS_MAX).unwrap() {
+        let address = PathAddress { port: EtherPort(1), mac: new_mac(number) };
+        let added = pair.sides[0].association.add_path(pair.now, address, &state(0, 1, 9000));
+        // Nobody is there; only after a while that is known.
+        assert!(added.is_some(), "{number}");
+        pair.run_for(Duration::from_secs(31));
+    }
+    assert_eq!(pair.sides[0].association.paths().count(), PATHS_MAX);
+    assert_eq!(pair.sides.each_ref().map(up), [2, 2], "those that are used stay");
+}
+
+#[test]
+fn the_other_end_hears_of_every_path_that_was_left_whatever_is_lost() {
+    for keyed in [false, true] {
+        let mut pair = two_paths(keyed, &wire(GBIT));
+        for number in 2..6 {
+            // More ways between the same ports, as two switches make them.
+            let address = PathAddress { port: EtherPort(1), mac: new_mac(number) };
+            pair.replaced.insert((1, 1), address.mac);
+            pair.sides[0].association.add_path(pair.now, address, &state(0, 1, 9000));
+            pair.run_for(Duration::from_millis(10));
+            // To the target they are one path after another of the same pair.
+        }
+        let ids: Vec<u8> =
+            pair.sides[0].association.paths().map(|path| path.id).filter(|id| *id > 0).collect();
+        assert!(ids.len() > 3, "{ids:?}");
+        // All that is said first is lost.
+        pair.drops = |side, header| side == 0 && header.cmd == Cmd::Ask;
+        let now = pair.now;
+        for id in &ids {
+            pair.sides[0].association.remove_path(now, *id);
+        }
+        pair.drain();
+        pair.drops = |_, _| false;
+        pair.run_for(Duration::from_secs(1));
+        for side in &pair.sides {
+            let left: Vec<u8> = side.association.paths().map(|path| path.id).collect();
+            assert_eq!(left, [0], "keyed {keyed}");
+        }
+    }
+}
+
+#[test]
+fn who_cannot_say_more_for_now_keeps_nobody_busy_and_says_it_later() {
+    let mut pair = Pair::new(&Config::lan());
+    // The target hears nothing of what it says, which is not little: its ring fills up, in the end with acknowledgements.
+    pair.drops = |side, header| side == 0 && (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS));
+    pair.give(1, 100);
+    pair.run_for(Duration::from_millis(1));
+    let mut ping = Vec::new();
+    Ask::Ping.encode(&mut ping);
+    for pn in 1..30_000 {
+        // With gaps, so that acknowledgements go twice.
+        super::faults::forge(&mut pair, Cmd::Ask, 3 * pn, &ping);
+        let target = &mut pair.sides[1].association;
+        let mut turns = 0;
+        while let Some(port) = target.poll_port() {
+            target.transmit(pair.now, port, &mut pair.batch);
+            pair.batch.clear(&base::buffer::Pool::new(0));
+            turns += 1;
+            assert!(turns < 10, "it is kept busy with nothing at {pn}");
+        }
+    }
+    let path = &pair.sides[1].association.paths[0];
+    assert!(!path.spaces[0].outgoing.has_room(), "else this shows nothing");
+    // Its port takes other frames now, and longer ones are to be asked for.
+    let narrow = state(1, 0, 2000);
+    pair.sides[1].association.port_up(pair.now, EtherPort(0), &narrow);
+    assert_eq!(pair.sides[1].association.poll_port(), None);
+    let mut payload = Vec::new();
+    let last = pair.sides[1].association.paths[0].spaces[0].outgoing.next() - 1;
+    let ack = Ack {
+        sealed: false,
+        largest: last,
+        delay_us: 0,
+        first: 1,
+        pn_limit: last + 64,
+        xid_limit: 0,
+        overruns: 0,
+        ranges: Default::default(),
+    };
+    ack.encode(core::iter::empty(), &mut payload);
+    super::faults::forge(&mut pair, Cmd::Ack, 90_001, &payload);
+    pair.seen = Some(Vec::new());
+    pair.drain();
+    let asks = pair.seen.take().unwrap().into_iter().filter_map(|(_, _, frame)| {
+        let payload = &frame[ETHERNET_HEADER_LEN..];
+        let (header, _) = Header::parse(payload).ok()?;
+        let block = &payload[HEADER_LEN..];
+        let block = if header.flags.has(Flags::ACKS) { Ack::parse(block).ok()?.1 } else { block };
+        Ask::parse(block).ok().filter(|_| header.cmd == Cmd::Ask)
+    });
+    let asks: Vec<Ask> = asks.collect();
+    assert!(asks.contains(&Ask::Receives(2000)) && asks.contains(&Ask::Mtu(2000)), "{asks:?}");
+}

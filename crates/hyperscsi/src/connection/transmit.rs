@@ -1,0 +1,525 @@
+//! Frames that go out: what each path sends next, and how a frame is put together.
+
+use alloc::vec::Vec;
+
+use base::ether::{EtherPort, FrameBatch};
+use base::fault_injection::{Bug, is_injected};
+use base::time::Instant;
+
+use super::{Connection, ConnectionEvent};
+use crate::aead::{EncryptError, Level};
+use crate::exchange::xid::xid_ahead;
+use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
+use crate::path::pn_space::{FrameContent, PATH_SHIFT};
+use crate::path::{PROBES, Path, SUSPECT_AFTER};
+use crate::pdu::ask::{Ask, PathValidation as Step};
+use crate::pdu::parts::{self, PART_LEN, PARTS_HEAD_LEN};
+use crate::send_queue::Chunk;
+
+/// How many frames go out on one of several paths until it is looked at anew which is the best.
+const TURN: usize = 16;
+
+/// Parts up to this length are copied: that is cheaper than another piece in the vector of the system call.
+const COPIED_MAX: u32 = 512;
+
+/// What a frame is, beside its payload.
+#[derive(Clone, Copy)]
+struct Shape<'a> {
+    cmd: Cmd,
+    flags: Flags,
+    level: Level,
+    carried: FrameContent,
+    /// The parts behind the first.
+    further: &'a [Chunk],
+    elicits: bool,
+}
+
+impl Connection {
+    /// Returns a port that has something to send; each once until [`Self::transmit`] was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        if self.lost {
+            return None;
+        }
+        let index = (0..self.paths.len()).find(|index| self.has_work(*index))?;
+        let port = self.paths.get(index)?.address.port;
+        self.paths.iter_mut().filter(|path| path.address.port == port).for_each(|path| path.announced = true);
+        Some(port)
+    }
+
+    /// Appends the frames that a port has to send until `outgoing` is full or nothing is left.
+    pub fn transmit(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        if self.lost {
+            return;
+        }
+        let several = self.paths.len() > 1;
+        for index in 0..self.paths.len() {
+            let Some(path) = self.paths.get_mut(index).filter(|path| path.address.port == port) else {
+                continue;
+            };
+            path.announced = false;
+            let mut left = if several { TURN } else { usize::MAX };
+            while left > 0 && !out.is_full() && self.transmit_one(now, index, out) {
+                left -= 1;
+            }
+        }
+    }
+
+    /// Returns the spaces in which anything can be sent, the first first.
+    const fn lanes(&self) -> &'static [usize] {
+        if self.keyed { &[1, 0] } else { &[0] }
+    }
+
+    fn has_work(&mut self, index: usize) -> bool {
+        let Some(path) = self.paths.get(index).filter(|path| !path.announced && path.port_up) else {
+            return false;
+        };
+        let asks = path.step_wanted || path.receives_wanted || path.ping_wanted;
+        let tells = path.spaces.iter().any(|space| space.incoming.must_send_ack());
+        let used = path.is_usable() && (path.pmtu.wants_probe().is_some() || !path.leaves.is_empty());
+        let speaks = path.may_speak(self.keyed);
+        if path.probes > 0 || speaks && (asks || tells || used) {
+            return true;
+        }
+        self.lanes().iter().copied().any(|lane| {
+            self.send_queue.has_more(lane) && (self.may_carry(index, lane) || self.must_wait(index, lane))
+        }) || (speaks && self.news(index).is_some())
+    }
+
+    /// Sends one frame. Returns whether there was one.
+    fn transmit_one(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+        let Some(path) = self.paths.get_mut(index).filter(|path| path.port_up) else { return false };
+        if path.probes > 0 {
+            let is_first = path.probes == PROBES;
+            path.probes -= 1;
+            if self.probe(now, index, is_first, out) {
+                return true;
+            }
+        }
+        let Some(path) = self.paths.get_mut(index) else { return false };
+        if let Some((ask, carried)) = next_ask(path, self.keyed, self.plan.token) {
+            return self.send_ask(now, index, ask, carried, out);
+        }
+        for lane in self.lanes().iter().copied() {
+            if !self.send_queue.has_more(lane) {
+                continue;
+            }
+            if self.may_carry(index, lane) {
+                let most = self.paths.get(index).map_or(0, |path| path.pmtu.current());
+                if self.send_data(now, index, lane, most, out) {
+                    return true;
+                }
+            }
+            self.held_back(now, index, lane);
+        }
+        self.bare_ack(now, index, out)
+    }
+
+    /// Sends a probe: data that was not acknowledged, new data, or a ping. A ping goes alone: beside data it would tell nothing that
+    /// the data does not. Returns whether a frame was sent.
+    fn probe(&mut self, now: Instant, index: usize, is_first: bool, out: &mut FrameBatch) -> bool {
+        let others = self.paths.iter().enumerate().any(|(other, path)| other != index && path.is_good());
+        let Some(path) = self.paths.get_mut(index) else { return false };
+        if path.challenge != 0 {
+            path.step_wanted = true;
+        }
+        if !path.step_wanted && path.is_usable() && !others {
+            // If the path carries less than it did, long frames prove nothing.
+            let most = if path.backoff > SUSPECT_AFTER { path.pmtu.base() } else { path.pmtu.current() };
+            for lane in self.lanes().iter().copied() {
+                if self.send_queue.has_more(lane) && self.send_data(now, index, lane, most, out) {
+                    return true;
+                }
+            }
+        }
+        let Some(path) = self.paths.get_mut(index) else { return false };
+        path.probes = 0;
+        if !is_first {
+            return false;
+        }
+        if !path.step_wanted {
+            path.ping_wanted = true;
+        }
+        next_ask(path, self.keyed, self.plan.token)
+            .is_some_and(|(ask, carried)| self.send_ask(now, index, ask, carried, out))
+    }
+
+    /// Takes note that a path could not send what there is.
+    fn held_back(&mut self, now: Instant, index: usize, lane: usize) {
+        let Some(path) = self.paths.get_mut(index).filter(|path| path.is_usable()) else { return };
+        if path.congestion.room() == 0 {
+            path.congestion.limited();
+        } else if path.must_wait(lane) {
+            path.wait_for_credit(now);
+        }
+    }
+
+    /// Returns whether a path is the one to send data on now.
+    fn may_carry(&self, index: usize, lane: usize) -> bool {
+        // Where even probes are short, what is left of the data that they repeat would be as long as before: it waits for an answer.
+        let able = |path: &Path| path.is_usable() && path.backoff <= SUSPECT_AFTER && path.has_room(lane);
+        let Some(path) = self.paths.get(index).filter(|path| able(path)) else { return false };
+        if self.paths.len() == 1 {
+            return true;
+        }
+        // A path that does not answer is for when there is no other, however full those are.
+        let good = path.is_good();
+        if !good && self.paths.iter().any(Path::is_good) {
+            return false;
+        }
+        let own = path.score();
+        let is_better = |other: &Path| able(other) && other.is_good() == good && other.score() < own;
+        !self.paths.iter().any(|other| other.id != path.id && is_better(other))
+    }
+
+    /// Returns whether a path has to begin to wait for credit.
+    fn must_wait(&self, index: usize, lane: usize) -> bool {
+        self.paths.get(index).is_some_and(|path| path.must_wait(lane))
+    }
+
+    /// Returns the space in which the peer is to be told that it may begin more exchanges.
+    fn news(&self, index: usize) -> Option<usize> {
+        if self.xid_limits == self.xid_told {
+            return None;
+        }
+        let step = u32::from(self.plan.exchanges / 4).max(1);
+        let is_news = |lane: &usize| {
+            let (limit, told) = (self.xid_limits.get(*lane), self.xid_told.get(*lane));
+            let (limit, told) = (limit.copied().unwrap_or_default(), told.copied().unwrap_or_default());
+            limit != 0 && (told == 0 || xid_ahead(limit, told).is_some_and(|more| more >= step))
+        };
+        let able = self.paths.get(index).is_some_and(Path::is_usable)
+            && !self.paths.iter().take(index).any(Path::is_good);
+        self.lanes().iter().copied().find(is_news).filter(|_| able)
+    }
+
+    /// Sends an acknowledgement by itself, if one is due.
+    fn bare_ack(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+        if !self.paths.get(index).is_some_and(|path| path.may_speak(self.keyed)) {
+            // It would be lost, with what it says.
+            return false;
+        }
+        if self.news(index).is_some() {
+            // What the peer must learn for sure travels in a frame that is acknowledged itself.
+            return self.send_ask(now, index, Ask::Ping, FrameContent::Nothing, out);
+        }
+        let Some(path) = self.paths.get(index) else { return false };
+        let [open, sealed] = &path.spaces;
+        let lane = match (sealed.incoming.must_send_ack(), open.incoming.must_send_ack()) {
+            (true, _) => 1,
+            (_, true) => 0,
+            _ => return false,
+        };
+        self.scratch.clear();
+        self.tell(now, index, lane, false);
+        let shape = Shape {
+            cmd: Cmd::Ack,
+            flags: Flags::default(),
+            level: self.control_level(),
+            carried: FrameContent::Nothing,
+            further: &[],
+            elicits: false,
+        };
+        let sent = self.send_control_frame(now, index, shape, out);
+        if let Some(path) = self.paths.get_mut(index).filter(|_| sent) {
+            path.stats.acks_sent += 1;
+            if let Some(space) = path.spaces.get_mut(lane) {
+                space.incoming.record_bare_ack();
+            }
+        }
+        sent
+    }
+
+    /// Sends a question, with an acknowledgement if one is worth it.
+    fn send_ask(
+        &mut self,
+        now: Instant,
+        index: usize,
+        ask: Ask,
+        carried: FrameContent,
+        out: &mut FrameBatch,
+    ) -> bool {
+        self.scratch.clear();
+        //= hyperscsi#section-9.1
+        //# An acknowledgement does not go in front of an
+        //# Ask MTU
+        let may_get_lost = matches!(ask, Ask::Mtu(_));
+        let flags = if may_get_lost {
+            Flags::default()
+        } else {
+            self.piggyback_ack(now, index, usize::from(self.keyed))
+        };
+        ask.encode(&mut self.scratch);
+        let level = self.control_level();
+        if let Ask::Mtu(len) = ask {
+            // As long as it asks about, from header to tag.
+            let payload = usize::from(len).saturating_sub(HEADER_LEN + level.trailer_len());
+            self.scratch.resize(payload.max(self.scratch.len()), 0);
+        }
+        self.send_control_frame(
+            now,
+            index,
+            Shape { cmd: Cmd::Ask, flags, level, carried, further: &[], elicits: true },
+            out,
+        )
+    }
+
+    /// Sends what stands in `scratch` as a frame that belongs to no exchange.
+    fn send_control_frame(
+        &mut self,
+        now: Instant,
+        index: usize,
+        shape: Shape<'_>,
+        out: &mut FrameBatch,
+    ) -> bool {
+        let Some(path) = self.paths.get(index) else { return false };
+        let Ok(len) = u16::try_from(self.scratch.len()) else { return false };
+        let header = Header {
+            tag: 0,
+            last: true,
+            fragment: 0,
+            protected: shape.level != Level::None,
+            cmd: shape.cmd,
+            flags: shape.flags,
+            len,
+            sid: self.sid_out,
+            pn: 0,
+            xid: 0,
+            off: 0,
+        };
+        out.begin_frame(path.address.mac);
+        self.finish(now, index, header, shape, out, |_, _| {})
+    }
+
+    /// Sends a part of a message in a frame of at most `most` bytes, and behind it those that come next, for as long as each fits
+    /// whole.
+    fn send_data(
+        &mut self,
+        now: Instant,
+        index: usize,
+        lane: usize,
+        most: usize,
+        out: &mut FrameBatch,
+    ) -> bool {
+        let Some(path) = self.paths.get(index) else { return false };
+        let trailer = if lane == 0 { Level::None } else { Level::Encrypt }.trailer_len();
+        let room = most.saturating_sub(HEADER_LEN + trailer);
+        let about = self.ack_space_for(index, lane);
+        let ack_len =
+            about.and_then(|lane| path.spaces.get(lane)).map_or(0, |space| space.incoming.tell_len());
+        let further_max = path.spaces.get(lane).map_or(0, |space| space.outgoing.further_max());
+        let Some(chunk) = self.send_queue.take(lane, room.saturating_sub(ack_len)) else { return false };
+        let left = room.saturating_sub(ack_len + PARTS_HEAD_LEN + to_usize(chunk.to - chunk.from));
+        let mut further = core::mem::take(&mut self.further);
+        self.gather(lane, &chunk, left, further_max, &mut further);
+        self.scratch.clear();
+        let flags = self.piggyback_ack(now, index, lane);
+        let sent = self.frame_of(now, index, (chunk, &further), room, flags, out);
+        if !sent {
+            core::iter::once(&chunk).chain(&further).for_each(|chunk| _ = self.send_queue.lost(chunk));
+        }
+        self.further = further;
+        sent
+    }
+
+    /// Takes the parts that go out behind the first one, in what is `left` of the frame.
+    fn gather(&mut self, lane: usize, first: &Chunk, mut left: usize, most: usize, further: &mut Vec<Chunk>) {
+        further.clear();
+        //= hyperscsi#section-4.11
+        //# A sender MUST NOT hold a part back because others may come
+        while left > PART_LEN && further.len() < most {
+            let Some(next) = self.send_queue.take_beside(lane, left - PART_LEN, first) else { return };
+            left -= PART_LEN + to_usize(next.to - next.from);
+            further.push(next);
+        }
+    }
+
+    /// Sends a frame of one part or several, behind the acknowledgement that `scratch` may hold.
+    fn frame_of(
+        &mut self,
+        now: Instant,
+        index: usize,
+        (first, further): (Chunk, &[Chunk]),
+        room: usize,
+        flags: Flags,
+        out: &mut FrameBatch,
+    ) -> bool {
+        let Some((mut header, level)) = self.chunk_header(&first, room) else { return false };
+        header.flags = header.flags.with(flags);
+        let mut len = usize::from(header.len);
+        if !further.is_empty() {
+            let mut scratch = core::mem::take(&mut self.scratch);
+            header.flags = header.flags.with(Flags::PARTS);
+            let headers = further.iter().filter_map(|chunk| self.chunk_header(chunk, room));
+            let headers = headers.map(|(header, _)| header).inspect(|header| len += usize::from(header.len));
+            parts::encode(headers, &mut scratch);
+            self.scratch = scratch;
+        }
+        let Ok(len) = u16::try_from(len + self.scratch.len()) else { return false };
+        header.len = len;
+        let carried = FrameContent::Chunk(first);
+        let shape = Shape { cmd: header.cmd, flags: header.flags, level, carried, further, elicits: true };
+        let Some(path) = self.paths.get(index) else { return false };
+        out.begin_frame(path.address.mac);
+        self.finish(now, index, header, shape, out, |own, out| {
+            let mut write = |chunk: &Chunk| {
+                let copied = level == Level::Encrypt || chunk.to - chunk.from <= COPIED_MAX;
+                own.send_queue.write(chunk, copied, out);
+            };
+            write(&first);
+            further.iter().for_each(write);
+        })
+    }
+
+    /// Returns the header that a part has in a frame of its own, and its level.
+    fn chunk_header(&self, chunk: &Chunk, room: usize) -> Option<(Header, Level)> {
+        let message = self.send_queue.message(chunk)?;
+        let (is_end, head_len) =
+            (self.send_queue.is_end(chunk), u32::try_from(message.head.len()).unwrap_or(u32::MAX));
+        let with_head = chunk.from < head_len;
+        let data = !with_head && (message.data || head_len > 0);
+        let flag = |set: bool, flag: Flags| if set { flag } else { Flags::default() };
+        let len = if message.is_empty() { 0 } else { chunk.to - chunk.from };
+        let room = u32::try_from(room).unwrap_or(u32::MAX).max(1);
+        let header = Header {
+            tag: message.tag,
+            last: is_end && message.last,
+            fragment: u16::try_from(chunk.from / room % 1024).unwrap_or_default(),
+            protected: message.level != Level::None,
+            cmd: message.cmd,
+            flags: flag(data, Flags::DATA).with(flag(is_end && message.good, Flags::GOOD)),
+            len: u16::try_from(len).ok()?,
+            sid: self.sid_out,
+            pn: 0,
+            xid: message.xid,
+            off: if with_head { 0 } else { message.off.wrapping_add(chunk.from - head_len) },
+        };
+        Some((header, message.level))
+    }
+
+    /// Puts header, `scratch` and what `body` writes into the frame that was begun, seals it and takes note of it.
+    fn finish(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mut header: Header,
+        shape: Shape<'_>,
+        out: &mut FrameBatch,
+        body: impl FnOnce(&mut Self, &mut FrameBatch),
+    ) -> bool {
+        let lane = usize::from(header.protected);
+        let Some(path) = self.paths.get(index) else { return false };
+        let Some(space) = path.spaces.get(lane).filter(|space| space.outgoing.has_room()) else {
+            out.cancel();
+            return false;
+        };
+        header.pn = (u64::from(path.id) << PATH_SHIFT) | space.outgoing.next();
+        if is_injected(Bug::FramesReuseNumber) && header.pn % 128 == 127 {
+            header.pn -= 1;
+        }
+        if header.protected && self.encryptor.phase() {
+            header.flags = header.flags.with(Flags::PHASE);
+        }
+        if shape.level == Level::Encrypt {
+            header.flags = header.flags.with(Flags::ENCRYPTED);
+        }
+        if shape.elicits {
+            header.flags = header.flags.with(Flags::ELICITS);
+        }
+        out.put(&header.to_bytes());
+        out.put(&self.scratch);
+        body(self, out);
+        if let Err(why) = self.encryptor.seal(&header, out) {
+            out.cancel();
+            if why == EncryptError::Exhausted && !self.exhausted {
+                self.exhausted = true;
+                // Nothing can be acknowledged, asked or answered any more: no deadline means anything.
+                self.lost = true;
+                self.events.push_back(ConnectionEvent::KeysExhausted);
+            }
+            return false;
+        }
+        out.end_frame();
+        let len = HEADER_LEN + usize::from(header.len) + shape.level.trailer_len();
+        if let Some(path) = self.paths.get_mut(index) {
+            path.record_sent(now, lane, len, shape.elicits, shape.carried, shape.further);
+        }
+        if self.encryptor.wants_update(now) {
+            self.update_keys(now);
+        }
+        true
+    }
+
+    /// Returns the space whose acknowledgement may go along in a frame of a lane.
+    fn space_with_ack(&self, path: &Path, lane: usize) -> Option<usize> {
+        // Under keys, an acknowledgement is always protected.
+        let lanes: &[usize] = match (self.keyed, lane) {
+            (true, 0) => &[],
+            (true, _) => &[1, 0],
+            (false, _) => &[0],
+        };
+        lanes
+            .iter()
+            .copied()
+            .find(|lane| path.spaces.get(*lane).is_some_and(|space| space.incoming.has_ack_to_send()))
+    }
+
+    /// Returns the space whose acknowledgement is to go along in a frame of a lane.
+    fn ack_space_for(&self, index: usize, lane: usize) -> Option<usize> {
+        let news = if lane == usize::from(self.keyed) { self.news(index) } else { None };
+        news.or_else(|| self.space_with_ack(self.paths.get(index)?, lane))
+    }
+
+    /// Writes an acknowledgement to `scratch` if one is worth going along. Returns the flag that says so.
+    fn piggyback_ack(&mut self, now: Instant, index: usize, lane: usize) -> Flags {
+        let Some(about) = self.ack_space_for(index, lane) else { return Flags::default() };
+        self.tell(now, index, about, true);
+        Flags::ACKS
+    }
+
+    fn tell(&mut self, now: Instant, index: usize, about: usize, surely: bool) {
+        let Some(path) = self.paths.get_mut(index) else { return };
+        let limit = self.xid_limits.get(about).copied().unwrap_or_default();
+        if let Some(space) = path.spaces.get_mut(about) {
+            space.incoming.write_ack(now, path.id, about == 1, limit, path.overruns, &mut self.scratch);
+        }
+        if let Some(told) = self.xid_told.get_mut(about).filter(|_| surely) {
+            *told = limit;
+        }
+    }
+
+    fn control_level(&self) -> Level {
+        if self.keyed { Level::Integrity } else { Level::None }
+    }
+}
+
+/// Takes what a path wants to ask next.
+fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, FrameContent)> {
+    if !path.may_speak(keyed) {
+        return None;
+    }
+    let takes = u16::try_from(path.local_mtu).unwrap_or(u16::MAX);
+    if core::mem::take(&mut path.step_wanted) {
+        let token = (!keyed && path.challenge != 0).then_some(token);
+        let step = Step { challenge: path.challenge, echo: path.echo, frame_max: takes, token };
+        return Some((Ask::Path(step), FrameContent::PathStep));
+    }
+    if core::mem::take(&mut path.receives_wanted) {
+        return Some((Ask::Receives(takes), FrameContent::Receives));
+    }
+    if path.is_usable()
+        && let Some(left) = path.leaves.pop()
+    {
+        return Some((Ask::Leave { path: left }, FrameContent::Leave(left)));
+    }
+    if core::mem::take(&mut path.ping_wanted) {
+        return Some((Ask::Ping, FrameContent::Nothing));
+    }
+    let size = path.pmtu.wants_probe().filter(|_| path.is_usable())?;
+    path.pmtu.probe_sent();
+    let size = u16::try_from(size).unwrap_or(u16::MAX);
+    Some((Ask::Mtu(size), FrameContent::Mtu(size)))
+}
+
+fn to_usize(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,208 @@
+//! The numbers of exchanges.
+//!
+//! XIDs count from 1 in each of two classes, by whether the request is protected. The top bit tells the classes apart. So
+//! a forged request without protection, to a unit that may be reached so, uses up no number of a protected one.
+//! Numbers wrap; zero is left out, as it stands for no exchange.
+
+use alloc::boxed::Box;
+
+/// How far the numbers of requests that arrived may lie apart.
+pub const WINDOW: u32 = 4096;
+
+/// The bit that is set in the XID of an exchange whose request is protected.
+pub const XID_PROTECTED_BIT: u32 = 1 << 31;
+
+const COUNT: u32 = XID_PROTECTED_BIT - 1;
+
+/// A class of exchanges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PnSpace {
+    /// Requests without protection.
+    Open = 0,
+    /// Requests with an authentication tag.
+    Sealed = 1,
+}
+
+impl PnSpace {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Open, Self::Sealed];
+
+    /// Returns the class that an XID belongs to.
+    pub const fn of(xid: u32) -> Self {
+        if xid & XID_PROTECTED_BIT == 0 { Self::Open } else { Self::Sealed }
+    }
+
+    /// Returns the class of frames with or without an authentication tag.
+    pub const fn of_frame(protected: bool) -> Self {
+        if protected { Self::Sealed } else { Self::Open }
+    }
+
+    /// Returns its place in a table of two.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the number that the first XID of the class comes after.
+    pub const fn start(self) -> u32 {
+        match self {
+            Self::Open => 0,
+            Self::Sealed => XID_PROTECTED_BIT,
+        }
+    }
+}
+
+/// Returns the XID that follows one of the same class.
+pub const fn next_xid(xid: u32) -> u32 {
+    let count = (xid & COUNT).wrapping_add(1) & COUNT;
+    (xid & XID_PROTECTED_BIT) | if count == 0 { 1 } else { count }
+}
+
+/// Returns the XID so many steps behind one of the same class.
+pub const fn xid_plus(xid: u32, steps: u32) -> u32 {
+    // Both are below 2^31, so the sum fits. Across the wrap, zero is left out.
+    let count = (xid & COUNT) + (steps & COUNT);
+    (xid & XID_PROTECTED_BIT) | if count > COUNT { count - COUNT } else { count }
+}
+
+/// Returns how far `xid` lies ahead of `from`, in the same class; `None` if it does not.
+pub const fn xid_ahead(xid: u32, from: u32) -> Option<u32> {
+    let distance = (xid & COUNT).wrapping_sub(from & COUNT) & COUNT;
+    if distance == 0 || distance > COUNT / 2 { None } else { Some(distance) }
+}
+
+/// Which requests of a class arrived.
+#[derive(Debug)]
+pub struct ReceivedXids {
+    /// All up to this one did.
+    low: u32,
+    /// Of those behind it: by distance from `low`, modulo the window.
+    bits: Box<[u64; WORDS]>,
+    ahead: u32,
+}
+
+const WORDS: usize = (WINDOW / 64) as usize;
+
+/// How an XID stands to those that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XidStatus {
+    /// It did not arrive.
+    New,
+    /// It arrived before.
+    Duplicate,
+    /// It is farther ahead than it may be.
+    Beyond,
+}
+
+impl ReceivedXids {
+    /// Starts a class.
+    pub fn new(class: PnSpace) -> Self {
+        Self { low: class.start(), bits: Box::new([0; WORDS]), ahead: 0 }
+    }
+
+    /// Has everything up to `low` have arrived.
+    #[cfg(test)]
+    pub(crate) const fn begin_behind(&mut self, low: u32) {
+        self.low = low;
+    }
+
+    /// Returns the last XID up to which all arrived.
+    pub const fn low(&self) -> u32 {
+        self.low
+    }
+
+    /// Returns how an XID of this class stands.
+    pub fn status_of(&self, xid: u32) -> XidStatus {
+        match xid_ahead(xid, self.low) {
+            _ if xid & COUNT == 0 => XidStatus::Duplicate,
+            None => XidStatus::Duplicate,
+            Some(distance) if distance > WINDOW => XidStatus::Beyond,
+            Some(_) if self.bit(xid) => XidStatus::Duplicate,
+            Some(_) => XidStatus::New,
+        }
+    }
+
+    /// Takes note that an XID arrived that was judged new.
+    pub fn take(&mut self, xid: u32) {
+        self.set(xid, true);
+        self.ahead += 1;
+        while self.ahead > 0 && self.bit(next_xid(self.low)) {
+            self.low = next_xid(self.low);
+            self.set(self.low, false);
+            self.ahead -= 1;
+        }
+    }
+
+    /// Returns whether all up to `xid` arrived.
+    pub const fn reached(&self, xid: u32) -> bool {
+        xid_ahead(xid, self.low).is_none()
+    }
+
+    fn bit(&self, xid: u32) -> bool {
+        let (word, mask) = place(xid);
+        self.bits.get(word).is_some_and(|bits| bits & mask != 0)
+    }
+
+    fn set(&mut self, xid: u32, on: bool) {
+        let (word, mask) = place(xid);
+        if let Some(bits) = self.bits.get_mut(word) {
+            if on { *bits |= mask } else { *bits &= !mask }
+        }
+    }
+}
+
+const fn place(xid: u32) -> (usize, u64) {
+    let at = xid % WINDOW;
+    ((at / 64) as usize, 1 << (at % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_wrap_within_their_class_and_leave_zero_out() {
+        for class in PnSpace::ALL {
+            let last = class.start() | COUNT;
+            assert_eq!(next_xid(class.start()), class.start() + 1);
+            assert_eq!(next_xid(last), class.start() + 1);
+            assert_eq!(PnSpace::of(next_xid(last)), class);
+            assert_eq!((xid_ahead(next_xid(last), last), xid_ahead(last, next_xid(last))), (Some(2), None));
+        }
+    }
+
+    #[test]
+    fn each_number_is_new_once_in_any_order_and_across_the_wrap() {
+        for class in PnSpace::ALL {
+            let mut arrived = ReceivedXids::new(class);
+            arrived.low = class.start() | (COUNT - 1000);
+            let mut xids = alloc::vec![next_xid(arrived.low)];
+            for _ in 1..3000 {
+                xids.push(next_xid(*xids.last().unwrap()));
+            }
+            // Odd ones first: gaps all over.
+            for xid in xids.iter().skip(1).step_by(2).chain(xids.iter().step_by(2)) {
+                assert_eq!(arrived.status_of(*xid), XidStatus::New, "{xid:x}");
+                arrived.take(*xid);
+                assert_eq!(arrived.status_of(*xid), XidStatus::Duplicate, "{xid:x}");
+            }
+            assert_eq!(arrived.low(), *xids.last().unwrap());
+            assert_eq!(arrived.ahead, 0);
+            assert!(arrived.bits.iter().all(|bits| *bits == 0));
+            assert!(
+                xids.iter()
+                    .all(|xid| arrived.status_of(*xid) == XidStatus::Duplicate && arrived.reached(*xid))
+            );
+        }
+    }
+
+    #[test]
+    fn what_lies_too_far_ahead_is_told_apart() {
+        let mut arrived = ReceivedXids::new(PnSpace::Open);
+        assert_eq!(arrived.status_of(WINDOW), XidStatus::New);
+        assert_eq!(arrived.status_of(WINDOW + 1), XidStatus::Beyond);
+        assert_eq!(arrived.status_of(0), XidStatus::Duplicate);
+        arrived.take(1);
+        assert_eq!(arrived.status_of(WINDOW + 1), XidStatus::New);
+        assert!(arrived.reached(1) && !arrived.reached(2));
+    }
+}

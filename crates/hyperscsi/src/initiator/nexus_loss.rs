@@ -1,0 +1,151 @@
+//! What becomes of requests when the nexus is lost, and the end of the session.
+
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::time::{Duration, Instant};
+
+use super::contract::{Event, LossReason, SessionEnd, TaskResult};
+use super::session::{Phase, Session};
+use super::task::{MAX_REPLAYS, TaskKind};
+use crate::pdu::disconnect::DisconnectReason;
+
+/// Sessions that ended one after the other since the target broke a rule.
+#[derive(Debug, Default)]
+pub(super) struct Breaches {
+    /// When the first of them did.
+    since: Option<Instant>,
+    /// How long to wait before the next session.
+    pause: Duration,
+}
+
+/// How long to wait before another session with a target that breaks rules: nothing the first time, then this, doubled up to
+/// that.
+const BREACH_PAUSE: Duration = Duration::from_millis(50);
+const BREACH_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A session that was well for so long is a reason to trust its target again.
+const TRUSTED_AFTER: Duration = Duration::from_secs(10);
+
+impl Breaches {
+    /// Takes note that a session ended that lasted for so long.
+    fn session_ended(&mut self, lasted: Duration) {
+        if lasted >= TRUSTED_AFTER {
+            *self = Self::default();
+        }
+    }
+
+    /// Takes note of one more. Returns how long to wait before the next session.
+    fn breach(&mut self, now: Instant) -> Duration {
+        self.since.get_or_insert(now);
+        let next = (self.pause * 2).clamp(BREACH_PAUSE, BREACH_PAUSE_MAX);
+        core::mem::replace(&mut self.pause, next)
+    }
+}
+
+impl Session {
+    /// Takes note that the session with the target is lost, and starts to build it anew.
+    pub(super) fn handle_nexus_loss(&mut self, now: Instant, why: LossReason) {
+        if matches!(why, LossReason::Misbehaved(_)) {
+            self.send_goodbye(DisconnectReason::BROKEN);
+        }
+        let Some(link) = self.nexus.take() else { return };
+        self.stats.sessions_lost += 1;
+        self.breaches.session_ended(now.since(link.begun));
+        self.part(*link);
+        self.lose_tasks();
+        (self.phase, self.last, self.loss) = (Phase::Connecting, why, Some(why));
+        if self.leaving {
+            return self.end_session(SessionEnd::LoggedOut);
+        }
+        match why {
+            // By ourselves.
+            LossReason::Ended(DisconnectReason::REPLACED) if self.connector.explains_replaced(now) => {
+                (self.last, self.loss) = (LossReason::UnknownToTarget, Some(LossReason::UnknownToTarget));
+            }
+            // Whoever took its place would lose it again, and so on.
+            LossReason::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED) => {
+                return self.end_session(SessionEnd::Permanent(why));
+            }
+            _ => {}
+        }
+        let broken = matches!(why, LossReason::Misbehaved(_)).then(|| self.breaches.breach(now));
+        // Sessions that a target spoils as soon as they begin are one long loss to whoever waits.
+        let since = self.breaches.since.filter(|_| broken.is_some()).unwrap_or(now);
+        let patience = self.plan.retry.timeout;
+        if now.since(since) >= patience {
+            return self.end_session(SessionEnd::RetriesExhausted(self.last));
+        }
+        self.retry_deadline = Some(since.after(patience));
+        self.events.push_back(Event::Recovering(why));
+        match broken {
+            Some(pause) if !pause.is_zero() => self.seek_at(now.after(pause)),
+            _ if why == LossReason::UnknownToTarget => {}
+            _ => self.start_login(now),
+        }
+    }
+
+    /// Decides about everything that was on the way. What may be carried out again goes ahead of what waits, in the order in
+    /// which it was sent.
+    fn lose_tasks(&mut self) {
+        let mut out: Vec<(u64, Key)> = Vec::new();
+        let mut manages = Vec::new();
+        for (key, task) in self.tasks.iter() {
+            if !task.is_command() {
+                manages.push(key);
+            } else if task.wire.is_some() {
+                out.push((task.order, key));
+            }
+        }
+        out.sort_unstable();
+        for (_, key) in out.into_iter().rev() {
+            self.release(key);
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            let replay = matches!(&task.kind, TaskKind::Command(request) if request.replay);
+            if replay && task.replays < MAX_REPLAYS {
+                task.replays += 1;
+                task.reset_for_replay(&self.pool);
+                self.stats.replays += 1;
+                self.waiting.push_front(key);
+            } else {
+                self.finish(key, TaskResult::Lost);
+            }
+        }
+        for key in manages {
+            self.report(key, None);
+        }
+        self.expected = 0;
+    }
+
+    /// Ends the session for good.
+    pub(super) fn end_session(&mut self, down: SessionEnd) {
+        if self.phase == Phase::Down {
+            return;
+        }
+        self.phase = Phase::Down;
+        if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed) {
+            self.loss = None;
+        }
+        if let Some(link) = self.nexus.take() {
+            self.part(*link);
+        }
+        let mut open: Vec<(bool, u64, Key)> =
+            self.tasks.iter().map(|(key, task)| (task.wire.is_none(), task.order, key)).collect();
+        open.sort_unstable();
+        for (unsent, _, key) in open {
+            if self.tasks.get(key).is_some_and(super::task::Task::is_command) {
+                self.finish(key, if unsent { TaskResult::NotSent } else { TaskResult::Lost });
+            }
+        }
+        for key in self.tasks.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.report(key, None);
+        }
+        self.waiting.clear();
+        self.connector.stop();
+        self.end_deadlines();
+        self.events.push_back(Event::Down(down));
+    }
+}
+
+#[cfg(test)]
+mod tests;

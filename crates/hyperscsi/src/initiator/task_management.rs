@@ -1,0 +1,149 @@
+//! Task management.
+//!
+//! The answer to a function is reported once every task that it ended was reported: the target says of each how it ended,
+//! and these words may come in any order.
+
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::time::Instant;
+
+use super::contract::{
+    Event, MAX_MANAGES, ProtocolError, SubmitError, TaskId, TaskResult, TmfId, TmfRequest,
+};
+use super::reply::FrameError;
+use super::session::{Phase, Session};
+use super::task::{Task, TaskKind};
+use crate::pdu::command::ManageFunction;
+use crate::pdu::reply::ManageResult;
+
+impl TmfRequest {
+    /// Returns whether the function ends tasks like this one.
+    fn affects(&self, key: Key, task: &Task) -> bool {
+        task.is_command()
+            && match self.function {
+                ManageFunction::ABORT_TASK => self.task == Some(TaskId(key)),
+                ManageFunction::ABORT_TASK_SET
+                | ManageFunction::CLEAR_TASK_SET
+                | ManageFunction::LOGICAL_UNIT_RESET => task.lun() == self.lun,
+                ManageFunction::TARGET_WARM_RESET
+                | ManageFunction::TARGET_COLD_RESET
+                | ManageFunction::I_T_NEXUS_RESET => true,
+                _ => false,
+            }
+    }
+}
+
+impl Session {
+    /// Asks for a task management function. Tasks that it concerns and that have not left yet end at once, as not
+    /// sent; those that the target ends are reported before the answer.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn submit_tmf(&mut self, now: Instant, wanted: TmfRequest) -> Result<TmfId, SubmitError> {
+        if self.phase == Phase::Down {
+            return Err(SubmitError::Down);
+        }
+        if self.manages >= MAX_MANAGES {
+            return Err(SubmitError::Full);
+        }
+        let names_task = matches!(wanted.function, ManageFunction::ABORT_TASK | ManageFunction::QUERY_TASK);
+        let named = wanted.task.filter(|_| names_task).and_then(|task| Some((task, self.tasks.get(task.0)?)));
+        let (mut wanted, mut referenced) = (TmfRequest { task: None, ..wanted }, 0);
+        let mut is_out = true;
+        if let Some((task, state)) = named {
+            (wanted.task, wanted.lun) = (Some(task), state.lun());
+            is_out = state.wire.is_some();
+            referenced = state.wire.map_or(0, |wire| wire.xid);
+        } else if names_task {
+            return Err(SubmitError::NoTask);
+        }
+        if self.phase != Phase::Up && is_out {
+            return Err(SubmitError::NotUp);
+        }
+        let unsent =
+            self.tasks.iter().filter(|(key, task)| task.wire.is_none() && wanted.affects(*key, task));
+        for key in unsent.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.finish(key, TaskResult::NotSent);
+        }
+        let what = TaskKind::Manage { wanted, referenced, result: None, fence: Vec::new() };
+        let key = self.tasks.insert_with(|_| Task::new(what));
+        self.manages += 1;
+        if !is_out {
+            // The target never heard of it.
+            let abort = wanted.function == ManageFunction::ABORT_TASK;
+            self.report(key, Some(if abort { ManageResult::COMPLETE } else { ManageResult::NO_TASK }));
+            return Ok(TmfId(key));
+        }
+        // Ahead of what waits: what was asked before is on its way.
+        self.waiting.push_front(key);
+        self.process_pending(now);
+        Ok(TmfId(key))
+    }
+
+    /// Asks the target to give up one task; a short form of ABORT TASK.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn abort(&mut self, now: Instant, task: TaskId) -> Result<TmfId, SubmitError> {
+        self.submit_tmf(now, TmfRequest { function: ManageFunction::ABORT_TASK, lun: 0, task: Some(task) })
+    }
+
+    /// Takes the answer to a request.
+    pub(super) fn managed(&mut self, key: Key, answer: ManageResult) -> Result<(), FrameError> {
+        let task = self.tasks.get(key).ok_or(FrameError::UnknownExchange)?;
+        let (TaskKind::Manage { wanted, result, .. }, order) = (&task.kind, task.order) else {
+            return Err(FrameError::Broken(ProtocolError::WrongAnswer));
+        };
+        if result.is_some() {
+            return Ok(());
+        }
+        let wanted = *wanted;
+        let ended = self.tasks.iter().filter(|(_, task)| {
+            answer == ManageResult::COMPLETE && task.wire.is_some() && task.order < order
+        });
+        let ended: Vec<Key> =
+            ended.filter(|(key, task)| wanted.affects(*key, task)).map(|(key, _)| key).collect();
+        self.release(key);
+        if ended.is_empty() {
+            self.report(key, Some(answer));
+        } else if let Some(Task { kind: TaskKind::Manage { result, fence, .. }, .. }) =
+            self.tasks.get_mut(key)
+        {
+            (*result, *fence) = (Some(answer), ended);
+            self.held.push(key);
+        }
+        Ok(())
+    }
+
+    /// Takes note that a task was reported.
+    pub(super) fn unfence(&mut self, ended: Key) {
+        if self.held.is_empty() {
+            return;
+        }
+        let mut due = Vec::new();
+        for key in &self.held {
+            if let Some(Task { kind: TaskKind::Manage { fence, result, .. }, .. }) = self.tasks.get_mut(*key)
+            {
+                fence.retain(|other| *other != ended);
+                if fence.is_empty() {
+                    due.push((*key, *result));
+                }
+            }
+        }
+        for (key, result) in due {
+            self.report(key, result);
+        }
+    }
+
+    /// Reports the answer to a request.
+    pub(super) fn report(&mut self, key: Key, result: Option<ManageResult>) {
+        self.release(key);
+        self.held.retain(|other| *other != key);
+        self.waiting.retain(|other| *other != key);
+        if self.tasks.remove(key).is_some() {
+            self.manages = self.manages.saturating_sub(1);
+            self.events.push_back(Event::Managed { id: TmfId(key), result });
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What follows from a frame that was given up: its content goes out again, and what measures the path takes note.
+
+use alloc::vec::Vec;
+
+use base::fault_injection::{Bug, is_injected};
+use base::time::{Duration, Instant};
+
+use super::Path;
+use super::congestion::Congestion;
+use super::index;
+use super::pmtu::Pmtu;
+use super::pn_space::{FrameContent, Further, Sent};
+use super::stats::PathStats;
+use crate::send_queue::{Chunk, SendQueue};
+
+impl Path {
+    /// Gives up all that is under way.
+    pub(super) fn abandon(&mut self, now: Instant, outbox: &mut SendQueue) {
+        let span = self.probe_timeout();
+        let mut lost = LossHandler {
+            now,
+            span,
+            changed: false,
+            pmtu: &mut self.pmtu,
+            congestion: &mut self.congestion,
+            stats: &mut self.stats,
+            step_wanted: &mut self.step_wanted,
+            receives_wanted: &mut self.receives_wanted,
+            leaves: &mut self.leaves,
+            outbox,
+        };
+        for space in &mut self.spaces {
+            space.outgoing.abandon(|sent, further| lost.again(sent, further));
+        }
+        self.loss_at = None;
+    }
+
+    /// Hands everything that is under way to other paths.
+    pub(crate) fn requeue_in_flight(&mut self, outbox: &mut SendQueue) {
+        for space in &mut self.spaces {
+            space.outgoing.repeat(usize::MAX, |carried, further| match carried {
+                FrameContent::Chunk(chunk) => again(outbox, &chunk, further),
+                FrameContent::Leave(id) => self.leaves.push(id),
+                FrameContent::Nothing
+                | FrameContent::Mtu(_)
+                | FrameContent::PathStep
+                | FrameContent::Receives => {}
+            });
+        }
+    }
+}
+
+/// What a loss means to the parts of a path.
+pub(super) struct LossHandler<'a> {
+    pub(super) now: Instant,
+    pub(super) span: Duration,
+    pub(super) changed: bool,
+    pub(super) pmtu: &'a mut Pmtu,
+    pub(super) congestion: &'a mut Congestion,
+    pub(super) stats: &'a mut PathStats,
+    pub(super) step_wanted: &'a mut bool,
+    pub(super) receives_wanted: &'a mut bool,
+    pub(super) leaves: &'a mut Vec<u8>,
+    pub(super) outbox: &'a mut SendQueue,
+}
+
+impl LossHandler<'_> {
+    pub(super) fn lost(&mut self, sent: &Sent, further: Further<'_>) {
+        self.stats.frames_lost += 1;
+        if let FrameContent::Mtu(len) = sent.carried {
+            self.congestion.forgotten(u64::from(sent.len));
+            return self.pmtu.probe_lost(self.now, usize::from(len));
+        }
+        self.congestion.lost(u64::from(sent.len));
+        if self.pmtu.lost(self.now, index(sent.len), sent.at, self.span) {
+            self.changed = true;
+            self.congestion.set_frame_len(self.pmtu.current() as u64);
+        }
+        self.repeat(sent, further);
+    }
+
+    /// Takes what may have arrived as lost.
+    pub(super) fn again(&mut self, sent: &Sent, further: Further<'_>) {
+        self.congestion.forgotten(u64::from(sent.len));
+        match sent.carried {
+            FrameContent::Mtu(len) => self.pmtu.probe_lost(self.now, usize::from(len)),
+            _ => self.repeat(sent, further),
+        }
+    }
+
+    fn repeat(&mut self, sent: &Sent, further: Further<'_>) {
+        match sent.carried {
+            FrameContent::Chunk(chunk) if is_injected(Bug::FramesForgetRange) && chunk.from > 0 => {}
+            FrameContent::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
+            FrameContent::PathStep => *self.step_wanted = true,
+            FrameContent::Receives => *self.receives_wanted = true,
+            FrameContent::Leave(id) if !sent.repeated => self.leaves.push(id),
+            FrameContent::Leave(_)
+            | FrameContent::Chunk(_)
+            | FrameContent::Mtu(_)
+            | FrameContent::Nothing => {}
+        }
+    }
+}
+
+/// Lets the outbox send again what a frame carried.
+pub(super) fn again(outbox: &mut SendQueue, first: &Chunk, further: Further<'_>) {
+    outbox.lost(first);
+    if !is_injected(Bug::FramesForgetParts) {
+        further.for_each(|chunk| _ = outbox.lost(chunk));
+    }
+}

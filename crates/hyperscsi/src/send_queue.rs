@@ -1,0 +1,422 @@
+//! Messages on their way, and which of their bytes have arrived.
+//!
+//! What must arrive is a range of a message's bytes, not a frame: a range that was lost goes out again in frames of whatever size
+//! the path has then, perhaps on another path. A message is done when every byte of it was acknowledged.
+//!
+//! Who sends first: urgent messages, then what was lost, then the others. Among those, short and long ones take turns, a portion
+//! each, so that a command does not wait for the end of a transfer; long ones follow each other, as whole as can be, so that
+//! what they carry is complete at the other end while it is still in the cache there.
+//!
+//! What is left of a frame behind a part takes those that come next, for as long as each of them fits whole.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::arena::{Arena, Key};
+use base::buffer::DataList;
+use base::ether::FrameBatch;
+
+use crate::aead::Level;
+use crate::frame::Cmd;
+use crate::path::ranges::Ranges;
+use crate::pdu::disconnect::Disconnect;
+
+/// Names a message until it is delivered or withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub(crate) Key);
+
+/// What one end tells the other in one direction of an exchange: a command with its first data, a run of data, a response.
+///
+/// If there is a `head`, the first frame carries it whole, at OFF 0 and without DATA, with as much of `body` as fits behind it;
+/// everything else of `body` goes out as DATA.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Which command its frames have.
+    pub cmd: Cmd,
+    /// The exchange; 0 for what concerns the session.
+    pub xid: u32,
+    /// The slot of the exchange.
+    pub tag: u16,
+    /// How its frames are protected.
+    pub level: Level,
+    /// A block that is not data: a command, a response. Short enough for one frame of any path.
+    pub head: Vec<u8>,
+    /// Whether the body is data. Behind a head it always is.
+    pub data: bool,
+    /// Data.
+    pub body: DataList,
+    /// Where the body begins in the data of the command.
+    pub off: u32,
+    /// Whether its last frame has the flag `last`.
+    pub last: bool,
+    /// Whether its last frame has the flag GOOD.
+    pub good: bool,
+    /// Whether it goes out before others.
+    pub urgent: bool,
+    /// Whose it is: told again when it was delivered.
+    pub owner: Option<Key>,
+}
+
+impl Message {
+    /// Makes a message that is one block.
+    pub fn block(cmd: Cmd, xid: u32, tag: u16, level: Level, head: Vec<u8>) -> Self {
+        Self { head, data: false, last: true, ..Self::data(cmd, xid, tag, level, 0, DataList::new()) }
+    }
+
+    //= hyperscsi#section-7.1
+    //# In a keyed session, Ack, Ask, Abort and Disconnect are protected always, at `integrity`
+    /// Makes a message about the end of a session.
+    pub fn disconnect(said: Disconnect, keyed: bool) -> Self {
+        let level = if keyed { Level::Integrity } else { Level::None };
+        let mut head = Vec::new();
+        said.encode(&mut head);
+        Self::block(Cmd::Disconnect, 0, 0, level, head)
+    }
+
+    /// Returns whether it has no bytes. It is sent all the same, as one frame.
+    pub fn is_empty(&self) -> bool {
+        self.head.is_empty() && self.body.is_empty()
+    }
+
+    /// Makes a message that is data.
+    pub const fn data(cmd: Cmd, xid: u32, tag: u16, level: Level, off: u32, body: DataList) -> Self {
+        let (last, good, urgent) = (false, false, false);
+        let head = Vec::new();
+        Self { cmd, xid, tag, level, head, data: true, body, off, last, good, urgent, owner: None }
+    }
+}
+
+/// The longest block that every path carries in one frame beside an acknowledgement.
+pub const HEAD_LEN_MAX: usize = 1024;
+
+/// A part of a message, in bytes from the front of its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) key: Key,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+/// What is no longer than this is short: a command with its first burst.
+const SHORT_MAX: u32 = (64 << 10) + 1024;
+
+/// How many bytes of short messages, or of long ones, go out before it is the others' turn.
+const PORTION: u32 = 256 << 10;
+
+/// How many bytes of one long message go out before it is the next one's turn: the usual most of one transfer.
+const LONG_PORTION: u32 = 1 << 20;
+
+#[derive(Debug)]
+struct Entry {
+    message: Message,
+    /// In bytes; 1 for a message without any, so that it is sent and acknowledged like the others.
+    len: u32,
+    /// What was never sent begins here.
+    next: u32,
+    /// Everything before was acknowledged, and so were the ranges.
+    arrived: u32,
+    arrived_beyond: Ranges,
+    /// What is to be sent again.
+    lost: Ranges,
+    lost_queued: bool,
+    turn_end: u32,
+    /// A part of the body and where it begins, so that a body of many parts is not walked for each frame.
+    part: (usize, usize),
+}
+
+/// The messages of one session, in two lanes: those that go out unprotected, and the others.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    entries: Arena<Entry>,
+    lanes: [SpaceQueues; 2],
+}
+
+#[derive(Debug, Default)]
+struct SpaceQueues {
+    urgent: VecDeque<Key>,
+    lost: VecDeque<Key>,
+    short: VecDeque<Key>,
+    long: VecDeque<Key>,
+    /// Whether it is the long ones' turn, and how many bytes went out in it.
+    long_turn: bool,
+    spent: u32,
+}
+
+/// A message that is done.
+#[derive(Debug)]
+pub(crate) struct DeliveredMessage {
+    pub(crate) key: Key,
+    pub(crate) message: Message,
+}
+
+impl SendQueue {
+    /// Takes a message.
+    ///
+    /// # Panics
+    /// When it is longer than OFF can count, or its head than [`HEAD_LEN_MAX`]: cut short it would garble a medium.
+    pub(crate) fn push(&mut self, message: Message) -> Key {
+        let len = u32::try_from(message.head.len().saturating_add(message.body.len()));
+        let len = len.ok().filter(|len| len.checked_add(message.off).is_some());
+        assert!(len.is_some() && message.head.len() <= HEAD_LEN_MAX, "the message is too long");
+        let (lane, urgent) = (pn_space_index(message.level), message.urgent);
+        let entry = Entry {
+            message,
+            len: len.unwrap_or_default().max(1),
+            next: 0,
+            arrived: 0,
+            arrived_beyond: Ranges::new(),
+            lost: Ranges::new(),
+            lost_queued: false,
+            turn_end: LONG_PORTION,
+            part: (0, 0),
+        };
+        let short = entry.len <= SHORT_MAX;
+        let key = self.entries.insert_with(|_| entry);
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            match (urgent, short) {
+                (true, _) => lane.urgent.push_back(key),
+                (false, true) => lane.short.push_back(key),
+                (false, false) => lane.long.push_back(key),
+            }
+        }
+        key
+    }
+
+    /// Takes a message back: what was not sent is not, and what was is not repeated.
+    pub(crate) fn withdraw(&mut self, key: Key) -> Option<Message> {
+        self.entries.remove(key).map(|entry| entry.message)
+    }
+
+    /// Returns the messages that belong to somebody.
+    pub(crate) fn owned(&self) -> impl Iterator<Item = Key> {
+        self.entries.iter().filter(|(_, entry)| entry.message.owner.is_some()).map(|(key, _)| key)
+    }
+
+    /// Returns how many messages are not done.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether a lane has something to send.
+    pub(crate) fn has_more(&mut self, lane: usize) -> bool {
+        let Some(lane) = self.lanes.get_mut(lane) else { return false };
+        lane.settle(&mut self.entries);
+        !(lane.urgent.is_empty() && lane.lost.is_empty() && lane.short.is_empty() && lane.long.is_empty())
+    }
+
+    /// Takes the next part of at most `room` bytes out of a lane. It counts as sent.
+    pub(crate) fn take(&mut self, lane: usize, room: usize) -> Option<Chunk> {
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let lane = self.lanes.get_mut(lane)?;
+        lane.settle(&mut self.entries);
+        if let Some(key) = lane.urgent.front().copied() {
+            let entry = self.entries.get_mut(key)?;
+            let chunk = entry.take_fresh(key, room)?;
+            if entry.next == entry.len {
+                lane.urgent.pop_front();
+            }
+            return Some(chunk);
+        }
+        if let Some(key) = lane.lost.front().copied() {
+            let entry = self.entries.get_mut(key)?;
+            let chunk = entry.take_lost(key, room)?;
+            if entry.lost.is_empty() {
+                entry.lost_queued = false;
+                lane.lost.pop_front();
+            }
+            return Some(chunk);
+        }
+        let queue = lane.whose_turn();
+        let key = queue.front().copied()?;
+        let entry = self.entries.get_mut(key)?;
+        let chunk = entry.take_fresh(key, room)?;
+        if entry.next == entry.len {
+            queue.pop_front();
+        } else if entry.next >= entry.turn_end {
+            entry.turn_end = entry.next.saturating_add(LONG_PORTION);
+            queue.rotate_left(1);
+        }
+        lane.spent = lane.spent.saturating_add(chunk.to - chunk.from);
+        Some(chunk)
+    }
+
+    /// Takes the next part of a lane for the frame in which `first` goes out: if it is as long as what is there to take, that has at most
+    /// `room` bytes, and the frame is one in which it may travel. It counts as sent.
+    pub(crate) fn take_beside(&mut self, lane: usize, room: usize, first: &Chunk) -> Option<Chunk> {
+        let Message { cmd, level, .. } = self.entries.get(first.key)?.message;
+        let (key, from, to) = self.lanes.get_mut(lane)?.front(&mut self.entries)?;
+        let next = &self.entries.get(key)?.message;
+        //= hyperscsi#section-4.11
+        //# They MUST all have the level of the frame.
+        let fits = cmd.has_parts() && next.cmd == cmd && next.level == level && index(to - from) <= room;
+        if fits { self.take(lane, room) } else { None }
+    }
+
+    /// Returns the message that a part belongs to, unless it is done or was withdrawn.
+    pub(crate) fn message(&self, chunk: &Chunk) -> Option<&Message> {
+        self.entries.get(chunk.key).map(|entry| &entry.message)
+    }
+
+    /// Returns whether a part reaches the end of its message.
+    pub(crate) fn is_end(&self, chunk: &Chunk) -> bool {
+        self.entries.get(chunk.key).is_some_and(|entry| entry.len == chunk.to)
+    }
+
+    /// Appends a part's bytes to the frame that was begun; shared, unless they are to be `copied`.
+    pub(crate) fn write(&mut self, chunk: &Chunk, copied: bool, out: &mut FrameBatch) {
+        let Some(entry) = self.entries.get_mut(chunk.key) else { return };
+        let (from, to) = (index(chunk.from), index(chunk.to));
+        let head = &entry.message.head;
+        if let Some(part) = head.get(from..to.min(head.len())) {
+            out.put(part);
+        }
+        let (start, end) = (from.saturating_sub(head.len()), to.saturating_sub(head.len()));
+        if entry.part.1 > start {
+            entry.part = (0, 0);
+        }
+        let (mut number, mut at) = entry.part;
+        while let Some(part) = entry.message.body.parts().get(number).filter(|_| at < end) {
+            entry.part = (number, at);
+            let next = at + part.len();
+            if next > start {
+                let (a, b) = (start.saturating_sub(at), end.min(next) - at);
+                if copied {
+                    out.put(part.get(a..b).unwrap_or_default())
+                } else {
+                    out.put_shared(part.slice(a, b))
+                }
+            }
+            (number, at) = (number + 1, next);
+        }
+    }
+
+    /// Takes note that a part arrived. Returns its message if that was all that was missing.
+    pub(crate) fn arrived(&mut self, chunk: &Chunk) -> Option<DeliveredMessage> {
+        let entry = self.entries.get_mut(chunk.key)?;
+        entry.arrived(chunk.from, chunk.to);
+        if entry.arrived < entry.len {
+            return None;
+        }
+        self.entries
+            .remove(chunk.key)
+            .map(|entry| DeliveredMessage { key: chunk.key, message: entry.message })
+    }
+
+    /// Takes note that a part was lost, as far as it did not arrive by another frame. Returns whether anything is to be
+    /// sent again.
+    pub(crate) fn lost(&mut self, chunk: &Chunk) -> bool {
+        let Some(entry) = self.entries.get_mut(chunk.key) else { return false };
+        entry.lost.insert(u64::from(chunk.from.max(entry.arrived)), u64::from(chunk.to));
+        for (from, to) in entry.arrived_beyond.runs() {
+            entry.lost.remove(*from, *to);
+        }
+        let queue = !entry.lost.is_empty();
+        if queue && !entry.lost_queued {
+            entry.lost_queued = true;
+            if let Some(lane) = self.lanes.get_mut(pn_space_index(entry.message.level)) {
+                lane.lost.push_back(chunk.key);
+            }
+        }
+        queue
+    }
+}
+
+impl SpaceQueues {
+    /// Returns the queue that sends next, of those of short and of long messages.
+    fn whose_turn(&mut self) -> &mut VecDeque<Key> {
+        let over = self.spent >= PORTION;
+        let long = match (self.short.is_empty(), self.long.is_empty()) {
+            (false, false) => self.long_turn != over,
+            (short_is_empty, _) => short_is_empty,
+        };
+        if over || long != self.long_turn {
+            (self.long_turn, self.spent) = (long, 0);
+        }
+        if long { &mut self.long } else { &mut self.short }
+    }
+
+    /// Returns what is to be taken next: of which message, from where to where.
+    fn front(&mut self, entries: &mut Arena<Entry>) -> Option<(Key, u32, u32)> {
+        self.settle(entries);
+        if self.urgent.is_empty()
+            && let Some(key) = self.lost.front().copied()
+        {
+            let (from, to) = entries.get(key)?.lost.first()?;
+            return Some((key, u32::try_from(from).ok()?, u32::try_from(to).ok()?));
+        }
+        let key = self.urgent.front().copied().or_else(|| self.whose_turn().front().copied())?;
+        let entry = entries.get(key)?;
+        Some((key, entry.next, entry.len))
+    }
+
+    /// Drops what is done or was withdrawn from the front of the queues.
+    fn settle(&mut self, entries: &mut Arena<Entry>) {
+        for queue in [&mut self.urgent, &mut self.short, &mut self.long] {
+            while queue.front().is_some_and(|key| entries.get(*key).is_none()) {
+                queue.pop_front();
+            }
+        }
+        while let Some(key) = self.lost.front() {
+            match entries.get_mut(*key) {
+                Some(entry) if !entry.lost.is_empty() => break,
+                Some(entry) => entry.lost_queued = false,
+                None => {}
+            }
+            self.lost.pop_front();
+        }
+    }
+}
+
+impl Entry {
+    fn take_fresh(&mut self, key: Key, room: u32) -> Option<Chunk> {
+        let chunk = self.part_of(key, self.next, self.len, room)?;
+        self.next = chunk.to;
+        Some(chunk)
+    }
+
+    fn take_lost(&mut self, key: Key, room: u32) -> Option<Chunk> {
+        let (from, to) = self.lost.first()?;
+        let (from, to) = (u32::try_from(from).ok()?, u32::try_from(to).ok()?);
+        let chunk = self.part_of(key, from, to, room)?;
+        self.lost.remove(u64::from(chunk.from), u64::from(chunk.to));
+        Some(chunk)
+    }
+
+    /// Cuts a part off the front of a range. The head is never cut.
+    fn part_of(&self, key: Key, from: u32, to: u32, room: u32) -> Option<Chunk> {
+        let end = to.min(from.saturating_add(room));
+        let head = u32::try_from(self.message.head.len()).unwrap_or(u32::MAX);
+        (end > from && (from >= head || end >= head.min(to))).then_some(Chunk { key, from, to: end })
+    }
+
+    fn arrived(&mut self, from: u32, to: u32) {
+        if !self.lost.is_empty() {
+            self.lost.remove(u64::from(from), u64::from(to));
+        }
+        if from > self.arrived {
+            return self.arrived_beyond.insert(u64::from(from), u64::from(to));
+        }
+        self.arrived = self.arrived.max(to);
+        while let Some((from, to)) =
+            self.arrived_beyond.first().filter(|(from, _)| *from <= u64::from(self.arrived))
+        {
+            self.arrived = self.arrived.max(u32::try_from(to).unwrap_or(u32::MAX));
+            self.arrived_beyond.remove(from, to);
+        }
+    }
+}
+
+/// Returns the lane, which is the packet number space, of a level.
+pub(crate) const fn pn_space_index(level: Level) -> usize {
+    match level {
+        Level::None => 0,
+        Level::Integrity | Level::Encrypt => 1,
+    }
+}
+
+fn index(at: u32) -> usize {
+    usize::try_from(at).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests;

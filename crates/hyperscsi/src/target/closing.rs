@@ -1,0 +1,127 @@
+//! The end of a session, which is an I_T nexus loss (SAM-5 §6.4), and the sweeping up of what came half.
+
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::ether::EtherPort;
+use base::time::Instant;
+
+use super::contract::{Event, SessionEnd, SessionId, TaskRef};
+use super::engine::Engine;
+use super::exchange::{Holder, RequestState};
+use super::session::Phase;
+use crate::connection::Message;
+use crate::frame::Header;
+use crate::pdu::disconnect::{Disconnect, DisconnectReason};
+
+impl Engine {
+    /// Ends a session on behalf of the layer above, and tells the initiator.
+    pub fn close_session(&mut self, now: Instant, session: SessionId) {
+        self.now = now;
+        self.end_session(session.0, SessionEnd::Closed);
+    }
+
+    /// Ends a session because the layer above shuts down, and tells the initiator so.
+    pub fn shut_session(&mut self, now: Instant, session: SessionId) {
+        self.now = now;
+        self.end_session(session.0, SessionEnd::ShutDown);
+    }
+
+    /// Ends a session: every task of it is gone. What there is to say about it goes out yet.
+    pub(super) fn end_session(&mut self, key: Key, why: SessionEnd) {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_up()) else { return };
+        let said = match why {
+            SessionEnd::LoggedOut | SessionEnd::GivenUp => Some(Disconnect::Done),
+            SessionEnd::Reinstated => Some(Disconnect::Goodbye(DisconnectReason::REPLACED)),
+            SessionEnd::Closed => Some(Disconnect::Goodbye(DisconnectReason::CLOSED)),
+            SessionEnd::ShutDown => Some(Disconnect::Goodbye(DisconnectReason::SHUTDOWN)),
+            SessionEnd::Misbehaved => Some(Disconnect::Goodbye(DisconnectReason::BROKEN)),
+            // There is nobody to tell, or nothing left to say it with.
+            SessionEnd::PathLost | SessionEnd::KeysExhausted => None,
+        };
+        let until = self.now.after(self.limits.closing_timeout);
+        session.phase = match said {
+            Some(Disconnect::Done) => Phase::Lingering(until),
+            Some(_) => Phase::Closing(until),
+            None => Phase::Closed,
+        };
+        let sid = session.sids.1;
+        session.ready.clear();
+        session.to_flush.clear();
+        session.refusals.clear();
+        session.withdrawn.append(&mut session.refused);
+        for exchange in session.exchanges() {
+            let Some(state) = self.exchanges.get_mut(exchange) else { continue };
+            if state.holder == Holder::DeviceServer && matches!(state.request, RequestState::Started) {
+                self.events.push_back(Event::TaskGone { task: TaskRef(exchange) });
+            }
+            self.remove_exchange(exchange);
+        }
+        self.flush(key);
+        if let Some(said) = said
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            session.closing_message = Some(Message::disconnect(said, session.keyed));
+        }
+        self.gateway.session_ended(sid);
+        self.events.push_back(Event::SessionDown { session: SessionId(key), why });
+        self.mark_dirty(key);
+    }
+
+    /// Takes what is said about the end of a session that its initiator ended: perhaps it did not hear that it did.
+    pub(super) fn goodbye_again(&mut self, key: Key, header: &Header, payload: &[u8]) {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.lingers()) else { return };
+        let is_goodbye = matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
+        if is_goodbye && header.protected == session.keyed {
+            session.closing_message = Some(Message::disconnect(Disconnect::Done, session.keyed));
+        }
+    }
+
+    /// Makes room for a session by forgetting those that are kept only in case their initiators say goodbye once more.
+    pub(super) fn make_room(&mut self, port: EtherPort) {
+        while self.is_full(port, true) {
+            let left = self.sessions.iter().filter(|(_, session)| session.lingers());
+            let Some((_, key)) = left.map(|(key, session)| (session.deadline, key)).min() else { return };
+            self.remove_session(key);
+        }
+    }
+
+    /// Forgets a session that is over.
+    pub(super) fn remove_session(&mut self, key: Key) {
+        let Some(session) = self.sessions.remove(key) else { return };
+        if let Some(transport) = &session.transport {
+            self.stats.past.join(&transport.stats().paths);
+        }
+        self.sids.remove(&session.sids.1);
+        self.divide_rings();
+        if let Some(deadline) = session.deadline {
+            self.deadlines.remove(&(deadline, key));
+        }
+        for port in session.ports {
+            if let Some(entry) = self.ports.get_mut(&port) {
+                entry.senders.retain(|other| *other != key);
+            }
+        }
+    }
+
+    /// Forgets data whose request did not come for too long. Timers go off often, and this is looked after seldom.
+    pub(super) fn drop_orphan_data(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if self.now.since(session.swept) < self.limits.orphan_data_timeout / 8 {
+            return;
+        }
+        session.swept = self.now;
+        let late = |since: Instant, now: Instant| now.since(since) >= self.limits.orphan_data_timeout;
+        let (mut old, now) = (Vec::new(), self.now);
+        for exchange in session.exchanges() {
+            let state = self.exchanges.get(exchange);
+            if state.is_some_and(|state| state.holder == Holder::OrphanData && late(state.since, now)) {
+                old.push(exchange);
+            }
+        }
+        for exchange in old {
+            self.stats.orphan_data += 1;
+            self.remove_exchange(exchange);
+        }
+    }
+}

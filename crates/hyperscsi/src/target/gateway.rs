@@ -1,0 +1,350 @@
+//! The way in: handshakes become sessions, questions of outsiders get answers, frames to sessions that are gone get a hint.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use base::arena::{Arena, Key};
+use base::ether::{EtherPort, FrameBatch, Mac, PortState};
+use base::memory_quota::QuotaShare;
+use base::time::{Duration, Instant};
+
+use super::contract::{Event, SessionDirectory, SessionEnd, SessionId, SessionUp, Traffic};
+use super::engine::Engine;
+use super::session::{ExchangeTable, Phase, Session};
+use crate::Role;
+use crate::connection::{Connection, ConnectionConfig, PathAddress};
+use crate::discovery::DiscoveryServer;
+use crate::exchange::xid::PnSpace;
+use crate::frame::{Cmd, Header};
+use crate::login::HandshakeResult;
+use crate::login::control_queue::ControlQueue;
+use crate::login::directory::{Export, TargetAccess, TargetDirectory as Asked};
+use crate::login::target::{HandshakeRefusal, HandshakeServer, HandshakeStats as Handshakes};
+use crate::path::credit::SHARED_PERCENT;
+use crate::pdu::disconnect::Disconnect;
+use crate::pdu::name::{GroupName, Name};
+use crate::random::HmacDrbg;
+
+/// What stands between outsiders and sessions.
+pub(super) struct Gateway {
+    reception: HandshakeServer,
+    answerer: DiscoveryServer,
+    random: HmacDrbg,
+    /// Whether a handshake took random bytes since the last block of entropy came.
+    thirsty: bool,
+    post: ControlQueue,
+    /// How many hints may be given, and since when that was counted.
+    hints: (u32, Instant),
+}
+
+/// How many hints are given in a second: as many as initiators may share a group of servers.
+const HINTS_PER_SECOND: u32 = 256;
+
+/// What a session needs of it to get anywhere.
+const SHARE_LEAST: usize = 8;
+
+impl Gateway {
+    pub(super) fn new() -> Self {
+        Self {
+            reception: HandshakeServer::new(Instant::ORIGIN),
+            answerer: DiscoveryServer::new(Instant::ORIGIN),
+            random: HmacDrbg::empty(),
+            thirsty: false,
+            post: ControlQueue::default(),
+            hints: (0, Instant::ORIGIN),
+        }
+    }
+
+    pub(super) fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.random.reseed(entropy);
+        let entropy = self.random.bytes();
+        self.reception.port_up(now, port, state, entropy);
+        self.answerer.port_up(port, state);
+    }
+
+    pub(super) fn port_down(&mut self, port: EtherPort) {
+        self.reception.port_down(port);
+        self.answerer.port_down(port);
+        self.post.port_down(port);
+    }
+
+    /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last. However
+    /// many there are, one block in each turn of the driver serves them all.
+    pub(super) fn entropy_wanted(&self) -> usize {
+        usize::from(self.thirsty)
+    }
+
+    pub(super) fn add_entropy(&mut self, now: Instant, entropy: [u8; 32]) {
+        self.thirsty = false;
+        self.random.reseed(entropy);
+        let entropy = self.random.bytes();
+        self.reception.add_entropy(now, entropy);
+    }
+
+    pub(super) fn poll_port(&mut self) -> Option<EtherPort> {
+        let port = self.reception.poll_port().or_else(|| self.answerer.poll_port());
+        port.or_else(|| self.post.poll_port())
+    }
+
+    pub(super) fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
+        self.reception.transmit(port, out);
+        self.answerer.transmit(port, out);
+        self.post.transmit(port, out);
+    }
+
+    pub(super) fn poll_refusal(&mut self) -> Option<HandshakeRefusal> {
+        self.reception.poll_refusal()
+    }
+
+    pub(super) const fn handshakes(&self) -> Handshakes {
+        self.reception.stats()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.reception.poll_timeout()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.reception.handle_timeout(now);
+    }
+
+    pub(super) fn other_version(&mut self, now: Instant, port: EtherPort, source: Mac) {
+        self.reception.other_version(now, port, source);
+    }
+
+    pub(super) fn session_ended(&mut self, sid: u32) {
+        self.reception.session_ended(sid);
+    }
+}
+
+/// The owner's directory, with the names of our own sessions.
+struct LocalDirectory<'a> {
+    asked: &'a dyn SessionDirectory,
+    sids: &'a BTreeMap<u32, Key>,
+    sessions: &'a Arena<Session>,
+    full: bool,
+    /// How many frames of a new session there is room for, in each space, before it hears of credit.
+    frames_initial: u32,
+}
+
+impl Asked for LocalDirectory<'_> {
+    fn instance(&self) -> [u8; 16] {
+        self.asked.instance()
+    }
+
+    fn target_access(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
+        let mut entrance = self.asked.target_access(port, group, target).filter(|_| !self.full)?;
+        let told = &mut entrance.parameters.frames_initial;
+        *told = self.frames_initial.min(*told);
+        Some(entrance)
+    }
+
+    fn export_behind(&self, port: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export> {
+        self.asked.export_behind(port, group, after)
+    }
+
+    fn sid_taken(&self, sid: u32) -> bool {
+        self.sids.contains_key(&sid) || self.asked.sid_taken(sid)
+    }
+
+    //= hyperscsi#section-6.6
+    //# A session of a group without a password never takes the place of a keyed one
+    fn is_held(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
+        let held = |session: &Session| session.keyed && session.is_of(group, target, initiator, isid);
+        self.sessions.iter().any(|(_, session)| held(session))
+    }
+}
+
+impl Engine {
+    /// Takes a frame of no session.
+    pub(super) fn handle_sessionless_frame(
+        &mut self,
+        now: Instant,
+        (port, source): (EtherPort, Mac),
+        header: &Header,
+        bytes: &mut [u8],
+        directory: &dyn SessionDirectory,
+    ) {
+        let full = self.is_full(port, false);
+        let frames_initial = self.frames_initial(port);
+        let desk = LocalDirectory {
+            asked: directory,
+            sids: &self.sids,
+            sessions: &self.sessions,
+            full,
+            frames_initial,
+        };
+        let agreed = match header.cmd {
+            Cmd::Negotiate => {
+                let half_open = self.gateway.reception.half_open();
+                let agreed = self.gateway.reception.frame(now, &desk, (port, source), header, bytes);
+                self.gateway.thirsty |= agreed.is_some() || self.gateway.reception.half_open() > half_open;
+                agreed
+            }
+            Cmd::Discovery => {
+                self.gateway.answerer.frame(now, &desk, (port, source), header, bytes);
+                None
+            }
+            _ => {
+                self.stats.unknown_sids += 1;
+                None
+            }
+        };
+        if let Some(agreed) = agreed {
+            self.open_session(now, *agreed, directory);
+        }
+    }
+
+    /// Makes a session of what a handshake agreed on.
+    fn open_session(&mut self, now: Instant, agreed: HandshakeResult, directory: &dyn SessionDirectory) {
+        let Some(port) = self.ports.get(&agreed.port).map(|port| port.state) else { return };
+        // Names are claimed, and what was proven is that the group's password is known: a claim counts among those who
+        // proved the same. Another group is another target port, so the same name there is another nexus.
+        //= hyperscsi#section-6.6
+        //# A session never takes the place of one that came with another group.
+        let same =
+            |session: &Session| session.is_of(&agreed.group, &agreed.target, &agreed.initiator, &agreed.isid);
+        let older: Vec<Key> =
+            self.sessions.iter().filter(|(_, session)| same(session)).map(|(key, _)| key).collect();
+        for key in older {
+            self.stats.reinstated += 1;
+            self.end_session(key, SessionEnd::Reinstated);
+        }
+        self.make_room(agreed.port);
+        let ours = directory.target_access(agreed.port, &agreed.group, &agreed.target);
+        let mut ours = ours.map_or(self.limits.parameters, |entrance| entrance.parameters);
+        ours.frames_initial = ours.frames_initial.min(self.frames_initial(agreed.port));
+        let share = self.share_at(agreed.port, self.sessions_at(agreed.port) + 1);
+        let entropy = self.gateway.random.bytes();
+        let plan = ConnectionConfig {
+            key_limits: self.limits.key_limits,
+            ..ConnectionConfig::new(&ours, &agreed.parameters, share, agreed.token, entropy)
+        };
+        let address = PathAddress { port: agreed.port, mac: agreed.peer };
+        let mut transport = Connection::new(
+            Role::Target,
+            &plan,
+            now,
+            agreed.keys.as_ref(),
+            agreed.sid_out,
+            agreed.sid_in,
+            address,
+            &port,
+        );
+        // The initiator may ask for paths over any of them.
+        for (port, entry) in self.ports.iter().filter(|(_, entry)| entry.is_up) {
+            transport.port_up(now, *port, &entry.state);
+        }
+        let key = self.sessions.insert_with(|_| Session {
+            transport: Some(Box::new(transport)),
+            phase: Phase::Up,
+            sids: (agreed.sid_out, agreed.sid_in),
+            target_name: agreed.target.clone(),
+            group: agreed.group.clone(),
+            initiator: agreed.initiator.clone(),
+            isid: agreed.isid,
+            keyed: agreed.keys.is_some(),
+            parameters: agreed.parameters,
+            tables: PnSpace::ALL.map(ExchangeTable::new),
+            wishes: Vec::new(),
+            ready: VecDeque::new(),
+            unsolicited_quota: QuotaShare::default(),
+            solicited_quota: QuotaShare::default(),
+            data_in_quota: QuotaShare::default(),
+            to_flush: VecDeque::new(),
+            withdrawn: Vec::new(),
+            refusals: Vec::new(),
+            refused: Vec::new(),
+            closing_message: None,
+            closing_message_id: None,
+            is_dirty: false,
+            ports: Vec::new(),
+            deadline: None,
+            swept: now,
+            tasks: 0,
+            traffic: Traffic::default(),
+        });
+        self.sids.insert(agreed.sid_in, key);
+        self.stats.sessions += 1;
+        self.divide_rings();
+        self.mark_dirty(key);
+        self.events.push_back(Event::SessionUp(Box::new(SessionUp {
+            session: SessionId(key),
+            target: agreed.target,
+            group: agreed.group,
+            initiator: agreed.initiator,
+            isid: agreed.isid,
+            authenticated: agreed.keys.is_some(),
+            port: agreed.port,
+            peer: agreed.peer,
+            parameters: agreed.parameters,
+        })));
+    }
+
+    //= hyperscsi#section-9.2
+    //# all windows of all
+    //# sessions together MUST NOT exceed 80 % of what the port can hold until it is read (its receive ring)
+    /// Divides each port's receive ring among the sessions that have a path there.
+    pub(super) fn divide_rings(&mut self) {
+        let ports = self.ports.iter().filter(|(_, entry)| entry.is_up).map(|(port, _)| *port);
+        let shares: Vec<(EtherPort, u64)> =
+            ports.map(|port| (port, self.share_at(port, self.sessions_at(port)))).collect();
+        for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            let Some(transport) = self.transport(key) else { continue };
+            for (port, share) in &shares {
+                transport.set_ring_quota(*port, *share);
+            }
+        }
+    }
+
+    /// Returns how much of a port's receive ring each of so many sessions may fill.
+    fn share_at(&self, port: EtherPort, sessions: usize) -> u64 {
+        u64::try_from(self.shared_slots(port) / sessions.max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// Returns how many frames one more session may send through a port, in each of two spaces, before it hears of credit.
+    fn frames_initial(&self, port: EtherPort) -> u32 {
+        let share = self.share_at(port, self.sessions_at(port) + 1);
+        u32::try_from(share / 2).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Returns how much of a port's receive ring sessions share.
+    fn shared_slots(&self, port: EtherPort) -> usize {
+        let slots = self.ports.get(&port).map_or(0, |entry| entry.state.receive_slots);
+        slots.saturating_mul(SHARED_PERCENT) / 100
+    }
+
+    /// Returns how many sessions have a path over a port.
+    fn sessions_at(&self, port: EtherPort) -> usize {
+        self.sessions.iter().filter(|(_, session)| session.is_at(port)).count()
+    }
+
+    /// Returns whether there is no room for a session at a port, those counted in or not that are kept only in case their initiators
+    /// say goodbye once more.
+    pub(super) fn is_full(&self, port: EtherPort, with_left: bool) -> bool {
+        let kept = self.sessions.iter().map(|(_, session)| session).filter(|s| with_left || !s.lingers());
+        let (all, there) =
+            kept.fold((0, 0), |(all, there), session| (all + 1, there + usize::from(session.is_at(port))));
+        // One more than there is room for: an initiator that comes back ends its older session first.
+        all > usize::from(self.limits.sessions_max) || there > self.shared_slots(port) / SHARE_LEAST
+    }
+
+    /// Tells an initiator that sent a frame to a session that there is none. Nothing vouches for that. What comes from
+    /// targets is for an initiator of this host, which shares the interface with us.
+    pub(super) fn send_unknown_sid(&mut self, now: Instant, port: EtherPort, source: Mac, header: &Header) {
+        let (count, since) = &mut self.gateway.hints;
+        if now.since(*since) >= Duration::from_secs(1) {
+            (*count, *since) = (0, now);
+        }
+        let from_initiator = matches!(header.cmd, Cmd::Request | Cmd::Abort | Cmd::Ask);
+        if *count >= HINTS_PER_SECOND || source.is_group() || !from_initiator {
+            return;
+        }
+        *count += 1;
+        self.stats.hints += 1;
+        let mut payload = Vec::new();
+        Disconnect::Unknown { sid: header.sid }.encode(&mut payload);
+        self.gateway.post.send(port, source, Cmd::Disconnect, payload);
+    }
+}

@@ -1,0 +1,158 @@
+//! Whose turn it is: requests go up in the order that their initiator prescribed, commands once there is room for
+//! their answers.
+
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::memory_quota::WAITERS_PER_TURN;
+
+use super::contract::{Command, Event, SessionId, TaskRef};
+use super::engine::Engine;
+use super::exchange::{Holder, RequestState, TaskResult};
+use super::session::Waiting;
+use crate::exchange::reassembly::to_usize;
+use crate::exchange::xid::PnSpace;
+
+impl Engine {
+    /// Gives a request its turn, now or once all that it waits for was delivered.
+    pub(super) fn order_request(&mut self, key: Key, class: PnSpace, waiting: Waiting) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let numbers = session.table_mut(class);
+        if waiting.after == 0 && numbers.waiting.is_empty() {
+            self.release_request(key, waiting.key);
+        } else {
+            numbers.wait(waiting);
+            self.release_waiting(key, class);
+        }
+    }
+
+    /// Gives their turn to those that have waited long enough.
+    pub(super) fn release_waiting(&mut self, key: Key, class: PnSpace) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let numbers = session.table_mut(class);
+        if numbers.waiting.is_empty() {
+            return;
+        }
+        let mut due = Vec::new();
+        numbers.due(&mut due);
+        for exchange in due {
+            self.release_request(key, exchange);
+        }
+    }
+
+    /// Gives a request its turn: it goes up, or behind what waits already.
+    fn release_request(&mut self, key: Key, exchange: Key) {
+        let Some(state) = self.exchanges.get(exchange) else { return };
+        if state.result.is_some() {
+            return self.queue_result(exchange);
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.ready.push_back(exchange);
+        if session.ready.len() == 1 {
+            self.submit_ready(key);
+        }
+    }
+
+    /// Hands up what waits, as far as it may go.
+    pub(super) fn submit_ready(&mut self, key: Key) {
+        while let Some(exchange) = self.sessions.get(key).and_then(|session| session.ready.front().copied()) {
+            let live = self.exchanges.get(exchange).filter(|state| state.result.is_none());
+            let len = live.map_or(0, |state| state.data_in.len);
+            if live.is_some() && !self.reserve_data_in(key, len) {
+                return;
+            }
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.ready.pop_front();
+            }
+            self.submit_request(key, exchange);
+        }
+    }
+
+    fn submit_request(&mut self, session: Key, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.result.is_none()) else {
+            return self.queue_result(key);
+        };
+        match core::mem::replace(&mut exchange.request, RequestState::Started) {
+            RequestState::Command(command) => {
+                exchange.holder = Holder::DeviceServer;
+                let claim = self
+                    .data_in_quota
+                    .reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
+                (exchange.data_in.reserved, exchange.data_in.claimed) = (claim, claim);
+                self.events.push_back(Event::Command(Command {
+                    task: TaskRef(key),
+                    session: SessionId(session),
+                    lun: command.lun,
+                    attribute: command.attribute,
+                    priority: command.priority,
+                    cdb: command.cdb,
+                    data_in_len: command.data_in_len,
+                    data_out_len: command.data_out_len,
+                }));
+            }
+            RequestState::Manage(manage, task) => {
+                exchange.request = RequestState::Manage(manage, task);
+                self.submit_tmf(session, key);
+            }
+            RequestState::Unknown | RequestState::Started => self.bug(),
+        }
+    }
+
+    /// Takes room for the answer to a command, as much of it as is under way at a time, or lines its session up for it. What the
+    /// initiator expects at most is only its word, and may be far more than the command brings.
+    fn reserve_data_in(&mut self, key: Key, len: u32) -> bool {
+        let Some(session) = self.sessions.get_mut(key) else { return false };
+        let held = session.data_in_quota.held();
+        let len = self.data_in_quota.reservation_len(to_usize(len), self.limits.unsent_bytes_max);
+        if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
+            return false;
+        }
+        let fits = self.data_in_quota.try_reserve(self.now, &mut session.data_in_quota, len);
+        if !fits {
+            self.stats.held_back += 1;
+            self.data_in_quota.enqueue_waiter(self.now, key, &mut session.data_in_quota);
+        }
+        fits
+    }
+
+    /// Looks at sessions that wait for room.
+    pub(super) fn serve_quota_waiters(&mut self) {
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(key) = self.data_in_quota.next_waiter(self.now) else { break };
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.data_in_quota.mark_dequeued();
+                self.submit_ready(key);
+            }
+        }
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(key) = self.solicited_quota.next_waiter(self.now) else { break };
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.solicited_quota.mark_dequeued();
+                self.pump_all(key);
+            }
+        }
+    }
+
+    /// Ends an exchange from our side, once it is its turn: the order of what was asked is that of what is answered.
+    pub(super) fn fail_in_order(&mut self, key: Key, ending: TaskResult) {
+        let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.result.is_none()) else {
+            return;
+        };
+        exchange.result = Some(ending);
+        let session = exchange.session;
+        let freed = exchange.out.stop(&self.pool);
+        self.release_data_out_quota(session, freed);
+    }
+
+    /// Ends an exchange from our side at once; the layer above is told.
+    pub(super) fn fail_at_once(&mut self, key: Key, ending: TaskResult) {
+        let Some(exchange) = self.exchanges.get(key).filter(|exchange| exchange.result.is_none()) else {
+            return;
+        };
+        if exchange.holder == Holder::DeviceServer {
+            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
+        }
+        self.fail_in_order(key, ending);
+        self.queue_result(key);
+    }
+}

@@ -1,0 +1,333 @@
+//! Answers: data and responses, from the layer above to the transport, and what becomes of them there.
+//!
+//! Data waits here until the session is looked after, because the end of the task usually follows it at once: then the
+//! status rides on the last frame of data.
+
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::buffer::DataList;
+use base::fault_injection::{self, Bug};
+
+use super::contract::{Event, Finish, PathChange, SessionEnd, SessionId, TaskRef, status};
+use super::engine::Engine;
+use super::exchange::{Exchange, Holder, TaskResult};
+use super::session::Phase;
+use crate::aead::Level;
+use crate::connection::{Connection, ConnectionEvent as Transported, Delivery, Message, PathAddress};
+use crate::exchange::reassembly::to_usize;
+use crate::frame::Cmd;
+use crate::pdu::abort::{Abort, AbortResult};
+use crate::pdu::reply::{Reply, Response};
+
+impl Engine {
+    /// Takes data for the initiator, the next after what was given before. A name that means nothing any more is
+    /// ignored.
+    pub fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
+        let key = task.0;
+        let Some(exchange) =
+            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
+        else {
+            return self.recycle(data);
+        };
+        let room = exchange.data_in.len.saturating_sub(exchange.data_in.end());
+        if offset != exchange.data_in.end() || data.len() > to_usize(room) {
+            // What the layer above says is for the initiator would land elsewhere.
+            self.recycle(data);
+            self.bug();
+            return self.fail_at_once(key, TaskResult::GivenUp(AbortResult::ABORTED));
+        }
+        for part in data.into_parts().filter(|part| !part.is_empty()) {
+            exchange.data_in.queued.push(part);
+        }
+        let excess = exchange.data_in.excess();
+        if let Some(session) = self.sessions.get_mut(exchange.session) {
+            self.data_in_quota.charge(&mut session.data_in_quota, excess);
+        }
+        self.list(key);
+    }
+
+    fn recycle(&self, data: DataList) {
+        for part in data.into_parts() {
+            self.pool.recycle(part);
+        }
+    }
+
+    /// Takes the end of a task. A name that means nothing any more is ignored.
+    pub fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
+        let key = task.0;
+        let Some(exchange) =
+            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
+        else {
+            return;
+        };
+        exchange.result = Some(TaskResult::of(finish));
+        // What did not come will not.
+        let spare = exchange.data_in.close();
+        let session = exchange.session;
+        let freed = exchange.out.stop(&self.pool);
+        self.release_data_out_quota(session, freed);
+        self.release_data_in_quota(session, spare);
+        self.queue_result(key);
+    }
+
+    /// Takes note that the layer above ended a task without a response (task management). Nothing of it that is not
+    /// sent yet will be; the initiator is told that no status comes.
+    pub fn abort(&mut self, task: TaskRef) {
+        let key = task.0;
+        let Some(exchange) =
+            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
+        else {
+            return;
+        };
+        exchange.result = Some(TaskResult::GivenUp(AbortResult::ABORTED));
+        let session = exchange.session;
+        let freed = exchange.out.stop(&self.pool);
+        self.release_data_out_quota(session, freed);
+        self.queue_result(key);
+    }
+
+    /// Sees to it that the end of an exchange goes out.
+    pub(super) fn queue_result(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.result.is_some()) else {
+            return;
+        };
+        exchange.holder = Holder::Finished;
+        if matches!(exchange.result, Some(TaskResult::GivenUp(_))) {
+            let (session, spare) = (exchange.session, exchange.data_in.stop(&self.pool));
+            self.release_data_in_quota(session, spare);
+        }
+        self.list(key);
+    }
+
+    /// Puts an exchange into the list of those that have something to send.
+    pub(super) fn list(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        let session = exchange.session;
+        if !core::mem::replace(&mut exchange.listed, true)
+            && let Some(session) = self.sessions.get_mut(session)
+        {
+            session.to_flush.push_back(key);
+        }
+        self.mark_dirty(session);
+    }
+
+    /// Gives back room for answers, and hands up what waited for it.
+    pub(super) fn release_data_in_quota(&mut self, session: Key, len: usize) {
+        self.data_in_quota
+            .release(self.sessions.get_mut(session).map(|session| &mut session.data_in_quota), len);
+        self.submit_ready(session);
+    }
+
+    /// Hands everything that a session has to send to its transport.
+    pub(super) fn flush(&mut self, key: Key) {
+        if self.transport(key).is_none() {
+            return;
+        }
+        while let Some(exchange) = self.sessions.get_mut(key).and_then(|session| session.to_flush.pop_front())
+        {
+            self.flush_exchange(key, exchange);
+        }
+        let pressed = self.sessions.get(key).is_some_and(|session| {
+            self.unsolicited_quota.should_throttle(&session.unsolicited_quota)
+                || self.solicited_quota.should_throttle(&session.solicited_quota)
+        });
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(transport) = session.transport.as_deref_mut() else { return };
+        while let Some(message) = session.withdrawn.pop() {
+            transport.withdraw(message);
+        }
+        for message in session.refusals.drain(..) {
+            session.refused.push(transport.send(message));
+        }
+        if let Some(message) = session.closing_message.take() {
+            session.closing_message_id = Some(transport.send(message));
+        }
+        if transport.has_delivered_bodies() {
+            transport.take_delivered_bodies().for_each(|part| self.pool.recycle(part));
+        }
+        let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::from(session.parameters.exchanges) };
+        // A class that nobody uses is not told of: both ends know how it begins.
+        let limits = session.tables.each_ref().map(|numbers| numbers.limit(depth));
+        transport.set_xid_limits(limits);
+    }
+
+    fn flush_exchange(&mut self, session: Key, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        exchange.listed = false;
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(transport) = state.transport.as_deref_mut() else { return };
+        let send = |transport: &mut Connection, message: Message, exchange: &mut Exchange| {
+            exchange.messages.push(transport.send(Message { owner: Some(key), ..message }));
+        };
+        for ready in core::mem::take(&mut exchange.out.transfer_readies) {
+            let message = words(transport.take_head_buffer(), exchange, Cmd::Reply, exchange.level, |out| {
+                Reply::TransferReady(ready).encode(out)
+            });
+            send(transport, message, exchange);
+        }
+        let rides = match &exchange.result {
+            Some(TaskResult::Status { status: status::GOOD, sense, transferable, .. }) => {
+                sense.is_empty()
+                    && !exchange.data_in.queued.is_empty()
+                    && *transferable == u64::from(exchange.data_in.end())
+            }
+            _ => false,
+        };
+        let given_up = matches!(exchange.result, Some(TaskResult::GivenUp(_)));
+        if !exchange.data_in.queued.is_empty() && !given_up {
+            let body = core::mem::take(&mut exchange.data_in.queued);
+            let len = body.len();
+            let (tag, off) = (exchange.tag.unwrap_or_default(), exchange.data_in.sent);
+            let mut message = Message::data(Cmd::Reply, exchange.xid, tag, exchange.level, off, body);
+            (message.good, message.last) = (rides, rides);
+            exchange.data_in.sent =
+                exchange.data_in.end().saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+            exchange.data_in.unacknowledged += len;
+            state.traffic.data_in_bytes += len as u64;
+            self.stats.data_in_bytes += len as u64;
+            send(transport, message, exchange);
+        }
+        let Some(ending) = exchange.result.as_ref().filter(|_| !exchange.answered) else { return };
+        if rides {
+            exchange.answered = true;
+            return;
+        }
+        let mut freed = 0;
+        let safe = if state.keyed { Level::Integrity } else { Level::None };
+        let message = match ending {
+            TaskResult::Status { status, sense, transferable, sealed } => {
+                let level = if *sealed { exchange.level.max(safe) } else { exchange.level };
+                let response = Response {
+                    status: *status,
+                    data_in_len: exchange.data_in.sent,
+                    transferable: *transferable,
+                    sense,
+                };
+                words(transport.take_head_buffer(), exchange, Cmd::Reply, level, |out| {
+                    Reply::Response(response).encode(out)
+                })
+            }
+            TaskResult::Managed(result) => {
+                words(transport.take_head_buffer(), exchange, Cmd::Reply, exchange.level, |out| {
+                    Reply::Managed(*result).encode(out)
+                })
+            }
+            TaskResult::GivenUp(result) => {
+                // What is under way means nothing any more.
+                state.withdrawn.extend(exchange.messages.drain(..));
+                freed = core::mem::take(&mut exchange.data_in.unacknowledged);
+                exchange.data_in.reserved = exchange.data_in.reserved.saturating_sub(freed);
+                let level = exchange.level.max(safe);
+                words(transport.take_head_buffer(), exchange, Cmd::Abort, level, |out| {
+                    Abort::GivenUp(*result).encode(out)
+                })
+            }
+        };
+        exchange.answered = true;
+        send(transport, message, exchange);
+        self.release_data_in_quota(session, freed);
+    }
+
+    /// Takes what a session's transport says.
+    pub(super) fn handle_connection_event(&mut self, key: Key, event: Transported) {
+        match event {
+            Transported::Delivered(delivery) => self.acknowledged(key, &delivery),
+            Transported::Lost => self.end_session(key, SessionEnd::PathLost),
+            Transported::Misbehaved => self.end_session(key, SessionEnd::Misbehaved),
+            Transported::KeysChanged => self.stats.key_updates += 1,
+            Transported::KeysExhausted => self.end_session(key, SessionEnd::KeysExhausted),
+            Transported::PathMtuStatus { path, status: width } => {
+                self.tell_of_path(key, self.path_of(key, path), PathChange::Mtu(width));
+            }
+            Transported::PathUp(path) => self.tell_of_path(key, self.path_of(key, path), PathChange::Up),
+            Transported::PathDown(path) => {
+                self.tell_of_path(key, self.path_of(key, path), PathChange::Silent)
+            }
+            Transported::PathGone { address, carried, .. } => {
+                self.tell_of_path(key, carried.then_some(address), PathChange::Gone);
+            }
+            Transported::PathMtu { .. } | Transported::XidLimit { .. } => {}
+        }
+    }
+
+    fn path_of(&self, session: Key, path: u8) -> Option<PathAddress> {
+        let mut paths = self.sessions.get(session)?.transport.iter().flat_map(|transport| transport.paths());
+        paths.find(|view| view.id == path).map(|view| view.address)
+    }
+
+    fn tell_of_path(&mut self, key: Key, address: Option<PathAddress>, news: PathChange) {
+        let up = self.sessions.get(key).is_some_and(|session| session.is_up());
+        if let Some(PathAddress { port, mac: peer }) = address.filter(|_| up) {
+            self.events.push_back(Event::Path { session: SessionId(key), port, peer, news });
+        }
+    }
+
+    fn acknowledged(&mut self, session: Key, delivery: &Delivery) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        if state.closing_message_id == Some(delivery.message) {
+            state.closing_message_id = None;
+            if matches!(state.phase, Phase::Closing(_)) {
+                state.phase = Phase::Closed;
+            }
+        }
+        match delivery.owner {
+            Some(key) => self.message_delivered(session, key, delivery),
+            None => state.refused.retain(|message| *message != delivery.message),
+        }
+    }
+
+    /// Takes note that a message is under way no more, unless it was taken back.
+    fn message_delivered(&mut self, session: Key, key: Key, delivery: &Delivery) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        let at = exchange.messages.iter().position(|message| *message == delivery.message);
+        let Some(at) = at else { return };
+        exchange.messages.remove(at);
+        exchange.data_in.unacknowledged = exchange.data_in.unacknowledged.saturating_sub(delivery.body_len);
+        let spare = exchange.data_in.spare();
+        let over = exchange.answered && exchange.messages.is_empty();
+        self.release_data_in_quota(session, spare);
+        self.ask_more(key);
+        if over {
+            self.remove_exchange(key);
+        }
+    }
+
+    /// Forgets an exchange: its slot is free again, and what is still under way for it is taken back.
+    pub(super) fn remove_exchange(&mut self, key: Key) {
+        let Some(mut exchange) = self.exchanges.remove(key) else { return };
+        let session = exchange.session;
+        let (freed, answers) = (exchange.out.stop(&self.pool), exchange.data_in.reserved);
+        exchange.data_in.stop(&self.pool);
+        if let Some(state) = self.sessions.get_mut(session) {
+            if let Some(tag) = exchange.tag {
+                state.table_mut(exchange.class).put(tag, None);
+            }
+            state.wishes.retain(|other| *other != key);
+            state.tasks = state.tasks.saturating_sub(1);
+            state.withdrawn.extend(exchange.messages);
+        }
+        if exchange.result.is_some() || !fault_injection::is_injected(Bug::FramesKeepMemory) {
+            self.release_data_out_quota(session, freed);
+            self.release_data_in_quota(session, answers);
+        }
+        self.mark_dirty(session);
+    }
+}
+
+/// How many requests a session that has much of it may number ahead while memory is short: enough to go on.
+const DEPTH_UNDER_PRESSURE: u32 = 4;
+
+/// Makes a message of words alone, which fit into one frame.
+fn words(
+    mut head: Vec<u8>,
+    exchange: &Exchange,
+    cmd: Cmd,
+    level: Level,
+    encode: impl FnOnce(&mut Vec<u8>),
+) -> Message {
+    encode(&mut head);
+    let mut message = Message::block(cmd, exchange.xid, exchange.tag.unwrap_or_default(), level, head);
+    message.urgent = cmd == Cmd::Abort;
+    message
+}

@@ -1,0 +1,160 @@
+//! Task management: functions that arrive as requests of their own, and exchanges that initiators give up.
+//!
+//! A function names the exchange before it in AFTER, so it goes up when everything that it may mean has gone up. Every
+//! task that it ends gets a response or word that none will come, so its own response need not fence anything.
+
+use base::arena::Key;
+use base::time::Instant;
+
+use super::contract::{Event, SessionId, TaskRef, TmfRef, TmfRequest};
+use super::engine::Engine;
+use super::exchange::{Exchange, Holder, RequestState, TaskResult};
+use crate::aead::Level;
+use crate::exchange::xid::PnSpace;
+use crate::pdu::abort::AbortResult;
+use crate::pdu::command::{Manage as Request, ManageFunction};
+use crate::pdu::reply::ManageResult;
+
+impl Engine {
+    /// Judges whether a function may be asked for with this little protection. `short`: with less than its logical unit
+    /// demands.
+    pub(super) fn judge_manage(&mut self, key: Key, short: bool) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        let RequestState::Manage(manage, _) = &exchange.request else { return };
+        let Some(session) = self.sessions.get(exchange.session) else { return };
+        let refused = match manage.function {
+            // These concern the whole nexus, or more.
+            ManageFunction::TARGET_WARM_RESET
+            | ManageFunction::TARGET_COLD_RESET
+            | ManageFunction::I_T_NEXUS_RESET => session.keyed && exchange.level == Level::None,
+            ManageFunction::ABORT_TASK | ManageFunction::QUERY_TASK => {
+                let of = PnSpace::of(manage.referenced);
+                of == PnSpace::Sealed && exchange.level == Level::None || short
+            }
+            _ => short,
+        };
+        if refused {
+            self.stats.refused_level += 1;
+            self.fail_in_order(key, TaskResult::Managed(ManageResult::NOT_AUTHORIZED));
+        }
+    }
+
+    /// Hands a function up whose turn it is.
+    pub(super) fn submit_tmf(&mut self, session: Key, key: Key) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        let RequestState::Manage(manage, _) = exchange.request else { return };
+        let task = match manage.function {
+            ManageFunction::ABORT_TASK | ManageFunction::QUERY_TASK => {
+                match self.referenced(session, key, &manage) {
+                    Ok(task) => Some(task),
+                    Err(result) => return self.fail_at_once(key, TaskResult::Managed(result)),
+                }
+            }
+            ManageFunction::ABORT_TASK_SET
+            | ManageFunction::CLEAR_ACA
+            | ManageFunction::CLEAR_TASK_SET
+            | ManageFunction::LOGICAL_UNIT_RESET
+            | ManageFunction::TARGET_WARM_RESET
+            | ManageFunction::TARGET_COLD_RESET
+            | ManageFunction::QUERY_TASK_SET
+            | ManageFunction::I_T_NEXUS_RESET
+            | ManageFunction::QUERY_ASYNCHRONOUS_EVENT => None,
+            _ => return self.fail_at_once(key, TaskResult::Managed(ManageResult::NOT_SUPPORTED)),
+        };
+        self.push_tmf_event(session, key, manage, task);
+    }
+
+    fn push_tmf_event(&mut self, session: Key, key: Key, manage: Request, task: Option<Key>) {
+        if let Some(exchange) = self.exchanges.get_mut(key) {
+            exchange.holder = Holder::DeviceServer;
+            exchange.request = RequestState::Manage(manage, task);
+            self.events.push_back(Event::Tmf(TmfRequest {
+                tmf: TmfRef(key),
+                session: SessionId(session),
+                function: manage.function,
+                lun: manage.lun,
+                task: task.map(TaskRef),
+            }));
+        }
+    }
+
+    /// Finds the task that ABORT TASK or QUERY TASK means; or the answer, if the layer above does not have it.
+    fn referenced(&mut self, session: Key, key: Key, manage: &Request) -> Result<Key, ManageResult> {
+        let is_abort = manage.function == ManageFunction::ABORT_TASK;
+        let none = if is_abort { ManageResult::NO_TASK } else { ManageResult::COMPLETE };
+        let state = self.sessions.get(session).ok_or(none)?;
+        let task = state
+            .table(PnSpace::of(manage.referenced))
+            .find(&self.exchanges, manage.referenced)
+            .ok_or(none)?;
+        let level = self.exchanges.get(key).map_or(Level::None, |exchange| exchange.level);
+        let exchange = self.exchanges.get(task).filter(|exchange| exchange.result.is_none()).ok_or(none)?;
+        if level < exchange.level {
+            return Err(ManageResult::NOT_AUTHORIZED);
+        }
+        match (exchange.holder, &exchange.request) {
+            (Holder::DeviceServer, RequestState::Started) => Ok(task),
+            // Everything before the function was delivered, so this is what came behind it.
+            (Holder::Session | Holder::OrphanData, _) if is_abort => {
+                self.fail_at_once(task, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));
+                Err(ManageResult::COMPLETE)
+            }
+            (Holder::Session, _) => Err(ManageResult::SUCCEEDED),
+            _ => Err(none),
+        }
+    }
+
+    /// Takes the answer to a task management request. A name that means nothing any more is ignored.
+    pub fn finish_tmf(&mut self, tmf: TmfRef, result: ManageResult) {
+        let key = tmf.0;
+        let Some(exchange) =
+            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
+        else {
+            return;
+        };
+        if !matches!(exchange.request, RequestState::Manage(..)) {
+            return;
+        }
+        if exchange.tag.is_none() {
+            // The exchange that was given up has its own last word.
+            return self.remove_exchange(key);
+        }
+        exchange.result = Some(TaskResult::Managed(result));
+        self.queue_result(key);
+    }
+
+    /// Takes the wish to give up an exchange whose request came.
+    pub(super) fn give_up_known(&mut self, now: Instant, session: Key, key: Key) {
+        let Some(exchange) = self.exchanges.get(key).filter(|exchange| exchange.result.is_none()) else {
+            return;
+        };
+        match (exchange.holder, &exchange.request) {
+            (Holder::DeviceServer, RequestState::Started) => {
+                let wished = self.sessions.get(session).is_some_and(|state| {
+                    state.wishes.iter().filter_map(|wish| self.exchanges.get(*wish)).any(
+                        |wish| matches!(wish.request, RequestState::Manage(_, Some(task)) if task == key),
+                    )
+                });
+                if wished {
+                    return;
+                }
+                let (class, xid, level) = (exchange.class, exchange.xid, exchange.level);
+                let wish =
+                    self.exchanges.insert_with(|_| Exchange::new(session, (class, None, xid), level, now));
+                if let Some(state) = self.sessions.get_mut(session) {
+                    state.wishes.push(wish);
+                    state.tasks += 1;
+                }
+                let request =
+                    Request { function: ManageFunction::ABORT_TASK, lun: 0, after: 0, referenced: xid };
+                self.stats.management += 1;
+                self.push_tmf_event(session, wish, request, Some(key));
+            }
+            // A task management function runs to its end.
+            (Holder::DeviceServer, _) => {}
+            (Holder::OrphanData | Holder::Session | Holder::Finished, _) => {
+                self.fail_at_once(key, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));
+            }
+        }
+    }
+}

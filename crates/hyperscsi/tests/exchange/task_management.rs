@@ -1,0 +1,197 @@
+//! Task management: what it ends, what it leaves alone, and that what it ended never reaches a medium.
+
+use base::buffer::Bytes;
+use base::time::Duration;
+use hyperscsi::aead::Level;
+use hyperscsi::initiator::contract::{Request, TaskId, TaskResult, TmfId, TmfRequest};
+use hyperscsi::pdu::command::{ManageFunction, TaskAttribute};
+use hyperscsi::pdu::reply::ManageResult;
+use hyperscsi::target::contract::TaskRef;
+use netem::frame::{FramePlan, lossy};
+
+use crate::world::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn linger(world: &mut World, at: usize, lun: u64) -> TaskId {
+    world.submit(at, Request::new(lun, cdb(LINGER, 0, 0)))
+}
+
+fn manage(world: &mut World, at: usize, function: ManageFunction, lun: u64, task: Option<TaskId>) -> TmfId {
+    let now = world.now;
+    world.initiators[at].session.submit_tmf(now, TmfRequest { function, lun, task }).unwrap()
+}
+
+fn answer(world: &mut World, at: usize, id: TmfId) -> Option<ManageResult> {
+    let done = world.run(60 * SECOND, |world| world.initiators[at].managed.contains_key(&id));
+    assert!(done, "no answer");
+    world.initiators[at].managed.remove(&id).unwrap()
+}
+
+#[test]
+fn one_task_is_aborted_and_its_neighbours_go_on() {
+    for seed in seeds(8) {
+        println!("HYPER_SEED={seed}");
+        let password = (seed % 2 == 0).then_some("sesame");
+        let mut world = World::new(seed, lossy(6, Duration::from_micros(300)), password);
+        world.join(world.plan_of(1));
+        world.up();
+        let tasks: Vec<_> = (0..5).map(|_| linger(&mut world, 0, 0)).collect();
+        world.rest(Duration::from_millis(seed * 2));
+        let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(tasks[2]));
+        assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+        assert_eq!(world.end(0, tasks[2]).end, TaskResult::Aborted);
+        world.rest(SECOND);
+        assert_eq!(world.server.tasks.len(), 4);
+        let id = manage(&mut world, 0, ManageFunction::ABORT_TASK_SET, 0, None);
+        assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+        for task in [0, 1, 3, 4] {
+            // Reported before the answer was.
+            let outcome =
+                world.initiators[0].ended.remove(&tasks[task]).expect("not reported before the answer");
+            assert_eq!(outcome.end, TaskResult::Aborted);
+        }
+        world.rest(2 * SECOND);
+        world.is_clean();
+    }
+}
+
+#[test]
+fn a_reset_ends_the_tasks_of_everybody_on_that_unit_and_of_nobody_else() {
+    for seed in seeds(6) {
+        println!("HYPER_SEED={seed}");
+        let mut world = World::new(seed, lossy(10, Duration::from_micros(300)), Some("sesame"));
+        world.join(world.plan_of(1));
+        world.join(world.plan_of(2));
+        world.up();
+        let (own, others, elsewhere) =
+            (linger(&mut world, 0, 1), linger(&mut world, 1, 1), linger(&mut world, 1, 2));
+        world.rest(SECOND);
+        let id = manage(&mut world, 0, ManageFunction::LOGICAL_UNIT_RESET, 1, None);
+        assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+        assert_eq!(world.end(0, own).end, TaskResult::Aborted);
+        assert_eq!(world.end(1, others).end, TaskResult::Aborted, "it is told that no status comes");
+        world.rest(SECOND);
+        assert_eq!(world.server.tasks.len(), 1);
+        let id = manage(&mut world, 1, ManageFunction::ABORT_TASK, 0, Some(elsewhere));
+        assert_eq!(answer(&mut world, 1, id), Some(ManageResult::COMPLETE));
+        world.rest(2 * SECOND);
+        world.is_clean();
+    }
+}
+
+#[test]
+fn late_data_of_an_aborted_task_never_reaches_the_medium() {
+    let seeds = seeds(12);
+    let mut aborted = 0;
+    for seed in seeds.iter().copied() {
+        println!("HYPER_SEED={seed}");
+        let mut world = World::new(seed, lossy(4, Duration::from_millis(1)), None);
+        world.server.fetch_max = 8 << 10;
+        world.join(world.plan_of(1));
+        world.up();
+        let data = pattern(0, 0, 2000, 6);
+        let request = Request {
+            data_out: Bytes::copied_from(&data).into(),
+            ..Request::new(0, cdb(LATE_WRITE, 0, 2000))
+        };
+        let task = world.submit(0, request);
+        let begun = world.run(10 * SECOND, |world| !world.server.tasks.is_empty());
+        assert!(begun);
+        let name: TaskRef = *world.server.tasks.keys().next().unwrap();
+        // All of it is asked for, and aborted while it comes.
+        for from in (0..data.len()).step_by(8 << 10) {
+            world.engine.fetch(name, from as u32, 8 << 10);
+        }
+        world.rest(Duration::from_micros(200 * seed));
+        let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
+        let mut before = None;
+        let answered = world.run(30 * SECOND, |world| world.initiators[0].managed.contains_key(&id));
+        assert!(answered);
+        if world.initiators[0].managed[&id] == Some(ManageResult::COMPLETE) {
+            before = Some(world.server.disks.get(&0).cloned());
+        }
+        world.rest(3 * SECOND);
+        if let Some(before) = before {
+            assert!(world.server.disks.get(&0).cloned() == before, "the medium changed after the abort");
+            assert_eq!(world.end(0, task).end, TaskResult::Aborted);
+            aborted += 1;
+        }
+        // The slot is used again at once, by other data.
+        let write = world.write(0, 0, 3000, 200, 1);
+        world.good(0, write);
+        let read = world.read(0, 0, 3000, 200);
+        assert!(world.good(0, read) == pattern(0, 3000, 200, 1));
+        world.rest(2 * SECOND);
+        world.is_clean();
+    }
+    assert!(aborted > 6 || seeds.len() == 1, "{aborted} of {} came in time", seeds.len());
+}
+
+#[test]
+fn a_task_that_ended_is_not_found_and_its_status_counts() {
+    let mut world = World::new(2, FramePlan::CLEAN, None);
+    world.join(world.plan_of(1));
+    world.up();
+    let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
+    let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
+    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::NO_TASK));
+    world.good(0, task);
+    world.rest(SECOND);
+    world.is_clean();
+}
+
+#[test]
+fn an_unsent_task_is_ended_without_a_word_to_the_target() {
+    let mut world = World::new(2, FramePlan::CLEAN, None);
+    world.join(world.plan_of(1));
+    let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
+    let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
+    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+    assert_eq!(world.end(0, task).end, TaskResult::NotSent);
+    world.up();
+    world.rest(SECOND);
+    assert_eq!(world.server.executed, 0);
+    world.is_clean();
+}
+
+#[test]
+fn a_function_with_too_little_protection_is_refused() {
+    let mut world = World::new(2, FramePlan::CLEAN, Some("sesame"));
+    world.config.levels = [(1, Level::Encrypt)].into();
+    world.join(world.plan_of(1));
+    world.up();
+    let task = linger(&mut world, 0, 0);
+    world.rest(SECOND);
+    // The unit demands more than the session's plan, and nobody told it yet.
+    let id = manage(&mut world, 0, ManageFunction::LOGICAL_UNIT_RESET, 1, None);
+    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::NOT_AUTHORIZED));
+    let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
+    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+    world.end(0, task);
+    world.rest(SECOND);
+    world.is_clean();
+}
+
+#[test]
+fn a_session_that_is_given_up_is_built_anew_and_only_what_may_run_again_does() {
+    let mut world = World::new(1, lossy(0, Duration::from_micros(300)), None);
+    world.join(world.plan_of(1));
+    world.up();
+    let again = world.submit(0, Request { replay: true, ..Request::new(0, cdb(LINGER, 0, 0)) });
+    let lost = linger(&mut world, 0, 0);
+    world.rest(SECOND);
+    let before = world.initiators[0].session.progress(again);
+    world.rest(SECOND);
+    assert!(before.is_some());
+    assert_eq!(world.initiators[0].session.progress(again), before, "it gets no answer");
+    let now = world.now;
+    world.initiators[0].session.relogin(now);
+    assert_eq!(world.end(0, lost).end, TaskResult::Lost);
+    let up = world.run(60 * SECOND, |world| world.initiators[0].session.is_up());
+    assert!(up, "it is not built anew");
+    world.rest(SECOND);
+    let stats = world.initiators[0].session.stats();
+    assert_eq!((stats.logins, stats.replays), (2, 1));
+    assert_eq!(world.server.tasks.len(), 1, "the target ended those of the old session");
+}

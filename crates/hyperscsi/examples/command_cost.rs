@@ -148,7 +148,7 @@ fn block() -> Bytes {
 
 /// What a wake-up of the target's reactor asks of its machine.
 #[inline(never)]
-fn target_turn(target: &mut Target, now: Instant, source: Mac, inbox: &mut Cable, outbox: &mut Cable) {
+fn target_turn(target: &mut Target, now: Instant, source: Mac, inbox: &mut Cable, send_queue: &mut Cable) {
     while let Some(mut payload) = inbox.frames.pop_front() {
         let frame =
             ReceivedFrame { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
@@ -169,7 +169,7 @@ fn target_turn(target: &mut Target, now: Instant, source: Mac, inbox: &mut Cable
                 break;
             }
         }
-        outbox.carry(&mut target.batch, &target.pool);
+        send_queue.carry(&mut target.batch, &target.pool);
     }
     let _ = target.engine.poll_timeout();
 }
@@ -203,7 +203,7 @@ fn initiator_turn(
     now: Instant,
     source: Mac,
     inbox: &mut Cable,
-    outbox: &mut Cable,
+    send_queue: &mut Cable,
 ) {
     while let Some(mut payload) = inbox.frames.pop_front() {
         let frame =
@@ -232,7 +232,7 @@ fn initiator_turn(
                 break;
             }
         }
-        outbox.carry(&mut initiator.batch, &initiator.pool);
+        send_queue.carry(&mut initiator.batch, &initiator.pool);
     }
     let _ = initiator.session.poll_timeout();
 }

@@ -22,7 +22,7 @@ const DEPTH: usize = 16;
 const MESSAGES: usize = 20_000;
 
 struct End {
-    association: Connection,
+    connection: Connection,
     mac: Mac,
     inbox: VecDeque<Vec<u8>>,
     batch: FrameBatch,
@@ -51,7 +51,7 @@ fn main() {
     while done < messages {
         let now = Instant(u64::try_from(clock.elapsed().as_nanos()).expect("it is not that long") + 1);
         while sent < messages && sent - done < DEPTH {
-            ends[1].association.send(message(sent, level, &body));
+            ends[1].connection.send(message(sent, level, &body));
             sent += 1;
         }
         for from in 0..2 {
@@ -59,7 +59,7 @@ fn main() {
             let (own, other) = if from == 0 { (a, b) } else { (b, a) };
             while let Some(mut frame) = own.inbox.pop_front() {
                 let (header, _) = Header::parse(&frame).expect("a frame of ours");
-                let taken = own.association.frame(
+                let taken = own.connection.frame(
                     now,
                     now,
                     PathAddress { port: EtherPort(0), mac: other.mac },
@@ -73,14 +73,14 @@ fn main() {
                 frames += 1;
                 spare.push(frame);
             }
-            if own.association.poll_timeout().is_some_and(|at| at <= now) {
-                own.association.handle_timeout(now);
+            if own.connection.poll_timeout().is_some_and(|at| at <= now) {
+                own.connection.handle_timeout(now);
             }
-            while let Some(event) = own.association.poll_event() {
+            while let Some(event) = own.connection.poll_event() {
                 done += usize::from(matches!(event, ConnectionEvent::Delivered(_)));
             }
-            while let Some(port) = own.association.poll_port() {
-                own.association.transmit(now, port, &mut own.batch);
+            while let Some(port) = own.connection.poll_port() {
+                own.connection.transmit(now, port, &mut own.batch);
                 for (_, _, pieces) in own.batch.frames() {
                     let mut frame = spare.pop().unwrap_or_default();
                     frame.clear();
@@ -101,7 +101,7 @@ fn main() {
         bytes as f64 / took.as_nanos() as f64
     );
     for end in &ends {
-        println!("{:?}", end.association.paths().next().expect("a path").stats);
+        println!("{:?}", end.connection.paths().next().expect("a path").stats);
     }
 }
 
@@ -114,8 +114,8 @@ fn end(role: Role, mtu: usize, level: Level) -> End {
     let (own, peer) = if role == Role::Initiator { (macs[0], macs[1]) } else { (macs[1], macs[0]) };
     let port = PortState { mac: own, mtu, receive_slots: 512 };
     let address = PathAddress { port: EtherPort(0), mac: peer };
-    let association = Connection::new(role, &plan, Instant(0), keys.as_ref(), 7, 7, address, &port);
-    End { association, mac: own, inbox: VecDeque::new(), batch: FrameBatch::new() }
+    let connection = Connection::new(role, &plan, Instant(0), keys.as_ref(), 7, 7, address, &port);
+    End { connection, mac: own, inbox: VecDeque::new(), batch: FrameBatch::new() }
 }
 
 fn message(number: usize, level: Level, body: &Bytes) -> Message {

@@ -25,7 +25,7 @@ pub struct DiscoveryServer {
     /// The same for answers, of which a question can have many, and whose asker may have lied about its address.
     answers: TokenBucket,
     ports: Vec<(EtherPort, u16)>,
-    post: ControlQueue,
+    control_queue: ControlQueue,
     answered: u64,
     ignored: u64,
 }
@@ -46,7 +46,7 @@ impl DiscoveryServer {
             allowance: TokenBucket::full(Self::AT_ONCE, now),
             answers: TokenBucket::full(Self::ANSWERS_AT_ONCE, now),
             ports: Vec::new(),
-            post: ControlQueue::default(),
+            control_queue: ControlQueue::default(),
             answered: 0,
             ignored: 0,
         }
@@ -61,7 +61,7 @@ impl DiscoveryServer {
     /// Takes note that a port carries nothing at present.
     pub fn port_down(&mut self, port: EtherPort) {
         self.ports.retain(|(known, _)| *known != port);
-        self.post.port_down(port);
+        self.control_queue.port_down(port);
     }
 
     /// Takes a Discovery frame, which begins with `header`.
@@ -97,19 +97,19 @@ impl DiscoveryServer {
                 let mut payload = Vec::new();
                 let answer = answer(&question, directory.instance(), export, frame_max);
                 Discovery::Answer(answer).encode(&mut payload);
-                self.post.send(port, source, Cmd::Discovery, payload);
+                self.control_queue.send(port, source, Cmd::Discovery, payload);
             }
         }
     }
 
     /// Returns a port that has something to send. Given once until `transmit` was called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
-        self.post.poll_port()
+        self.control_queue.poll_port()
     }
 
     /// Appends the frames that the port has to send.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
-        self.post.transmit(port, out);
+        self.control_queue.transmit(port, out);
     }
 
     /// Returns how many questions were answered.
@@ -186,7 +186,7 @@ pub struct DiscoveryClient {
     repeat: Instant,
     wait: Duration,
     rounds: u32,
-    post: ControlQueue,
+    control_queue: ControlQueue,
 }
 
 impl DiscoveryClient {
@@ -219,7 +219,7 @@ impl DiscoveryClient {
             repeat: now.after(Self::REPEAT_FIRST),
             wait: Self::REPEAT_FIRST,
             rounds: 0,
-            post: ControlQueue::default(),
+            control_queue: ControlQueue::default(),
         }
     }
 
@@ -236,7 +236,7 @@ impl DiscoveryClient {
     /// Takes note that a port carries nothing at present.
     pub fn port_down(&mut self, port: EtherPort) {
         self.ports.retain(|known| *known != port);
-        self.post.port_down(port);
+        self.control_queue.port_down(port);
     }
 
     /// Takes a Discovery frame, which begins with `header`. Returns whether it answers this question.
@@ -272,12 +272,12 @@ impl DiscoveryClient {
 
     /// Returns a port that has something to send. Given once until `transmit` was called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
-        self.post.poll_port()
+        self.control_queue.poll_port()
     }
 
     /// Appends the frames that the port has to send.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
-        self.post.transmit(port, out);
+        self.control_queue.transmit(port, out);
     }
 
     /// Returns when `handle_timeout` wants to be called.
@@ -342,7 +342,7 @@ impl DiscoveryClient {
     fn ask(&mut self, port: EtherPort) {
         let mut payload = Vec::new();
         Discovery::Question(self.question.clone()).encode(&mut payload);
-        self.post.send(port, Mac::BROADCAST, Cmd::Discovery, payload);
+        self.control_queue.send(port, Mac::BROADCAST, Cmd::Discovery, payload);
     }
 }
 

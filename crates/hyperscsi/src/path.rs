@@ -130,19 +130,19 @@ pub(crate) struct PathUpdate {
 impl Path {
     pub(crate) fn new(
         now: Instant,
-        (id, trail): (u8, &PnHorizon),
+        (id, pn_horizon): (u8, &PnHorizon),
         address: PathAddress,
         local: &PortState,
         plan: &ConnectionConfig,
         seed: u64,
     ) -> Self {
-        let ([open_out, sealed_out], [open_come, sealed_come]) = (trail.out, trail.come);
+        let ([open_out, sealed_out], [open_come, sealed_come]) = (pn_horizon.out, pn_horizon.come);
         let space = |sent: u64, came: u64, sealed: bool| PnSpaceState {
             outgoing: Outgoing::new(sent, u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
             incoming: Incoming::new(now, came, u64::from(plan.frames_initial), plan.ring_quota),
         };
         let mut spaces = [space(open_out, open_come, false), space(sealed_out, sealed_come, true)];
-        for (space, limit) in spaces.iter_mut().zip(trail.granted) {
+        for (space, limit) in spaces.iter_mut().zip(pn_horizon.granted) {
             space.incoming.grant.resume(limit);
         }
         let peer_mtu = usize::from(plan.peer_frame_max);
@@ -198,10 +198,10 @@ impl Path {
     }
 
     /// Returns whether a frame of data may be sent in a space.
-    pub(crate) fn has_room(&self, lane: usize) -> bool {
+    pub(crate) fn has_room(&self, space_index: usize) -> bool {
         let credit = self
             .spaces
-            .get(lane)
+            .get(space_index)
             .is_some_and(|space| space.outgoing.credit() > 0 && space.outgoing.has_room());
         credit && self.congestion.room() > 0
     }
@@ -218,7 +218,7 @@ impl Path {
     pub(crate) fn record_sent(
         &mut self,
         now: Instant,
-        lane: usize,
+        space_index: usize,
         len: usize,
         elicits: bool,
         carried: FrameContent,
@@ -228,7 +228,7 @@ impl Path {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.stats.frames_sent += 1;
         self.stats.bytes_sent += u64::from(len);
-        if let Some(space) = self.spaces.get_mut(lane) {
+        if let Some(space) = self.spaces.get_mut(space_index) {
             space.outgoing.push(Sent::new(now, len, state, carried), further);
         }
         if elicits {
@@ -244,7 +244,7 @@ impl Path {
     pub(crate) fn record_received(
         &mut self,
         (now, came): (Instant, Instant),
-        lane: usize,
+        space_index: usize,
         pn: u64,
         elicits: bool,
         ack_delay: Duration,
@@ -256,7 +256,7 @@ impl Path {
             self.pto_at = self.pto_at.map(|at| at.min(soon));
         }
         let round_trip = self.rtt.smoothed();
-        if let Some(space) = self.spaces.get_mut(lane) {
+        if let Some(space) = self.spaces.get_mut(space_index) {
             space.incoming.record_received((now, came), pn, elicits, ack_delay, round_trip);
         }
     }
@@ -266,7 +266,7 @@ impl Path {
         &mut self,
         (now, came): (Instant, Instant),
         ack: &Ack<'_>,
-        outbox: &mut SendQueue,
+        send_queue: &mut SendQueue,
         done: &mut dyn FnMut(DeliveredMessage),
     ) -> Result<PathUpdate, BadAck> {
         let mut outcome = PathUpdate::default();
@@ -288,8 +288,8 @@ impl Path {
             match sent.carried {
                 FrameContent::Chunk(chunk) => {
                     pmtu.acked(index(sent.len), sent.at);
-                    outbox.arrived(&chunk).into_iter().for_each(&mut *done);
-                    further.filter_map(|chunk| outbox.arrived(chunk)).for_each(&mut *done);
+                    send_queue.arrived(&chunk).into_iter().for_each(&mut *done);
+                    further.filter_map(|chunk| send_queue.arrived(chunk)).for_each(&mut *done);
                 }
                 FrameContent::Mtu(len) => probe = Some(len),
                 FrameContent::Nothing
@@ -333,7 +333,7 @@ impl Path {
                 self.congestion.overrun();
             }
         }
-        self.detect(now, outbox, &mut outcome);
+        self.detect(now, send_queue, &mut outcome);
         if frames > 0 {
             self.arm(now);
         }
@@ -341,7 +341,7 @@ impl Path {
     }
 
     /// Gives up what must be lost.
-    fn detect(&mut self, now: Instant, outbox: &mut SendQueue, outcome: &mut PathUpdate) {
+    fn detect(&mut self, now: Instant, send_queue: &mut SendQueue, outcome: &mut PathUpdate) {
         let lost_before = self.stats.frames_lost;
         let (round_trip, span) = (self.rtt.recent(), self.probe_timeout());
         let forgotten = Instant(now.0.saturating_sub(nanos(round_trip).saturating_mul(3)));
@@ -360,7 +360,7 @@ impl Path {
             step_wanted: &mut self.step_wanted,
             receives_wanted: &mut self.receives_wanted,
             leaves: &mut self.leaves,
-            outbox,
+            send_queue,
         };
         let overtaken = Instant(self.arrived_at.0.saturating_sub(nanos(span)));
         for space in self.spaces.iter_mut().filter(|space| !space.outgoing.is_empty()) {
@@ -380,16 +380,16 @@ impl Path {
     }
 
     /// Takes note of the time. Returns what came of it.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, outbox: &mut SendQueue) -> PathUpdate {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, send_queue: &mut SendQueue) -> PathUpdate {
         let mut outcome = PathUpdate::default();
         for space in &mut self.spaces {
             space.incoming.handle_timeout(now);
         }
         if self.loss_at.is_some_and(|at| at <= now) {
-            self.detect(now, outbox, &mut outcome);
+            self.detect(now, send_queue, &mut outcome);
         }
         if self.pto_at.is_some_and(|at| at <= now) {
-            self.probe(now, outbox);
+            self.probe(now, send_queue);
         }
         // By the time that was asked for: who is called late must not be asked to call at the same time again.
         if self.mtu_retry_at().is_some() {
@@ -414,7 +414,7 @@ impl Path {
     }
 
     /// Sends the oldest data again, before it is known to be lost: nothing was heard for too long.
-    fn probe(&mut self, now: Instant, outbox: &mut SendQueue) {
+    fn probe(&mut self, now: Instant, send_queue: &mut SendQueue) {
         self.backoff = self.backoff.saturating_add(1);
         self.probes = PROBES;
         self.announced = false;
@@ -422,12 +422,12 @@ impl Path {
         let crowded = self.spaces.iter().any(|space| space.outgoing.is_crowded());
         if self.down || self.backoff > SUSPECT_AFTER && (self.challenge != 0 || crowded) {
             // Nobody acknowledges what is sent into it, perhaps for days: it must not add up.
-            self.abandon(now, outbox);
+            self.abandon(now, send_queue);
         }
         let mut left = usize::from(PROBES);
         for space in self.spaces.iter_mut().rev() {
             left -= space.outgoing.repeat(left, |carried, further| match carried {
-                FrameContent::Chunk(chunk) => again(outbox, &chunk, further),
+                FrameContent::Chunk(chunk) => again(send_queue, &chunk, further),
                 FrameContent::PathStep => self.step_wanted = true,
                 FrameContent::Receives => self.receives_wanted = true,
                 FrameContent::Leave(id) => self.leaves.push(id),
@@ -439,8 +439,8 @@ impl Path {
 
     /// Returns whether nothing can be sent in a space for want of credit, and nothing is under way that would bring more, or
     /// make it ask for some. Its own acknowledgements may have used it up.
-    pub(crate) fn must_wait(&self, lane: usize) -> bool {
-        let credit = self.spaces.get(lane).is_none_or(|space| space.outgoing.credit() > 0);
+    pub(crate) fn must_wait(&self, space_index: usize) -> bool {
+        let credit = self.spaces.get(space_index).is_none_or(|space| space.outgoing.credit() > 0);
         let room = self.congestion.room() > 0;
         !credit && room && self.pto_at.is_none() && self.is_usable() && !self.is_waiting()
     }

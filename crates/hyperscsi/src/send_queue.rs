@@ -158,7 +158,7 @@ impl SendQueue {
         let len = u32::try_from(message.head.len().saturating_add(message.body.len()));
         let len = len.ok().filter(|len| len.checked_add(message.off).is_some());
         assert!(len.is_some() && message.head.len() <= HEAD_LEN_MAX, "the message is too long");
-        let (lane, urgent) = (pn_space_index(message.level), message.urgent);
+        let (space_index, urgent) = (pn_space_index(message.level), message.urgent);
         let entry = Entry {
             message,
             len: len.unwrap_or_default().max(1),
@@ -172,11 +172,11 @@ impl SendQueue {
         };
         let short = entry.len <= SHORT_MAX;
         let key = self.entries.insert_with(|_| entry);
-        if let Some(lane) = self.lanes.get_mut(lane) {
+        if let Some(queues) = self.lanes.get_mut(space_index) {
             match (urgent, short) {
-                (true, _) => lane.urgent.push_back(key),
-                (false, true) => lane.short.push_back(key),
-                (false, false) => lane.long.push_back(key),
+                (true, _) => queues.urgent.push_back(key),
+                (false, true) => queues.short.push_back(key),
+                (false, false) => queues.long.push_back(key),
             }
         }
         key
@@ -198,35 +198,38 @@ impl SendQueue {
     }
 
     /// Returns whether a lane has something to send.
-    pub(crate) fn has_more(&mut self, lane: usize) -> bool {
-        let Some(lane) = self.lanes.get_mut(lane) else { return false };
-        lane.settle(&mut self.entries);
-        !(lane.urgent.is_empty() && lane.lost.is_empty() && lane.short.is_empty() && lane.long.is_empty())
+    pub(crate) fn has_more(&mut self, space_index: usize) -> bool {
+        let Some(queues) = self.lanes.get_mut(space_index) else { return false };
+        queues.settle(&mut self.entries);
+        !(queues.urgent.is_empty()
+            && queues.lost.is_empty()
+            && queues.short.is_empty()
+            && queues.long.is_empty())
     }
 
     /// Takes the next part of at most `room` bytes out of a lane. It counts as sent.
-    pub(crate) fn take(&mut self, lane: usize, room: usize) -> Option<Chunk> {
+    pub(crate) fn take(&mut self, space_index: usize, room: usize) -> Option<Chunk> {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
-        let lane = self.lanes.get_mut(lane)?;
-        lane.settle(&mut self.entries);
-        if let Some(key) = lane.urgent.front().copied() {
+        let queues = self.lanes.get_mut(space_index)?;
+        queues.settle(&mut self.entries);
+        if let Some(key) = queues.urgent.front().copied() {
             let entry = self.entries.get_mut(key)?;
             let chunk = entry.take_fresh(key, room)?;
             if entry.next == entry.len {
-                lane.urgent.pop_front();
+                queues.urgent.pop_front();
             }
             return Some(chunk);
         }
-        if let Some(key) = lane.lost.front().copied() {
+        if let Some(key) = queues.lost.front().copied() {
             let entry = self.entries.get_mut(key)?;
             let chunk = entry.take_lost(key, room)?;
             if entry.lost.is_empty() {
                 entry.lost_queued = false;
-                lane.lost.pop_front();
+                queues.lost.pop_front();
             }
             return Some(chunk);
         }
-        let queue = lane.whose_turn();
+        let queue = queues.whose_turn();
         let key = queue.front().copied()?;
         let entry = self.entries.get_mut(key)?;
         let chunk = entry.take_fresh(key, room)?;
@@ -236,20 +239,20 @@ impl SendQueue {
             entry.turn_end = entry.next.saturating_add(LONG_PORTION);
             queue.rotate_left(1);
         }
-        lane.spent = lane.spent.saturating_add(chunk.to - chunk.from);
+        queues.spent = queues.spent.saturating_add(chunk.to - chunk.from);
         Some(chunk)
     }
 
     /// Takes the next part of a lane for the frame in which `first` goes out: if it is as long as what is there to take, that has at most
     /// `room` bytes, and the frame is one in which it may travel. It counts as sent.
-    pub(crate) fn take_beside(&mut self, lane: usize, room: usize, first: &Chunk) -> Option<Chunk> {
+    pub(crate) fn take_beside(&mut self, space_index: usize, room: usize, first: &Chunk) -> Option<Chunk> {
         let Message { cmd, level, .. } = self.entries.get(first.key)?.message;
-        let (key, from, to) = self.lanes.get_mut(lane)?.front(&mut self.entries)?;
+        let (key, from, to) = self.lanes.get_mut(space_index)?.front(&mut self.entries)?;
         let next = &self.entries.get(key)?.message;
         //= hyperscsi#section-4.11
         //# They MUST all have the level of the frame.
         let fits = cmd.has_parts() && next.cmd == cmd && next.level == level && index(to - from) <= room;
-        if fits { self.take(lane, room) } else { None }
+        if fits { self.take(space_index, room) } else { None }
     }
 
     /// Returns the message that a part belongs to, unless it is done or was withdrawn.
@@ -313,8 +316,8 @@ impl SendQueue {
         let queue = !entry.lost.is_empty();
         if queue && !entry.lost_queued {
             entry.lost_queued = true;
-            if let Some(lane) = self.lanes.get_mut(pn_space_index(entry.message.level)) {
-                lane.lost.push_back(chunk.key);
+            if let Some(queues) = self.lanes.get_mut(pn_space_index(entry.message.level)) {
+                queues.lost.push_back(chunk.key);
             }
         }
         queue

@@ -37,14 +37,14 @@ fn header(level: Level, pn: u64, len: u16) -> Header {
 }
 
 fn sealed(
-    sealer: &mut Encryptor,
+    encryptor: &mut Encryptor,
     level: Level,
     pn: u64,
     payload: &[&[u8]],
 ) -> Result<(Header, Vec<u8>), EncryptError> {
     let len = payload.iter().map(|part| part.len()).sum::<usize>();
     let mut header = header(level, pn, u16::try_from(len).unwrap());
-    if header.protected && sealer.phase() {
+    if header.protected && encryptor.phase() {
         header.flags = header.flags.with(Flags::PHASE);
     }
     let mut batch = FrameBatch::new();
@@ -54,17 +54,17 @@ fn sealed(
     for (index, part) in payload.iter().enumerate() {
         if index % 2 == 0 { batch.put_shared(Bytes::copied_from(part)) } else { batch.put(part) }
     }
-    sealer.seal(&header, &mut batch)?;
+    encryptor.seal(&header, &mut batch)?;
     batch.end_frame();
     let frame = batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
     Ok((header, frame))
 }
 
-fn opened(opener: &mut Decryptor, now: Instant, frame: &[u8]) -> Result<Vec<u8>, DecryptError> {
+fn opened(decryptor: &mut Decryptor, now: Instant, frame: &[u8]) -> Result<Vec<u8>, DecryptError> {
     let mut frame = frame.to_vec();
     frame.resize(frame.len().max(60), 0);
     let (header, _) = Header::parse(&frame).unwrap();
-    opener.open(now, &header, &mut frame).map(|payload| payload.to_vec())
+    decryptor.open(now, &header, &mut frame).map(|payload| payload.to_vec())
 }
 
 fn pair() -> (Encryptor, Decryptor) {
@@ -75,16 +75,16 @@ const LEVELS: [Level; 3] = [Level::None, Level::Integrity, Level::Encrypt];
 
 #[test]
 fn what_one_end_seals_the_other_opens_at_every_level_and_in_any_pieces() {
-    let (mut sealer, mut opener) = pair();
+    let (mut encryptor, mut decryptor) = pair();
     let mut pn = 0;
     for level in LEVELS {
         let parts: [&[u8]; 3] = [b"one", b"two", b"three"];
         for payload in (0..=parts.len()).map(|count| &parts[..count]) {
             pn += 1;
-            let (header, frame) = sealed(&mut sealer, level, pn, payload).unwrap();
+            let (header, frame) = sealed(&mut encryptor, level, pn, payload).unwrap();
             assert_eq!(Level::of(&header), level);
             assert_eq!(frame.len(), HEADER_LEN + usize::from(header.len) + level.trailer_len());
-            assert_eq!(opened(&mut opener, NOW, &frame), Ok(payload.concat()), "{level}");
+            assert_eq!(opened(&mut decryptor, NOW, &frame), Ok(payload.concat()), "{level}");
             let readable = frame.windows(3).any(|window| window == b"one");
             assert_eq!(readable, level != Level::Encrypt && !payload.is_empty(), "{level}");
         }
@@ -93,41 +93,41 @@ fn what_one_end_seals_the_other_opens_at_every_level_and_in_any_pieces() {
 
 #[test]
 fn no_bit_of_a_frame_can_be_changed() {
-    let (mut sealer, mut opener) = pair();
+    let (mut encryptor, mut decryptor) = pair();
     for (pn, level) in (1..).zip(LEVELS) {
-        let (_, frame) = sealed(&mut sealer, level, pn, &[b"payload"]).unwrap();
+        let (_, frame) = sealed(&mut encryptor, level, pn, &[b"payload"]).unwrap();
         for bit in 0..frame.len() * 8 {
             let mut frame = frame.clone();
             frame[bit / 8] ^= 1 << (bit % 8);
             let Ok((header, _)) = Header::parse(&frame) else { continue };
-            let result = opener.open(NOW, &header, &mut frame).map(|_| ());
+            let result = decryptor.open(NOW, &header, &mut frame).map(|_| ());
             assert!(result.is_err(), "{level}, bit {bit}");
         }
-        assert_eq!(opened(&mut opener, NOW, &frame), Ok(b"payload".to_vec()), "still good after all that");
+        assert_eq!(opened(&mut decryptor, NOW, &frame), Ok(b"payload".to_vec()), "still good after all that");
     }
 }
 
 #[test]
 fn what_one_end_sent_is_not_taken_when_it_comes_back_and_levels_do_not_mix() {
-    let (mut sealer, _) = pair();
+    let (mut encryptor, _) = pair();
     let mut own = Decryptor::for_role(&keys(), Role::Target);
-    let (_, frame) = sealed(&mut sealer, Level::Integrity, 1, &[b"payload"]).unwrap();
+    let (_, frame) = sealed(&mut encryptor, Level::Integrity, 1, &[b"payload"]).unwrap();
     assert_eq!(opened(&mut own, NOW, &frame), Err(DecryptError::Tag), "reflected");
-    let mut opener = Decryptor::for_role(&keys(), Role::Initiator);
+    let mut decryptor = Decryptor::for_role(&keys(), Role::Initiator);
     for (level, bit) in [(Level::Integrity, Flags::ENCRYPTED.0), (Level::Encrypt, Flags::ENCRYPTED.0)] {
         let (_, mut frame) =
             sealed(&mut Encryptor::for_role(&keys(), Role::Target), level, 1, &[b"x"]).unwrap();
         frame[5] ^= bit;
-        assert_eq!(opened(&mut opener, NOW, &frame), Err(DecryptError::Tag), "{level}");
+        assert_eq!(opened(&mut decryptor, NOW, &frame), Err(DecryptError::Tag), "{level}");
     }
-    assert_eq!(opener.forged(), 2);
+    assert_eq!(decryptor.forged(), 2);
 }
 
 #[test]
 fn a_session_without_keys_has_crcs_alone() {
-    let mut sealer = Encryptor::without_keys();
-    assert_eq!(sealed(&mut sealer, Level::Integrity, 1, &[b"x"]).map(|_| ()), Err(EncryptError::NoKeys));
-    let (_, frame) = sealed(&mut sealer, Level::None, 1, &[b"x"]).unwrap();
+    let mut encryptor = Encryptor::without_keys();
+    assert_eq!(sealed(&mut encryptor, Level::Integrity, 1, &[b"x"]).map(|_| ()), Err(EncryptError::NoKeys));
+    let (_, frame) = sealed(&mut encryptor, Level::None, 1, &[b"x"]).unwrap();
     assert_eq!(opened(&mut Decryptor::without_keys(), NOW, &frame), Ok(b"x".to_vec()));
     let (_, frame) = sealed(&mut pair().0, Level::Integrity, 1, &[b"x"]).unwrap();
     assert_eq!(opened(&mut Decryptor::without_keys(), NOW, &frame), Err(DecryptError::NoKeys));
@@ -135,82 +135,85 @@ fn a_session_without_keys_has_crcs_alone() {
 
 #[test]
 fn a_packet_number_is_used_once_on_each_path_whatever_the_level_and_the_phase() {
-    let (mut sealer, _) = pair();
-    let mut seal = |level, pn| sealed(&mut sealer, level, pn, &[b"x"]).map(|_| ());
+    let (mut encryptor, _) = pair();
+    let mut seal = |level, pn| sealed(&mut encryptor, level, pn, &[b"x"]).map(|_| ());
     assert_eq!(seal(Level::Integrity, 7), Ok(()));
     assert_eq!(seal(Level::Encrypt, 7), Err(EncryptError::PacketNumber));
     assert_eq!(seal(Level::Integrity, 6), Err(EncryptError::PacketNumber));
     assert_eq!(seal(Level::Integrity, (1 << 56) | 7), Ok(()), "another path");
     assert_eq!(seal(Level::None, 7), Ok(()), "another space");
-    sealer.update(NOW);
+    encryptor.update(NOW);
     assert_eq!(
-        sealed(&mut sealer, Level::Integrity, 7, &[b"x"]).map(|_| ()),
+        sealed(&mut encryptor, Level::Integrity, 7, &[b"x"]).map(|_| ()),
         Err(EncryptError::PacketNumber)
     );
     let (header, mut batch) = (header(Level::Integrity, 8, 9), FrameBatch::new());
     batch.begin_frame(Mac::BROADCAST);
     batch.put(&header.to_bytes());
-    assert_eq!(sealer.seal(&header, &mut batch), Err(EncryptError::Length));
+    assert_eq!(encryptor.seal(&header, &mut batch), Err(EncryptError::Length));
 }
 
 #[test]
 fn keys_change_in_band_and_late_frames_of_the_old_ones_are_taken_for_a_while() {
-    let (mut sealer, mut opener) = pair();
+    let (mut encryptor, mut decryptor) = pair();
     let (keep, mut now, mut pn) = (Duration::from_millis(3), NOW, 0);
-    opener.keep_for(keep);
+    decryptor.keep_for(keep);
     for round in 0..5 {
         pn += 3;
-        let (_, late) = sealed(&mut sealer, Level::Encrypt, pn - 2, &[b"late"]).unwrap();
-        let (_, too_late) = sealed(&mut sealer, Level::Encrypt, pn - 1, &[b"too late"]).unwrap();
-        sealer.update(now);
-        assert_eq!(sealer.phase(), round % 2 == 0);
-        let (_, new) = sealed(&mut sealer, Level::Encrypt, pn, &[b"new"]).unwrap();
-        assert_eq!(opened(&mut opener, now, &new), Ok(b"new".to_vec()), "round {round}");
-        assert_eq!(opened(&mut opener, now, &late), Ok(b"late".to_vec()), "round {round}");
+        let (_, late) = sealed(&mut encryptor, Level::Encrypt, pn - 2, &[b"late"]).unwrap();
+        let (_, too_late) = sealed(&mut encryptor, Level::Encrypt, pn - 1, &[b"too late"]).unwrap();
+        encryptor.update(now);
+        assert_eq!(encryptor.phase(), round % 2 == 0);
+        let (_, new) = sealed(&mut encryptor, Level::Encrypt, pn, &[b"new"]).unwrap();
+        assert_eq!(opened(&mut decryptor, now, &new), Ok(b"new".to_vec()), "round {round}");
+        assert_eq!(opened(&mut decryptor, now, &late), Ok(b"late".to_vec()), "round {round}");
         now = now.after(keep);
-        assert_eq!(opened(&mut opener, now, &too_late), Err(DecryptError::Tag), "round {round}");
+        assert_eq!(opened(&mut decryptor, now, &too_late), Err(DecryptError::Tag), "round {round}");
         now = now.after(UPDATE_EVERY);
     }
-    let (_, mut forged) = sealed(&mut sealer, Level::Encrypt, pn + 1, &[b"forged"]).unwrap();
+    let (_, mut forged) = sealed(&mut encryptor, Level::Encrypt, pn + 1, &[b"forged"]).unwrap();
     forged[5] ^= Flags::PHASE.0;
-    assert_eq!(opened(&mut opener, now, &forged), Err(DecryptError::Tag));
-    let (_, good) = sealed(&mut sealer, Level::Encrypt, pn + 2, &[b"good"]).unwrap();
-    assert_eq!(opened(&mut opener, now, &good), Ok(b"good".to_vec()), "a forged change changed nothing");
+    assert_eq!(opened(&mut decryptor, now, &forged), Err(DecryptError::Tag));
+    let (_, good) = sealed(&mut encryptor, Level::Encrypt, pn + 2, &[b"good"]).unwrap();
+    assert_eq!(opened(&mut decryptor, now, &good), Ok(b"good".to_vec()), "a forged change changed nothing");
 }
 
 #[test]
 fn keys_are_changed_in_time_and_are_never_used_beyond_their_end() {
-    let (mut sealer, _) = pair();
-    assert!(!sealer.wants_update(NOW));
-    sealer.keys.as_mut().unwrap().frames = UPDATE_AFTER_FRAMES;
-    assert!(sealer.wants_update(NOW));
-    sealer.update(NOW);
-    assert!(!sealer.wants_update(NOW));
-    sealer.keys.as_mut().unwrap().bytes = UPDATE_AFTER_BYTES;
-    assert!(!sealer.wants_update(NOW), "too soon after the last one");
-    assert!(sealer.wants_update(NOW.after(UPDATE_EVERY)));
-    assert!(sealed(&mut sealer, Level::Encrypt, 1, &[b"x"]).is_ok());
-    sealer.keys.as_mut().unwrap().bytes = 2 * UPDATE_AFTER_BYTES;
-    assert_eq!(sealed(&mut sealer, Level::Encrypt, 2, &[b"x"]).map(|_| ()), Err(EncryptError::Exhausted));
-    sealer.update(NOW);
-    sealer.keys.as_mut().unwrap().frames = 2 * UPDATE_AFTER_FRAMES;
-    assert_eq!(sealed(&mut sealer, Level::Encrypt, 2, &[b"x"]).map(|_| ()), Err(EncryptError::Exhausted));
+    let (mut encryptor, _) = pair();
+    assert!(!encryptor.wants_update(NOW));
+    encryptor.keys.as_mut().unwrap().frames = UPDATE_AFTER_FRAMES;
+    assert!(encryptor.wants_update(NOW));
+    encryptor.update(NOW);
+    assert!(!encryptor.wants_update(NOW));
+    encryptor.keys.as_mut().unwrap().bytes = UPDATE_AFTER_BYTES;
+    assert!(!encryptor.wants_update(NOW), "too soon after the last one");
+    assert!(encryptor.wants_update(NOW.after(UPDATE_EVERY)));
+    assert!(sealed(&mut encryptor, Level::Encrypt, 1, &[b"x"]).is_ok());
+    encryptor.keys.as_mut().unwrap().bytes = 2 * UPDATE_AFTER_BYTES;
+    assert_eq!(sealed(&mut encryptor, Level::Encrypt, 2, &[b"x"]).map(|_| ()), Err(EncryptError::Exhausted));
+    encryptor.update(NOW);
+    encryptor.keys.as_mut().unwrap().frames = 2 * UPDATE_AFTER_FRAMES;
+    assert_eq!(sealed(&mut encryptor, Level::Encrypt, 2, &[b"x"]).map(|_| ()), Err(EncryptError::Exhausted));
 }
 
 #[test]
 fn frames_that_are_cut_or_made_up_are_refused_without_harm() {
     let seed = 20_260_402;
     let mut rng = Rng::from_seed(seed);
-    let (mut sealer, mut opener) = pair();
+    let (mut encryptor, mut decryptor) = pair();
     for (pn, level) in (1..).zip(LEVELS) {
-        let (header, frame) = sealed(&mut sealer, level, pn, &[b"payload"]).unwrap();
+        let (header, frame) = sealed(&mut encryptor, level, pn, &[b"payload"]).unwrap();
         for len in 0..frame.len() {
-            assert!(opener.open(NOW, &header, &mut frame[..len].to_vec()).is_err(), "{level}, {len} bytes");
+            assert!(
+                decryptor.open(NOW, &header, &mut frame[..len].to_vec()).is_err(),
+                "{level}, {len} bytes"
+            );
         }
         for _ in 0..1000 {
             let mut noise = vec![0; usize::try_from(rng.below(100)).unwrap()];
             rng.fill(&mut noise);
-            assert!(opener.open(NOW, &header, &mut noise).is_err(), "{level}, seed {seed}");
+            assert!(decryptor.open(NOW, &header, &mut noise).is_err(), "{level}, seed {seed}");
         }
     }
 }
@@ -246,14 +249,14 @@ fn vectors() -> String {
             secret = secret.next();
         }
     }
-    let mut sealer = Encryptor::for_role(&keys(), Role::Target);
+    let mut encryptor = Encryptor::for_role(&keys(), Role::Target);
     line(&mut out, "payload of each frame", b"HyperSCSI v2");
     for (generation, pn) in [(0, 0x0100_0000_0000_0001), (1, 0x0100_0000_0000_0011)] {
         for (level, pn) in LEVELS.into_iter().zip(pn..) {
-            let (_, frame) = sealed(&mut sealer, level, pn, &[b"HyperSCSI v2"]).unwrap();
+            let (_, frame) = sealed(&mut encryptor, level, pn, &[b"HyperSCSI v2"]).unwrap();
             line(&mut out, &format!("frame of the target, level {level}, generation {generation}"), &frame);
         }
-        sealer.update(NOW);
+        encryptor.update(NOW);
     }
     out
 }

@@ -105,8 +105,8 @@ impl Connection {
         address: PathAddress,
         port: &PortState,
     ) -> &mut Path {
-        let trail = self.pn_horizons.remove(&id).map(|(_, trail)| trail).unwrap_or_default();
-        let mut path = Path::new(now, (id, &trail), address, port, &self.plan, self.dice.next_u64());
+        let pn_horizon = self.pn_horizons.remove(&id).map(|(_, pn_horizon)| pn_horizon).unwrap_or_default();
+        let mut path = Path::new(now, (id, &pn_horizon), address, port, &self.plan, self.dice.next_u64());
         path.challenge = self.dice.next_u64().max(1);
         path.unheard = true;
         let at = self.paths.len();
@@ -122,7 +122,7 @@ impl Connection {
         let mut path = self.paths.remove(at);
         self.past.add(&path.stats);
         path.requeue_in_flight(&mut self.send_queue);
-        self.pn_horizons.insert(id, (now, path.trail()));
+        self.pn_horizons.insert(id, (now, path.pn_horizon()));
         if let Some(messenger) = self.control_path() {
             messenger.leaves.append(&mut path.leaves);
         }
@@ -158,9 +158,9 @@ impl Connection {
     //# MUST drop what would begin a path under a number that was given up less than LOST AFTER ago, or whose PN is not
     //# behind all that came under it.
     /// Returns whether a frame with this packet number may begin a path with a number that no path has.
-    pub(super) fn may_begin(&self, now: Instant, id: u8, lane: usize, pn: u64) -> bool {
-        let last = self.pn_horizons.get(&id).map_or(Some(0), |(left, trail)| {
-            trail.come.get(lane).copied().filter(|_| now.since(*left) >= self.plan.lost_after)
+    pub(super) fn may_begin(&self, now: Instant, id: u8, space_index: usize, pn: u64) -> bool {
+        let last = self.pn_horizons.get(&id).map_or(Some(0), |(left, pn_horizon)| {
+            pn_horizon.come.get(space_index).copied().filter(|_| now.since(*left) >= self.plan.lost_after)
         });
         self.role == Role::Target && last.is_some_and(|last| (last + 1..FAR_MAX).contains(&pn))
     }

@@ -51,10 +51,10 @@ impl Connection {
             None => self.begin_path(now, address, &header, payload)?,
         };
         let (_, pn) = split(header.pn);
-        let lane = usize::from(header.protected);
+        let space_index = usize::from(header.protected);
         let elicits = header.flags.has(Flags::ELICITS);
         let path = self.paths.get_mut(index).ok_or(DropReason::NoPath)?;
-        path.record_received((now, came), lane, pn, elicits, self.plan.ack_delay_max);
+        path.record_received((now, came), space_index, pn, elicits, self.plan.ack_delay_max);
         // Under keys, frames without protection may be anybody's: they are no sign of life.
         if header.protected == self.keyed {
             path.heard = now;
@@ -87,7 +87,7 @@ impl Connection {
             Cmd::Ack => {}
             _ if is_injected(Bug::FramesAckUnkept) && header.flags.has(Flags::DATA) && pn % 64 == 63 => {}
             Cmd::Ask => {
-                self.handle_ask(now, index, lane, Ask::parse(rest).map_err(|_| DropReason::Malformed)?)
+                self.handle_ask(now, index, space_index, Ask::parse(rest).map_err(|_| DropReason::Malformed)?)
             }
             _ => match parts {
                 Some(parts) => parts.each(&header, deliver),
@@ -123,8 +123,8 @@ impl Connection {
         }
         let (id, pn) = split(header.pn);
         let Some(index) = self.paths.iter().position(|path| path.id == id) else {
-            let lane = usize::from(header.protected);
-            let may_begin = header.cmd == Cmd::Ask && self.may_begin(now, id, lane, pn);
+            let space_index = usize::from(header.protected);
+            let may_begin = header.cmd == Cmd::Ask && self.may_begin(now, id, space_index, pn);
             return if may_begin { Ok(None) } else { Err(DropReason::NoPath) };
         };
         let path = self.paths.get(index).filter(|path| path.address == address).ok_or(DropReason::NoPath)?;
@@ -212,8 +212,8 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_ask(&mut self, now: Instant, index: usize, lane: usize, ask: Ask) {
-        if let Some(space) = self.paths.get_mut(index).and_then(|path| path.spaces.get_mut(lane)) {
+    fn handle_ask(&mut self, now: Instant, index: usize, space_index: usize, ask: Ask) {
+        if let Some(space) = self.paths.get_mut(index).and_then(|path| path.spaces.get_mut(space_index)) {
             space.incoming.hurry();
         }
         match ask {

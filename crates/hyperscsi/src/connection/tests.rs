@@ -52,5 +52,5 @@ fn an_idle_session_costs_a_few_frames_a_minute_and_lives_on() {
     let before = pair.frames;
     pair.run_for(Duration::from_secs(60));
     assert!((6..=24).contains(&(pair.frames - before)), "{} frames in a minute", pair.frames - before);
-    assert!(pair.sides.iter().all(|side| side.association.paths().all(|path| path.is_up)));
+    assert!(pair.sides.iter().all(|side| side.connection.paths().all(|path| path.is_up)));
 }

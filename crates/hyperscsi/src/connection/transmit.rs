@@ -80,8 +80,9 @@ impl Connection {
         if path.probes > 0 || speaks && (asks || tells || used) {
             return true;
         }
-        self.lanes().iter().copied().any(|lane| {
-            self.send_queue.has_more(lane) && (self.may_carry(index, lane) || self.must_wait(index, lane))
+        self.lanes().iter().copied().any(|space_index| {
+            self.send_queue.has_more(space_index)
+                && (self.may_carry(index, space_index) || self.must_wait(index, space_index))
         }) || (speaks && self.news(index).is_some())
     }
 
@@ -99,17 +100,17 @@ impl Connection {
         if let Some((ask, carried)) = next_ask(path, self.keyed, self.plan.token) {
             return self.send_ask(now, index, ask, carried, out);
         }
-        for lane in self.lanes().iter().copied() {
-            if !self.send_queue.has_more(lane) {
+        for space_index in self.lanes().iter().copied() {
+            if !self.send_queue.has_more(space_index) {
                 continue;
             }
-            if self.may_carry(index, lane) {
+            if self.may_carry(index, space_index) {
                 let most = self.paths.get(index).map_or(0, |path| path.pmtu.current());
-                if self.send_data(now, index, lane, most, out) {
+                if self.send_data(now, index, space_index, most, out) {
                     return true;
                 }
             }
-            self.held_back(now, index, lane);
+            self.held_back(now, index, space_index);
         }
         self.bare_ack(now, index, out)
     }
@@ -125,8 +126,9 @@ impl Connection {
         if !path.step_wanted && path.is_usable() && !others {
             // If the path carries less than it did, long frames prove nothing.
             let most = if path.backoff > SUSPECT_AFTER { path.pmtu.base() } else { path.pmtu.current() };
-            for lane in self.lanes().iter().copied() {
-                if self.send_queue.has_more(lane) && self.send_data(now, index, lane, most, out) {
+            for space_index in self.lanes().iter().copied() {
+                if self.send_queue.has_more(space_index) && self.send_data(now, index, space_index, most, out)
+                {
                     return true;
                 }
             }
@@ -144,19 +146,20 @@ impl Connection {
     }
 
     /// Takes note that a path could not send what there is.
-    fn held_back(&mut self, now: Instant, index: usize, lane: usize) {
+    fn held_back(&mut self, now: Instant, index: usize, space_index: usize) {
         let Some(path) = self.paths.get_mut(index).filter(|path| path.is_usable()) else { return };
         if path.congestion.room() == 0 {
             path.congestion.limited();
-        } else if path.must_wait(lane) {
+        } else if path.must_wait(space_index) {
             path.wait_for_credit(now);
         }
     }
 
     /// Returns whether a path is the one to send data on now.
-    fn may_carry(&self, index: usize, lane: usize) -> bool {
+    fn may_carry(&self, index: usize, space_index: usize) -> bool {
         // Where even probes are short, what is left of the data that they repeat would be as long as before: it waits for an answer.
-        let able = |path: &Path| path.is_usable() && path.backoff <= SUSPECT_AFTER && path.has_room(lane);
+        let able =
+            |path: &Path| path.is_usable() && path.backoff <= SUSPECT_AFTER && path.has_room(space_index);
         let Some(path) = self.paths.get(index).filter(|path| able(path)) else { return false };
         if self.paths.len() == 1 {
             return true;
@@ -172,8 +175,8 @@ impl Connection {
     }
 
     /// Returns whether a path has to begin to wait for credit.
-    fn must_wait(&self, index: usize, lane: usize) -> bool {
-        self.paths.get(index).is_some_and(|path| path.must_wait(lane))
+    fn must_wait(&self, index: usize, space_index: usize) -> bool {
+        self.paths.get(index).is_some_and(|path| path.must_wait(space_index))
     }
 
     /// Returns the space in which the peer is to be told that it may begin more exchanges.
@@ -182,8 +185,8 @@ impl Connection {
             return None;
         }
         let step = u32::from(self.plan.exchanges / 4).max(1);
-        let is_news = |lane: &usize| {
-            let (limit, told) = (self.xid_limits.get(*lane), self.xid_told.get(*lane));
+        let is_news = |space_index: &usize| {
+            let (limit, told) = (self.xid_limits.get(*space_index), self.xid_told.get(*space_index));
             let (limit, told) = (limit.copied().unwrap_or_default(), told.copied().unwrap_or_default());
             limit != 0 && (told == 0 || xid_ahead(limit, told).is_some_and(|more| more >= step))
         };
@@ -204,13 +207,13 @@ impl Connection {
         }
         let Some(path) = self.paths.get(index) else { return false };
         let [open, sealed] = &path.spaces;
-        let lane = match (sealed.incoming.must_send_ack(), open.incoming.must_send_ack()) {
+        let space_index = match (sealed.incoming.must_send_ack(), open.incoming.must_send_ack()) {
             (true, _) => 1,
             (_, true) => 0,
             _ => return false,
         };
         self.scratch.clear();
-        self.tell(now, index, lane, false);
+        self.tell(now, index, space_index, false);
         let shape = Shape {
             cmd: Cmd::Ack,
             flags: Flags::default(),
@@ -222,7 +225,7 @@ impl Connection {
         let sent = self.send_control_frame(now, index, shape, out);
         if let Some(path) = self.paths.get_mut(index).filter(|_| sent) {
             path.stats.acks_sent += 1;
-            if let Some(space) = path.spaces.get_mut(lane) {
+            if let Some(space) = path.spaces.get_mut(space_index) {
                 space.incoming.record_bare_ack();
             }
         }
@@ -296,23 +299,26 @@ impl Connection {
         &mut self,
         now: Instant,
         index: usize,
-        lane: usize,
+        space_index: usize,
         most: usize,
         out: &mut FrameBatch,
     ) -> bool {
         let Some(path) = self.paths.get(index) else { return false };
-        let trailer = if lane == 0 { Level::None } else { Level::Encrypt }.trailer_len();
+        let trailer = if space_index == 0 { Level::None } else { Level::Encrypt }.trailer_len();
         let room = most.saturating_sub(HEADER_LEN + trailer);
-        let about = self.ack_space_for(index, lane);
-        let ack_len =
-            about.and_then(|lane| path.spaces.get(lane)).map_or(0, |space| space.incoming.tell_len());
-        let further_max = path.spaces.get(lane).map_or(0, |space| space.outgoing.further_max());
-        let Some(chunk) = self.send_queue.take(lane, room.saturating_sub(ack_len)) else { return false };
+        let about = self.ack_space_for(index, space_index);
+        let ack_len = about
+            .and_then(|space_index| path.spaces.get(space_index))
+            .map_or(0, |space| space.incoming.tell_len());
+        let further_max = path.spaces.get(space_index).map_or(0, |space| space.outgoing.further_max());
+        let Some(chunk) = self.send_queue.take(space_index, room.saturating_sub(ack_len)) else {
+            return false;
+        };
         let left = room.saturating_sub(ack_len + PARTS_HEAD_LEN + to_usize(chunk.to - chunk.from));
         let mut further = core::mem::take(&mut self.further);
-        self.gather(lane, &chunk, left, further_max, &mut further);
+        self.gather(space_index, &chunk, left, further_max, &mut further);
         self.scratch.clear();
-        let flags = self.piggyback_ack(now, index, lane);
+        let flags = self.piggyback_ack(now, index, space_index);
         let sent = self.frame_of(now, index, (chunk, &further), room, flags, out);
         if !sent {
             core::iter::once(&chunk).chain(&further).for_each(|chunk| _ = self.send_queue.lost(chunk));
@@ -322,12 +328,19 @@ impl Connection {
     }
 
     /// Takes the parts that go out behind the first one, in what is `left` of the frame.
-    fn gather(&mut self, lane: usize, first: &Chunk, mut left: usize, most: usize, further: &mut Vec<Chunk>) {
+    fn gather(
+        &mut self,
+        space_index: usize,
+        first: &Chunk,
+        mut left: usize,
+        most: usize,
+        further: &mut Vec<Chunk>,
+    ) {
         further.clear();
         //= hyperscsi#section-4.11
         //# A sender MUST NOT hold a part back because others may come
         while left > PART_LEN && further.len() < most {
-            let Some(next) = self.send_queue.take_beside(lane, left - PART_LEN, first) else { return };
+            let Some(next) = self.send_queue.take_beside(space_index, left - PART_LEN, first) else { return };
             left -= PART_LEN + to_usize(next.to - next.from);
             further.push(next);
         }
@@ -406,9 +419,9 @@ impl Connection {
         out: &mut FrameBatch,
         body: impl FnOnce(&mut Self, &mut FrameBatch),
     ) -> bool {
-        let lane = usize::from(header.protected);
+        let space_index = usize::from(header.protected);
         let Some(path) = self.paths.get(index) else { return false };
-        let Some(space) = path.spaces.get(lane).filter(|space| space.outgoing.has_room()) else {
+        let Some(space) = path.spaces.get(space_index).filter(|space| space.outgoing.has_room()) else {
             out.cancel();
             return false;
         };
@@ -441,7 +454,7 @@ impl Connection {
         out.end_frame();
         let len = HEADER_LEN + usize::from(header.len) + shape.level.trailer_len();
         if let Some(path) = self.paths.get_mut(index) {
-            path.record_sent(now, lane, len, shape.elicits, shape.carried, shape.further);
+            path.record_sent(now, space_index, len, shape.elicits, shape.carried, shape.further);
         }
         if self.encryptor.wants_update(now) {
             self.update_keys(now);
@@ -450,28 +463,27 @@ impl Connection {
     }
 
     /// Returns the space whose acknowledgement may go along in a frame of a lane.
-    fn space_with_ack(&self, path: &Path, lane: usize) -> Option<usize> {
+    fn space_with_ack(&self, path: &Path, space_index: usize) -> Option<usize> {
         // Under keys, an acknowledgement is always protected.
-        let lanes: &[usize] = match (self.keyed, lane) {
+        let lanes: &[usize] = match (self.keyed, space_index) {
             (true, 0) => &[],
             (true, _) => &[1, 0],
             (false, _) => &[0],
         };
-        lanes
-            .iter()
-            .copied()
-            .find(|lane| path.spaces.get(*lane).is_some_and(|space| space.incoming.has_ack_to_send()))
+        lanes.iter().copied().find(|space_index| {
+            path.spaces.get(*space_index).is_some_and(|space| space.incoming.has_ack_to_send())
+        })
     }
 
     /// Returns the space whose acknowledgement is to go along in a frame of a lane.
-    fn ack_space_for(&self, index: usize, lane: usize) -> Option<usize> {
-        let news = if lane == usize::from(self.keyed) { self.news(index) } else { None };
-        news.or_else(|| self.space_with_ack(self.paths.get(index)?, lane))
+    fn ack_space_for(&self, index: usize, space_index: usize) -> Option<usize> {
+        let news = if space_index == usize::from(self.keyed) { self.news(index) } else { None };
+        news.or_else(|| self.space_with_ack(self.paths.get(index)?, space_index))
     }
 
     /// Writes an acknowledgement to `scratch` if one is worth going along. Returns the flag that says so.
-    fn piggyback_ack(&mut self, now: Instant, index: usize, lane: usize) -> Flags {
-        let Some(about) = self.ack_space_for(index, lane) else { return Flags::default() };
+    fn piggyback_ack(&mut self, now: Instant, index: usize, space_index: usize) -> Flags {
+        let Some(about) = self.ack_space_for(index, space_index) else { return Flags::default() };
         self.tell(now, index, about, true);
         Flags::ACKS
     }

@@ -27,18 +27,18 @@ fn export(name: &str, luns: u64) -> Export {
     }
 }
 
-fn finder(target: Option<&str>) -> DiscoveryClient {
+fn discovery(target: Option<&str>) -> DiscoveryClient {
     let group = GroupName::new(GROUP).unwrap();
     let target = target.map(|name| Name::new(name).unwrap());
-    let mut finder = DiscoveryClient::new(NOW, group, target, Duration::from_secs(2), [7; 32]);
-    finder.port_up(PORT, &state(9000));
-    finder
+    let mut discovery = DiscoveryClient::new(NOW, group, target, Duration::from_secs(2), [7; 32]);
+    discovery.port_up(PORT, &state(9000));
+    discovery
 }
 
-fn answerer() -> DiscoveryServer {
-    let mut answerer = DiscoveryServer::new(NOW);
-    answerer.port_up(PORT, &state(1500));
-    answerer
+fn discovery_server() -> DiscoveryServer {
+    let mut discovery_server = DiscoveryServer::new(NOW);
+    discovery_server.port_up(PORT, &state(1500));
+    discovery_server
 }
 
 macro_rules! said {
@@ -56,21 +56,21 @@ macro_rules! said {
 
 /// Lets a server hear what the finder says, and the finder what it answers. Returns how many answers there were.
 fn ask(
-    finder: &mut DiscoveryClient,
+    discovery: &mut DiscoveryClient,
     server: (&mut DiscoveryServer, &TestDirectory, Mac),
     now: Instant,
 ) -> usize {
-    let (answerer, house, mac) = server;
-    for (to, mut frame) in said!(*finder) {
+    let (discovery_server, house, mac) = server;
+    for (to, mut frame) in said!(*discovery) {
         assert_eq!(to, Mac::BROADCAST);
         let (header, _) = Header::parse(&frame).unwrap();
-        answerer.frame(now, house, (PORT, OURS), &header, &mut frame);
+        discovery_server.frame(now, house, (PORT, OURS), &header, &mut frame);
     }
-    let answers = said!(*answerer);
+    let answers = said!(*discovery_server);
     for (to, frame) in &answers {
         assert_eq!(*to, OURS, "an answer is nobody else's business");
         let (header, _) = Header::parse(frame).unwrap();
-        assert!(finder.frame((PORT, mac), &header, &mut frame.clone()));
+        assert!(discovery.frame((PORT, mac), &header, &mut frame.clone()));
     }
     answers.len()
 }
@@ -84,20 +84,26 @@ fn finds_what_is_exported_to_the_group_and_nothing_else() {
         (PORT, "another", export("iqn.2026-11.a:c", 1)),
         (EtherPort(2), GROUP, export("iqn.2026-11.a:d", 1)),
     ];
-    let (mut finder, mut answerer) = (finder(None), answerer());
+    let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
     for round in 0..3 {
         let now = NOW.after(Duration::from_millis(300 * round));
-        finder.handle_timeout(now);
-        assert_eq!(ask(&mut finder, (&mut answerer, &house, Mac([8; 6])), now), 2, "round {round}");
+        discovery.handle_timeout(now);
+        assert_eq!(
+            ask(&mut discovery, (&mut discovery_server, &house, Mac([8; 6])), now),
+            2,
+            "round {round}"
+        );
     }
-    let found = finder.found();
+    let found = discovery.found();
     let names: Vec<&str> = found.iter().map(|found| &*found.target).collect();
     assert_eq!(names, ["iqn.2026-11.a:a", "iqn.2026-11.a:b"], "each once");
     assert!(found[0].more && found[0].luns.len() == LUNS_MAX);
     assert_eq!((found[1].luns.len(), found[1].frame_max, found[1].mac), (2, 1500, Mac([8; 6])));
     assert_eq!(found[1].luns[1], ExportedLun { lun: 1 << 48, level: Level::Integrity });
-    assert!(finder.disputed().is_empty());
-    assert!(!finder.is_over(NOW.after(Duration::from_millis(1999))) && finder.is_over(finder.deadline));
+    assert!(discovery.disputed().is_empty());
+    assert!(
+        !discovery.is_over(NOW.after(Duration::from_millis(1999))) && discovery.is_over(discovery.deadline)
+    );
 }
 
 #[test]
@@ -105,56 +111,56 @@ fn asks_for_one_target_if_that_is_known() {
     let mut house = TestDirectory::default();
     house.exports =
         vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1)), (PORT, GROUP, export("iqn.2026-11.a:b", 1))];
-    let (mut finder, mut answerer) = (finder(Some("iqn.2026-11.a:b")), answerer());
-    assert_eq!(ask(&mut finder, (&mut answerer, &house, Mac([8; 6])), NOW), 1);
-    assert_eq!(&*finder.found()[0].target, "iqn.2026-11.a:b");
+    let (mut discovery, mut discovery_server) = (discovery(Some("iqn.2026-11.a:b")), discovery_server());
+    assert_eq!(ask(&mut discovery, (&mut discovery_server, &house, Mac([8; 6])), NOW), 1);
+    assert_eq!(&*discovery.found()[0].target, "iqn.2026-11.a:b");
 }
 
 #[test]
 fn a_group_that_nothing_is_exported_to_hears_nothing() {
-    let (mut finder, mut answerer) = (finder(None), answerer());
-    assert_eq!(ask(&mut finder, (&mut answerer, &TestDirectory::default(), Mac([8; 6])), NOW), 0);
-    assert_eq!((answerer.answered(), answerer.ignored()), (0, 1));
+    let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
+    assert_eq!(ask(&mut discovery, (&mut discovery_server, &TestDirectory::default(), Mac([8; 6])), NOW), 0);
+    assert_eq!((discovery_server.answered(), discovery_server.ignored()), (0, 1));
     // Nor through a port that is too narrow, or gone.
     let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
-    answerer.port_up(PORT, &state(1400));
-    finder.handle_timeout(NOW.after(Duration::from_secs(1)));
-    assert_eq!(ask(&mut finder, (&mut answerer, &house, Mac([8; 6])), NOW), 0);
+    discovery_server.port_up(PORT, &state(1400));
+    discovery.handle_timeout(NOW.after(Duration::from_secs(1)));
+    assert_eq!(ask(&mut discovery, (&mut discovery_server, &house, Mac([8; 6])), NOW), 0);
 }
 
 #[test]
 fn two_servers_with_one_identity_are_noticed() {
     let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
-    let mut finder = finder(None);
+    let mut discovery = discovery(None);
     for (frame_at, instance) in [(0, [0xee; 16]), (1, [0xee; 16]), (2, [0xef; 16])] {
         let now = NOW.after(Duration::from_millis(400 * frame_at));
-        finder.handle_timeout(now);
+        discovery.handle_timeout(now);
         let mac = Mac([u8::try_from(frame_at).unwrap(); 6]);
         let mac = Mac([2, mac.0[0], 0, 0, 0, 0]);
         house.instance = instance;
-        ask(&mut finder, (&mut answerer(), &house, mac), now);
+        ask(&mut discovery, (&mut discovery_server(), &house, mac), now);
         // One server at two addresses is no dispute.
-        assert_eq!(finder.disputed().len(), usize::from(frame_at == 2));
+        assert_eq!(discovery.disputed().len(), usize::from(frame_at == 2));
     }
-    assert_eq!(finder.found().len(), 3);
+    assert_eq!(discovery.found().len(), 3);
 }
 
 #[test]
 fn a_copy_of_a_server_is_another_server() {
     let mut house = TestDirectory::default();
     let (first, second, third) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
-    let mut finder = finder(None);
+    let mut discovery = discovery(None);
     // Both say the same name, and the first one answers from both of its ports.
     for (mac, macs, disputed) in
         [(first, vec![first, second], 0), (second, vec![first, second], 0), (third, vec![third], 1)]
     {
         let one = Export { macs, ..export("iqn.2026-11.a:a", 1) };
         house.exports = vec![(PORT, GROUP, one)];
-        finder.ask(PORT);
-        ask(&mut finder, (&mut answerer(), &house, mac), NOW);
-        assert_eq!(finder.disputed().len(), disputed, "{mac}");
+        discovery.ask(PORT);
+        ask(&mut discovery, (&mut discovery_server(), &house, mac), NOW);
+        assert_eq!(discovery.disputed().len(), disputed, "{mac}");
     }
 }
 
@@ -162,15 +168,21 @@ fn a_copy_of_a_server_is_another_server() {
 fn questions_are_answered_so_often_and_no_oftener() {
     let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
-    let mut answerer = answerer();
-    let (_, question) = said!(finder(None)).remove(0);
+    let mut discovery_server = discovery_server();
+    let (_, question) = said!(discovery(None)).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
     let mut flood = |now| {
         (0..1000).for_each(|n: u16| {
             let [a, b] = n.to_be_bytes();
-            answerer.frame(now, &house, (PORT, Mac([2, 0, 0, 0, a, b])), &header, &mut question.clone());
+            discovery_server.frame(
+                now,
+                &house,
+                (PORT, Mac([2, 0, 0, 0, a, b])),
+                &header,
+                &mut question.clone(),
+            );
         });
-        said!(answerer).len()
+        said!(discovery_server).len()
     };
     assert_eq!(flood(NOW), 64);
     assert_eq!(flood(NOW.after(Duration::from_secs(1))), 20);
@@ -180,11 +192,11 @@ fn questions_are_answered_so_often_and_no_oftener() {
 fn answers_without_end_fill_nothing() {
     let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
-    let (mut finder, mut answerer) = (finder(None), answerer());
-    let (_, mut question) = said!(finder).remove(0);
+    let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
+    let (_, mut question) = said!(discovery).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
-    answerer.frame(NOW, &house, (PORT, OURS), &header, &mut question);
-    let (_, answer) = said!(answerer).remove(0);
+    discovery_server.frame(NOW, &house, (PORT, OURS), &header, &mut question);
+    let (_, answer) = said!(discovery_server).remove(0);
     for n in 0..10_000_u32 {
         let [_, _, a, b] = n.to_be_bytes();
         let mut forged = answer.clone();
@@ -192,10 +204,10 @@ fn answers_without_end_fill_nothing() {
         forged[HEADER_LEN + 21] = b;
         crate::login::tests::abuse::recrc(&mut forged);
         let (header, _) = Header::parse(&forged).unwrap();
-        finder.frame((PORT, Mac([2, 0, 0, 0, 1, u8::try_from(n % 20).unwrap()])), &header, &mut forged);
+        discovery.frame((PORT, Mac([2, 0, 0, 0, 1, u8::try_from(n % 20).unwrap()])), &header, &mut forged);
     }
-    assert_eq!(finder.found().len(), DiscoveryClient::FOUND_MAX);
-    assert!(finder.left_out() > 0);
+    assert_eq!(discovery.found().len(), DiscoveryClient::FOUND_MAX);
+    assert!(discovery.left_out() > 0);
     // Answers to another question are none.
     let mut other =
         DiscoveryClient::new(NOW, GroupName::new(GROUP).unwrap(), None, Duration::from_secs(1), [8; 32]);
@@ -207,11 +219,11 @@ fn answers_without_end_fill_nothing() {
 fn anything_at_all_does_no_harm() {
     let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 3))];
-    let (mut finder, mut answerer) = (finder(None), answerer());
-    let (_, question) = said!(finder).remove(0);
+    let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
+    let (_, question) = said!(discovery).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
-    answerer.frame(NOW, &house, (PORT, OURS), &header, &mut question.clone());
-    let answer = said!(answerer).remove(0).1;
+    discovery_server.frame(NOW, &house, (PORT, OURS), &header, &mut question.clone());
+    let answer = said!(discovery_server).remove(0).1;
     for seed in 0..5000 {
         let mut rng = Rng::from_seed(seed);
         let mut frame = if seed % 2 == 0 { question.clone() } else { answer.clone() };
@@ -223,11 +235,11 @@ fn anything_at_all_does_no_harm() {
             crate::login::tests::abuse::recrc(&mut frame);
         }
         if let Ok((header, _)) = Header::parse(&frame) {
-            answerer.frame(NOW, &house, (PORT, OURS), &header, &mut frame.clone());
-            finder.frame((PORT, OURS), &header, &mut frame);
+            discovery_server.frame(NOW, &house, (PORT, OURS), &header, &mut frame.clone());
+            discovery.frame((PORT, OURS), &header, &mut frame);
         }
     }
-    assert!(finder.found().len() < 5000);
+    assert!(discovery.found().len() < 5000);
 }
 
 #[test]
@@ -235,14 +247,14 @@ fn answers_are_counted_one_by_one_since_their_reader_may_not_have_asked() {
     let names: Vec<_> = (0..200).map(|n| alloc::format!("iqn.2026-11.com.example:disk{n:03}")).collect();
     let mut house = TestDirectory::default();
     house.exports = names.iter().map(|name| (PORT, GROUP, export(name, 1))).collect();
-    let mut answerer = answerer();
+    let mut discovery_server = discovery_server();
     let mut total = 0;
     for _ in 0..20 {
-        total += ask(&mut finder(None), (&mut answerer, &house, OURS), NOW);
+        total += ask(&mut discovery(None), (&mut discovery_server, &house, OURS), NOW);
     }
     assert_eq!(total, 512);
     // A second later there is room for as many as a second brings.
     let later = NOW.after(Duration::from_secs(1));
-    assert_eq!(ask(&mut finder(None), (&mut answerer, &house, OURS), later), 200);
-    assert_eq!(ask(&mut finder(None), (&mut answerer, &house, OURS), later), 0);
+    assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &house, OURS), later), 200);
+    assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &house, OURS), later), 0);
 }

@@ -192,21 +192,21 @@ mod tests {
             let pool = Pool::new(1 << 20);
             let (start, len) = (1000, 1 + u32::try_from(rng.below(5000)).unwrap());
             let want: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-            let mut landing = Reassembly::new(start, len);
+            let mut reassembly = Reassembly::new(start, len);
             let mut new = 0;
-            while !landing.is_whole() {
+            while !reassembly.is_whole() {
                 let from = if rng.below(3) == 0 {
-                    landing.received()
+                    reassembly.received()
                 } else {
                     u32::try_from(rng.below(u64::from(len))).unwrap()
                 };
                 let to = from + u32::try_from(rng.below(u64::from(len - from) + 1)).unwrap().min(700);
                 let piece = &want[from as usize..to as usize];
-                new += landing.put(&pool, start + from, piece).unwrap();
+                new += reassembly.put(&pool, start + from, piece).unwrap();
             }
             assert_eq!(new, len, "seed {seed}: every byte is new once");
-            assert!(landing.spans.is_empty());
-            assert_eq!(landing.take().as_deref(), Some(&want[..]), "seed {seed}");
+            assert!(reassembly.spans.is_empty());
+            assert_eq!(reassembly.take().as_deref(), Some(&want[..]), "seed {seed}");
         }
     }
 
@@ -216,7 +216,7 @@ mod tests {
             let mut rng = Rng::from_seed(seed);
             let pool = Pool::new(1 << 20);
             let len = 300;
-            let (mut landing, mut truth) = (Reassembly::new(7, len), alloc::vec![0_u8; len as usize]);
+            let (mut reassembly, mut truth) = (Reassembly::new(7, len), alloc::vec![0_u8; len as usize]);
             for round in 1..=120 {
                 let from = u32::try_from(rng.below(u64::from(len))).unwrap();
                 let to = (from + 1 + u32::try_from(rng.below(1 + round / 10)).unwrap()).min(len);
@@ -227,69 +227,73 @@ mod tests {
                     .zip(&piece)
                     .filter(|(byte, _)| **byte == 0)
                     .for_each(|(byte, new)| *byte = *new);
-                assert_eq!(landing.put(&pool, 7 + from, &piece), Ok(to_u32(new)), "seed {seed}");
+                assert_eq!(reassembly.put(&pool, 7 + from, &piece), Ok(to_u32(new)), "seed {seed}");
                 let here: Vec<bool> = truth.iter().map(|byte| *byte != 0).collect();
                 let received = here.iter().take_while(|here| **here).count();
                 let runs = here.chunk_by(|one, other| one == other).filter(|run| run[0]).count();
                 assert_eq!(
-                    (to_usize(landing.received()), landing.spans.len() + usize::from(received > 0)),
+                    (to_usize(reassembly.received()), reassembly.spans.len() + usize::from(received > 0)),
                     (received, runs),
                     "seed {seed}"
                 );
                 let reach = here.iter().rposition(|here| *here).map_or(0, |last| last + 1);
-                assert_eq!(to_usize(landing.reach()), reach, "seed {seed}");
+                assert_eq!(to_usize(reassembly.reach()), reach, "seed {seed}");
             }
-            landing.put(&pool, 7, &[255; 300]).unwrap();
+            reassembly.put(&pool, 7, &[255; 300]).unwrap();
             truth.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = 255);
-            assert_eq!(landing.take().as_deref(), Some(&truth[..]), "seed {seed}");
+            assert_eq!(reassembly.take().as_deref(), Some(&truth[..]), "seed {seed}");
         }
     }
 
     #[test]
     fn a_byte_that_is_here_is_never_written_again() {
         let pool = Pool::new(1 << 20);
-        let mut landing = Reassembly::new(0, 8);
-        landing.put(&pool, 2, b"cd").unwrap();
-        assert_eq!(landing.put(&pool, 0, b"XXXXX"), Ok(3));
-        assert_eq!(landing.put(&pool, 0, b"YYYYYYYY"), Ok(3));
-        assert_eq!(landing.put(&pool, 0, b"ZZZZZZZZ"), Ok(0));
-        assert_eq!(landing.take().as_deref(), Some(&b"XXcdXYYY"[..]));
+        let mut reassembly = Reassembly::new(0, 8);
+        reassembly.put(&pool, 2, b"cd").unwrap();
+        assert_eq!(reassembly.put(&pool, 0, b"XXXXX"), Ok(3));
+        assert_eq!(reassembly.put(&pool, 0, b"YYYYYYYY"), Ok(3));
+        assert_eq!(reassembly.put(&pool, 0, b"ZZZZZZZZ"), Ok(0));
+        assert_eq!(reassembly.take().as_deref(), Some(&b"XXcdXYYY"[..]));
     }
 
     #[test]
     fn no_offset_leads_outside() {
         let pool = Pool::new(1 << 20);
-        let mut landing = Reassembly::new(100, 10);
+        let mut reassembly = Reassembly::new(100, 10);
         for (offset, len) in [(99, 1), (0, 200), (109, 2), (110, 1), (u32::MAX, 1), (u32::MAX - 5, 10)] {
             let piece = alloc::vec![7; len];
-            assert_eq!(landing.put(&pool, offset, &piece), Err(ReassemblyError::Outside), "{offset} {len}");
+            assert_eq!(
+                reassembly.put(&pool, offset, &piece),
+                Err(ReassemblyError::Outside),
+                "{offset} {len}"
+            );
         }
-        assert!(landing.buf.is_none());
-        assert_eq!(landing.put(&pool, 100, &[1; 10]), Ok(10));
+        assert!(reassembly.buf.is_none());
+        assert_eq!(reassembly.put(&pool, 100, &[1; 10]), Ok(10));
     }
 
     #[test]
     fn a_range_is_shortened_only_to_where_nothing_came_beyond() {
         let pool = Pool::new(1 << 20);
-        let mut landing = Reassembly::new(0, 100);
-        landing.put(&pool, 10, &[1; 10]).unwrap();
-        assert_eq!(landing.shorten(15), Err(ReassemblyError::Outside));
-        assert_eq!(landing.shorten(20), Ok(()));
-        landing.put(&pool, 0, &[1; 10]).unwrap();
-        assert!(landing.is_whole());
+        let mut reassembly = Reassembly::new(0, 100);
+        reassembly.put(&pool, 10, &[1; 10]).unwrap();
+        assert_eq!(reassembly.shorten(15), Err(ReassemblyError::Outside));
+        assert_eq!(reassembly.shorten(20), Ok(()));
+        reassembly.put(&pool, 0, &[1; 10]).unwrap();
+        assert!(reassembly.is_whole());
     }
 
     #[test]
     fn more_pieces_than_any_order_explains_are_refused() {
         let pool = Pool::new(1 << 20);
-        let mut landing = Reassembly::new(0, 1 << 20);
+        let mut reassembly = Reassembly::new(0, 1 << 20);
         let mut at = 1;
         let end = loop {
-            match landing.put(&pool, at, &[1]) {
+            match reassembly.put(&pool, at, &[1]) {
                 Ok(_) => at += 2,
                 Err(why) => break why,
             }
         };
-        assert_eq!((end, landing.spans.len()), (ReassemblyError::Scattered, MAX_SPANS));
+        assert_eq!((end, reassembly.spans.len()), (ReassemblyError::Scattered, MAX_SPANS));
     }
 }

@@ -85,21 +85,22 @@ impl Session {
     /// Returns whether frames of this name are the session's, or those of one that ended lately.
     pub fn owns_sid(&self, sid: u32) -> bool {
         let old = self.closing.as_ref().map(|old| old.sid);
-        old.into_iter().chain(self.nexus.as_ref().map(|link| link.sids.1)).any(|own| own == sid)
+        old.into_iter().chain(self.nexus.as_ref().map(|nexus| nexus.sids.1)).any(|own| own == sid)
     }
 
     /// Tells the target that the session ends.
     pub(super) fn send_goodbye(&mut self, reason: DisconnectReason) {
-        let Some(link) = self.nexus.as_deref_mut() else { return };
-        if let Some(transport) = link.transport.as_deref_mut() {
-            link.goodbye = Some(transport.send(Message::disconnect(Disconnect::Goodbye(reason), link.keyed)));
+        let Some(nexus) = self.nexus.as_deref_mut() else { return };
+        if let Some(transport) = nexus.transport.as_deref_mut() {
+            nexus.goodbye =
+                Some(transport.send(Message::disconnect(Disconnect::Goodbye(reason), nexus.keyed)));
         }
     }
 
     /// Takes a Disconnect of the session itself.
     pub(super) fn disconnected(&mut self, said: Disconnect) {
-        if let (Disconnect::Goodbye(_), Some(link)) = (said, self.nexus.as_deref_mut()) {
-            link.goodbye_heard = true;
+        if let (Disconnect::Goodbye(_), Some(nexus)) = (said, self.nexus.as_deref_mut()) {
+            nexus.goodbye_heard = true;
         }
         match said {
             Disconnect::Done | Disconnect::Goodbye(_) if self.logout_deadline.is_some() => {
@@ -111,19 +112,19 @@ impl Session {
     }
 
     /// Lets the transport of a session that ends carry its last words.
-    pub(super) fn part(&mut self, link: Nexus) {
-        let Some(mut transport) = link.transport else { return };
+    pub(super) fn part(&mut self, nexus: Nexus) {
+        let Some(mut transport) = nexus.transport else { return };
         transport.withdraw_owned();
         let until = self.now.after(PARTING);
         let mut parting = ClosingNexus {
             transport,
-            sid: link.sids.1,
-            keyed: link.keyed,
+            sid: nexus.sids.1,
+            keyed: nexus.keyed,
             until,
             done: None,
-            owed: link.goodbye,
+            owed: nexus.goodbye,
         };
-        if link.goodbye_heard {
+        if nexus.goodbye_heard {
             parting.answer();
         }
         self.closing = Some(parting);

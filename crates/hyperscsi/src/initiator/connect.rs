@@ -254,7 +254,7 @@ impl Session {
             transport.set_ring_quota(port, share_of(state));
         }
         // A port that is new, or back, may be one more way.
-        if let Some(instance) = self.nexus.as_ref().map(|link| link.instance) {
+        if let Some(instance) = self.nexus.as_ref().map(|nexus| nexus.instance) {
             self.discover_paths(now, instance);
         }
     }
@@ -290,7 +290,7 @@ impl Session {
 
     /// Looks for more ways to the server of the session while one of those that there are carries nothing.
     fn rediscover_paths(&mut self, now: Instant) {
-        let Some(instance) = self.nexus.as_ref().map(|link| link.instance) else { return };
+        let Some(instance) = self.nexus.as_ref().map(|nexus| nexus.instance) else { return };
         if self.paths().all(|path| path.is_up) {
             return;
         }
@@ -329,7 +329,7 @@ impl Session {
 
     /// Looks for more ways to the server of the session.
     fn discover_paths(&mut self, now: Instant, instance: [u8; 16]) {
-        let most = self.nexus.as_ref().map_or(1, |link| link.parameters.paths);
+        let most = self.nexus.as_ref().map_or(1, |nexus| nexus.parameters.paths);
         if self.plan.target_address.is_some() || most <= 1 {
             return;
         }
@@ -349,14 +349,14 @@ impl Session {
         }
         let (instance, found) = (*instance, scout.found());
         let paths =
-            self.nexus.iter().flat_map(|link| &link.transport).flat_map(|transport| transport.paths());
+            self.nexus.iter().flat_map(|nexus| &nexus.transport).flat_map(|transport| transport.paths());
         let known: Vec<Mac> = paths.map(|path| path.address.mac).collect();
         let here = |found: &&DiscoveredTarget| (found.port, found.mac) == from;
         let ours = |found: &DiscoveredTarget| found.instance == instance && found.may_be_at(&known);
         //= hyperscsi#section-5
         //# An initiator MUST NOT use both as paths of one session, and SHOULD say so to its user.
         if !found.iter().filter(here).any(ours) {
-            let told = self.nexus.as_deref_mut().map(|link| core::mem::replace(&mut link.twin_told, true));
+            let told = self.nexus.as_deref_mut().map(|nexus| core::mem::replace(&mut nexus.twin_told, true));
             if told == Some(false) {
                 self.events.push_back(super::contract::Event::OtherServer { port: from.0, peer: from.1 });
             }
@@ -369,7 +369,7 @@ impl Session {
     }
 
     fn hinted(&mut self, now: Instant, sid: u32) {
-        let ours = self.nexus.as_ref().is_some_and(|link| link.sids.0 == sid);
+        let ours = self.nexus.as_ref().is_some_and(|nexus| nexus.sids.0 == sid);
         let lately = self.connector.hinted.is_some_and(|at| now.since(at) < HINTS_EVERY);
         if !ours || lately || self.connector.login.is_some() {
             return;
@@ -448,7 +448,7 @@ pub(super) fn share_of(port: &PortState) -> u64 {
     u64::try_from(port.receive_slots.saturating_mul(SHARED_PERCENT) / 100).unwrap_or(u64::MAX)
 }
 
-pub(super) fn transport_path(link: &Nexus, id: u8) -> Option<PathAddress> {
-    let transport = link.transport.as_ref()?;
+pub(super) fn transport_path(nexus: &Nexus, id: u8) -> Option<PathAddress> {
+    let transport = nexus.transport.as_ref()?;
     transport.paths().find(|path| path.id == id).map(|path| path.address)
 }

@@ -78,7 +78,7 @@ impl Session {
 
     /// Returns the protection that a task has to have now.
     pub(super) fn level_of(&self, task: &Task) -> Level {
-        if !self.nexus.as_ref().is_some_and(|link| link.keyed) {
+        if !self.nexus.as_ref().is_some_and(|nexus| nexus.keyed) {
             return Level::None;
         }
         let own = self.level(task.lun());
@@ -102,11 +102,11 @@ impl Session {
 
     /// Returns whether a request of this class may go now.
     fn may_issue(&mut self, class: PnSpace) -> bool {
-        let Some(link) = self.nexus.as_deref_mut() else { return false };
-        if link.goodbye_said() {
+        let Some(nexus) = self.nexus.as_deref_mut() else { return false };
+        if nexus.goodbye_said() {
             return false;
         }
-        let issue = link.slots_of(class);
+        let issue = nexus.slots_of(class);
         let xid = next_xid(issue.last);
         if issue.free.is_empty() || xid_ahead(xid, issue.limit).is_some() {
             return false;
@@ -119,10 +119,10 @@ impl Session {
     }
 
     fn issue(&mut self, key: Key, class: PnSpace, level: Level) {
-        let Some(link) = self.nexus.as_deref_mut() else { return };
-        let first_burst = link.parameters.first_burst;
-        let mut head = link.transport.as_deref_mut().map(Connection::take_head_buffer).unwrap_or_default();
-        let issue = link.slots_of(class);
+        let Some(nexus) = self.nexus.as_deref_mut() else { return };
+        let first_burst = nexus.parameters.first_burst;
+        let mut head = nexus.transport.as_deref_mut().map(Connection::take_head_buffer).unwrap_or_default();
+        let issue = nexus.slots_of(class);
         let Some(tag) = issue.free.pop() else { return };
         let Some(task) = self.tasks.get_mut(key) else { return issue.free.push(tag) };
         let (before, xid) = (issue.last, next_xid(issue.last));
@@ -173,7 +173,7 @@ impl Session {
                 Message::block(Cmd::Request, xid, tag, level, head)
             }
         };
-        link.outgoing.push((key, message));
+        nexus.outgoing.push((key, message));
     }
 
     /// Gives the slot of an exchange back, and takes back what is still under way for it.
@@ -183,10 +183,10 @@ impl Session {
         self.expected = self.expected.saturating_sub(to_usize(task.data_in.len()));
         task.request = None;
         let messages = core::mem::take(&mut task.messages);
-        let Some(link) = self.nexus.as_deref_mut() else { return };
-        link.withdrawn.extend(messages);
-        link.outgoing.retain(|(other, _)| *other != key);
-        let issue = link.slots_of(wire.class);
+        let Some(nexus) = self.nexus.as_deref_mut() else { return };
+        nexus.withdrawn.extend(messages);
+        nexus.outgoing.retain(|(other, _)| *other != key);
+        let issue = nexus.slots_of(wire.class);
         if let Some(slot) = issue.slots.get_mut(usize::from(wire.tag)) {
             *slot = None;
         }

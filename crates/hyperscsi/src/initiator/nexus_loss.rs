@@ -49,10 +49,10 @@ impl Session {
         if matches!(why, LossReason::Misbehaved(_)) {
             self.send_goodbye(DisconnectReason::BROKEN);
         }
-        let Some(link) = self.nexus.take() else { return };
+        let Some(nexus) = self.nexus.take() else { return };
         self.stats.sessions_lost += 1;
-        self.breaches.session_ended(now.since(link.begun));
-        self.part(*link);
+        self.breaches.session_ended(now.since(nexus.begun));
+        self.part(*nexus);
         self.lose_tasks();
         (self.phase, self.last, self.loss) = (Phase::Connecting, why, Some(why));
         if self.leaving {
@@ -126,8 +126,8 @@ impl Session {
         if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed) {
             self.loss = None;
         }
-        if let Some(link) = self.nexus.take() {
-            self.part(*link);
+        if let Some(nexus) = self.nexus.take() {
+            self.part(*nexus);
         }
         let mut open: Vec<(bool, u64, Key)> =
             self.tasks.iter().map(|(key, task)| (task.wire.is_none(), task.order, key)).collect();

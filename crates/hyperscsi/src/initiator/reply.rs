@@ -26,7 +26,7 @@ impl Session {
         let taken = match header.cmd {
             Cmd::Reply | Cmd::Abort => self.in_exchange(header, payload),
             Cmd::Disconnect => {
-                let keyed = self.nexus.as_ref().is_some_and(|link| link.keyed);
+                let keyed = self.nexus.as_ref().is_some_and(|nexus| nexus.keyed);
                 match Disconnect::parse(payload) {
                     Ok(_) if keyed && !header.protected => Err(FrameError::Unprotected),
                     Ok(said) => {
@@ -50,10 +50,10 @@ impl Session {
     }
 
     fn in_exchange(&mut self, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
-        let link = self.nexus.as_deref_mut().ok_or(FrameError::UnknownExchange)?;
-        let keyed = link.keyed;
+        let nexus = self.nexus.as_deref_mut().ok_or(FrameError::UnknownExchange)?;
+        let keyed = nexus.keyed;
         let slot =
-            link.slots_of(PnSpace::of(header.xid)).slots.get(usize::from(header.tag)).copied().flatten();
+            nexus.slots_of(PnSpace::of(header.xid)).slots.get(usize::from(header.tag)).copied().flatten();
         let key = slot.ok_or(FrameError::UnknownExchange)?;
         let wire = self.tasks.get(key).and_then(|task| task.wire).filter(|wire| wire.xid == header.xid);
         let wire = wire.ok_or(FrameError::UnknownExchange)?;
@@ -79,8 +79,12 @@ impl Session {
                 Err(_) => Err(FrameError::Malformed),
             }
         };
-        taken.map_err(|stray| {
-            if forgeable && matches!(stray, FrameError::Broken(_)) { FrameError::Malformed } else { stray }
+        taken.map_err(|frame_error| {
+            if forgeable && matches!(frame_error, FrameError::Broken(_)) {
+                FrameError::Malformed
+            } else {
+                frame_error
+            }
         })
     }
 
@@ -117,17 +121,17 @@ impl Session {
 
     fn transfer_ready(&mut self, key: Key, wire: Wire, ready: TransferReady) -> Result<(), FrameError> {
         let outside = FrameError::Broken(ProtocolError::TransferReadyOutside);
-        let link = self.nexus.as_deref_mut().ok_or(FrameError::UnknownExchange)?;
+        let nexus = self.nexus.as_deref_mut().ok_or(FrameError::UnknownExchange)?;
         let task = self.tasks.get_mut(key).ok_or(FrameError::UnknownExchange)?;
         let end =
             ready.offset.checked_add(ready.len).filter(|end| *end <= task.data_out_len()).ok_or(outside)?;
-        if ready.len > link.parameters.burst_max {
+        if ready.len > nexus.parameters.burst_max {
             return Err(outside);
         }
         if !task.take_ready(ready.number).ok_or(outside)? {
             return Ok(());
         }
-        let waiting = link.outgoing.iter().filter(|(other, _)| *other == key).count();
+        let waiting = nexus.outgoing.iter().filter(|(other, _)| *other == key).count();
         if task.messages.len() + waiting > MAX_READY {
             return Err(outside);
         }
@@ -139,7 +143,7 @@ impl Session {
         let mut message = Message::data(Cmd::Request, wire.xid, wire.tag, wire.level, ready.offset, body);
         message.last = true;
         self.stats.data_out_bytes += u64::from(ready.len);
-        link.outgoing.push((key, message));
+        nexus.outgoing.push((key, message));
         Ok(())
     }
 
@@ -185,7 +189,7 @@ impl Session {
             Level::Integrity => Level::Encrypt,
             Level::Encrypt => return false,
         };
-        let levels = self.nexus.as_ref().map(|link| link.parameters.levels);
+        let levels = self.nexus.as_ref().map(|nexus| nexus.parameters.levels);
         if !refused || !levels.is_some_and(|levels| levels.has(more)) {
             return false;
         }

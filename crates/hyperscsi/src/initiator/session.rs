@@ -198,7 +198,7 @@ impl Session {
 
     /// Returns when `handle_timeout` wants to be called, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let transport = self.nexus.as_ref().and_then(|link| link.transport.as_ref()?.poll_timeout());
+        let transport = self.nexus.as_ref().and_then(|nexus| nexus.transport.as_ref()?.poll_timeout());
         let parting =
             self.closing.as_ref().map(|old| old.transport.poll_timeout().unwrap_or(old.until).min(old.until));
         let patience = self.retry_deadline.filter(|_| self.phase == Phase::Connecting);
@@ -262,12 +262,12 @@ impl Session {
 
     /// Returns what was agreed on, while the session is up.
     pub fn parameters(&self) -> Option<&Parameters> {
-        self.nexus.as_ref().map(|link| &link.parameters)
+        self.nexus.as_ref().map(|nexus| &nexus.parameters)
     }
 
     /// Returns the paths of the session.
     pub fn paths(&self) -> impl Iterator<Item = PathView> + '_ {
-        self.nexus.iter().filter_map(|link| link.transport.as_ref()).flat_map(|transport| transport.paths())
+        self.nexus.iter().filter_map(|nexus| nexus.transport.as_ref()).flat_map(|transport| transport.paths())
     }
 
     /// Returns how many tasks are open.
@@ -354,8 +354,8 @@ impl Session {
             // Where its owner did not end it, the owner's next session is to find what this one had opened.
             let is_lost = self.loss.is_some();
             self.send_goodbye(if is_lost { DisconnectReason::REPLACED } else { DisconnectReason::CLOSED });
-            if let Some(link) = self.nexus.take() {
-                self.part(*link);
+            if let Some(nexus) = self.nexus.take() {
+                self.part(*nexus);
             }
             return;
         }
@@ -391,15 +391,15 @@ impl Session {
     }
 
     fn flush_to_connection(&mut self) {
-        let Some(link) = self.nexus.as_deref_mut() else { return };
-        let Some(transport) = link.transport.as_deref_mut() else { return };
-        if link.withdrawn.is_empty() && link.outgoing.is_empty() && !transport.has_delivered_bodies() {
+        let Some(nexus) = self.nexus.as_deref_mut() else { return };
+        let Some(transport) = nexus.transport.as_deref_mut() else { return };
+        if nexus.withdrawn.is_empty() && nexus.outgoing.is_empty() && !transport.has_delivered_bodies() {
             return;
         }
-        for message in link.withdrawn.drain(..) {
+        for message in nexus.withdrawn.drain(..) {
             transport.withdraw(message);
         }
-        for (key, message) in link.outgoing.drain(..) {
+        for (key, message) in nexus.outgoing.drain(..) {
             let is_request = message.cmd == Cmd::Request && !message.head.is_empty();
             if let Some(task) = self.tasks.get_mut(key) {
                 let id = transport.send(Message { owner: Some(key), ..message });
@@ -413,7 +413,7 @@ impl Session {
     }
 
     fn handle_connection_event(&mut self, now: Instant, event: Transported) {
-        let Some(link) = self.nexus.as_deref_mut() else { return };
+        let Some(nexus) = self.nexus.as_deref_mut() else { return };
         match event {
             Transported::Delivered(Delivery { message, owner: Some(key), .. }) => {
                 if let Some(task) = self.tasks.get_mut(key) {
@@ -422,37 +422,37 @@ impl Session {
                 }
             }
             Transported::Delivered(Delivery { message, owner: None, .. }) => {
-                if link.goodbye == Some(message) {
+                if nexus.goodbye == Some(message) {
                     self.end_session(SessionEnd::LoggedOut);
                 }
             }
             Transported::XidLimit { sealed, limit } => {
                 let class = PnSpace::of_frame(sealed);
-                let issue = link.slots_of(class);
+                let issue = nexus.slots_of(class);
                 if PnSpace::of(limit) == class && xid_ahead(limit, issue.limit).is_some() {
                     issue.limit = limit;
                 }
             }
             Transported::PathUp(id) => {
-                let address = transport_path(link, id);
-                if let Some(address) = address.filter(|_| link.paths_up.insert(id)) {
+                let address = transport_path(nexus, id);
+                if let Some(address) = address.filter(|_| nexus.paths_up.insert(id)) {
                     self.events.push_back(Event::PathUp { port: address.port, peer: address.mac });
                 }
             }
             Transported::PathDown(id) => {
-                let address = transport_path(link, id);
-                if let Some(address) = address.filter(|_| link.paths_up.remove(&id)) {
+                let address = transport_path(nexus, id);
+                if let Some(address) = address.filter(|_| nexus.paths_up.remove(&id)) {
                     self.events.push_back(Event::PathDown { port: address.port, peer: address.mac });
                 }
                 self.connector.way_lost(now);
             }
-            Transported::PathGone { path, .. } => _ = link.paths_up.remove(&path),
+            Transported::PathGone { path, .. } => _ = nexus.paths_up.remove(&path),
             Transported::PathMtu { .. } => {}
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::PathMtuStatus { path, status: width } => {
                 let told =
                     |at: PathAddress| Event::PathMtuStatus { port: at.port, peer: at.mac, status: width };
-                self.events.extend(transport_path(link, path).map(told));
+                self.events.extend(transport_path(nexus, path).map(told));
             }
             Transported::Lost => self.handle_nexus_loss(now, LossReason::PathLost),
             Transported::Misbehaved => {
@@ -510,9 +510,9 @@ impl FrameMachine for Session {
         }
         let (address, came) = (PathAddress { port: frame.port, mac: frame.source }, now.before(frame.age));
         let Some(bytes) = frame.payload.get_mut(..len).filter(|_| !frame.group) else { return };
-        let link = self.nexus.as_deref_mut().filter(|link| link.sids.1 == header.sid);
-        let forgeable = link.as_ref().is_some_and(|link| link.keyed && !header.protected);
-        let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
+        let nexus = self.nexus.as_deref_mut().filter(|nexus| nexus.sids.1 == header.sid);
+        let forgeable = nexus.as_ref().is_some_and(|nexus| nexus.keyed && !header.protected);
+        let Some(mut transport) = nexus.and_then(|nexus| nexus.transport.take()) else {
             match self.closing.as_mut().filter(|old| old.sid == header.sid) {
                 Some(old) => {
                     if let Err(why) = old.frame((now, came), address, header, bytes) {
@@ -537,7 +537,7 @@ impl FrameMachine for Session {
             }
         }
         match self.nexus.as_deref_mut() {
-            Some(link) => link.transport = Some(transport),
+            Some(nexus) => nexus.transport = Some(transport),
             None => return self.bug(),
         }
         match self.end_cause.take() {
@@ -549,8 +549,8 @@ impl FrameMachine for Session {
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
-        let finder = self.connector.poll_port();
-        finder
+        let discovery = self.connector.poll_port();
+        discovery
             .or_else(|| self.transport()?.poll_port())
             .or_else(|| self.closing.as_mut()?.transport.poll_port())
     }

@@ -42,7 +42,12 @@ impl Cookies {
     }
 
     /// Makes a cookie.
-    pub(crate) fn make(&mut self, now: Instant, random: &mut HmacDrbg, errand: &CookieBinding<'_>) -> Cookie {
+    pub(crate) fn make(
+        &mut self,
+        now: Instant,
+        random: &mut HmacDrbg,
+        binding: &CookieBinding<'_>,
+    ) -> Cookie {
         if now.since(self.rotated) >= Self::ROTATION {
             self.previous = core::mem::replace(&mut self.current, Zeroizing::new(random.bytes()));
             self.rotated = now;
@@ -51,21 +56,21 @@ impl Cookies {
         let mut cookie = [0; COOKIE_LEN];
         let (head, tail) = cookie.split_at_mut(time.len());
         head.copy_from_slice(&time);
-        for (to, from) in tail.iter_mut().zip(proof(&self.current, &time, errand)) {
+        for (to, from) in tail.iter_mut().zip(proof(&self.current, &time, binding)) {
             *to = from;
         }
         cookie
     }
 
     /// Returns whether a cookie was made here for this, and lately.
-    pub(crate) fn knows(&self, now: Instant, cookie: &Cookie, errand: &CookieBinding<'_>) -> bool {
+    pub(crate) fn knows(&self, now: Instant, cookie: &Cookie, binding: &CookieBinding<'_>) -> bool {
         let Some((time, tail)) = cookie.split_first_chunk::<8>() else { return false };
         let made = Instant(u64::from_be_bytes(*time));
         if made > now || now.since(made) > Self::LIFETIME {
             return false;
         }
         [&self.current, &self.previous].into_iter().any(|secret| {
-            let proof = proof(secret, time, errand);
+            let proof = proof(secret, time, binding);
             proof.get(..tail.len()).is_some_and(|proof| proof.ct_eq(tail).into())
         })
     }
@@ -77,11 +82,11 @@ impl fmt::Debug for Cookies {
     }
 }
 
-fn proof(secret: &[u8; 64], time: &[u8; 8], errand: &CookieBinding<'_>) -> [u8; 64] {
-    let port = errand.port.0.to_be_bytes();
+fn proof(secret: &[u8; 64], time: &[u8; 8], binding: &CookieBinding<'_>) -> [u8; 64] {
+    let port = binding.port.0.to_be_bytes();
     // Neither name can hold a zero byte.
-    let (group, target) = (errand.group.as_bytes(), errand.target.as_bytes());
-    mac(secret, &[time, &port, &errand.source.0, errand.handshake, group, &[0], target])
+    let (group, target) = (binding.group.as_bytes(), binding.target.as_bytes());
+    mac(secret, &[time, &port, &binding.source.0, binding.handshake, group, &[0], target])
 }
 
 #[cfg(test)]
@@ -94,7 +99,7 @@ mod tests {
         let mut cookies = Cookies::new(Instant::ORIGIN, &mut random);
         let (group, target) = (GroupName::new("g").unwrap(), Name::new("iqn.2026-11.a:b").unwrap());
         let (other_group, other) = (GroupName::new("h").unwrap(), Name::new("iqn.2026-11.a:c").unwrap());
-        let errand = CookieBinding {
+        let binding = CookieBinding {
             port: EtherPort(1),
             source: Mac([2; 6]),
             handshake: &[3; 16],
@@ -102,32 +107,32 @@ mod tests {
             target: &target,
         };
         let at = |seconds: u64| Instant::ORIGIN.after(Duration::from_secs(seconds));
-        let cookie = cookies.make(at(55), &mut random, &errand);
-        assert!(cookies.knows(at(55), &cookie, &errand));
-        assert!(!cookies.knows(at(54), &cookie, &errand), "made in the future");
+        let cookie = cookies.make(at(55), &mut random, &binding);
+        assert!(cookies.knows(at(55), &cookie, &binding));
+        assert!(!cookies.knows(at(54), &cookie, &binding), "made in the future");
         for wrong in [
-            CookieBinding { port: EtherPort(2), ..errand },
-            CookieBinding { source: Mac([4; 6]), ..errand },
-            CookieBinding { handshake: &[4; 16], ..errand },
-            CookieBinding { group: &other_group, ..errand },
-            CookieBinding { target: &other, ..errand },
+            CookieBinding { port: EtherPort(2), ..binding },
+            CookieBinding { source: Mac([4; 6]), ..binding },
+            CookieBinding { handshake: &[4; 16], ..binding },
+            CookieBinding { group: &other_group, ..binding },
+            CookieBinding { target: &other, ..binding },
         ] {
             assert!(!cookies.knows(at(55), &cookie, &wrong), "{wrong:?}");
         }
         for bit in 0..COOKIE_LEN * 8 {
             let mut flipped = cookie;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(!cookies.knows(at(55), &flipped, &errand), "bit {bit}");
+            assert!(!cookies.knows(at(55), &flipped, &binding), "bit {bit}");
         }
-        cookies.make(at(61), &mut random, &errand);
-        assert!(cookies.knows(at(65), &cookie, &errand), "the secret before is still known");
-        assert!(!cookies.knows(at(66), &cookie, &errand), "too old");
-        let cookie = cookies.make(at(120), &mut random, &errand);
-        cookies.make(at(121), &mut random, &errand);
-        cookies.make(at(181), &mut random, &errand);
-        let forged_time = cookies.make(at(182), &mut random, &errand);
+        cookies.make(at(61), &mut random, &binding);
+        assert!(cookies.knows(at(65), &cookie, &binding), "the secret before is still known");
+        assert!(!cookies.knows(at(66), &cookie, &binding), "too old");
+        let cookie = cookies.make(at(120), &mut random, &binding);
+        cookies.make(at(121), &mut random, &binding);
+        cookies.make(at(181), &mut random, &binding);
+        let forged_time = cookies.make(at(182), &mut random, &binding);
         let mut older = cookie;
         older[..8].copy_from_slice(&forged_time[..8]);
-        assert!(!cookies.knows(at(182), &older, &errand), "the time is part of what is proven");
+        assert!(!cookies.knows(at(182), &older, &binding), "the time is part of what is proven");
     }
 }

@@ -68,7 +68,7 @@ pub struct Login {
     since: Instant,
     repeat: Instant,
     repeats: u32,
-    post: ControlQueue,
+    control_queue: ControlQueue,
     event: Option<LoginEvent>,
     ignored: u64,
 }
@@ -110,7 +110,7 @@ impl Login {
             since: now,
             repeat: now,
             repeats: 0,
-            post: ControlQueue::default(),
+            control_queue: ControlQueue::default(),
             event: None,
             ignored: 0,
         };
@@ -140,7 +140,7 @@ impl Login {
     /// Takes note that a port carries nothing at present.
     pub fn port_down(&mut self, now: Instant, port: EtherPort) {
         self.ports.retain(|(known, _)| *known != port);
-        self.post.port_down(port);
+        self.control_queue.port_down(port);
         self.candidates.retain(|candidate| candidate.port != port);
         let lost = match &self.state {
             State::Finishing(finishing) => finishing.opening.port == port,
@@ -232,12 +232,12 @@ impl Login {
 
     /// Returns a port that has something to send. Given once until `transmit` was called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
-        self.post.poll_port()
+        self.control_queue.poll_port()
     }
 
     /// Appends the frames that the port has to send.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
-        self.post.transmit(port, out);
+        self.control_queue.transmit(port, out);
     }
 
     /// Returns what there is to say, once.
@@ -337,7 +337,7 @@ impl Login {
         self.candidates.clear();
         self.job = None;
         self.renewal = None;
-        self.post.clear();
+        self.control_queue.clear();
         self.state = State::Asking;
         self.speak_up(now);
     }
@@ -369,7 +369,7 @@ impl Login {
             }
             State::Finishing(finishing) => {
                 let (to, finish) = (&finishing.opening, finishing.finish.clone());
-                self.post.send(to.port, to.mac, Cmd::Negotiate, finish);
+                self.control_queue.send(to.port, to.mac, Cmd::Negotiate, finish);
             }
             State::Stretching(_) | State::Over => {}
         }
@@ -389,7 +389,7 @@ impl Login {
         let (handshake, group, target) = (self.handshake, self.plan.group.clone(), self.plan.target.clone());
         let mut payload = Vec::new();
         Negotiate::Hello(Hello { handshake, group, target }).encode(&mut payload);
-        self.post.send(port, to, Cmd::Negotiate, payload);
+        self.control_queue.send(port, to, Cmd::Negotiate, payload);
     }
 
     fn cookie(&mut self, now: Instant, candidate: Candidate) {
@@ -464,7 +464,7 @@ impl Login {
 
     fn start(&mut self, candidate: &Candidate) {
         if let Some(payload) = self.start_bytes(candidate) {
-            self.post.send(candidate.port, candidate.mac, Cmd::Negotiate, payload);
+            self.control_queue.send(candidate.port, candidate.mac, Cmd::Negotiate, payload);
         }
     }
 
@@ -597,7 +597,7 @@ impl Login {
         self.attempt = None;
         self.job = None;
         self.candidates.clear();
-        self.post.clear();
+        self.control_queue.clear();
         self.event = Some(event);
     }
 }

@@ -52,7 +52,7 @@ pub struct HandshakeServer {
     random: HmacDrbg,
     cookies: Option<Cookies>,
     ports: Vec<(EtherPort, PortState)>,
-    guesses: PasswordRateLimit,
+    rate_limit: PasswordRateLimit,
     /// How often we speak to those of another version, and how often open groups get sessions.
     strangers: TokenBucket,
     open: TokenBucket,
@@ -60,7 +60,7 @@ pub struct HandshakeServer {
     over: VecDeque<FinishedHandshake>,
     /// What began the sessions of groups without a password.
     spent: AcceptedStarts,
-    post: ControlQueue,
+    control_queue: ControlQueue,
     /// Handshakes that were refused lately: their initiators repeat themselves, as nothing vouches for a refusal.
     refused: VecDeque<HandshakeId>,
     refusals: VecDeque<HandshakeRefusal>,
@@ -154,13 +154,13 @@ impl HandshakeServer {
             random: HmacDrbg::empty(),
             cookies: None,
             ports: Vec::new(),
-            guesses: PasswordRateLimit::new(now),
+            rate_limit: PasswordRateLimit::new(now),
             strangers: TokenBucket::full(Self::STRANGERS.0, now),
             open: TokenBucket::full(Self::OPEN.0, now),
             halves: Vec::new(),
             over: VecDeque::new(),
             spent: AcceptedStarts::default(),
-            post: ControlQueue::default(),
+            control_queue: ControlQueue::default(),
             refused: VecDeque::new(),
             refusals: VecDeque::new(),
             told: TokenBucket::full(Self::TOLD.0, now),
@@ -188,7 +188,7 @@ impl HandshakeServer {
     /// Takes note that a port carries nothing at present.
     pub fn port_down(&mut self, port: EtherPort) {
         self.ports.retain(|(known, _)| *known != port);
-        self.post.port_down(port);
+        self.control_queue.port_down(port);
     }
 
     /// Takes a Negotiate frame with SID 0, which begins with `header`. Returns what was agreed on, if that was the last
@@ -243,14 +243,14 @@ impl HandshakeServer {
 
     fn give_cookie(&mut self, now: Instant, from: FrameSource, handshake: &HandshakeId, hello: &Hello) {
         let Some(cookies) = &mut self.cookies else { return };
-        let errand = CookieBinding {
+        let binding = CookieBinding {
             port: from.port,
             source: from.source,
             handshake,
             group: &hello.group,
             target: &hello.target,
         };
-        let cookie = cookies.make(now, &mut self.random, &errand);
+        let cookie = cookies.make(now, &mut self.random, &binding);
         self.say(from, &Negotiated::Cookie { handshake: *handshake, cookie });
     }
 
@@ -266,14 +266,14 @@ impl HandshakeServer {
             self.stats.ignored += 1;
             return None;
         };
-        let errand = CookieBinding {
+        let binding = CookieBinding {
             port: from.port,
             source: from.source,
             handshake: &start.handshake,
             group: &start.group,
             target: &start.target,
         };
-        if !self.cookies.as_ref().is_some_and(|cookies| cookies.knows(now, &start.cookie, &errand)) {
+        if !self.cookies.as_ref().is_some_and(|cookies| cookies.knows(now, &start.cookie, &binding)) {
             let hello = Hello {
                 handshake: start.handshake,
                 group: start.group.clone(),
@@ -285,7 +285,7 @@ impl HandshakeServer {
         let said = without_last(payload, COOKIE_LEN).ok()?;
         let begun = StartId { from, digest: Sha512::digest(&said).into() };
         if let Some(said) = self.said_before(&begun) {
-            self.post.send(from.port, from.source, Cmd::Negotiated, said);
+            self.control_queue.send(from.port, from.source, Cmd::Negotiated, said);
             return None;
         }
         //= hyperscsi#section-6.4
@@ -329,7 +329,7 @@ impl HandshakeServer {
                 };
                 let half = self.half(now, record, (&ke1, payload), begun, start, (sid, choice, permit));
                 if let Some(half) = half {
-                    self.post.send(from.port, from.source, Cmd::Negotiated, half.answer.clone());
+                    self.control_queue.send(from.port, from.source, Cmd::Negotiated, half.answer.clone());
                     self.halves.push(half);
                 }
                 None
@@ -369,7 +369,7 @@ impl HandshakeServer {
         let context = context(payload, &encode(&answer)).ok()?;
         let made = record.answer(&start.group, ke1, &context, &mut self.random);
         let Ok((pending, ke2)) = made else {
-            self.guesses.put_back(&start.group, permit);
+            self.rate_limit.put_back(&start.group, permit);
             self.stats.ignored += 1;
             return None;
         };
@@ -389,7 +389,7 @@ impl HandshakeServer {
             over.begun.from == from && over.handshake == finish.handshake && over.sid == finish.sid
         };
         if let Some(over) = self.over.iter().find(same) {
-            self.post.send(from.port, from.source, Cmd::Negotiated, over.accept.clone());
+            self.control_queue.send(from.port, from.source, Cmd::Negotiated, over.accept.clone());
             return None;
         }
         let at = self.halves.iter().position(|half| {
@@ -402,7 +402,7 @@ impl HandshakeServer {
             return None;
         };
         let half = self.halves.swap_remove(at);
-        self.guesses.right(now, &half.start.group, half.permit);
+        self.rate_limit.right(now, &half.start.group, half.permit);
         let told = (half.sid, half.choice, half.frame_max);
         self.accept_handshake(now, directory, half.begun, &half.start, told, Some((secret, half.context)))
     }
@@ -422,7 +422,7 @@ impl HandshakeServer {
         let known = secret.as_ref().map(|(secret, context)| (&**secret, context));
         let accept = accept(&message, known).ok()?;
         let from = begun.from;
-        self.post.send(from.port, from.source, Cmd::Negotiated, accept.clone());
+        self.control_queue.send(from.port, from.source, Cmd::Negotiated, accept.clone());
         if self.over.len() >= Self::OVER_MAX {
             self.over.pop_front();
         }
@@ -459,11 +459,11 @@ impl HandshakeServer {
     fn admit(&mut self, now: Instant, begun: &StartId, start: &Start) -> Result<Permit, Duration> {
         let same = self.halves.iter().filter(|half| half.begun.from == begun.from).count();
         let source = (begun.from.port, begun.from.source);
-        let kept = if self.guesses.is_member(&start.group, source) { 0 } else { Self::HALVES_KEPT };
+        let kept = if self.rate_limit.is_member(&start.group, source) { 0 } else { Self::HALVES_KEPT };
         if self.halves.len() >= Self::HALVES_MAX - kept || same >= Self::HALVES_OF_ONE_MAX {
             return Err(Self::HALF_LIFETIME / 20);
         }
-        self.guesses.begin(now, &start.group, source)
+        self.rate_limit.begin(now, &start.group, source)
     }
 
     fn put_off(&mut self, from: FrameSource, handshake: &HandshakeId, wait: Duration) {
@@ -517,17 +517,17 @@ impl HandshakeServer {
     fn say(&mut self, from: FrameSource, step: &Negotiated) {
         let mut payload = Vec::new();
         step.encode(&mut payload);
-        self.post.send(from.port, from.source, Cmd::Negotiated, payload);
+        self.control_queue.send(from.port, from.source, Cmd::Negotiated, payload);
     }
 
     /// Returns a port that has something to send. Given once until `transmit` was called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
-        self.post.poll_port()
+        self.control_queue.poll_port()
     }
 
     /// Appends the frames that the port has to send.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
-        self.post.transmit(port, out);
+        self.control_queue.transmit(port, out);
     }
 
     /// Returns when `handle_timeout` wants to be called.
@@ -541,7 +541,7 @@ impl HandshakeServer {
     pub fn handle_timeout(&mut self, now: Instant) {
         let old = |half: &mut HalfOpen| now >= half.since.after(Self::HALF_LIFETIME);
         for half in self.halves.extract_if(.., old).collect::<Vec<_>>() {
-            self.guesses.wrong(now, &half.start.group, half.permit);
+            self.rate_limit.wrong(now, &half.start.group, half.permit);
             self.stats.unfinished += 1;
             self.tell(now, half.begun.from, &half.start, RefusalCause::Unfinished);
         }

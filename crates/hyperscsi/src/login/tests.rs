@@ -92,8 +92,8 @@ fn what_is_wrong_is_said_in_one_sentence() {
         let begin = rig.now;
         let why = rig.run().unwrap_err();
         assert!(rig.agreed.is_empty());
-        rig.reception.handle_timeout(rig.now.after(HandshakeServer::HALF_LIFETIME));
-        told.borrow_mut().extend(core::iter::from_fn(|| rig.reception.poll_refusal()).map(|it| it.why));
+        rig.handshakes.handle_timeout(rig.now.after(HandshakeServer::HALF_LIFETIME));
+        told.borrow_mut().extend(core::iter::from_fn(|| rig.handshakes.poll_refusal()).map(|it| it.why));
         (why, rig.now.since(begin))
     };
     let (why, took) = fails(plan(GROUP, Some("not the password")));
@@ -188,7 +188,7 @@ fn a_repeated_step_is_answered_with_the_same_bytes_and_makes_no_second_session()
             rig.target_hears(&frame);
         }
         assert_eq!(rig.agreed.len(), 1);
-        assert_eq!(rig.reception.half_open(), 0);
+        assert_eq!(rig.handshakes.half_open(), 0);
     }
 }
 
@@ -253,7 +253,7 @@ fn nothing_secret_is_printed() {
     let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 9);
     rig.bring_up();
     let ours = rig.run().unwrap();
-    let printed = alloc::format!("{:?} {:?} {ours:?} {:?}", rig.login, rig.reception, rig.agreed);
+    let printed = alloc::format!("{:?} {:?} {ours:?} {:?}", rig.login, rig.handshakes, rig.agreed);
     assert!(!printed.contains(PASSWORD));
     assert!(!printed.contains("token") && !printed.contains("random: Random {"), "{printed}");
 }

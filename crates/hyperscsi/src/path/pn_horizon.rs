@@ -15,9 +15,9 @@ pub(crate) struct PnHorizon {
 impl Path {
     /// Returns whether a frame may have a number as large as this. Who heard nothing for long sends nothing but probes, and may
     /// have sent any number of them; in the space where all that comes is the peer's, that harms nothing.
-    pub(crate) fn admits(&self, lane: usize, pn: u64, keyed: bool) -> bool {
-        let far = (self.down || self.unheard) && lane == usize::from(keyed) && pn < FAR_MAX;
-        pn > 0 && (far || self.spaces.get(lane).is_some_and(|space| space.incoming.grant.admits(pn)))
+    pub(crate) fn admits(&self, space_index: usize, pn: u64, keyed: bool) -> bool {
+        let far = (self.down || self.unheard) && space_index == usize::from(keyed) && pn < FAR_MAX;
+        pn > 0 && (far || self.spaces.get(space_index).is_some_and(|space| space.incoming.grant.admits(pn)))
     }
 
     /// Returns whether what concerns the path or the session may be asked or told on it now.
@@ -26,7 +26,7 @@ impl Path {
     }
 
     /// Returns how far its numbers went.
-    pub(crate) fn trail(&self) -> PnHorizon {
+    pub(crate) fn pn_horizon(&self) -> PnHorizon {
         PnHorizon {
             out: self.spaces.each_ref().map(|space| space.outgoing.next() - 1),
             come: self.spaces.each_ref().map(|space| space.incoming.largest()),
@@ -56,19 +56,19 @@ mod tests {
         let state = PortState { mac: Mac([2; 6]), mtu: 1500, receive_slots: 512 };
         let address = PathAddress { port: EtherPort(0), mac: Mac([4; 6]) };
         let plan = ConnectionConfig::new(&Parameters::DEFAULT, &Parameters::DEFAULT, 512, [0; 16], [0; 8]);
-        let trail = PnHorizon { out: [700, 800], come: [1000, 2000], granted: [9000, 9500] };
-        let mut path = Path::new(now, (3, &trail), address, &state, &plan, 1);
+        let pn_horizon = PnHorizon { out: [700, 800], come: [1000, 2000], granted: [9000, 9500] };
+        let mut path = Path::new(now, (3, &pn_horizon), address, &state, &plan, 1);
         assert_eq!(path.spaces.each_ref().map(|space| space.outgoing.next()), [701, 801]);
         assert_eq!(path.spaces.each_ref().map(|space| space.outgoing.credit()), [32, 32]);
-        assert_eq!(path.trail().granted, trail.granted);
-        for (lane, old) in [(0, 1000), (1, 2000)] {
-            let come = &path.spaces[lane].incoming;
+        assert_eq!(path.pn_horizon().granted, pn_horizon.granted);
+        for (space_index, old) in [(0, 1000), (1, 2000)] {
+            let come = &path.spaces[space_index].incoming;
             assert!(!come.is_new(old) && !come.is_new(1) && come.is_new(old + 1));
         }
         // What the other end may have sent into the void before, it has used up.
-        let far = |path: &Path, lane| {
-            let limit = trail.granted[lane] + BEYOND_MAX;
-            (path.admits(lane, limit, true), path.admits(lane, limit + 1, true))
+        let far = |path: &Path, space_index| {
+            let limit = pn_horizon.granted[space_index] + BEYOND_MAX;
+            (path.admits(space_index, limit, true), path.admits(space_index, limit + 1, true))
         };
         assert_eq!([far(&path, 0), far(&path, 1)], [(true, false); 2]);
         // Of probes there may have been any number, which only the peer can make up.

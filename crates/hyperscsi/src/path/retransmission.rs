@@ -15,7 +15,7 @@ use crate::send_queue::{Chunk, SendQueue};
 
 impl Path {
     /// Gives up all that is under way.
-    pub(super) fn abandon(&mut self, now: Instant, outbox: &mut SendQueue) {
+    pub(super) fn abandon(&mut self, now: Instant, send_queue: &mut SendQueue) {
         let span = self.probe_timeout();
         let mut lost = LossHandler {
             now,
@@ -27,7 +27,7 @@ impl Path {
             step_wanted: &mut self.step_wanted,
             receives_wanted: &mut self.receives_wanted,
             leaves: &mut self.leaves,
-            outbox,
+            send_queue,
         };
         for space in &mut self.spaces {
             space.outgoing.abandon(|sent, further| lost.again(sent, further));
@@ -36,10 +36,10 @@ impl Path {
     }
 
     /// Hands everything that is under way to other paths.
-    pub(crate) fn requeue_in_flight(&mut self, outbox: &mut SendQueue) {
+    pub(crate) fn requeue_in_flight(&mut self, send_queue: &mut SendQueue) {
         for space in &mut self.spaces {
             space.outgoing.repeat(usize::MAX, |carried, further| match carried {
-                FrameContent::Chunk(chunk) => again(outbox, &chunk, further),
+                FrameContent::Chunk(chunk) => again(send_queue, &chunk, further),
                 FrameContent::Leave(id) => self.leaves.push(id),
                 FrameContent::Nothing
                 | FrameContent::Mtu(_)
@@ -61,7 +61,7 @@ pub(super) struct LossHandler<'a> {
     pub(super) step_wanted: &'a mut bool,
     pub(super) receives_wanted: &'a mut bool,
     pub(super) leaves: &'a mut Vec<u8>,
-    pub(super) outbox: &'a mut SendQueue,
+    pub(super) send_queue: &'a mut SendQueue,
 }
 
 impl LossHandler<'_> {
@@ -91,7 +91,7 @@ impl LossHandler<'_> {
     fn repeat(&mut self, sent: &Sent, further: Further<'_>) {
         match sent.carried {
             FrameContent::Chunk(chunk) if is_injected(Bug::FramesForgetRange) && chunk.from > 0 => {}
-            FrameContent::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
+            FrameContent::Chunk(chunk) if !sent.repeated => again(self.send_queue, &chunk, further),
             FrameContent::PathStep => *self.step_wanted = true,
             FrameContent::Receives => *self.receives_wanted = true,
             FrameContent::Leave(id) if !sent.repeated => self.leaves.push(id),
@@ -104,9 +104,9 @@ impl LossHandler<'_> {
 }
 
 /// Lets the outbox send again what a frame carried.
-pub(super) fn again(outbox: &mut SendQueue, first: &Chunk, further: Further<'_>) {
-    outbox.lost(first);
+pub(super) fn again(send_queue: &mut SendQueue, first: &Chunk, further: Further<'_>) {
+    send_queue.lost(first);
     if !is_injected(Bug::FramesForgetParts) {
-        further.for_each(|chunk| _ = outbox.lost(chunk));
+        further.for_each(|chunk| _ = send_queue.lost(chunk));
     }
 }

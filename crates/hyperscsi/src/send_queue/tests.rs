@@ -15,46 +15,50 @@ fn message(head: usize, body: usize, level: Level) -> Message {
 }
 
 /// Takes everything a lane has, in parts of up to `room` bytes, as (message, from, to).
-fn take_all(outbox: &mut SendQueue, lane: usize, room: usize) -> Vec<(Key, u32, u32)> {
-    core::iter::from_fn(|| outbox.take(lane, room)).map(|chunk| (chunk.key, chunk.from, chunk.to)).collect()
+fn take_all(send_queue: &mut SendQueue, lane: usize, room: usize) -> Vec<(Key, u32, u32)> {
+    core::iter::from_fn(|| send_queue.take(lane, room))
+        .map(|chunk| (chunk.key, chunk.from, chunk.to))
+        .collect()
 }
 
 #[test]
 fn a_head_is_never_cut_and_the_rest_goes_out_as_it_fits() {
-    let mut outbox = SendQueue::default();
-    let key = outbox.push(message(60, 200, Level::None));
-    assert_eq!(outbox.take(0, 59), None);
-    let first = outbox.take(0, 100).unwrap();
+    let mut send_queue = SendQueue::default();
+    let key = send_queue.push(message(60, 200, Level::None));
+    assert_eq!(send_queue.take(0, 59), None);
+    let first = send_queue.take(0, 100).unwrap();
     assert_eq!((first.from, first.to), (0, 100));
-    assert_eq!(take_all(&mut outbox, 0, 100), [(key, 100, 200), (key, 200, 260)]);
-    assert!(outbox.lost(&first));
-    assert_eq!(outbox.take(0, 59), None);
-    assert_eq!(take_all(&mut outbox, 0, 80), [(key, 0, 80), (key, 80, 100)]);
+    assert_eq!(take_all(&mut send_queue, 0, 100), [(key, 100, 200), (key, 200, 260)]);
+    assert!(send_queue.lost(&first));
+    assert_eq!(send_queue.take(0, 59), None);
+    assert_eq!(take_all(&mut send_queue, 0, 80), [(key, 0, 80), (key, 80, 100)]);
 }
 
 #[test]
 fn a_message_without_bytes_is_sent_and_acknowledged_like_the_others() {
-    let mut outbox = SendQueue::default();
-    outbox.push(message(0, 0, Level::None));
-    let chunk = outbox.take(0, 100).unwrap();
-    assert!(outbox.is_end(&chunk) && outbox.message(&chunk).unwrap().is_empty());
-    assert!(outbox.lost(&chunk));
-    let again = outbox.take(0, 100).unwrap();
-    assert!(outbox.arrived(&again).is_some() && outbox.len() == 0 && outbox.arrived(&chunk).is_none());
+    let mut send_queue = SendQueue::default();
+    send_queue.push(message(0, 0, Level::None));
+    let chunk = send_queue.take(0, 100).unwrap();
+    assert!(send_queue.is_end(&chunk) && send_queue.message(&chunk).unwrap().is_empty());
+    assert!(send_queue.lost(&chunk));
+    let again = send_queue.take(0, 100).unwrap();
+    assert!(
+        send_queue.arrived(&again).is_some() && send_queue.len() == 0 && send_queue.arrived(&chunk).is_none()
+    );
 }
 
 #[test]
 fn urgent_messages_go_first_then_what_was_lost_then_the_others_in_turn() {
-    let mut outbox = SendQueue::default();
-    let long = outbox.push(message(0, 1 << 20, Level::Integrity));
+    let mut send_queue = SendQueue::default();
+    let long = send_queue.push(message(0, 1 << 20, Level::Integrity));
     let room = 128 << 10;
-    let first = outbox.take(1, room).unwrap();
-    let short = outbox.push(message(0, 1000, Level::Encrypt));
-    let urgent = outbox.push(Message { urgent: true, ..message(10, 0, Level::Integrity) });
-    outbox.lost(&first);
-    assert!(outbox.has_more(1) && !outbox.has_more(0));
+    let first = send_queue.take(1, room).unwrap();
+    let short = send_queue.push(message(0, 1000, Level::Encrypt));
+    let urgent = send_queue.push(Message { urgent: true, ..message(10, 0, Level::Integrity) });
+    send_queue.lost(&first);
+    assert!(send_queue.has_more(1) && !send_queue.has_more(0));
     let order: Vec<_> =
-        take_all(&mut outbox, 1, room).into_iter().map(|(key, from, _)| (key, from >> 17)).collect();
+        take_all(&mut send_queue, 1, room).into_iter().map(|(key, from, _)| (key, from >> 17)).collect();
     let turns = [(urgent, 0), (long, 0), (long, 1), (short, 0), (long, 2)];
     assert_eq!(order[..5], turns);
     assert_eq!(order.len(), 5 + 5);
@@ -62,25 +66,25 @@ fn urgent_messages_go_first_then_what_was_lost_then_the_others_in_turn() {
 
 #[test]
 fn what_comes_next_travels_beside_a_part_if_it_fits_whole_and_belongs_there() {
-    let mut outbox = SendQueue::default();
-    let push = |outbox: &mut SendQueue, len, level| outbox.push(message(len, 0, level));
-    let a = push(&mut outbox, 100, Level::Encrypt);
-    let b = push(&mut outbox, 60, Level::Encrypt);
-    let c = outbox.push(message(10, 1000, Level::Encrypt));
-    let d = push(&mut outbox, 60, Level::Integrity);
-    let first = outbox.take(1, 500).unwrap();
+    let mut send_queue = SendQueue::default();
+    let push = |send_queue: &mut SendQueue, len, level| send_queue.push(message(len, 0, level));
+    let a = push(&mut send_queue, 100, Level::Encrypt);
+    let b = push(&mut send_queue, 60, Level::Encrypt);
+    let c = send_queue.push(message(10, 1000, Level::Encrypt));
+    let d = push(&mut send_queue, 60, Level::Integrity);
+    let first = send_queue.take(1, 500).unwrap();
     assert_eq!(first.key, a);
-    assert_eq!(outbox.take_beside(1, 59, &first), None);
-    assert_eq!(outbox.take_beside(1, 60, &first), Some(Chunk { key: b, from: 0, to: 60 }));
+    assert_eq!(send_queue.take_beside(1, 59, &first), None);
+    assert_eq!(send_queue.take_beside(1, 60, &first), Some(Chunk { key: b, from: 0, to: 60 }));
     // What does not fit whole waits for a frame of its own, and what is behind it waits as well.
-    assert_eq!(outbox.take_beside(1, 1009, &first), None);
-    assert_eq!(take_all(&mut outbox, 1, 1010)[..1], [(c, 0, 1010)]);
+    assert_eq!(send_queue.take_beside(1, 1009, &first), None);
+    assert_eq!(take_all(&mut send_queue, 1, 1010)[..1], [(c, 0, 1010)]);
     // Another level, another frame.
-    let again = push(&mut outbox, 5, Level::Integrity);
-    assert_eq!(outbox.take_beside(1, 500, &first), None);
-    let first = outbox.take(1, 500).unwrap();
-    assert_eq!((first.key, outbox.take_beside(1, 500, &first)), (again, None));
-    assert!(outbox.message(&Chunk { key: d, from: 0, to: 60 }).is_some() && !outbox.has_more(1));
+    let again = push(&mut send_queue, 5, Level::Integrity);
+    assert_eq!(send_queue.take_beside(1, 500, &first), None);
+    let first = send_queue.take(1, 500).unwrap();
+    assert_eq!((first.key, send_queue.take_beside(1, 500, &first)), (again, None));
+    assert!(send_queue.message(&Chunk { key: d, from: 0, to: 60 }).is_some() && !send_queue.has_more(1));
 }
 
 #[test]
@@ -91,40 +95,41 @@ fn only_what_commands_are_made_of_shares_a_frame_and_not_with_the_other_directio
         (Cmd::Disconnect, Cmd::Reply),
         (Cmd::Reply, Cmd::Request),
     ] {
-        let mut outbox = SendQueue::default();
+        let mut send_queue = SendQueue::default();
         let of = |cmd| Message { cmd, ..message(10, 0, Level::None) };
-        outbox.push(of(first));
-        outbox.push(of(next));
-        let first = outbox.take(0, 500).unwrap();
-        assert_eq!(outbox.take_beside(0, 500, &first), None);
-        assert!(outbox.take(0, 500).is_some());
+        send_queue.push(of(first));
+        send_queue.push(of(next));
+        let first = send_queue.take(0, 500).unwrap();
+        assert_eq!(send_queue.take_beside(0, 500, &first), None);
+        assert!(send_queue.take(0, 500).is_some());
     }
 }
 
 #[test]
 fn what_was_lost_travels_beside_others_range_by_range_in_the_order_of_the_queues() {
-    let mut outbox = SendQueue::default();
-    let a = outbox.push(message(10, 290, Level::None));
-    let chunks: Vec<Chunk> = core::iter::from_fn(|| outbox.take(0, 100)).collect();
+    let mut send_queue = SendQueue::default();
+    let a = send_queue.push(message(10, 290, Level::None));
+    let chunks: Vec<Chunk> = core::iter::from_fn(|| send_queue.take(0, 100)).collect();
     assert_eq!(chunks.len(), 3);
-    let b = outbox.push(message(0, 0, Level::None));
-    outbox.lost(&chunks[0]);
-    outbox.lost(&chunks[2]);
-    let first = outbox.take(0, 500).unwrap();
+    let b = send_queue.push(message(0, 0, Level::None));
+    send_queue.lost(&chunks[0]);
+    send_queue.lost(&chunks[2]);
+    let first = send_queue.take(0, 500).unwrap();
     assert_eq!((first.from, first.to), (0, 100));
-    let beside: Vec<_> =
-        core::iter::from_fn(|| outbox.take_beside(0, 100, &first)).map(|c| (c.key, c.from, c.to)).collect();
+    let beside: Vec<_> = core::iter::from_fn(|| send_queue.take_beside(0, 100, &first))
+        .map(|c| (c.key, c.from, c.to))
+        .collect();
     assert_eq!(beside, [(a, 200, 300), (b, 0, 1)]);
 }
 
 #[test]
 fn long_messages_follow_each_other_and_short_ones_take_turns_with_them() {
-    let mut outbox = SendQueue::default();
+    let mut send_queue = SendQueue::default();
     let room = 64 << 10;
-    let longs = [1 << 20, (1 << 20) + 1, 1 << 20].map(|len| outbox.push(message(0, len, Level::None)));
+    let longs = [1 << 20, (1 << 20) + 1, 1 << 20].map(|len| send_queue.push(message(0, len, Level::None)));
     // Two portions of commands with their first bursts.
-    let shorts: Vec<Key> = (0..8).map(|_| outbox.push(message(0, room, Level::None))).collect();
-    let mut order: Vec<Key> = take_all(&mut outbox, 0, room).into_iter().map(|(key, ..)| key).collect();
+    let shorts: Vec<Key> = (0..8).map(|_| send_queue.push(message(0, room, Level::None))).collect();
+    let mut order: Vec<Key> = take_all(&mut send_queue, 0, room).into_iter().map(|(key, ..)| key).collect();
     order.dedup();
     let (first, second) = shorts.split_at(4);
     let [a, b, c] = longs;
@@ -135,29 +140,30 @@ fn long_messages_follow_each_other_and_short_ones_take_turns_with_them() {
 
 #[test]
 fn what_was_withdrawn_is_neither_sent_nor_repeated() {
-    let mut outbox = SendQueue::default();
-    let (a, b) = (outbox.push(message(0, 500, Level::None)), outbox.push(message(0, 500, Level::None)));
-    let first = outbox.take(0, 200).unwrap();
+    let mut send_queue = SendQueue::default();
+    let (a, b) =
+        (send_queue.push(message(0, 500, Level::None)), send_queue.push(message(0, 500, Level::None)));
+    let first = send_queue.take(0, 200).unwrap();
     assert_eq!(first.key, a);
-    outbox.lost(&first);
-    assert!(outbox.withdraw(a).is_some() && outbox.withdraw(a).is_none());
-    assert!(!outbox.lost(&first) && outbox.arrived(&first).is_none());
-    assert_eq!(take_all(&mut outbox, 0, 500), [(b, 0, 500)]);
+    send_queue.lost(&first);
+    assert!(send_queue.withdraw(a).is_some() && send_queue.withdraw(a).is_none());
+    assert!(!send_queue.lost(&first) && send_queue.arrived(&first).is_none());
+    assert_eq!(take_all(&mut send_queue, 0, 500), [(b, 0, 500)]);
 }
 
 #[test]
 fn parts_of_any_size_lost_and_arriving_in_any_order_make_the_message_whole() {
     for seed in 0..300 {
         let mut rng = Rng::from_seed(seed);
-        let mut outbox = SendQueue::default();
+        let mut send_queue = SendQueue::default();
         let (head, body) = (rng.below(40), rng.below(3000));
-        outbox.push(message(usize::try_from(head).unwrap(), usize::try_from(body).unwrap(), Level::None));
+        send_queue.push(message(usize::try_from(head).unwrap(), usize::try_from(body).unwrap(), Level::None));
         let (mut under_way, mut truth, mut done) = (Vec::new(), Ranges::new(), false);
         let whole = (head + body).max(1);
         while !done {
             let room = 40 + usize::try_from(rng.below(400)).unwrap();
             if rng.chance(1, 2)
-                && let Some(chunk) = outbox.take(0, room)
+                && let Some(chunk) = send_queue.take(0, room)
             {
                 under_way.push(chunk);
             }
@@ -167,19 +173,19 @@ fn parts_of_any_size_lost_and_arriving_in_any_order_make_the_message_whole() {
             let at = usize::try_from(rng.below(under_way.len() as u64)).unwrap();
             let chunk = under_way[at];
             match rng.below(4) {
-                0 => _ = outbox.lost(&under_way.swap_remove(at)),
+                0 => _ = send_queue.lost(&under_way.swap_remove(at)),
                 // Repeated before its fate is known.
-                1 => _ = outbox.lost(&chunk),
+                1 => _ = send_queue.lost(&chunk),
                 _ => {
                     truth.insert(u64::from(chunk.from), u64::from(chunk.to));
-                    done = outbox.arrived(&chunk).is_some();
+                    done = send_queue.arrived(&chunk).is_some();
                     assert_eq!(done, truth.runs() == [(0, whole)], "seed {seed}: {truth:?} of {whole}");
                     under_way.swap_remove(at);
                 }
             }
         }
-        assert_eq!(outbox.len(), 0, "seed {seed}");
-        assert!(under_way.iter().all(|chunk| !outbox.lost(chunk) && outbox.arrived(chunk).is_none()));
+        assert_eq!(send_queue.len(), 0, "seed {seed}");
+        assert!(under_way.iter().all(|chunk| !send_queue.lost(chunk) && send_queue.arrived(chunk).is_none()));
     }
 }
 
@@ -189,8 +195,8 @@ fn the_bytes_of_a_part_are_those_of_the_message_shared_or_copied() {
         let mut rng = Rng::from_seed(seed);
         let (head, body) =
             (usize::try_from(rng.below(50)).unwrap(), usize::try_from(1 + rng.below(900)).unwrap());
-        let mut outbox = SendQueue::default();
-        let key = outbox.push(message(head, body, Level::None));
+        let mut send_queue = SendQueue::default();
+        let key = send_queue.push(message(head, body, Level::None));
         let whole: Vec<u8> = core::iter::repeat_n(0xee, head)
             .chain((0..body).map(|byte| u8::try_from(byte % 251).unwrap()))
             .collect();
@@ -200,7 +206,7 @@ fn the_bytes_of_a_part_are_those_of_the_message_shared_or_copied() {
             let chunk = Chunk { key, from: u32::try_from(from).unwrap(), to: u32::try_from(to).unwrap() };
             let mut batch = FrameBatch::new();
             batch.begin_frame(Mac::BROADCAST);
-            outbox.write(&chunk, rng.chance(1, 2), &mut batch);
+            send_queue.write(&chunk, rng.chance(1, 2), &mut batch);
             let written: Vec<u8> = batch.open_pieces().flatten().copied().collect();
             assert!(written == whole[from..to], "seed {seed}: {from}..{to} of {head}+{body}");
         }

@@ -45,7 +45,7 @@ impl Engine {
         let early = exchange.out.unsolicited_len();
         let put = if offset < early {
             match &mut exchange.out.unsolicited {
-                Some(landing) => landing.put(&self.pool, offset, data),
+                Some(reassembly) => reassembly.put(&self.pool, offset, data),
                 // All of it is here.
                 None => Ok(0),
             }
@@ -53,9 +53,9 @@ impl Engine {
             let end = u32::try_from(data.len()).ok().and_then(|len| offset.checked_add(len));
             let fetch = exchange.out.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some());
             let landings = fetch.filter_map(|fetch| Some((fetch.asked_end, fetch.solicited.as_mut()?)));
-            match landings.into_iter().find(|(_, landing)| landing.covers(offset)) {
+            match landings.into_iter().find(|(_, reassembly)| reassembly.covers(offset)) {
                 Some((asked, _)) if end.is_none_or(|end| end > asked) => Err(ReassemblyError::Outside),
-                Some((_, landing)) => landing.put(&self.pool, offset, data),
+                Some((_, reassembly)) => reassembly.put(&self.pool, offset, data),
                 None if offset < exchange.out.len => return Err(FrameError::UnknownExchange),
                 None => Err(ReassemblyError::Outside),
             }
@@ -85,9 +85,9 @@ impl Engine {
     pub(super) fn complete_unsolicited(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         if exchange.holder != Holder::OrphanData
-            && let Some(mut landing) = exchange.out.unsolicited.take_if(|landing| landing.is_whole())
+            && let Some(mut reassembly) = exchange.out.unsolicited.take_if(|reassembly| reassembly.is_whole())
         {
-            exchange.out.unsolicited_data = landing.take();
+            exchange.out.unsolicited_data = reassembly.take();
         }
     }
 
@@ -112,11 +112,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
         exchange.out.waits = false;
         for fetch in exchange.out.fetches.iter_mut().filter(|fetch| fetch.reserved.is_none()) {
-            let Some(landing) = &fetch.solicited else {
+            let Some(reassembly) = &fetch.solicited else {
                 fetch.reserved = Some(0);
                 continue;
             };
-            let room = to_usize(landing.len());
+            let room = to_usize(reassembly.len());
             if !self.solicited_quota.try_reserve(self.now, &mut session.solicited_quota, room) {
                 self.stats.withheld += 1;
                 self.solicited_quota.enqueue_waiter(self.now, exchange.session, &mut session.solicited_quota);
@@ -180,7 +180,7 @@ impl Engine {
             if let Some(came) = exchange.out.unsolicited_data.as_ref().filter(|_| fetch.start < early) {
                 data.push(came.slice(to_usize(fetch.start), to_usize(fetch.end.min(early))));
             }
-            if let Some(part) = fetch.solicited.and_then(|mut landing| landing.take()) {
+            if let Some(part) = fetch.solicited.and_then(|mut reassembly| reassembly.take()) {
                 data.push(part);
             }
             freed += fetch.reserved.unwrap_or(0);

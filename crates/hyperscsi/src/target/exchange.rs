@@ -188,7 +188,7 @@ impl DataOut {
     /// Returns how much comes unasked.
     pub(super) fn unsolicited_len(&self) -> u32 {
         match (&self.unsolicited, &self.unsolicited_data) {
-            (Some(landing), _) => landing.len(),
+            (Some(reassembly), _) => reassembly.len(),
             (None, Some(came)) => u32::try_from(came.len()).unwrap_or(u32::MAX),
             (None, None) => 0,
         }
@@ -200,15 +200,15 @@ impl DataOut {
         let burst_max = burst_max.max(1);
         self.more = false;
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
-            let Some(landing) = &fetch.solicited else { continue };
-            while fetch.asked_end < landing.end() {
-                let open = fetch.asked_end.saturating_sub(landing.front()).div_ceil(burst_max);
+            let Some(reassembly) = &fetch.solicited else { continue };
+            while fetch.asked_end < reassembly.end() {
+                let open = fetch.asked_end.saturating_sub(reassembly.front()).div_ceil(burst_max);
                 if open >= READIES_MAX || self.transfer_readies.len() + under_way >= to_usize(READIES_MAX) {
                     self.more = true;
                     break;
                 }
                 let (offset, number) = (fetch.asked_end, self.number);
-                let len = (landing.end() - offset).min(burst_max);
+                let len = (reassembly.end() - offset).min(burst_max);
                 self.transfer_readies.push(TransferReady { number, offset, len });
                 self.number = number.wrapping_add(1);
                 fetch.asked_end += len;
@@ -219,8 +219,8 @@ impl DataOut {
 
     /// Forgets all data, and all that was asked for.
     pub(super) fn stop(&mut self, pool: &Pool) -> Freed {
-        if let Some(mut landing) = self.unsolicited.take() {
-            landing.clear(pool);
+        if let Some(mut reassembly) = self.unsolicited.take() {
+            reassembly.clear(pool);
         }
         if let Some(came) = self.unsolicited_data.take() {
             pool.recycle(came);
@@ -229,8 +229,8 @@ impl DataOut {
         let mut freed = Freed { unasked: core::mem::take(&mut self.reserved), asked: 0 };
         for fetch in self.fetches.drain(..) {
             freed.asked += fetch.reserved.unwrap_or(0);
-            if let Some(mut landing) = fetch.solicited {
-                landing.clear(pool);
+            if let Some(mut reassembly) = fetch.solicited {
+                reassembly.clear(pool);
             }
         }
         freed

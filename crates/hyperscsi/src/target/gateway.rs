@@ -28,12 +28,12 @@ use crate::random::HmacDrbg;
 
 /// What stands between outsiders and sessions.
 pub(super) struct Gateway {
-    reception: HandshakeServer,
-    answerer: DiscoveryServer,
+    handshakes: HandshakeServer,
+    discovery_server: DiscoveryServer,
     random: HmacDrbg,
     /// Whether a handshake took random bytes since the last block of entropy came.
     thirsty: bool,
-    post: ControlQueue,
+    control_queue: ControlQueue,
     /// How many hints may be given, and since when that was counted.
     hints: (u32, Instant),
 }
@@ -47,11 +47,11 @@ const SHARE_LEAST: usize = 8;
 impl Gateway {
     pub(super) fn new() -> Self {
         Self {
-            reception: HandshakeServer::new(Instant::ORIGIN),
-            answerer: DiscoveryServer::new(Instant::ORIGIN),
+            handshakes: HandshakeServer::new(Instant::ORIGIN),
+            discovery_server: DiscoveryServer::new(Instant::ORIGIN),
             random: HmacDrbg::empty(),
             thirsty: false,
-            post: ControlQueue::default(),
+            control_queue: ControlQueue::default(),
             hints: (0, Instant::ORIGIN),
         }
     }
@@ -59,14 +59,14 @@ impl Gateway {
     pub(super) fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
         self.random.reseed(entropy);
         let entropy = self.random.bytes();
-        self.reception.port_up(now, port, state, entropy);
-        self.answerer.port_up(port, state);
+        self.handshakes.port_up(now, port, state, entropy);
+        self.discovery_server.port_up(port, state);
     }
 
     pub(super) fn port_down(&mut self, port: EtherPort) {
-        self.reception.port_down(port);
-        self.answerer.port_down(port);
-        self.post.port_down(port);
+        self.handshakes.port_down(port);
+        self.discovery_server.port_down(port);
+        self.control_queue.port_down(port);
     }
 
     /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last. However
@@ -79,42 +79,42 @@ impl Gateway {
         self.thirsty = false;
         self.random.reseed(entropy);
         let entropy = self.random.bytes();
-        self.reception.add_entropy(now, entropy);
+        self.handshakes.add_entropy(now, entropy);
     }
 
     pub(super) fn poll_port(&mut self) -> Option<EtherPort> {
-        let port = self.reception.poll_port().or_else(|| self.answerer.poll_port());
-        port.or_else(|| self.post.poll_port())
+        let port = self.handshakes.poll_port().or_else(|| self.discovery_server.poll_port());
+        port.or_else(|| self.control_queue.poll_port())
     }
 
     pub(super) fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
-        self.reception.transmit(port, out);
-        self.answerer.transmit(port, out);
-        self.post.transmit(port, out);
+        self.handshakes.transmit(port, out);
+        self.discovery_server.transmit(port, out);
+        self.control_queue.transmit(port, out);
     }
 
     pub(super) fn poll_refusal(&mut self) -> Option<HandshakeRefusal> {
-        self.reception.poll_refusal()
+        self.handshakes.poll_refusal()
     }
 
     pub(super) const fn handshakes(&self) -> Handshakes {
-        self.reception.stats()
+        self.handshakes.stats()
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.reception.poll_timeout()
+        self.handshakes.poll_timeout()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        self.reception.handle_timeout(now);
+        self.handshakes.handle_timeout(now);
     }
 
     pub(super) fn other_version(&mut self, now: Instant, port: EtherPort, source: Mac) {
-        self.reception.other_version(now, port, source);
+        self.handshakes.other_version(now, port, source);
     }
 
     pub(super) fn session_ended(&mut self, sid: u32) {
-        self.reception.session_ended(sid);
+        self.handshakes.session_ended(sid);
     }
 }
 
@@ -177,13 +177,13 @@ impl Engine {
         };
         let agreed = match header.cmd {
             Cmd::Negotiate => {
-                let half_open = self.gateway.reception.half_open();
-                let agreed = self.gateway.reception.frame(now, &desk, (port, source), header, bytes);
-                self.gateway.thirsty |= agreed.is_some() || self.gateway.reception.half_open() > half_open;
+                let half_open = self.gateway.handshakes.half_open();
+                let agreed = self.gateway.handshakes.frame(now, &desk, (port, source), header, bytes);
+                self.gateway.thirsty |= agreed.is_some() || self.gateway.handshakes.half_open() > half_open;
                 agreed
             }
             Cmd::Discovery => {
-                self.gateway.answerer.frame(now, &desk, (port, source), header, bytes);
+                self.gateway.discovery_server.frame(now, &desk, (port, source), header, bytes);
                 None
             }
             _ => {
@@ -345,6 +345,6 @@ impl Engine {
         self.stats.hints += 1;
         let mut payload = Vec::new();
         Disconnect::Unknown { sid: header.sid }.encode(&mut payload);
-        self.gateway.post.send(port, source, Cmd::Disconnect, payload);
+        self.gateway.control_queue.send(port, source, Cmd::Disconnect, payload);
     }
 }

@@ -217,7 +217,7 @@ impl Engine {
             Some(TaskResult::GivenUp(AbortResult::BROKEN))
         } else {
             match &mut exchange.out.unsolicited {
-                Some(landing) => match landing.shorten(len) {
+                Some(reassembly) => match reassembly.shorten(len) {
                     Ok(()) => {
                         let spare = exchange.out.reserved.saturating_sub(to_usize(len));
                         exchange.out.reserved -= spare;

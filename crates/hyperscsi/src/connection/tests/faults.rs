@@ -114,7 +114,7 @@ fn a_session_without_any_path_is_lost_after_the_limit_and_not_before() {
     pair.run_for(Duration::from_millis(1100));
     for side in &mut pair.sides {
         assert_eq!(side.events.last().map(|(_, event)| *event), Some(ConnectionEvent::Lost), "{side:?}");
-        assert_eq!(side.association.poll_timeout(), None);
+        assert_eq!(side.connection.poll_timeout(), None);
     }
 }
 
@@ -123,11 +123,11 @@ fn a_port_that_goes_down_and_comes_back_is_used_again_at_once() {
     let mut pair = Pair::new(&both(wire(GBIT)));
     busy(&mut pair, &[], 50);
     for side in &mut pair.sides {
-        side.association.port_down(at(50), EtherPort(0));
+        side.connection.port_down(at(50), EtherPort(0));
     }
     pair.run_for(Duration::from_secs(15));
     for (index, side) in pair.sides.iter_mut().enumerate() {
-        side.association.port_up(pair.now, EtherPort(0), &state(index, 0, 9000));
+        side.connection.port_up(pair.now, EtherPort(0), &state(index, 0, 9000));
     }
     let got = busy(&mut pair, &[(15_050, 15_060)], 15_060);
     assert!(got[0] * 100 > GBIT / 100 * 80, "{got:?}");
@@ -143,11 +143,11 @@ pub(super) fn two_paths(keyed: bool, plan: &FramePlan) -> Pair {
 pub(super) fn two_paths_of(config: &Config) -> Pair {
     let mut pair = Pair::new(&Config { ports: 2, ..config.clone() });
     let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };
-    let id = pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
+    let id = pair.sides[0].connection.add_path(at(0), address, &state(0, 1, 9000));
     assert_eq!(id, Some(1));
-    assert_eq!(pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000)), None, "it is there");
+    assert_eq!(pair.sides[0].connection.add_path(at(0), address, &state(0, 1, 9000)), None, "it is there");
     pair.run_for(Duration::from_millis(10));
-    assert!(pair.sides.iter().all(|side| side.association.paths().filter(|path| path.is_up).count() == 2));
+    assert!(pair.sides.iter().all(|side| side.connection.paths().filter(|path| path.is_up).count() == 2));
     assert!(
         pair.sides
             .iter()
@@ -174,12 +174,12 @@ fn two_paths_carry_twice_as_much_and_one_carries_on_when_the_other_is_cut() {
 fn a_path_that_is_removed_is_gone_at_both_ends_and_loses_nothing() {
     let mut pair = two_paths(true, &wire(GBIT));
     busy(&mut pair, &[], 50);
-    pair.sides[0].association.remove_path(at(50), 0);
-    pair.sides[0].association.remove_path(at(50), 1);
+    pair.sides[0].connection.remove_path(at(50), 0);
+    pair.sides[0].connection.remove_path(at(50), 1);
     busy(&mut pair, &[], 100);
     for side in &pair.sides {
         assert_eq!(
-            side.association.paths().map(|path| path.id).collect::<Vec<_>>(),
+            side.connection.paths().map(|path| path.id).collect::<Vec<_>>(),
             [1],
             "the last one stays"
         );
@@ -195,7 +195,7 @@ fn a_station_that_does_not_know_the_token_adds_no_path() {
         stranger.seen = Some(Vec::new());
         for port in [1, 2] {
             let address = PathAddress { port: EtherPort(port), mac: mac(1, port) };
-            stranger.sides[0].association.add_path(at(0), address, &state(0, port, 9000));
+            stranger.sides[0].connection.add_path(at(0), address, &state(0, port, 9000));
         }
         stranger.run_for(Duration::from_millis(1));
         for (side, port, frame) in stranger.seen.take().unwrap() {
@@ -203,8 +203,8 @@ fn a_station_that_does_not_know_the_token_adds_no_path() {
                 pair.arrive(1, 1, &frame);
             }
         }
-        assert_eq!(pair.sides[1].association.paths().count(), paths);
-        assert_eq!(pair.sides[1].association.stats().drops.foreign > 0, paths == 2);
+        assert_eq!(pair.sides[1].connection.paths().count(), paths);
+        assert_eq!(pair.sides[1].connection.stats().drops.foreign > 0, paths == 2);
     }
 }
 
@@ -224,12 +224,12 @@ fn keys_change_under_way_and_frames_out_of_order_are_opened_all_the_same() {
         for _ in 0..80 {
             pair.run_for(Duration::from_millis(80));
             for (side, changes) in pair.sides.iter_mut().zip(&mut changes) {
-                *changes += u64::from(side.association.update_keys(pair.now));
+                *changes += u64::from(side.connection.update_keys(pair.now));
             }
         }
         pair.run_until_done(Duration::from_secs(60));
         for (side, changes) in pair.sides.iter().zip(changes) {
-            let stats = side.association.stats();
+            let stats = side.connection.stats();
             assert!(changes >= 3 && stats.key_updates == changes, "seed {seed}: {stats:?}");
             assert_eq!(stats.drops.damaged, 0, "seed {seed}: {stats:?}");
         }
@@ -245,7 +245,7 @@ fn a_recorded_session_played_back_has_no_effect() {
         pair.run_until_done(Duration::from_secs(1));
         pair.run_for(Duration::from_millis(10));
         let seen = pair.seen.take().unwrap();
-        let before = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+        let before = pair.sides.each_ref().map(|side| side.connection.paths().next().unwrap().stats);
         let (frames, repeated) = (pair.frames, pair.sides.each_ref().map(|side| side.repeated_bytes));
         for (side, port, frame) in &seen {
             pair.arrive(1 - side, *port, frame);
@@ -256,9 +256,9 @@ fn a_recorded_session_played_back_has_no_effect() {
         }
         pair.run_for(Duration::from_millis(100));
         assert_eq!(pair.frames, frames, "nothing is answered");
-        let after = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+        let after = pair.sides.each_ref().map(|side| side.connection.paths().next().unwrap().stats);
         assert_eq!((before, repeated), (after, pair.sides.each_ref().map(|side| side.repeated_bytes)));
-        let drops = pair.sides.each_ref().map(|side| side.association.stats().drops);
+        let drops = pair.sides.each_ref().map(|side| side.connection.stats().drops);
         assert_eq!(drops[0].replayed + drops[1].replayed, seen.len() as u64, "{drops:?}");
     }
 }
@@ -276,7 +276,7 @@ fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
     pair.sides.iter_mut().for_each(|side| side.depth = 3);
     pair.run_for(Duration::from_millis(2));
     let seen = pair.seen.take().unwrap();
-    let before = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+    let before = pair.sides.each_ref().map(|side| side.connection.paths().next().unwrap().stats);
     let protected = |frame: &[u8]| frame[14 + 4] & 0x80 != 0;
     let mut tried = 0_u64;
     for (side, port, frame) in seen.iter().filter(|(_, _, frame)| protected(frame)) {
@@ -288,9 +288,9 @@ fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
             tried += 1;
         }
     }
-    let after = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+    let after = pair.sides.each_ref().map(|side| side.connection.paths().next().unwrap().stats);
     assert!(tried > 2000 && before == after, "{tried}: {before:?} {after:?}");
-    let damaged = pair.sides.each_ref().map(|side| side.association.stats().drops.damaged);
+    let damaged = pair.sides.each_ref().map(|side| side.connection.stats().drops.damaged);
     assert!(damaged[0] + damaged[1] > tried / 2, "{damaged:?} of {tried}");
 }
 
@@ -304,7 +304,7 @@ fn shaped_wires_are_full_and_queues_stay_short() {
         let mut pair = Pair::new(&Config { mtu, plans: [plan.clone(), plan], ..Config::lan() });
         let got = busy(&mut pair, &[(100, 300)], 300);
         let bound = bytes_per_s * (mtu as u64 - 32) / (mtu as u64 + 38) / 5;
-        let stats = pair.sides[1].association.paths().next().unwrap().stats;
+        let stats = pair.sides[1].connection.paths().next().unwrap().stats;
         assert!(got[0] * 1000 >= bound * 990, "{} permille: {stats:?}", got[0] * 1000 / bound);
         assert!(stats.round_trip <= Duration::from_millis(queue_ms), "{bytes_per_s} {mtu}: {stats:?}");
     }
@@ -323,7 +323,7 @@ fn a_process_that_looks_seldom_is_no_queue_and_the_wire_is_full_all_the_same() {
     let before = pair.sides[0].arrived_bytes;
     pair.run_for(Duration::from_millis(100));
     let got = pair.sides[0].arrived_bytes - before;
-    let stats = pair.sides[1].association.paths().next().unwrap().stats;
+    let stats = pair.sides[1].connection.paths().next().unwrap().stats;
     assert!(got * 100 >= GBIT / 10 * 97, "{got} {stats:?}");
     // Who waits for an acknowledgement waits for that process, too.
     assert!(stats.round_trip >= looks_every && stats.frames_lost == 0, "{stats:?}");
@@ -335,7 +335,7 @@ fn a_queue_too_short_to_be_seen_as_delay_is_not_overrun_for_long() {
         let plan = FramePlan { queue_len_max, ..wire(GBIT) };
         let mut pair = Pair::new(&both(plan));
         let got = busy(&mut pair, &[(100, 300)], 300);
-        let stats = pair.sides[1].association.paths().next().unwrap().stats;
+        let stats = pair.sides[1].connection.paths().next().unwrap().stats;
         assert!(got[0] * 100 >= GBIT / 5 * 95, "{got:?} {stats:?}");
         assert!(stats.frames_lost * 5 <= stats.frames_sent, "{stats:?}");
     }
@@ -345,7 +345,7 @@ fn a_queue_too_short_to_be_seen_as_delay_is_not_overrun_for_long() {
 fn a_stream_is_acknowledged_every_sixteenth_frame_and_an_exchange_by_its_answer() {
     let mut pair = Pair::new(&both(wire(TEN_GBIT)));
     busy(&mut pair, &[], 20);
-    let [sender, receiver] = [1, 0].map(|side| pair.sides[side].association.paths().next().unwrap().stats);
+    let [sender, receiver] = [1, 0].map(|side| pair.sides[side].connection.paths().next().unwrap().stats);
     assert!(receiver.acks_sent * 12 < sender.frames_sent, "{receiver:?} {sender:?}");
 }
 
@@ -355,14 +355,14 @@ fn leave_to_begin_exchanges_reaches_the_peer_whatever_is_lost_and_costs_little()
         for seed in 0..10 {
             let plan = FramePlan { loss: Probability::one_in(3), ..wire(GBIT) };
             let mut pair = Pair::new(&Config { keyed, seed, ..both(plan) });
-            pair.sides[1].association.set_xid_limits(limits);
+            pair.sides[1].connection.set_xid_limits(limits);
             pair.run_for(Duration::from_secs(1));
             let want = if keyed { limits } else { [limits[0], 0] };
-            assert_eq!(pair.sides[0].association.peer_xid_limits(), want, "seed {seed}");
-            pair.sides[1].association.set_xid_limits([limits[0].saturating_sub(400), limits[1] + 600]);
+            assert_eq!(pair.sides[0].connection.peer_xid_limits(), want, "seed {seed}");
+            pair.sides[1].connection.set_xid_limits([limits[0].saturating_sub(400), limits[1] + 600]);
             pair.run_for(Duration::from_secs(1));
             assert!(pair.frames < 100, "seed {seed}: {} frames", pair.frames);
-            assert_eq!(pair.sides[0].association.peer_xid_limits()[0], want[0], "a limit never goes back");
+            assert_eq!(pair.sides[0].connection.peer_xid_limits()[0], want[0], "a limit never goes back");
         }
     }
 }
@@ -379,12 +379,12 @@ fn all_but_one_stay_away(keyed: bool, back: u32, cut: bool) -> Pair {
         }
     } else {
         for port in [0, 1] {
-            pair.sides.iter_mut().for_each(|side| side.association.port_down(at(50), EtherPort(port)));
+            pair.sides.iter_mut().for_each(|side| side.connection.port_down(at(50), EtherPort(port)));
         }
     }
     pair.run_for(Duration::from_secs(1));
     for (index, side) in pair.sides.iter_mut().enumerate().filter(|_| !cut) {
-        side.association.port_up(pair.now, EtherPort(back), &state(index, back, 9000));
+        side.connection.port_up(pair.now, EtherPort(back), &state(index, back, 9000));
     }
     pair
 }
@@ -395,8 +395,8 @@ fn what_was_under_way_when_all_paths_were_lost_goes_out_on_the_first_that_is_bac
         for (back, cut) in [(0, false), (1, false), (0, true), (1, true)] {
             let mut pair = all_but_one_stay_away(keyed, back, cut);
             let end = pair.now.after(Duration::from_millis(500));
-            pair.run_until(end, |pair| pair.sides.iter().all(|side| side.association.stats().messages == 0));
-            let left = pair.sides.each_ref().map(|side| side.association.stats().messages);
+            pair.run_until(end, |pair| pair.sides.iter().all(|side| side.connection.stats().messages == 0));
+            let left = pair.sides.each_ref().map(|side| side.connection.stats().messages);
             assert_eq!(left, [0, 0], "keyed {keyed}, {back} is back, cut {cut}: {:?}", pair.sides);
         }
     }
@@ -418,7 +418,7 @@ pub(super) fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
         off: 0,
     };
     let mut frame = in_the_clear(&header, payload);
-    let (now, target) = (pair.now, &mut pair.sides[1].association);
+    let (now, target) = (pair.now, &mut pair.sides[1].connection);
     let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };
     target.frame(now, now, source, header, &mut frame, &mut |_, _| {}).unwrap();
 }
@@ -450,7 +450,7 @@ fn a_peer_that_acknowledges_nothing_runs_out_of_answers_and_keeps_nobody_busy() 
     let (mut batch, mut answers, mut turns) = (FrameBatch::new(), 0, 0);
     for pn in 1..20_000 {
         forge(&mut pair, Cmd::Ask, pn, &ping);
-        let target = &mut pair.sides[1].association;
+        let target = &mut pair.sides[1].connection;
         while let Some(port) = target.poll_port() {
             target.transmit(pair.now, port, &mut batch);
             answers += batch.len();
@@ -465,7 +465,7 @@ fn a_peer_that_acknowledges_nothing_runs_out_of_answers_and_keeps_nobody_busy() 
 #[test]
 fn frames_that_were_lost_for_want_of_room_are_heard_of_once_whatever_overtakes_what() {
     let mut pair = Pair::new(&both(wire(GBIT)));
-    let window = |pair: &Pair| pair.sides[1].association.paths().next().unwrap().stats.window;
+    let window = |pair: &Pair| pair.sides[1].connection.paths().next().unwrap().stats.window;
     let (mut before, mut pn) = (window(&pair), 0);
     for (overruns, shrinks) in [
         (u32::MAX - 1, false),
@@ -501,7 +501,7 @@ fn frames_that_were_lost_for_want_of_room_are_heard_of_once_whatever_overtakes_w
 fn a_timer_that_is_late_is_not_asked_for_again_at_the_same_time() {
     let plan = FramePlan { frame_len_max: alloc::vec![(at(0), 1538)], ..wire(GBIT) };
     let mut pair = Pair::new(&both(plan));
-    let retry_at = |pair: &Pair| pair.sides[0].association.paths[0].pmtu.retry_at();
+    let retry_at = |pair: &Pair| pair.sides[0].connection.paths[0].pmtu.retry_at();
     // The pauses between searches grow: until one is long enough to fall silent in.
     let mut until = at(0);
     for _ in 0..1000 {
@@ -517,11 +517,11 @@ fn a_timer_that_is_late_is_not_asked_for_again_at_the_same_time() {
     pair.run_until(last, |_| false);
     pair.give(0, 1000);
     pair.run_until_done(Duration::from_millis(10));
-    let association = &mut pair.sides[0].association;
+    let connection = &mut pair.sides[0].connection;
     let late = until.after(Duration::from_millis(10));
-    association.handle_timeout(late);
-    while association.poll_port().is_some() {}
-    assert!(association.poll_timeout().is_none_or(|next| next > late), "{:?}", association.poll_timeout());
+    connection.handle_timeout(late);
+    while connection.poll_port().is_some() {}
+    assert!(connection.poll_timeout().is_none_or(|next| next > late), "{:?}", connection.poll_timeout());
 }
 
 #[test]
@@ -531,7 +531,7 @@ fn a_path_that_nobody_answers_on_holds_its_place_for_as_long_as_a_session_and_no
     copied.seen = Some(Vec::new());
     for port in [1, 2] {
         let address = PathAddress { port: EtherPort(port), mac: mac(1, port) };
-        copied.sides[0].association.add_path(at(0), address, &state(0, port, 9000));
+        copied.sides[0].connection.add_path(at(0), address, &state(0, port, 9000));
     }
     copied.run_for(Duration::from_millis(1));
     for (side, port, frame) in copied.seen.take().unwrap() {
@@ -539,11 +539,11 @@ fn a_path_that_nobody_answers_on_holds_its_place_for_as_long_as_a_session_and_no
             pair.arrive(1, 1, &frame);
         }
     }
-    assert_eq!(pair.sides[1].association.paths().count(), 3);
+    assert_eq!(pair.sides[1].connection.paths().count(), 3);
     pair.run_for(Duration::from_secs(29));
-    assert_eq!(pair.sides[1].association.paths().count(), 3);
+    assert_eq!(pair.sides[1].connection.paths().count(), 3);
     pair.run_for(Duration::from_secs(2));
-    assert_eq!(pair.sides[1].association.paths().map(|path| path.id).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(pair.sides[1].connection.paths().map(|path| path.id).collect::<Vec<_>>(), [0, 1]);
     busy(&mut pair, &[], 31_050);
     pair.run_until_done(Duration::from_secs(1));
 }
@@ -555,8 +555,8 @@ fn a_port_that_changes_its_address_again_and_again_adds_a_path_for_the_last_of_t
     pair.run_until_done(Duration::from_secs(1));
     for last in 1..=20 {
         let moved = PortState { mac: mac(0, last), ..state(0, 0, 9000) };
-        pair.sides[0].association.port_up(pair.now, EtherPort(0), &moved);
-        assert_eq!(pair.sides[0].association.paths().count(), 2);
+        pair.sides[0].connection.port_up(pair.now, EtherPort(0), &moved);
+        assert_eq!(pair.sides[0].connection.paths().count(), 2);
     }
 }
 
@@ -609,9 +609,9 @@ fn nothing_is_sent_into_a_path_that_does_not_answer_while_another_does() {
     let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(GBIT) };
     pair.links[1].iter_mut().for_each(|link| link.replan(cut.clone()));
     busy(&mut pair, &[], 100);
-    let before = pair.sides[1].association.paths().nth(1).unwrap().stats;
+    let before = pair.sides[1].connection.paths().nth(1).unwrap().stats;
     busy(&mut pair, &[], 1100);
-    let after = pair.sides[1].association.paths().nth(1).unwrap().stats;
+    let after = pair.sides[1].connection.paths().nth(1).unwrap().stats;
     assert!(after.frames_sent - before.frames_sent < 40, "{before:?} {after:?}");
     pair.run_until_done(Duration::from_millis(100));
 }
@@ -623,7 +623,7 @@ fn once_everything_arrived_no_path_is_probed_for_ever() {
         let plans = [plan.clone(), plan];
         let mut pair = Pair::new(&Config { keyed: true, seed, ports: 2, plans, ..Config::lan() });
         let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };
-        pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
+        pair.sides[0].connection.add_path(at(0), address, &state(0, 1, 9000));
         pair.offer(150, 10_000, 20);
         pair.run_until_done(Duration::from_secs(10));
         let before = pair.frames;
@@ -638,7 +638,7 @@ fn said_into_silence(keyed: bool, len: usize) -> Vec<Vec<usize>> {
     let mut pair = Pair::new(&Config { keyed, ..both(wire(GBIT)) });
     pair.give(1, 128 << 10);
     pair.run_until_done(Duration::from_secs(1));
-    assert_eq!(pair.sides[1].association.paths().next().unwrap().stats.mtu, 9000);
+    assert_eq!(pair.sides[1].connection.paths().next().unwrap().stats.mtu, 9000);
     pair.run_for(Duration::from_millis(500));
     pair.drops = |_, _| true;
     pair.give(1, len);

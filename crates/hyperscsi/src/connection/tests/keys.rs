@@ -18,7 +18,7 @@ fn keys_that_came_late_are_not_changed_while_those_before_them_are_still_kept() 
     let mut pair = Pair::new(&Config { keyed: true, plans, ..Config::lan() });
     let change = |pair: &mut Pair| {
         let now = pair.now;
-        pair.sides[0].association.update_keys(now)
+        pair.sides[0].connection.update_keys(now)
     };
     for _ in 0..10 {
         pair.offer(1, 100, 1);
@@ -37,5 +37,5 @@ fn keys_that_came_late_are_not_changed_while_those_before_them_are_still_kept() 
     }
     pair.run_until_done(Duration::from_secs(10));
     assert!(changes == 2 && pair.now.since(changed) < Duration::from_secs(4), "{changes}");
-    assert_eq!(pair.sides[1].association.stats().drops.damaged, 0, "{:?}", pair.sides[1]);
+    assert_eq!(pair.sides[1].connection.stats().drops.damaged, 0, "{:?}", pair.sides[1]);
 }

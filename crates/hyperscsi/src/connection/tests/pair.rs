@@ -83,7 +83,7 @@ struct Expected {
 }
 
 pub(super) struct Side {
-    pub(super) association: Connection,
+    pub(super) connection: Connection,
     expected: BTreeMap<u32, Expected>,
     ids: BTreeMap<MessageId, u32>,
     waiting: VecDeque<Message>,
@@ -165,10 +165,10 @@ impl Pair {
             let address = PathAddress { port: EtherPort(0), mac: mac(1 - index, 0) };
             let (out, own) = if index == 0 { (0x22, 0x11) } else { (0x11, 0x22) };
             let state = state(index, 0, config.mtu);
-            let association =
+            let connection =
                 Connection::new(role, &plan, Instant(0), keys.as_ref(), out, own, address, &state);
             Side {
-                association,
+                connection,
                 expected: BTreeMap::new(),
                 ids: BTreeMap::new(),
                 waiting: VecDeque::new(),
@@ -205,7 +205,7 @@ impl Pair {
         };
         for (index, side) in pair.sides.iter_mut().enumerate() {
             for port in 0..u32::try_from(config.ports).unwrap() {
-                side.association.port_up(Instant(0), EtherPort(port), &state(index, port, config.mtu));
+                side.connection.port_up(Instant(0), EtherPort(port), &state(index, port, config.mtu));
             }
         }
         pair
@@ -279,15 +279,15 @@ impl Pair {
         while self.now < end && !enough(self) {
             self.drain();
             let links = self.links.iter().flatten().filter_map(FrameLink::poll_timeout);
-            let timers = self.sides.iter().filter_map(|side| side.association.poll_timeout());
+            let timers = self.sides.iter().filter_map(|side| side.connection.poll_timeout());
             let unread = self.unread.iter().any(|unread| !unread.is_empty());
             let look = unread.then(|| self.next_look());
             let next = links.chain(timers).chain(look).min().unwrap_or(end).min(end);
             assert!(next >= self.now || self.now == Instant(0), "seed {}: the clock goes back", self.seed);
             self.now = next.max(self.now);
             for side in 0..2 {
-                if self.sides[side].association.poll_timeout().is_some_and(|at| at <= self.now) {
-                    self.sides[side].association.handle_timeout(self.now);
+                if self.sides[side].connection.poll_timeout().is_some_and(|at| at <= self.now) {
+                    self.sides[side].connection.handle_timeout(self.now);
                 }
             }
             for port in 0..self.links.len() {
@@ -330,7 +330,7 @@ impl Pair {
     pub(super) fn replace(&mut self, side: usize, port: u32, address: Mac) {
         self.replaced.insert((side, port), address);
         let state = PortState { mac: address, ..state(side, port, self.mtu) };
-        self.sides[side].association.port_up(self.now, EtherPort(port), &state);
+        self.sides[side].connection.port_up(self.now, EtherPort(port), &state);
     }
 
     fn read(&mut self, side: usize, came: Instant, port: u32, frame: &[u8]) {
@@ -338,8 +338,8 @@ impl Pair {
         let mut payload = frame[ETHERNET_HEADER_LEN..frame.len() - WIRE_LEN].to_vec();
         let Ok((header, _)) = Header::parse(&payload) else { return };
         let (block, seed) = (&self.block, self.seed);
-        let Side { association, expected, arrived_bytes, repeated_bytes, .. } = &mut self.sides[side];
-        let taken = association.frame(
+        let Side { connection, expected, arrived_bytes, repeated_bytes, .. } = &mut self.sides[side];
+        let taken = connection.frame(
             self.now,
             came,
             PathAddress { port: EtherPort(port), mac: source },
@@ -366,10 +366,10 @@ impl Pair {
             while side.ids.len() < side.depth {
                 let Some(message) = side.waiting.pop_front() else { break };
                 let xid = message.xid;
-                let id = side.association.send(message);
+                let id = side.connection.send(message);
                 assert!(side.ids.insert(id, xid).is_none());
             }
-            while let Some(port) = self.sides[index].association.poll_port() {
+            while let Some(port) = self.sides[index].connection.poll_port() {
                 self.transmit(index, port);
             }
         }
@@ -378,7 +378,7 @@ impl Pair {
     fn drain_events(&mut self, index: usize) {
         let [a, b] = &mut self.sides;
         let (side, other) = if index == 0 { (a, b) } else { (b, a) };
-        while let Some(event) = side.association.poll_event() {
+        while let Some(event) = side.connection.poll_event() {
             if let ConnectionEvent::Delivered(Delivery { message: id, .. }) = event {
                 let xid =
                     side.ids.remove(&id).unwrap_or_else(|| panic!("seed {}: acknowledged twice", self.seed));
@@ -390,12 +390,12 @@ impl Pair {
                 side.events.push((self.now, event));
             }
         }
-        assert!(side.association.take_delivered_bodies().count() <= 64);
+        assert!(side.connection.take_delivered_bodies().count() <= 64);
     }
 
     fn transmit(&mut self, side: usize, port: EtherPort) {
         loop {
-            self.sides[side].association.transmit(self.now, port, &mut self.batch);
+            self.sides[side].connection.transmit(self.now, port, &mut self.batch);
             if self.batch.is_empty() {
                 return;
             }
@@ -451,8 +451,8 @@ fn count(set: &Ranges) -> u64 {
 impl core::fmt::Debug for Side {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         writeln!(f, "{} waiting, {} sent", self.waiting.len(), self.ids.len())?;
-        writeln!(f, "{:?}", self.association.stats())?;
-        self.association.paths().try_for_each(|path| writeln!(f, "{path:?}"))?;
+        writeln!(f, "{:?}", self.connection.stats())?;
+        self.connection.paths().try_for_each(|path| writeln!(f, "{path:?}"))?;
         writeln!(f, "{:?}", self.events)
     }
 }

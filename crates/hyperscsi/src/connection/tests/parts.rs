@@ -116,7 +116,7 @@ fn every_byte_of_every_part_arrives_at_its_place_under_every_fault() {
             Pair::new(&Config { keyed: seed % 2 == 1, seed, mtu, repair, ports, plans, ..Config::lan() });
         if ports > 1 {
             let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };
-            pair.sides[0].association.add_path(Instant(0), address, &state(0, 1, mtu));
+            pair.sides[0].connection.add_path(Instant(0), address, &state(0, 1, mtu));
         }
         let mut dice = Rng::from_seed(seed);
         give_short(&mut pair, &mut dice, 150);
@@ -159,9 +159,9 @@ fn told(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(H
     };
     let mut frame = in_the_clear(&header, payload);
     let mut got = Vec::new();
-    let association = &mut pair.sides[1].association;
+    let connection = &mut pair.sides[1].connection;
     let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };
-    let taken = association.frame(pair.now, pair.now, source, header, &mut frame, &mut |header, payload| {
+    let taken = connection.frame(pair.now, pair.now, source, header, &mut frame, &mut |header, payload| {
         got.push((*header, payload.to_vec()));
     });
     (taken.is_ok(), got)
@@ -213,11 +213,11 @@ fn a_frame_is_taken_with_all_its_parts_or_with_none_and_counts_as_received_eithe
             wrong[usize::try_from(dice.below(block.len() as u64)).unwrap()] ^=
                 u8::try_from(1 + dice.below(255)).unwrap();
         }
-        let before = pair.sides[1].association.stats();
+        let before = pair.sides[1].connection.stats();
         let (taken, got) =
             told(&mut pair, 2, Flags::PARTS.with(Flags::ACKS), &[&ack(77), &wrong[..]].concat());
         assert!(!taken && got.is_empty(), "seed {seed}");
-        let after = pair.sides[1].association.stats();
+        let after = pair.sides[1].connection.stats();
         let drops = after.drops.malformed - before.drops.malformed + after.drops.false_acks;
         assert_eq!(
             (drops, after.paths.frames_received),

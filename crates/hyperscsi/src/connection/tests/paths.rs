@@ -14,7 +14,7 @@ use crate::pdu::ack::Ack;
 use crate::pdu::ask::Ask;
 
 fn up(side: &Side) -> usize {
-    side.association.paths().filter(|path| path.is_up).count()
+    side.connection.paths().filter(|path| path.is_up).count()
 }
 
 /// An address that no port had before.
@@ -59,7 +59,7 @@ fn a_path_that_is_tried_for_hours_is_used_when_it_answers_at_last() {
                 link.replan(if cut { away.clone() } else { wire(GBIT) });
             }
             let address = PathAddress { port: EtherPort(1), mac: pair.mac(1, 1) };
-            pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
+            pair.sides[0].connection.add_path(at(0), address, &state(0, 1, 9000));
             // The target forgets it now and then, and hears of it again later.
             pair.run_until(at(HOURS + 65_000), |_| false);
             assert!(
@@ -83,7 +83,7 @@ fn ports_may_be_replaced_for_as_long_as_a_session_lives() {
                 if side == 1 {
                     // Somebody found where the port is now.
                     let address = PathAddress { port: EtherPort(port), mac: pair.mac(1, port) };
-                    let own = &mut pair.sides[0].association;
+                    let own = &mut pair.sides[0].connection;
                     assert!(
                         own.add_path(pair.now, address, &state(0, port, 9000)).is_some(),
                         "number {number}"
@@ -104,12 +104,12 @@ fn paths_that_were_given_up_hold_no_place_against_one_that_is_there() {
     let mut pair = two_paths(false, &wire(GBIT));
     for number in 0..3 * u32::try_from(PATHS_MAX).unwrap() {
         let address = PathAddress { port: EtherPort(1), mac: new_mac(number) };
-        let added = pair.sides[0].association.add_path(pair.now, address, &state(0, 1, 9000));
+        let added = pair.sides[0].connection.add_path(pair.now, address, &state(0, 1, 9000));
         // Nobody is there; only after a while that is known.
         assert!(added.is_some(), "{number}");
         pair.run_for(Duration::from_secs(31));
     }
-    assert_eq!(pair.sides[0].association.paths().count(), PATHS_MAX);
+    assert_eq!(pair.sides[0].connection.paths().count(), PATHS_MAX);
     assert_eq!(pair.sides.each_ref().map(up), [2, 2], "those that are used stay");
 }
 
@@ -121,24 +121,24 @@ fn the_other_end_hears_of_every_path_that_was_left_whatever_is_lost() {
             // More ways between the same ports, as two switches make them.
             let address = PathAddress { port: EtherPort(1), mac: new_mac(number) };
             pair.replaced.insert((1, 1), address.mac);
-            pair.sides[0].association.add_path(pair.now, address, &state(0, 1, 9000));
+            pair.sides[0].connection.add_path(pair.now, address, &state(0, 1, 9000));
             pair.run_for(Duration::from_millis(10));
             // To the target they are one path after another of the same pair.
         }
         let ids: Vec<u8> =
-            pair.sides[0].association.paths().map(|path| path.id).filter(|id| *id > 0).collect();
+            pair.sides[0].connection.paths().map(|path| path.id).filter(|id| *id > 0).collect();
         assert!(ids.len() > 3, "{ids:?}");
         // All that is said first is lost.
         pair.drops = |side, header| side == 0 && header.cmd == Cmd::Ask;
         let now = pair.now;
         for id in &ids {
-            pair.sides[0].association.remove_path(now, *id);
+            pair.sides[0].connection.remove_path(now, *id);
         }
         pair.drain();
         pair.drops = |_, _| false;
         pair.run_for(Duration::from_secs(1));
         for side in &pair.sides {
-            let left: Vec<u8> = side.association.paths().map(|path| path.id).collect();
+            let left: Vec<u8> = side.connection.paths().map(|path| path.id).collect();
             assert_eq!(left, [0], "keyed {keyed}");
         }
     }
@@ -156,7 +156,7 @@ fn who_cannot_say_more_for_now_keeps_nobody_busy_and_says_it_later() {
     for pn in 1..30_000 {
         // With gaps, so that acknowledgements go twice.
         super::faults::forge(&mut pair, Cmd::Ask, 3 * pn, &ping);
-        let target = &mut pair.sides[1].association;
+        let target = &mut pair.sides[1].connection;
         let mut turns = 0;
         while let Some(port) = target.poll_port() {
             target.transmit(pair.now, port, &mut pair.batch);
@@ -165,14 +165,14 @@ fn who_cannot_say_more_for_now_keeps_nobody_busy_and_says_it_later() {
             assert!(turns < 10, "it is kept busy with nothing at {pn}");
         }
     }
-    let path = &pair.sides[1].association.paths[0];
+    let path = &pair.sides[1].connection.paths[0];
     assert!(!path.spaces[0].outgoing.has_room(), "else this shows nothing");
     // Its port takes other frames now, and longer ones are to be asked for.
     let narrow = state(1, 0, 2000);
-    pair.sides[1].association.port_up(pair.now, EtherPort(0), &narrow);
-    assert_eq!(pair.sides[1].association.poll_port(), None);
+    pair.sides[1].connection.port_up(pair.now, EtherPort(0), &narrow);
+    assert_eq!(pair.sides[1].connection.poll_port(), None);
     let mut payload = Vec::new();
-    let last = pair.sides[1].association.paths[0].spaces[0].outgoing.next() - 1;
+    let last = pair.sides[1].connection.paths[0].spaces[0].outgoing.next() - 1;
     let ack = Ack {
         sealed: false,
         largest: last,

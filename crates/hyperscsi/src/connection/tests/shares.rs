@@ -8,8 +8,8 @@ use crate::connection::{Connection, ConnectionEvent, PathAddress};
 use crate::exchange::xid::{XID_PROTECTED_BIT, xid_plus};
 
 /// Returns what the windows over a port may add up to.
-fn granted(association: &Connection, port: u32, spaces: usize) -> u64 {
-    let there = association.paths.iter().filter(|path| path.address.port == EtherPort(port));
+fn granted(connection: &Connection, port: u32, spaces: usize) -> u64 {
+    let there = connection.paths.iter().filter(|path| path.address.port == EtherPort(port));
     there
         .flat_map(|path| path.spaces.iter().rev().take(spaces))
         .map(|space| space.incoming.grant.share())
@@ -21,7 +21,7 @@ fn windows_of_all_spaces_and_paths_over_a_port_keep_to_its_share_together() {
     for keyed in [false, true] {
         let mut pair = Pair::new(&Config { keyed, share: 100, ports: 2, ..Config::lan() });
         let spaces = if keyed { 2 } else { 1 };
-        let own = &mut pair.sides[0].association;
+        let own = &mut pair.sides[0].connection;
         assert_eq!(own.windows_at(EtherPort(0)), spaces);
         assert!(granted(own, 0, spaces) <= 100);
         own.set_ring_quota(EtherPort(0), 40);
@@ -50,16 +50,16 @@ fn limits_for_exchanges_go_on_across_the_wrap_of_their_numbers_and_never_back() 
     let mut heard = (0, 0);
     for step in 0..6_u32 {
         let limits = [xid_plus(open, step * 200), xid_plus(sealed, step * 200)];
-        pair.sides[1].association.set_xid_limits(limits);
+        pair.sides[1].connection.set_xid_limits(limits);
         pair.give(0, 100);
         pair.run_for(Duration::from_millis(200));
-        assert_eq!(pair.sides[0].association.peer_xid_limits(), limits, "step {step}");
+        assert_eq!(pair.sides[0].connection.peer_xid_limits(), limits, "step {step}");
         // What is behind, though larger as a bare number, changes nothing; nor does none.
-        pair.sides[1].association.set_xid_limits([xid_plus(open, step * 100), xid_plus(sealed, step * 100)]);
-        pair.sides[1].association.set_xid_limits([0, 0]);
+        pair.sides[1].connection.set_xid_limits([xid_plus(open, step * 100), xid_plus(sealed, step * 100)]);
+        pair.sides[1].connection.set_xid_limits([0, 0]);
         pair.give(0, 100);
         pair.run_for(Duration::from_millis(200));
-        assert_eq!(pair.sides[0].association.peer_xid_limits(), limits, "step {step}");
+        assert_eq!(pair.sides[0].connection.peer_xid_limits(), limits, "step {step}");
         heard = (limits[0], limits[1]);
     }
     assert!(heard.0 < 1000 && heard.1 > XID_PROTECTED_BIT && heard.1 < XID_PROTECTED_BIT + 1000, "{heard:?}");

@@ -17,7 +17,7 @@ fn at(span: Duration) -> Instant {
 
 /// Guesses from so many addresses as fast as it is let, always wrong; returns how often, and when it did last.
 fn attack(
-    guesses: &mut PasswordRateLimit,
+    rate_limit: &mut PasswordRateLimit,
     from: Instant,
     span: Duration,
     whose: &GroupName,
@@ -27,10 +27,10 @@ fn attack(
     while now.since(from) < span {
         let mut soonest = span;
         for number in 0..sources {
-            match guesses.begin(now, whose, source(number)) {
+            match rate_limit.begin(now, whose, source(number)) {
                 Ok(permit) => {
                     (count, last) = (count + 1, now);
-                    guesses.wrong(now, whose, permit);
+                    rate_limit.wrong(now, whose, permit);
                     soonest = Duration::ZERO;
                 }
                 Err(wait) => soonest = soonest.min(wait),
@@ -47,97 +47,97 @@ fn attack(
 #[test]
 fn from_however_many_addresses_guesses_are_few() {
     for sources in [1, 4, 5, 6, 7, 8, 10, 30, 64, 200] {
-        let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
-        let (count, end) = attack(&mut guesses, Instant::ORIGIN, DAY / 24, &group("a"), sources);
-        let (later, _) = attack(&mut guesses, end, DAY / 24, &group("a"), sources);
+        let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
+        let (count, end) = attack(&mut rate_limit, Instant::ORIGIN, DAY / 24, &group("a"), sources);
+        let (later, _) = attack(&mut rate_limit, end, DAY / 24, &group("a"), sources);
         assert!(count + later <= 20_000 / 12, "{sources} addresses: {count}, then {later}");
     }
 }
 
 #[test]
 fn who_guesses_from_few_addresses_keeps_nobody_else_out() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
-    let (_, now) = attack(&mut guesses, Instant::ORIGIN, Duration::from_secs(600), &group("a"), 4);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
+    let (_, now) = attack(&mut rate_limit, Instant::ORIGIN, Duration::from_secs(600), &group("a"), 4);
     for newcomer in 100..116 {
-        let permit = guesses.begin(now, &group("a"), source(newcomer)).unwrap();
-        guesses.right(now, &group("a"), permit);
+        let permit = rate_limit.begin(now, &group("a"), source(newcomer)).unwrap();
+        rate_limit.right(now, &group("a"), permit);
     }
-    assert!(guesses.begin(now, &group("a"), source(0)).is_err(), "himself he does");
+    assert!(rate_limit.begin(now, &group("a"), source(0)).is_err(), "himself he does");
 }
 
 #[test]
 fn members_come_in_at_once_whoever_else_fails() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
     let member = source(1000);
-    let permit = guesses.begin(Instant::ORIGIN, &group("a"), member).unwrap();
-    guesses.right(Instant::ORIGIN, &group("a"), permit);
-    assert!(guesses.is_member(&group("a"), member) && !guesses.is_member(&group("b"), member));
-    let (_, now) = attack(&mut guesses, Instant::ORIGIN, Duration::from_secs(3600), &group("a"), 500);
-    assert!(guesses.begin(now, &group("a"), source(1001)).is_err(), "a newcomer has to wait");
+    let permit = rate_limit.begin(Instant::ORIGIN, &group("a"), member).unwrap();
+    rate_limit.right(Instant::ORIGIN, &group("a"), permit);
+    assert!(rate_limit.is_member(&group("a"), member) && !rate_limit.is_member(&group("b"), member));
+    let (_, now) = attack(&mut rate_limit, Instant::ORIGIN, Duration::from_secs(3600), &group("a"), 500);
+    assert!(rate_limit.begin(now, &group("a"), source(1001)).is_err(), "a newcomer has to wait");
     for _ in 0..1000 {
-        let permit = guesses.begin(now, &group("a"), member).unwrap();
-        guesses.right(now, &group("a"), permit);
+        let permit = rate_limit.begin(now, &group("a"), member).unwrap();
+        rate_limit.right(now, &group("a"), permit);
     }
 }
 
 #[test]
 fn who_fails_in_the_name_of_a_member_guesses_twice_as_often_and_no_more() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
-    let permit = guesses.begin(Instant::ORIGIN, &group("a"), source(0)).unwrap();
-    guesses.right(Instant::ORIGIN, &group("a"), permit);
-    let (count, now) = attack(&mut guesses, Instant::ORIGIN, Duration::from_secs(3600), &group("a"), 1);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
+    let permit = rate_limit.begin(Instant::ORIGIN, &group("a"), source(0)).unwrap();
+    rate_limit.right(Instant::ORIGIN, &group("a"), permit);
+    let (count, now) = attack(&mut rate_limit, Instant::ORIGIN, Duration::from_secs(3600), &group("a"), 1);
     // As a member, and as a newcomer beside.
     assert!(count < 3 * 3600 / 32, "{count}");
-    assert!(guesses.begin(now, &group("a"), source(1)).is_ok(), "a newcomer does not notice");
+    assert!(rate_limit.begin(now, &group("a"), source(1)).is_ok(), "a newcomer does not notice");
 }
 
 #[test]
 fn those_who_know_the_password_of_another_group_notice_nothing() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
-    let (_, now) = attack(&mut guesses, Instant::ORIGIN, Duration::from_secs(60), &group("a"), 64);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
+    let (_, now) = attack(&mut rate_limit, Instant::ORIGIN, Duration::from_secs(60), &group("a"), 64);
     for _ in 0..1000 {
-        let permit = guesses.begin(now, &group("b"), source(1)).unwrap();
-        guesses.right(now, &group("b"), permit);
+        let permit = rate_limit.begin(now, &group("b"), source(1)).unwrap();
+        rate_limit.right(now, &group("b"), permit);
     }
-    assert!(guesses.begin(now, &group("a"), source(1)).is_err());
+    assert!(rate_limit.begin(now, &group("a"), source(1)).is_err());
 }
 
 #[test]
 fn failures_are_forgotten() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
-    attack(&mut guesses, Instant::ORIGIN, Duration::from_secs(60), &group("a"), 64);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
+    attack(&mut rate_limit, Instant::ORIGIN, Duration::from_secs(60), &group("a"), 64);
     let later = at(Duration::from_secs(60 + 11 * 60));
     for newcomer in 0..10 {
-        assert!(guesses.begin(later, &group("a"), source(newcomer)).is_ok());
+        assert!(rate_limit.begin(later, &group("a"), source(newcomer)).is_ok());
     }
 }
 
 #[test]
 fn what_is_remembered_is_bounded_and_members_are_not_crowded_out_by_others() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
-    let permit = guesses.begin(Instant::ORIGIN, &group("a"), source(0)).unwrap();
-    guesses.right(Instant::ORIGIN, &group("a"), permit);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
+    let permit = rate_limit.begin(Instant::ORIGIN, &group("a"), source(0)).unwrap();
+    rate_limit.right(Instant::ORIGIN, &group("a"), permit);
     for number in 1..2000 {
         // Slow enough never to be put off.
         let now = at(Duration::from_secs(40 * u64::from(number)));
-        let permit = guesses.begin(now, &group("a"), source(number)).unwrap();
-        guesses.wrong(now, &group("a"), permit);
+        let permit = rate_limit.begin(now, &group("a"), source(number)).unwrap();
+        rate_limit.wrong(now, &group("a"), permit);
     }
-    let known = &guesses.groups[&group("a")];
+    let known = &rate_limit.groups[&group("a")];
     assert!(known.others.len() <= PasswordRateLimit::OTHERS_MAX && known.members.len() == 1);
     for number in 3000..3100 {
         let now = at(Duration::from_secs(40 * u64::from(number)));
-        let permit = guesses.begin(now, &group("a"), source(number)).unwrap();
-        guesses.right(now, &group("a"), permit);
+        let permit = rate_limit.begin(now, &group("a"), source(number)).unwrap();
+        rate_limit.right(now, &group("a"), permit);
     }
-    assert_eq!(guesses.groups[&group("a")].members.len(), PasswordRateLimit::MEMBERS_MAX);
-    assert!(!guesses.is_member(&group("a"), source(0)), "the oldest went");
+    assert_eq!(rate_limit.groups[&group("a")].members.len(), PasswordRateLimit::MEMBERS_MAX);
+    assert!(!rate_limit.is_member(&group("a"), source(0)), "the oldest went");
 }
 
 #[test]
 fn all_groups_together_are_bounded() {
-    let mut guesses = PasswordRateLimit::new(Instant::ORIGIN);
+    let mut rate_limit = PasswordRateLimit::new(Instant::ORIGIN);
     let names = (0..1000).map(|at| group(&alloc::format!("{at}")));
-    let count = names.filter(|name| guesses.begin(Instant::ORIGIN, name, source(1)).is_ok()).count();
+    let count = names.filter(|name| rate_limit.begin(Instant::ORIGIN, name, source(1)).is_ok()).count();
     assert_eq!(count, 64);
 }

@@ -176,12 +176,12 @@ fn what_was_recorded_is_worth_nothing_later() {
         let mut again = rig(30);
         again.run().unwrap();
         again.now = again.now.after(Duration::from_secs(wait));
-        again.reception.handle_timeout(again.now);
+        again.handshakes.handle_timeout(again.now);
         if restart {
-            again.reception = HandshakeServer::new(again.now);
+            again.handshakes = HandshakeServer::new(again.now);
             let mac = Mac([2; 6]);
             let state = base::ether::PortState { mac, mtu: 9000, receive_slots: 1 };
-            again.reception.port_up(again.now, super::fixture::PORT, &state, [0x99; 32]);
+            again.handshakes.port_up(again.now, super::fixture::PORT, &state, [0x99; 32]);
         }
         for (_, frame) in &to_target {
             again.target_hears(frame);
@@ -402,8 +402,8 @@ fn half_open(rig: &mut Rig, mac: Mac, seed: u64, password: &str) -> u8 {
             rig.target_hears_from(mac, &frame);
         }
         let mut back = base::ether::FrameBatch::new();
-        while let Some(port) = rig.reception.poll_port() {
-            rig.reception.transmit(port, &mut back);
+        while let Some(port) = rig.handshakes.poll_port() {
+            rig.handshakes.transmit(port, &mut back);
         }
         for (_, frame) in super::fixture::frames(&back) {
             last = kind(&frame);
@@ -425,11 +425,11 @@ fn floods_fill_nothing_but_what_is_set_aside_for_them() {
         let frame = &all.log[if n % 2 == 0 { 0 } else { 2 }].1;
         rig.target_hears_from(Mac([2, 9, a, b, c, d]), frame);
     }
-    assert_eq!(rig.reception.half_open(), 0, "a cookie costs nothing");
+    assert_eq!(rig.handshakes.half_open(), 0, "a cookie costs nothing");
     let mut batch = base::ether::FrameBatch::new();
     let mut letters = 0;
-    while let Some(port) = rig.reception.poll_port() {
-        rig.reception.transmit(port, &mut batch);
+    while let Some(port) = rig.handshakes.poll_port() {
+        rig.handshakes.transmit(port, &mut batch);
         letters += batch.len();
         batch = base::ether::FrameBatch::new();
     }
@@ -438,16 +438,16 @@ fn floods_fill_nothing_but_what_is_set_aside_for_them() {
     for seed in 0..10 {
         half_open(&mut rig, Mac([2, 0, 0, 0, 1, 1]), 1000 + seed, PASSWORD);
     }
-    assert_eq!(rig.reception.half_open(), HandshakeServer::HALVES_OF_ONE_MAX);
+    assert_eq!(rig.handshakes.half_open(), HandshakeServer::HALVES_OF_ONE_MAX);
     for host in 0..200_u8 {
         half_open(&mut rig, Mac([2, 0, 0, 0, 2, host]), 2000 + u64::from(host), PASSWORD);
         rig.now = rig.now.after(Duration::from_millis(40));
-        assert!(rig.reception.half_open() <= HandshakeServer::HALVES_MAX);
+        assert!(rig.handshakes.half_open() <= HandshakeServer::HALVES_MAX);
     }
     // When they are through, who knows the password gets in.
     rig.now = rig.now.after(Duration::from_secs(60));
-    rig.reception.handle_timeout(rig.now);
-    assert_eq!(rig.reception.half_open(), 0);
+    rig.handshakes.handle_timeout(rig.now);
+    assert_eq!(rig.handshakes.half_open(), 0);
     let mut patient =
         Rig::new(LoginPlan { patience: Duration::from_secs(300), ..plan(GROUP, Some(PASSWORD)) }, 41);
     patient.login.handle_timeout(patient.now);
@@ -465,14 +465,14 @@ fn guessing_is_slow_for_one_group_and_no_other_suffers() {
         let kind = half_open(&mut rig, Mac([2, 7, 7, b, c, d]), 5000 + u64::from(n), "a guess");
         answered += u32::from(kind == 4);
         rig.now = rig.now.after(Duration::from_secs(3));
-        rig.reception.handle_timeout(rig.now);
+        rig.handshakes.handle_timeout(rig.now);
     }
     // An hour, each from an address that was never seen before: of 20000 a day.
     assert!((20..=20_000 / 24).contains(&answered), "{answered}");
-    assert!(rig.reception.stats().put_off > 300);
+    assert!(rig.handshakes.stats().put_off > 300);
     let now = rig.now;
     let mut open = Rig::new(plan(OPEN_GROUP, None), 43);
-    core::mem::swap(&mut open.reception, &mut rig.reception);
+    core::mem::swap(&mut open.handshakes, &mut rig.handshakes);
     open.now = now;
     open.login = crate::login::initiator::Login::new(now, plan(OPEN_GROUP, None), [5; 32]).unwrap();
     open.bring_up_initiator();
@@ -495,7 +495,7 @@ fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: 
         vec![with_payload(&frame, &block)]
     });
     let failed = rig.run().unwrap_err();
-    assert!(rig.agreed.is_empty() && rig.reception.half_open() == 0);
+    assert!(rig.agreed.is_empty() && rig.handshakes.half_open() == 0);
     let said: Vec<Vec<u8>> = rig
         .log
         .iter()
@@ -503,8 +503,8 @@ fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: 
         .map(|(_, frame)| frame.clone())
         .collect();
     assert_eq!(failed == HandshakeError::ProtectionRefused(Level::None), !said.is_empty(), "{failed:?}");
-    assert_eq!(rig.reception.stats().refused, u64::from(!said.is_empty()));
-    assert_eq!(core::iter::from_fn(|| rig.reception.poll_refusal()).count(), usize::from(!said.is_empty()));
+    assert_eq!(rig.handshakes.stats().refused, u64::from(!said.is_empty()));
+    assert_eq!(core::iter::from_fn(|| rig.handshakes.poll_refusal()).count(), usize::from(!said.is_empty()));
     said
 }
 

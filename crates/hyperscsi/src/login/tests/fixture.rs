@@ -101,7 +101,7 @@ pub(crate) type Meddle = Box<dyn FnMut(bool, Vec<u8>) -> Vec<Vec<u8>>>;
 pub(crate) struct Rig {
     pub(crate) now: Instant,
     pub(crate) house: TestDirectory,
-    pub(crate) reception: HandshakeServer,
+    pub(crate) handshakes: HandshakeServer,
     pub(crate) login: Login,
     pub(crate) agreed: Vec<HandshakeResult>,
     pub(crate) meddle: Meddle,
@@ -123,7 +123,7 @@ impl Rig {
         Self {
             now,
             house: TestDirectory::default(),
-            reception: HandshakeServer::new(now),
+            handshakes: HandshakeServer::new(now),
             login: Login::new(now, plan, entropy(&mut rng)).unwrap(),
             agreed: vec![],
             meddle: Box::new(|_, frame| vec![frame]),
@@ -144,7 +144,7 @@ impl Rig {
 
     fn bring_up_target(&mut self) {
         let state = PortState { mac: THEIRS, mtu: self.target_mtu, receive_slots: 64 };
-        self.reception.port_up(self.now, PORT, &state, entropy(&mut self.rng));
+        self.handshakes.port_up(self.now, PORT, &state, entropy(&mut self.rng));
     }
 
     pub(crate) fn bring_up_initiator(&mut self) {
@@ -175,7 +175,7 @@ impl Rig {
                 let wake = self.login.poll_timeout()?;
                 self.now = self.now.max(wake);
                 self.login.handle_timeout(self.now);
-                self.reception.handle_timeout(self.now);
+                self.handshakes.handle_timeout(self.now);
             }
         }
         None
@@ -187,8 +187,8 @@ impl Rig {
         while let Some(port) = self.login.poll_port() {
             self.login.transmit(port, &mut to_target);
         }
-        while let Some(port) = self.reception.poll_port() {
-            self.reception.transmit(port, &mut to_initiator);
+        while let Some(port) = self.handshakes.poll_port() {
+            self.handshakes.transmit(port, &mut to_initiator);
         }
         let (out, back) = (frames(&to_target), frames(&to_initiator));
         let moved = !out.is_empty() || !back.is_empty();
@@ -208,7 +208,7 @@ impl Rig {
     fn events(&mut self) {
         if self.restart_target_after == Some(self.log.len()) {
             self.restart_target_after = None;
-            self.reception = HandshakeServer::new(self.now);
+            self.handshakes = HandshakeServer::new(self.now);
             self.bring_up_target();
         }
         if self.change_port_after == Some(self.log.len()) {
@@ -225,7 +225,7 @@ impl Rig {
 
     pub(crate) fn end_sessions(&mut self) {
         for agreed in &self.agreed {
-            self.reception.session_ended(agreed.sid_in);
+            self.handshakes.session_ended(agreed.sid_in);
         }
     }
 
@@ -238,10 +238,11 @@ impl Rig {
         let mut frame = frame.to_vec();
         match Header::parse(&frame) {
             Ok((header, _)) => {
-                let agreed = self.reception.frame(self.now, &self.house, (PORT, source), &header, &mut frame);
+                let agreed =
+                    self.handshakes.frame(self.now, &self.house, (PORT, source), &header, &mut frame);
                 self.agreed.extend(agreed.map(|agreed| *agreed));
             }
-            Err(BadFrame::Version) => self.reception.other_version(self.now, PORT, source),
+            Err(BadFrame::Version) => self.handshakes.other_version(self.now, PORT, source),
             Err(_) => {}
         }
     }

@@ -166,7 +166,7 @@ fn the_targets_states_are_those_of_the_table() {
                 Some(frame) => rig.target_hears(frame),
                 None => {
                     rig.now = rig.now.after(Duration::from_secs(10));
-                    rig.reception.handle_timeout(rig.now);
+                    rig.handshakes.handle_timeout(rig.now);
                 }
             }
             let (said, after) = (said(&mut rig), name_of(&rig));
@@ -177,7 +177,7 @@ fn the_targets_states_are_those_of_the_table() {
 }
 
 fn name_of(rig: &Rig) -> String {
-    match (rig.reception.half_open(), rig.agreed.len()) {
+    match (rig.handshakes.half_open(), rig.agreed.len()) {
         (0, 0) => "nothing".into(),
         (1, 0) => "half-open".into(),
         (0, 1) => "session".into(),
@@ -187,8 +187,8 @@ fn name_of(rig: &Rig) -> String {
 
 fn said(rig: &mut Rig) -> &'static str {
     let mut batch = base::ether::FrameBatch::new();
-    while let Some(port) = rig.reception.poll_port() {
-        rig.reception.transmit(port, &mut batch);
+    while let Some(port) = rig.handshakes.poll_port() {
+        rig.handshakes.transmit(port, &mut batch);
     }
     let kind = super::fixture::frames(&batch).last().map(|(_, frame)| frame[HEADER_LEN]);
     match kind {

@@ -3,8 +3,8 @@
 use daemon::admin::api::{
     FrameRepairs, FrameSession, Group, Luns, Method, Path, Repairs, Session, Sessions, Status,
 };
-use daemon::admin::client::{AskError, ask};
-use daemon::config::{Surroundings, show_size};
+use daemon::admin::client::{ClientError, request};
+use daemon::config::{Environment, show_size};
 use serde_json::Value;
 
 use crate::cli::AskArgs;
@@ -207,7 +207,7 @@ pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
 /// Asks, and prints the answer if JSON is wanted; else returns it.
 fn question(args: &AskArgs, method: Method) -> Result<Option<Value>, Failure> {
     let answer = match &args.socket {
-        Some(path) => ask(path, method).map_err(|error| Failure::Failed(error.to_string()))?,
+        Some(path) => request(path, method).map_err(|error| Failure::Failed(error.to_string()))?,
         None => ask_around(method)?,
     };
     if args.json {
@@ -219,13 +219,13 @@ fn question(args: &AskArgs, method: Method) -> Result<Option<Value>, Failure> {
 
 /// Asks the daemon wherever it may be, and tells where that is if it is not where one started from here would be.
 fn ask_around(method: Method) -> Result<Value, Failure> {
-    let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let sockets = around.sockets();
     let (mut answers, mut refused) = (Vec::new(), None);
     for socket in &sockets {
-        match ask(socket, method) {
+        match request(socket, method) {
             Ok(answer) => answers.push((socket, answer)),
-            Err(AskError::Absent { .. }) => {}
+            Err(ClientError::Absent { .. }) => {}
             Err(error) => refused = refused.or(Some(error)),
         }
     }

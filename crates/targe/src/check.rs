@@ -1,13 +1,13 @@
 //! `targe check`.
 
-use daemon::config::{Config, Flags, Loaded, Mistake, Place, Report, Surroundings};
+use daemon::config::{Config, ConfigError, ConfigReport, Environment, Flags, Loaded, SourceSpan};
 use serde_json::{Value, json};
 
 use crate::cli::CheckArgs;
 use crate::{Failure, print};
 
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(args.file.clone()), ..Flags::default() };
     let (report, config) = match Config::load(&flags, &around) {
         Ok(Loaded { config, report }) => (report, Some(config)),
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
                 let count =
                     |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
                 let luns = config.targets.iter().map(|target| target.luns.len()).sum();
-                let groups = config.frames.as_ref().map(|frames| (frames.groups.len(), "HyperSCSI group"));
+                let groups = config.hyperscsi.as_ref().map(|frames| (frames.groups.len(), "HyperSCSI group"));
                 let portals = Some((config.portals.len(), "portal"));
                 let portals = portals.filter(|(n, _)| *n > 0 || groups.is_none());
                 let rest = [(config.targets.len(), "target"), (luns, "LUN")];
@@ -39,21 +39,21 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-fn as_json(report: &Report) -> Value {
-    let list = |mistakes: &std::collections::BTreeSet<Mistake>| -> Vec<Value> {
+fn as_json(report: &ConfigReport) -> Value {
+    let list = |mistakes: &std::collections::BTreeSet<ConfigError>| -> Vec<Value> {
         mistakes.iter().map(mistake).collect()
     };
     json!({
         "file": report.file,
         "ok": report.is_clean(),
-        "mistakes": list(&report.mistakes),
+        "mistakes": list(&report.errors),
         "warnings": list(&report.warnings),
     })
 }
 
-fn mistake(mistake: &Mistake) -> Value {
-    let (line, column) = match mistake.place {
-        Some(Place::File { line, column }) => (Some(line), Some(column)),
+fn mistake(mistake: &ConfigError) -> Value {
+    let (line, column) = match mistake.span {
+        Some(SourceSpan::File { line, column }) => (Some(line), Some(column)),
         _ => (None, None),
     };
     json!({ "line": line, "column": column, "message": mistake.message })

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use daemon::config::{Auth, Flags, Frames, Medium, Surroundings, Target, show_size};
+use daemon::config::{Auth, Environment, Flags, HyperScsiService, Medium, Target, show_size};
 use daemon::serve::{ServeError, Started, serve};
 
 use crate::Failure;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         socket: args.socket,
         log: args.log,
     };
-    let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     serve(flags, around, |started| show(&banner(started))).map_err(|error| match error {
         ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
         other => Failure::Failed(other.to_string()),
@@ -48,7 +48,7 @@ fn show(banner: &str) {
 /// What is served, and how to use it.
 fn banner(started: &Started) -> String {
     let mut text = String::new();
-    let interfaces = started.config.frames.iter().flat_map(|frames| &frames.interfaces);
+    let interfaces = started.config.hyperscsi.iter().flat_map(|frames| &frames.interfaces);
     let listening: Vec<String> =
         started.listening.iter().map(ToString::to_string).chain(interfaces.cloned()).collect();
     // Writing to a string does not fail.
@@ -75,7 +75,7 @@ fn banner(started: &Started) -> String {
     if more > 0 {
         let _ = writeln!(text, "\n  and {more} more targets");
     }
-    if let Some(frames) = &started.config.frames {
+    if let Some(frames) = &started.config.hyperscsi {
         let groups: Vec<String> = frames.groups.iter().map(|group| format!("{:?}", &*group.name)).collect();
         let _ = writeln!(text, "\nHyperSCSI on {} for {}", frames.interfaces.join(", "), groups.join(", "));
         let _ = write!(text, "{}", ways_over_ether(&started.config.targets, frames));
@@ -105,7 +105,7 @@ fn first_way_in(started: &Started) -> Option<(&Target, String)> {
 
 /// How to look for the first group that has a target, and to use that target. The interface is another host's, which may call it
 /// otherwise.
-fn ways_over_ether(targets: &[Target], frames: &Frames) -> String {
+fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
     let exported = |(at, group)| {
         let target = targets.iter().find(|target| target.groups.has(at))?;
         Some((group, target, target.luns.iter().find(|lun| lun.groups.has(at))?))

@@ -15,7 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ClientError {
     /// No daemon is there.
     #[error("no targe is running (nobody answers on {})", path.display())]
     Absent {
@@ -44,16 +44,18 @@ pub enum AskError {
 /// Asks the daemon on the socket at `path` one question.
 ///
 /// # Errors
-/// [`AskError`]
-pub fn ask(path: &Path, method: Method) -> Result<Value, AskError> {
-    let broken = |why: String| AskError::Broken { path: path.to_path_buf(), why };
+/// [`ClientError`]
+pub fn request(path: &Path, method: Method) -> Result<Value, ClientError> {
+    let broken = |why: String| ClientError::Broken { path: path.to_path_buf(), why };
     let io = |error: std::io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => broken("no answer in time".to_owned()),
         _ => broken(os_error(&error)),
     };
     let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => AskError::Absent { path: path.to_path_buf() },
-        ErrorKind::PermissionDenied => AskError::Denied { path: path.to_path_buf() },
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            ClientError::Absent { path: path.to_path_buf() }
+        }
+        ErrorKind::PermissionDenied => ClientError::Denied { path: path.to_path_buf() },
         _ => broken(os_error(&error)),
     })?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
@@ -69,6 +71,6 @@ pub fn ask(path: &Path, method: Method) -> Result<Value, AskError> {
     }
     match serde_json::from_slice(&line).map_err(|error| broken(format!("not an answer: {error}")))? {
         Response::Result(result) => Ok(result),
-        Response::Error(failure) => Err(AskError::Refused(failure)),
+        Response::Error(failure) => Err(ClientError::Refused(failure)),
     }
 }

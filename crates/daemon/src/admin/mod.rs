@@ -8,8 +8,8 @@
 pub mod api;
 pub mod client;
 pub mod document;
-mod place;
 pub mod server;
+mod socket_dir;
 
 #[cfg(test)]
 mod tests;

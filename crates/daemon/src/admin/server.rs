@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::api::{ErrorKind as Kind, Failure, Method, REQUEST_LEN_MAX, Request, Response};
-use super::place::Place;
+use super::socket_dir::SocketLock;
 use crate::os_error;
 
 /// The most clients at a time: a few people and a few programs that watch.
@@ -29,20 +29,20 @@ const REQUEST_MAX: Duration = Duration::from_secs(5);
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Answers questions. Called from several threads.
-pub trait Answers: Send + Sync {
+pub trait RequestHandler: Send + Sync {
     /// Returns the object that belongs to the method, as JSON.
     ///
     /// # Errors
     /// What the client is told instead.
-    fn answer(&self, method: Method) -> Result<Value, Failure>;
+    fn handle(&self, method: Method) -> Result<Value, Failure>;
 }
 
 /// Why the admin socket cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum AdminSocketError {
     /// Another daemon answers there.
     #[error("another targe is running: it holds the admin socket {}", path.display())]
-    Live {
+    AlreadyRunning {
         /// The socket.
         path: PathBuf,
     },
@@ -59,33 +59,33 @@ pub enum StartError {
 /// The running server. It ends when dropped.
 #[derive(Debug)]
 pub struct Server {
-    place: Place,
+    socket: SocketLock,
     ending: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 /// A socket that is taken and not served yet. Clients that connect wait until it is.
 #[derive(Debug)]
-pub struct Reserved {
-    place: Place,
+pub struct BoundSocket {
+    socket: SocketLock,
     listener: UnixListener,
 }
 
-impl Reserved {
+impl BoundSocket {
     /// Takes the socket, so that no other daemon starts on it.
     ///
     /// # Errors
-    /// [`StartError`]
-    pub fn take(path: &Path) -> Result<Self, StartError> {
-        Place::take(path).map(|(place, listener)| Self { place, listener })
+    /// [`AdminSocketError`]
+    pub fn bind(path: &Path) -> Result<Self, AdminSocketError> {
+        SocketLock::bind(path).map(|(place, listener)| Self { socket: place, listener })
     }
 
     /// Serves it from a thread of its own.
     ///
     /// # Errors
-    /// [`StartError`]
-    pub fn serve(self, answers: Arc<dyn Answers>) -> Result<Server, StartError> {
-        Server::run(self.place, self.listener, answers)
+    /// [`AdminSocketError`]
+    pub fn serve(self, answers: Arc<dyn RequestHandler>) -> Result<Server, AdminSocketError> {
+        Server::run(self.socket, self.listener, answers)
     }
 }
 
@@ -93,27 +93,31 @@ impl Server {
     /// Takes the socket and serves it from a thread of its own.
     ///
     /// # Errors
-    /// [`StartError`]
-    pub fn start(path: &Path, answers: Arc<dyn Answers>) -> Result<Self, StartError> {
-        Reserved::take(path)?.serve(answers)
+    /// [`AdminSocketError`]
+    pub fn start(path: &Path, answers: Arc<dyn RequestHandler>) -> Result<Self, AdminSocketError> {
+        BoundSocket::bind(path)?.serve(answers)
     }
 
-    fn run(place: Place, listener: UnixListener, answers: Arc<dyn Answers>) -> Result<Self, StartError> {
+    fn run(
+        place: SocketLock,
+        listener: UnixListener,
+        answers: Arc<dyn RequestHandler>,
+    ) -> Result<Self, AdminSocketError> {
         let ending = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ending);
         let acceptor = std::thread::Builder::new()
             .name("admin".to_owned())
             .spawn(move || accept_all(&listener, &answers, &flag))
-            .map_err(|error| StartError::Socket {
+            .map_err(|error| AdminSocketError::Socket {
                 path: place.path().to_path_buf(),
                 why: os_error(&error),
             })?;
-        Ok(Self { place, ending, acceptor: Some(acceptor) })
+        Ok(Self { socket: place, ending, acceptor: Some(acceptor) })
     }
 
     /// Returns where it listens.
     pub fn path(&self) -> &Path {
-        self.place.path()
+        self.socket.path()
     }
 }
 
@@ -121,7 +125,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         // Wakes the acceptor. If nobody can connect any more, neither can a client, and the thread ends with us.
-        if UnixStream::connect(self.place.path()).is_ok()
+        if UnixStream::connect(self.socket.path()).is_ok()
             && let Some(acceptor) = self.acceptor.take()
         {
             let _ = acceptor.join();
@@ -129,14 +133,14 @@ impl Drop for Server {
     }
 }
 
-fn accept_all(listener: &UnixListener, answers: &Arc<dyn Answers>, ending: &AtomicBool) {
+fn accept_all(listener: &UnixListener, answers: &Arc<dyn RequestHandler>, ending: &AtomicBool) {
     let clients = Arc::new(Clients::default());
     for (number, stream) in (0..).zip(listener.incoming()) {
         if ending.load(Ordering::Acquire) {
             return;
         }
         match stream {
-            Ok(stream) => admit(stream, answers, &clients, number),
+            Ok(stream) => start_client(stream, answers, &clients, number),
             Err(error) => {
                 crate::warning!("admin socket: cannot accept: {}", os_error(&error));
                 std::thread::sleep(ACCEPT_REST);
@@ -168,7 +172,7 @@ impl Clients {
     }
 
     /// Takes a client in. Where there are too many, the one that has been idle longest makes room: its thread ends at once.
-    fn enter(&self, number: u64, stream: UnixStream) -> bool {
+    fn register(&self, number: u64, stream: UnixStream) -> bool {
         let mut list = self.list();
         if list.len() >= CLIENTS_MAX {
             let idle = list.iter().enumerate().filter(|(_, client)| !client.asking);
@@ -194,18 +198,18 @@ impl Clients {
 }
 
 /// A client's place among the few that there are.
-struct Seat {
+struct ClientGuard {
     number: u64,
     clients: Arc<Clients>,
 }
 
-impl Drop for Seat {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
         self.clients.leave(self.number);
     }
 }
 
-fn admit(stream: UnixStream, answers: &Arc<dyn Answers>, clients: &Arc<Clients>, number: u64) {
+fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: &Arc<Clients>, number: u64) {
     let timeouts = stream
         .set_read_timeout(Some(CLIENT_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(CLIENT_TIMEOUT)));
@@ -213,15 +217,15 @@ fn admit(stream: UnixStream, answers: &Arc<dyn Answers>, clients: &Arc<Clients>,
         return;
     }
     let Ok(other) = stream.try_clone() else { return };
-    if !clients.enter(number, other) {
+    if !clients.register(number, other) {
         let message = format!("{CLIENTS_MAX} clients wait for their answers already");
         send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Busy, message }));
         return;
     }
-    let seat = Seat { number, clients: Arc::clone(clients) };
+    let seat = ClientGuard { number, clients: Arc::clone(clients) };
     let answers = Arc::clone(answers);
     let spawned = std::thread::Builder::new().name("admin-client".to_owned()).spawn(move || {
-        converse(&stream, &*answers, &seat);
+        serve_client(&stream, &*answers, &seat);
     });
     if let Err(error) = spawned {
         crate::warning!("admin socket: no thread for a client: {}", os_error(&error));
@@ -236,7 +240,7 @@ fn is_owner(stream: &UnixStream) -> bool {
 }
 
 /// Answers one client until it leaves, falls silent, or sends a line that is too long or takes too long.
-fn converse(stream: &UnixStream, answers: &dyn Answers, seat: &Seat) {
+fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, seat: &ClientGuard) {
     let mut held = Vec::new();
     loop {
         let line = match next_line(stream, &mut held) {
@@ -252,7 +256,7 @@ fn converse(stream: &UnixStream, answers: &dyn Answers, seat: &Seat) {
         let response = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
                 crate::debug!("admin socket: asked for {:?}", request.method);
-                match answers.answer(request.method) {
+                match answers.handle(request.method) {
                     Ok(result) => Response::Result(result),
                     Err(failure) => Response::Error(failure),
                 }

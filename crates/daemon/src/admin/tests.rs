@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::scratch::Scratch;
 
 use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX};
-use super::client::{AskError, ask};
-use super::server::{Answers, Server, StartError};
+use super::client::{ClientError, request};
+use super::server::{AdminSocketError, RequestHandler, Server};
 
 /// Answers with the method's name, and cannot find LUNs.
 struct Echo;
 
-impl Answers for Echo {
-    fn answer(&self, method: Method) -> Result<Value, Failure> {
+impl RequestHandler for Echo {
+    fn handle(&self, method: Method) -> Result<Value, Failure> {
         match method {
             Method::Luns => {
                 Err(Failure { kind: ErrorKind::Unavailable, message: "the reactor is silent".to_owned() })
@@ -50,10 +50,10 @@ fn exchange(stream: &UnixStream, line: &[u8]) -> Value {
 fn answers_what_is_asked_and_passes_refusals_on() {
     let scratch = Scratch::new();
     let _server = scratch.serve();
-    assert_eq!(ask(&scratch.socket(), Method::Status).unwrap(), json!({ "asked": "status" }));
-    assert_eq!(ask(&scratch.socket(), Method::Sessions).unwrap(), json!({ "asked": "sessions" }));
-    let refused = ask(&scratch.socket(), Method::Luns).unwrap_err();
-    assert!(matches!(refused, AskError::Refused(Failure { kind: ErrorKind::Unavailable, .. })));
+    assert_eq!(request(&scratch.socket(), Method::Status).unwrap(), json!({ "asked": "status" }));
+    assert_eq!(request(&scratch.socket(), Method::Sessions).unwrap(), json!({ "asked": "sessions" }));
+    let refused = request(&scratch.socket(), Method::Luns).unwrap_err();
+    assert!(matches!(refused, ClientError::Refused(Failure { kind: ErrorKind::Unavailable, .. })));
     assert_eq!(refused.to_string(), "the reactor is silent");
 }
 
@@ -94,7 +94,7 @@ fn idle_clients_make_room_for_one_that_asks() {
         })
         .collect();
     for _ in 0..3 {
-        assert!(ask(&scratch.socket(), Method::Status).is_ok());
+        assert!(request(&scratch.socket(), Method::Status).is_ok());
     }
     // The one that was idle longest is gone, the one that asked last is not.
     assert_eq!({ &idle[0] }.read(&mut [0]).unwrap(), 0);
@@ -104,8 +104,8 @@ fn idle_clients_make_room_for_one_that_asks() {
 /// Answers when it is told to.
 struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
 
-impl Answers for Slow {
-    fn answer(&self, _: Method) -> Result<Value, Failure> {
+impl RequestHandler for Slow {
+    fn handle(&self, _: Method) -> Result<Value, Failure> {
         self.1.send(()).unwrap();
         let _ = self.0.lock().unwrap().recv();
         Ok(json!({}))
@@ -127,11 +127,11 @@ fn clients_that_wait_for_an_answer_keep_their_places() {
             stream
         })
         .collect();
-    let refused = ask(&scratch.socket(), Method::Status).unwrap_err();
+    let refused = request(&scratch.socket(), Method::Status).unwrap_err();
     assert!(
         matches!(
             &refused,
-            AskError::Refused(Failure { kind: ErrorKind::Busy, .. }) | AskError::Broken { .. }
+            ClientError::Refused(Failure { kind: ErrorKind::Busy, .. }) | ClientError::Broken { .. }
         ),
         "{refused}"
     );
@@ -163,16 +163,16 @@ fn a_live_daemon_is_left_alone_and_a_dead_one_replaced() {
     let scratch = Scratch::new();
     let server = scratch.serve();
     let second = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err();
-    assert!(matches!(second, StartError::Live { .. }), "{second}");
-    assert!(ask(&scratch.socket(), Method::Status).is_ok());
+    assert!(matches!(second, AdminSocketError::AlreadyRunning { .. }), "{second}");
+    assert!(request(&scratch.socket(), Method::Status).is_ok());
     drop(server);
     assert!(!scratch.socket().exists());
-    assert!(matches!(ask(&scratch.socket(), Method::Status), Err(AskError::Absent { .. })));
+    assert!(matches!(request(&scratch.socket(), Method::Status), Err(ClientError::Absent { .. })));
     // A socket without a listener is what a killed daemon leaves.
     drop(UnixListener::bind(scratch.socket()).unwrap());
-    assert!(matches!(ask(&scratch.socket(), Method::Status), Err(AskError::Absent { .. })));
+    assert!(matches!(request(&scratch.socket(), Method::Status), Err(ClientError::Absent { .. })));
     let _server = scratch.serve();
-    assert!(ask(&scratch.socket(), Method::Status).is_ok());
+    assert!(request(&scratch.socket(), Method::Status).is_ok());
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn an_answer_that_breaks_off_is_told_as_such() {
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();
         { &stream }.write_all(b"{\"result\":").unwrap();
     });
-    let error = ask(&scratch.socket(), Method::Status).unwrap_err().to_string();
+    let error = request(&scratch.socket(), Method::Status).unwrap_err().to_string();
     assert!(error.ends_with("the daemon broke off"), "{error}");
     daemon.join().unwrap();
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use iscsi::name::IscsiName;
 
-use super::value::{Config, MappedLun, Medium, Naa, Portal, Target, Unit};
+use super::resolved::{Config, MappedLun, Medium, Naa, Portal, Target, Unit};
 
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Config {
         let live = [
             ("log", old.log != new.log),
             ("discovery", old.discovery_auth != new.discovery_auth),
-            ("hyperscsi", old.frames != new.frames),
+            ("hyperscsi", old.hyperscsi != new.hyperscsi),
             ("max_sessions", old.max_sessions != new.max_sessions),
             ("max_connections", old.max_connections != new.max_connections),
             ("login_timeout", old.login_timeout != new.login_timeout),
@@ -163,12 +163,12 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
         target.portals.iter().map(|index| config.portals.get(*index).map(|portal| portal.listen)).collect()
     };
     let exported = |config: &Config, target: &Target| -> Vec<_> {
-        let groups = config.frames.iter().flat_map(|frames| &frames.groups).enumerate();
+        let groups = config.hyperscsi.iter().flat_map(|frames| &frames.groups).enumerate();
         groups.filter(|(at, _)| target.groups.has(*at)).map(|(_, group)| group.name.clone()).collect()
     };
     let entries = |config: &Config, target: &Target| {
         target.acl.as_ref().map(|acl| {
-            let entry = |entry: &super::value::AclEntry| {
+            let entry = |entry: &super::resolved::AclEntry| {
                 let view: Vec<_> = config
                     .view(&entry.luns)
                     .into_iter()

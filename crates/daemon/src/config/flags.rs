@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::document::{Raw, Tree, flag_place, from_word};
-use super::place::{At, Place, Report};
+use super::document::{RawValue, Tree, flag_span, from_word};
+use super::lun_spec;
 use super::schema::{Kind, ROOT};
-use super::spec;
+use super::source_span::{ConfigReport, Located, SourceSpan};
 
 /// The flags that shape a configuration, as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,38 +45,38 @@ impl Flags {
     }
 
     /// Puts the flags over what a file says, or over nothing. `state_dir` holds the default disk.
-    pub(crate) fn apply(&self, tree: &mut Tree, state_dir: &Path, report: &mut Report) {
+    pub(crate) fn apply(&self, tree: &mut Tree, state_dir: &Path, report: &mut ConfigReport) {
         self.settings(tree, report);
         if !self.listen.is_empty() {
             tree.entries.remove("portal");
         }
         for listen in &self.listen {
-            let place = flag_place("--listen", listen);
+            let place = flag_span("--listen", listen);
             let mut portal = Tree::new(place.clone());
-            portal.set("listen", At::new(Raw::Text(listen.clone()), place));
+            portal.set("listen", Located::new(RawValue::Text(listen.clone()), place));
             tree.push("portal", portal);
         }
         if self.config.is_some() {
             if let Some(name) = &self.target {
-                report.mistake(&flag_place("--target", name), "the targets are those of the --config file");
+                report.error(&flag_span("--target", name), "the targets are those of the --config file");
             }
             for (flag, values) in [("--iface", &self.interfaces), ("--group", &self.groups)] {
                 for value in values {
-                    report.mistake(&flag_place(flag, value), "HyperSCSI is as the --config file says");
+                    report.error(&flag_span(flag, value), "HyperSCSI is as the --config file says");
                 }
             }
             for spec in &self.luns {
-                report.mistake(&flag_place("--lun", spec), "the LUNs are those of the --config file");
+                report.error(&flag_span("--lun", spec), "the LUNs are those of the --config file");
             }
             return;
         }
-        let name_place = self.target.as_ref().map_or(Place::Default, |name| flag_place("--target", name));
+        let name_place = self.target.as_ref().map_or(SourceSpan::Default, |name| flag_span("--target", name));
         let name = self.target.as_deref().unwrap_or(super::DEFAULT_TARGET);
         let mut target = Tree::new(name_place.clone());
-        target.set("name", At::new(Raw::Text(name.to_owned()), name_place));
+        target.set("name", Located::new(RawValue::Text(name.to_owned()), name_place));
         self.frames(tree, &mut target, report);
         for lun in &self.luns {
-            let tree = spec::parse(lun, &flag_place("--lun", lun), report);
+            let tree = lun_spec::parse(lun, &flag_span("--lun", lun), report);
             target.push("lun", tree);
         }
         if self.luns.is_empty() {
@@ -86,39 +86,39 @@ impl Flags {
     }
 
     /// Serves HyperSCSI, to every group that is given.
-    fn frames(&self, tree: &mut Tree, target: &mut Tree, report: &mut Report) {
+    fn frames(&self, tree: &mut Tree, target: &mut Tree, report: &mut ConfigReport) {
         let (Some(interface), Some(group)) = (self.interfaces.first(), self.groups.first()) else {
             for (flag, values, other) in
                 [("--iface", &self.interfaces, "--group"), ("--group", &self.groups, "--iface")]
             {
                 if let Some(value) = values.first() {
-                    report.mistake(&flag_place(flag, value), format!("HyperSCSI needs {other} as well"));
+                    report.error(&flag_span(flag, value), format!("HyperSCSI needs {other} as well"));
                 }
             }
             return;
         };
         let list = |flag: &str, values: &[String], first: &str| {
-            let text = |value: &String| At::new(Raw::Text(value.clone()), flag_place(flag, value));
-            At::new(Raw::List(values.iter().map(text).collect()), flag_place(flag, first))
+            let text = |value: &String| Located::new(RawValue::Text(value.clone()), flag_span(flag, value));
+            Located::new(RawValue::List(values.iter().map(text).collect()), flag_span(flag, first))
         };
-        let mut frames = Tree::new(flag_place("--iface", interface));
+        let mut frames = Tree::new(flag_span("--iface", interface));
         frames.set("interfaces", list("--iface", &self.interfaces, interface));
         for name in &self.groups {
-            let place = flag_place("--group", name);
+            let place = flag_span("--group", name);
             let mut group = Tree::new(place.clone());
-            group.set("name", At::new(Raw::Text(name.clone()), place));
+            group.set("name", Located::new(RawValue::Text(name.clone()), place));
             if let Some(path) = &self.group_password {
                 let path = utf8(path, report);
-                let place = flag_place("--group-password-file", &path);
-                group.set("password_file", At::new(Raw::Text(path), place));
+                let place = flag_span("--group-password-file", &path);
+                group.set("password_file", Located::new(RawValue::Text(path), place));
             }
             frames.push("group", group);
         }
-        tree.set("hyperscsi", At::new(Raw::Table(frames), flag_place("--iface", interface)));
+        tree.set("hyperscsi", Located::new(RawValue::Table(frames), flag_span("--iface", interface)));
         target.set("groups", list("--group", &self.groups, group));
     }
 
-    fn settings(&self, tree: &mut Tree, report: &mut Report) {
+    fn settings(&self, tree: &mut Tree, report: &mut ConfigReport) {
         for (flag, key, value) in [
             ("--reactor", "reactor", self.reactor.clone()),
             ("--poll", "poll", self.poll.then(|| "true".to_owned())),
@@ -128,7 +128,7 @@ impl Flags {
             ("--log", "log", self.log.clone()),
         ] {
             if let (Some(value), Some(key)) = (value, ROOT.key(key)) {
-                let place = flag_place(flag, if matches!(key.kind, Kind::Switch) { "" } else { &value });
+                let place = flag_span(flag, if matches!(key.kind, Kind::Switch) { "" } else { &value });
                 tree.set(key.name, from_word(&value, key.kind, &place));
             }
         }
@@ -136,19 +136,19 @@ impl Flags {
 }
 
 /// Returns a path as text; one that is none becomes a mistake.
-fn utf8(path: &Path, report: &mut Report) -> String {
+fn utf8(path: &Path, report: &mut ConfigReport) -> String {
     if path.to_str().is_none() {
-        report.mistake(&Place::Default, format!("the path {} is not UTF-8", path.display()));
+        report.error(&SourceSpan::Default, format!("the path {} is not UTF-8", path.display()));
     }
     path.to_string_lossy().into_owned()
 }
 
 /// The disk that is served when nothing else is asked for: 1 GiB, thin, in the state directory.
 fn default_disk(path: &str) -> Tree {
-    let place = Place::Flag("the default disk".into());
+    let place = SourceSpan::Flag("the default disk".into());
     let mut lun = Tree::new(place.clone());
     for (key, value) in [("type", "file"), ("path", path), ("size", "1G")] {
-        lun.set(key, At::new(Raw::Text(value.to_owned()), place.clone()));
+        lun.set(key, Located::new(RawValue::Text(value.to_owned()), place.clone()));
     }
     lun
 }

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::value::Naa;
+use super::resolved::Naa;
 
 /// Derives the world-wide name of a unit: NAA 3h, locally assigned (SPC-5 §7.7.6.6.4), 60 bits of a hash. `scope` is
 /// the target's name and `medium` what the unit is within it.

@@ -1,6 +1,6 @@
 //! The configuration: read from TOML or from flags, checked whole, every mistake with its place.
 //!
-//! What is written (`wire`, with places) and what it means (`value`) are separate types. All keys stand in one
+//! What is written (`raw`, with places) and what it means (`resolved`) are separate types. All keys stand in one
 //! table (`schema`), from which the reader, the defaults and the reference in `docs/config.md` come.
 //!
 //! **Invariant:** this room opens media only to see whether it may; it changes nothing in the file system.
@@ -9,18 +9,18 @@ mod diff;
 mod document;
 mod flags;
 mod identity;
+mod lun_spec;
 mod names;
-mod place;
+mod quantity;
+mod raw;
 mod reader;
 mod reference;
 mod resolve;
+mod resolved;
 mod schema;
 pub(crate) mod secret;
-mod spec;
+mod source_span;
 mod tighten;
-mod units;
-mod value;
-mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -34,14 +34,14 @@ pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use flags::Flags;
 pub(crate) use identity::instance;
 pub use names::NamePattern;
-pub use place::{Mistake, Place, Report};
+pub use quantity::{show_size, size as parse_size};
 pub use reference::reference;
-pub use resolve::Surroundings;
-pub use units::{show_size, size as parse_size};
-pub use value::{
-    AclEntry, Announced, Auth, Chap, Config, Frames, Group, GroupPassword, GroupSet, Identity, MappedLun,
-    Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit, UnitIndex,
+pub use resolve::Environment;
+pub use resolved::{
+    AclEntry, Announced, Auth, Chap, Config, Group, GroupPassword, GroupSet, HyperScsiService, Identity,
+    MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit, UnitIndex,
 };
+pub use source_span::{ConfigError, ConfigReport, SourceSpan};
 
 /// A file longer than this is no configuration: it holds some 50 000 LUNs.
 const FILE_LEN_MAX: u64 = 8 << 20;
@@ -55,14 +55,14 @@ pub struct Loaded {
     /// What was configured.
     pub config: Config,
     /// What was odd about it.
-    pub report: Report,
+    pub report: ConfigReport,
 }
 
 /// A configuration that cannot be applied.
 #[derive(Clone, Debug)]
-pub(crate) struct Unusable {
+pub(crate) struct InvalidConfig {
     /// What is wrong with it.
-    pub(crate) report: Report,
+    pub(crate) report: ConfigReport,
     /// What is written, if all that is wrong is that media cannot be used: it tells what access to take away.
     pub(crate) config: Option<Config>,
 }
@@ -73,21 +73,21 @@ impl Config {
     ///
     /// # Errors
     /// The report, when it has mistakes.
-    pub fn load(flags: &Flags, around: &Surroundings) -> Result<Loaded, Report> {
+    pub fn load(flags: &Flags, around: &Environment) -> Result<Loaded, ConfigReport> {
         Self::read(flags, around).map_err(|unusable| unusable.report)
     }
 
     /// The same, for a daemon that takes access away even if a medium cannot be used.
     ///
     /// # Errors
-    /// [`Unusable`], when there are mistakes.
-    pub(crate) fn read(flags: &Flags, around: &Surroundings) -> Result<Loaded, Box<Unusable>> {
+    /// [`InvalidConfig`], when there are mistakes.
+    pub(crate) fn read(flags: &Flags, around: &Environment) -> Result<Loaded, Box<InvalidConfig>> {
         let mut around = around.clone();
         let mut flags = flags.clone();
         for path in [&mut flags.state_dir, &mut flags.socket].into_iter().flatten() {
             *path = around.absolute(path);
         }
-        let mut report = Report::new(flags.config.clone());
+        let mut report = ConfigReport::new(flags.config.clone());
         let mut tree = match &flags.config {
             Some(file) => match read(file) {
                 Ok((text, mode)) => {
@@ -98,21 +98,21 @@ impl Config {
                 }
                 Err(why) => {
                     report.whole(why);
-                    return Err(Box::new(Unusable { report, config: None }));
+                    return Err(Box::new(InvalidConfig { report, config: None }));
                 }
             },
-            None => document::Tree::new(Place::Default),
+            None => document::Tree::new(SourceSpan::Default),
         };
         let state_dir = flags.state_dir.clone().unwrap_or_else(|| around.state_dir.clone());
         flags.apply(&mut tree, &state_dir, &mut report);
         around.name_is_ours = flags.config.is_none() && flags.target.is_none();
-        let root = wire::Root::read(tree, &mut report);
+        let root = raw::Root::read(tree, &mut report);
         let config = resolve::resolve(root, &around, &mut report);
         if report.is_clean() {
             return Ok(Loaded { config, report });
         }
-        let config = report.is_of_media_alone().then_some(config);
-        Err(Box::new(Unusable { report, config }))
+        let config = report.has_only_media_errors().then_some(config);
+        Err(Box::new(InvalidConfig { report, config }))
     }
 }
 

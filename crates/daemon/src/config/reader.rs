@@ -4,31 +4,31 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::document::{Raw, Tree, defaults};
-use super::place::{At, Place, Report, did_you_mean};
+use super::document::{RawValue, Tree, defaults};
+use super::quantity;
 use super::schema::{Absent, Key, Kind, Section};
-use super::units;
+use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Reads the keys of one table. Every key of the section must be asked for once; a test sees to it.
 pub(crate) struct Reader<'r> {
     section: &'static Section,
     tree: Tree,
-    report: &'r mut Report,
+    report: &'r mut ConfigReport,
     left: Vec<&'static str>,
 }
 
 impl<'r> Reader<'r> {
     /// Opens a table of a section: reports unknown keys and missing ones, and fills in the defaults.
-    pub(crate) fn open(section: &'static Section, mut tree: Tree, report: &'r mut Report) -> Self {
+    pub(crate) fn open(section: &'static Section, mut tree: Tree, report: &'r mut ConfigReport) -> Self {
         for (name, entry) in &tree.entries {
             if section.key(name).is_none() {
                 let hint = did_you_mean(name, section.keys.iter().map(|key| key.name));
-                report.mistake(&entry.key_place, format!("unknown key \"{name}\" in {}{hint}", section.noun));
+                report.error(&entry.key_span, format!("unknown key \"{name}\" in {}{hint}", section.noun));
             }
         }
         for key in section.keys {
             if key.absent == Absent::Required && !tree.entries.contains_key(key.name) {
-                report.missing(&tree.place, format!("{} has no \"{}\"", section.noun, key.name));
+                report.missing(&tree.span, format!("{} has no \"{}\"", section.noun, key.name));
             }
         }
         tree.underlay(&defaults(section));
@@ -37,33 +37,33 @@ impl<'r> Reader<'r> {
     }
 
     /// Returns where the table begins.
-    pub(crate) fn place(&self) -> &Place {
-        &self.tree.place
+    pub(crate) fn span(&self) -> &SourceSpan {
+        &self.tree.span
     }
 
     /// Returns the place at which a key is given in the text.
-    pub(crate) fn given(&self, name: &str) -> Option<Place> {
+    pub(crate) fn given(&self, name: &str) -> Option<SourceSpan> {
         let entry = self.tree.entries.get(name)?;
-        (entry.value.place != Place::Default).then(|| entry.key_place.clone())
+        (entry.value.span != SourceSpan::Default).then(|| entry.key_span.clone())
     }
 
     /// Takes a string.
-    pub(crate) fn text(&mut self, name: &'static str) -> Option<At<String>> {
+    pub(crate) fn text(&mut self, name: &'static str) -> Option<Located<String>> {
         let (key, value) = self.take(name)?;
-        let place = value.place.clone();
+        let place = value.span.clone();
         match (value.value, key.kind) {
-            (Raw::Text(text), Kind::Text { len_max }) => {
+            (RawValue::Text(text), Kind::Text { len_max }) => {
                 if text.len() > len_max {
-                    self.report.mistake(&place, format!("\"{name}\" is longer than {len_max} bytes"));
+                    self.report.error(&place, format!("\"{name}\" is longer than {len_max} bytes"));
                     None
                 } else if text.contains(char::is_control) {
-                    self.report.mistake(&place, format!("\"{name}\" contains a control character"));
+                    self.report.error(&place, format!("\"{name}\" contains a control character"));
                     None
                 } else if text.is_empty() {
-                    self.report.mistake(&place, format!("\"{name}\" is empty"));
+                    self.report.error(&place, format!("\"{name}\" is empty"));
                     None
                 } else {
-                    Some(At::new(text, place))
+                    Some(Located::new(text, place))
                 }
             }
             (other, _) => self.wrong(name, "a string", &other, &place),
@@ -71,93 +71,93 @@ impl<'r> Reader<'r> {
     }
 
     /// Takes a switch.
-    pub(crate) fn switch(&mut self, name: &'static str) -> Option<At<bool>> {
+    pub(crate) fn switch(&mut self, name: &'static str) -> Option<Located<bool>> {
         let (_, value) = self.take(name)?;
         match value.value {
-            Raw::Switch(on) => Some(At::new(on, value.place)),
-            other => self.wrong(name, "true or false", &other, &value.place),
+            RawValue::Switch(on) => Some(Located::new(on, value.span)),
+            other => self.wrong(name, "true or false", &other, &value.span),
         }
     }
 
     /// Takes a whole number within its range.
-    pub(crate) fn count(&mut self, name: &'static str) -> Option<At<u64>> {
+    pub(crate) fn count(&mut self, name: &'static str) -> Option<Located<u64>> {
         let (key, value) = self.take(name)?;
         let Kind::Count { min, max } = key.kind else { return None };
         match value.value {
-            Raw::Integer(number) => match number.and_then(|n| u64::try_from(n).ok()) {
-                Some(number) if (min..=max).contains(&number) => Some(At::new(number, value.place)),
+            RawValue::Integer(number) => match number.and_then(|n| u64::try_from(n).ok()) {
+                Some(number) if (min..=max).contains(&number) => Some(Located::new(number, value.span)),
                 _ => {
-                    self.report.mistake(&value.place, format!("\"{name}\" must be {min} to {max}"));
+                    self.report.error(&value.span, format!("\"{name}\" must be {min} to {max}"));
                     None
                 }
             },
-            other => self.wrong(name, "a whole number", &other, &value.place),
+            other => self.wrong(name, "a whole number", &other, &value.span),
         }
     }
 
     /// Takes a whole number of at most 16 bits; its range in the schema must say so.
-    pub(crate) fn count16(&mut self, name: &'static str) -> Option<At<u16>> {
+    pub(crate) fn count16(&mut self, name: &'static str) -> Option<Located<u16>> {
         self.count(name).map(|at| at.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
     }
 
     /// Takes a size in bytes within its range.
-    pub(crate) fn size(&mut self, name: &'static str) -> Option<At<u64>> {
+    pub(crate) fn size(&mut self, name: &'static str) -> Option<Located<u64>> {
         let (key, value) = self.take(name)?;
         let Kind::Size { min, max } = key.kind else { return None };
         let bytes = match value.value {
-            Raw::Text(text) => units::size(&text),
-            Raw::Integer(number) => number.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
-                format!("\"{name}\" must be {} to {}", units::show_size(min), units::show_size(max))
+            RawValue::Text(text) => quantity::size(&text),
+            RawValue::Integer(number) => number.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
+                format!("\"{name}\" must be {} to {}", quantity::show_size(min), quantity::show_size(max))
             }),
-            other => return self.wrong(name, "a size such as \"10G\"", &other, &value.place),
+            other => return self.wrong(name, "a size such as \"10G\"", &other, &value.span),
         };
         match bytes {
-            Ok(bytes) if (min..=max).contains(&bytes) => Some(At::new(bytes, value.place)),
+            Ok(bytes) if (min..=max).contains(&bytes) => Some(Located::new(bytes, value.span)),
             Ok(_) => {
-                let (min, max) = (units::show_size(min), units::show_size(max));
-                self.report.mistake(&value.place, format!("\"{name}\" must be {min} to {max}"));
+                let (min, max) = (quantity::show_size(min), quantity::show_size(max));
+                self.report.error(&value.span, format!("\"{name}\" must be {min} to {max}"));
                 None
             }
             Err(why) => {
-                self.report.mistake(&value.place, why);
+                self.report.error(&value.span, why);
                 None
             }
         }
     }
 
     /// Takes a span of time within its range.
-    pub(crate) fn span(&mut self, name: &'static str) -> Option<At<Duration>> {
+    pub(crate) fn duration(&mut self, name: &'static str) -> Option<Located<Duration>> {
         let (key, value) = self.take(name)?;
         let Kind::Span { min_ms, max_ms } = key.kind else { return None };
         let text = match value.value {
-            Raw::Text(text) => text,
-            other => return self.wrong(name, "a span of time such as \"5s\"", &other, &value.place),
+            RawValue::Text(text) => text,
+            other => return self.wrong(name, "a span of time such as \"5s\"", &other, &value.span),
         };
         let range = Duration::from_millis(min_ms)..=Duration::from_millis(max_ms);
-        match units::span(&text) {
-            Ok(span) if range.contains(&span) => Some(At::new(span, value.place)),
+        match quantity::duration(&text) {
+            Ok(span) if range.contains(&span) => Some(Located::new(span, value.span)),
             Ok(_) => {
                 let message = format!("\"{name}\" must be {:?} to {:?}", range.start(), range.end());
-                self.report.mistake(&value.place, message);
+                self.report.error(&value.span, message);
                 None
             }
             Err(why) => {
-                self.report.mistake(&value.place, why);
+                self.report.error(&value.span, why);
                 None
             }
         }
     }
 
     /// Takes one of the words of a choice. Numbers stand for the words that spell them.
-    pub(crate) fn choice(&mut self, name: &'static str) -> Option<At<&'static str>> {
+    pub(crate) fn choice(&mut self, name: &'static str) -> Option<Located<&'static str>> {
         let (key, value) = self.take(name)?;
         let Kind::Choice(words) = key.kind else { return None };
         let word = match value.value {
-            Raw::Text(word) => word,
-            Raw::Integer(Some(number)) => number.to_string(),
-            other => return self.wrong(name, "a word", &other, &value.place),
+            RawValue::Text(word) => word,
+            RawValue::Integer(Some(number)) => number.to_string(),
+            other => return self.wrong(name, "a word", &other, &value.span),
         };
-        self.word_of(name, words, &word, &value.place).map(|word| At::new(word, value.place))
+        self.word_of(name, words, &word, &value.span).map(|word| Located::new(word, value.span))
     }
 
     /// Takes several words of a choice, without repetition.
@@ -166,9 +166,9 @@ impl<'r> Reader<'r> {
         let Kind::Choices(words) = key.kind else { return None };
         let mut taken = Vec::new();
         for word in self.strings(name, value)? {
-            match self.word_of(name, words, &word.value, &word.place) {
+            match self.word_of(name, words, &word.value, &word.span) {
                 Some(found) if taken.contains(&found) => {
-                    self.report.mistake(&word.place, format!("\"{found}\" is given twice"));
+                    self.report.error(&word.span, format!("\"{found}\" is given twice"));
                 }
                 Some(found) => taken.push(found),
                 None => {}
@@ -178,31 +178,31 @@ impl<'r> Reader<'r> {
     }
 
     /// Takes a list of strings, or a single one.
-    pub(crate) fn texts(&mut self, name: &'static str) -> Option<Vec<At<String>>> {
+    pub(crate) fn texts(&mut self, name: &'static str) -> Option<Vec<Located<String>>> {
         let (_, value) = self.take(name)?;
         self.strings(name, value)
     }
 
     /// Takes a list of strings that must not be empty.
-    pub(crate) fn some_texts(&mut self, name: &'static str) -> Option<Vec<At<String>>> {
+    pub(crate) fn some_texts(&mut self, name: &'static str) -> Option<Vec<Located<String>>> {
         let place = self.given(name);
         let texts = self.texts(name)?;
         if let (true, Some(place)) = (texts.is_empty(), place) {
-            self.report.mistake(&place, format!("\"{name}\" is an empty list"));
+            self.report.error(&place, format!("\"{name}\" is an empty list"));
         }
         Some(texts)
     }
 
     /// Takes a path.
-    pub(crate) fn path(&mut self, name: &'static str) -> Option<At<PathBuf>> {
+    pub(crate) fn path(&mut self, name: &'static str) -> Option<Located<PathBuf>> {
         let (_, value) = self.take(name)?;
         match value.value {
-            Raw::Text(text) if text.is_empty() || text.contains('\0') => {
-                self.report.mistake(&value.place, format!("\"{name}\" is not a path"));
+            RawValue::Text(text) if text.is_empty() || text.contains('\0') => {
+                self.report.error(&value.span, format!("\"{name}\" is not a path"));
                 None
             }
-            Raw::Text(text) => Some(At::new(PathBuf::from(text), value.place)),
-            other => self.wrong(name, "a path in quotes", &other, &value.place),
+            RawValue::Text(text) => Some(Located::new(PathBuf::from(text), value.span)),
+            other => self.wrong(name, "a path in quotes", &other, &value.span),
         }
     }
 
@@ -210,8 +210,8 @@ impl<'r> Reader<'r> {
     pub(crate) fn table(&mut self, name: &'static str) -> Option<Tree> {
         let (_, value) = self.take(name)?;
         match value.value {
-            Raw::Table(tree) => Some(tree),
-            other => self.wrong(name, &format!("one table, as in [{name}]"), &other, &value.place),
+            RawValue::Table(tree) => Some(tree),
+            other => self.wrong(name, &format!("one table, as in [{name}]"), &other, &value.span),
         }
     }
 
@@ -220,46 +220,46 @@ impl<'r> Reader<'r> {
         let Some((_, value)) = self.take(name) else { return Vec::new() };
         let wanted = format!("tables, as in [[{name}]]");
         match value.value {
-            Raw::List(list) if list.is_empty() => {
-                self.report.mistake(&value.place, format!("\"{name}\" is an empty list"));
+            RawValue::List(list) if list.is_empty() => {
+                self.report.error(&value.span, format!("\"{name}\" is an empty list"));
                 Vec::new()
             }
-            Raw::List(list) => list
+            RawValue::List(list) => list
                 .into_iter()
                 .filter_map(|item| match item.value {
-                    Raw::Table(tree) => Some(tree),
-                    other => self.wrong(name, &wanted, &other, &item.place),
+                    RawValue::Table(tree) => Some(tree),
+                    other => self.wrong(name, &wanted, &other, &item.span),
                 })
                 .collect(),
             other => {
-                self.wrong::<()>(name, &wanted, &other, &value.place);
+                self.wrong::<()>(name, &wanted, &other, &value.span);
                 Vec::new()
             }
         }
     }
 
     /// Takes a list whose items may be of several kinds.
-    pub(crate) fn list(&mut self, name: &'static str) -> Option<Vec<At<Raw>>> {
+    pub(crate) fn list(&mut self, name: &'static str) -> Option<Vec<Located<RawValue>>> {
         let (_, value) = self.take(name)?;
         match value.value {
-            Raw::List(list) => Some(list),
-            other => self.wrong(name, "a list", &other, &value.place),
+            RawValue::List(list) => Some(list),
+            other => self.wrong(name, "a list", &other, &value.span),
         }
     }
 
-    fn take(&mut self, name: &'static str) -> Option<(&'static Key, At<Raw>)> {
+    fn take(&mut self, name: &'static str) -> Option<(&'static Key, Located<RawValue>)> {
         let key = self.section.key(name);
         debug_assert!(key.is_some(), "{name} is not in the schema of {}", self.section.noun);
         self.left.retain(|left| *left != name);
         Some((key?, self.tree.entries.remove(name)?.value))
     }
 
-    fn wrong<T>(&mut self, name: &str, wanted: &str, found: &Raw, place: &Place) -> Option<T> {
+    fn wrong<T>(&mut self, name: &str, wanted: &str, found: &RawValue, place: &SourceSpan) -> Option<T> {
         let shown = match found {
-            Raw::Text(word) => format!("\"{word}\""),
+            RawValue::Text(word) => format!("\"{word}\""),
             other => other.noun().to_owned(),
         };
-        self.report.mistake(place, format!("\"{name}\" must be {wanted}, not {shown}"));
+        self.report.error(place, format!("\"{name}\" must be {wanted}, not {shown}"));
         None
     }
 
@@ -268,26 +268,26 @@ impl<'r> Reader<'r> {
         name: &str,
         words: &'static [&'static str],
         word: &str,
-        place: &Place,
+        place: &SourceSpan,
     ) -> Option<&'static str> {
         let found = words.iter().find(|known| known.eq_ignore_ascii_case(word)).copied();
         if found.is_none() {
             let hint = did_you_mean(word, words.iter().copied());
             let list = words.join(", ");
-            self.report.mistake(place, format!("\"{name}\" must be one of {list}, not \"{word}\"{hint}"));
+            self.report.error(place, format!("\"{name}\" must be one of {list}, not \"{word}\"{hint}"));
         }
         found
     }
 
-    fn strings(&mut self, name: &str, value: At<Raw>) -> Option<Vec<At<String>>> {
+    fn strings(&mut self, name: &str, value: Located<RawValue>) -> Option<Vec<Located<String>>> {
         let items = match value.value {
-            Raw::List(list) => list,
-            Raw::Text(_) => vec![value],
-            other => return self.wrong(name, "a list of strings", &other, &value.place),
+            RawValue::List(list) => list,
+            RawValue::Text(_) => vec![value],
+            other => return self.wrong(name, "a list of strings", &other, &value.span),
         };
         let strings = items.into_iter().filter_map(|item| match item.value {
-            Raw::Text(text) => Some(At::new(text, item.place)),
-            other => self.wrong(name, "a list of strings", &other, &item.place),
+            RawValue::Text(text) => Some(Located::new(text, item.span)),
+            other => self.wrong(name, "a list of strings", &other, &item.span),
         });
         Some(strings.collect())
     }

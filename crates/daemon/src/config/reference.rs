@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use super::quantity::show_size;
 use super::schema::{Absent, Key, Kind, SECTIONS, Section};
-use super::units::show_size;
 
 /// Returns the reference of every section and key, in Markdown.
 pub fn reference() -> String {

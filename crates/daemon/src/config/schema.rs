@@ -1,10 +1,10 @@
 //! Every key of the configuration, defined once: its name, kind, default and meaning. The reader, the defaults, the
 //! LUN specs of the command line and `docs/config.md` all come from these tables.
 
-mod frames;
+mod hyperscsi_keys;
 mod table;
 
-pub(crate) use frames::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
+pub(crate) use hyperscsi_keys::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
 use table::key;
 pub(crate) use table::{Absent, Key, Kind, Section};
 

@@ -9,7 +9,7 @@ use hyperscsi::login::Password;
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 use zeroize::Zeroizing;
 
-use super::value::GroupPassword;
+use super::resolved::GroupPassword;
 
 /// Reads a secret. One newline at its end does not count.
 ///

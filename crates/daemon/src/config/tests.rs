@@ -23,8 +23,8 @@ impl Scratch {
         path
     }
 
-    fn around(&self) -> Surroundings {
-        Surroundings {
+    fn around(&self) -> Environment {
+        Environment {
             directory: self.path().to_path_buf(),
             state_dir: self.path().to_path_buf(),
             admin_socket: None,
@@ -34,17 +34,17 @@ impl Scratch {
         }
     }
 
-    fn load(&self, text: &str) -> Result<Loaded, Report> {
+    fn load(&self, text: &str) -> Result<Loaded, ConfigReport> {
         let flags = Flags { config: Some(self.file("targe.toml", text, 0o600)), ..Flags::default() };
         Config::load(&flags, &self.around())
     }
 
-    fn flags(&self, flags: &Flags) -> Result<Loaded, Report> {
+    fn flags(&self, flags: &Flags) -> Result<Loaded, ConfigReport> {
         Config::load(flags, &self.around())
     }
 
     /// Returns the report with the directory's name replaced by `DIR`.
-    fn told(&self, report: &Report) -> String {
+    fn told(&self, report: &ConfigReport) -> String {
         report.to_string().replace(self.path().to_str().unwrap(), "DIR")
     }
 

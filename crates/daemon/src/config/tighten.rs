@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use iscsi::name::MAX_NAME;
 
 use super::names::NamePattern;
-use super::value::{AclEntry, Auth, Config, Frames, GroupSet, MappedLun, Target, Unit};
+use super::resolved::{AclEntry, Auth, Config, GroupSet, HyperScsiService, MappedLun, Target, Unit};
 
 impl Config {
     /// Returns `self` without what `new` takes away.
@@ -19,8 +19,8 @@ impl Config {
         for unit in &mut config.units {
             unit.read_only |= new.units.iter().any(|other| is_same_disk(unit, other) && other.read_only);
         }
-        if let Some(frames) = &mut config.frames {
-            groups(frames, new.frames.as_ref());
+        if let Some(frames) = &mut config.hyperscsi {
+            groups(frames, new.hyperscsi.as_ref());
         }
         config.targets.retain(|target| new.targets.iter().any(|other| other.name == target.name));
         let both = Both { old: self, new };
@@ -34,13 +34,13 @@ impl Config {
 }
 
 /// Makes the groups ask for what they are to ask for. Groups that are gone stay in the list, and no target is exported to them.
-fn groups(frames: &mut Frames, new: Option<&Frames>) {
+fn groups(frames: &mut HyperScsiService, new: Option<&HyperScsiService>) {
     for group in &mut frames.groups {
         let Some(other) = new.iter().flat_map(|new| &new.groups).find(|other| other.name == group.name)
         else {
             continue;
         };
-        group.least = group.least.max(other.least);
+        group.min_protection = group.min_protection.max(other.min_protection);
         if other.password.is_some() {
             group.password.clone_from(&other.password);
         }
@@ -174,7 +174,12 @@ impl Both<'_> {
     /// Returns the groups of a set whose names are in another set of the new configuration.
     fn group_set(&self, old: GroupSet, new: GroupSet) -> GroupSet {
         let of = |config: &'_ Config| -> Vec<_> {
-            config.frames.iter().flat_map(|frames| &frames.groups).map(|group| group.name.clone()).collect()
+            config
+                .hyperscsi
+                .iter()
+                .flat_map(|frames| &frames.groups)
+                .map(|group| group.name.clone())
+                .collect()
         };
         let (before, after) = (of(self.old), of(self.new));
         let kept = |name| after.iter().position(|other| other == name).is_some_and(|at| new.has(at));

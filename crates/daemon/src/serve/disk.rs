@@ -22,7 +22,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// What the threads that look at a disk from outside know of it.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct DiskInfo {
     pub(super) path: PathBuf,
     pub(super) identity: FileIdentity,
     /// Whether it was opened for reading only.
@@ -33,7 +33,7 @@ pub(super) struct Facts {
     withheld: AtomicBool,
 }
 
-impl Facts {
+impl DiskInfo {
     /// Returns how many bytes are served.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
@@ -78,7 +78,7 @@ pub(super) struct Disk(Rc<RefCell<Inner>>);
 
 struct Inner {
     store: FileStore,
-    facts: Arc<Facts>,
+    facts: Arc<DiskInfo>,
     label: String,
     /// Completions of what was not let through.
     refused: VecDeque<Completion>,
@@ -101,7 +101,7 @@ impl Disk {
         let (identity, read_only) = (opened.identity(), opened.is_read_only());
         let store = FileStore::new(opened, queue);
         let len = AtomicU64::new(store.capabilities().len);
-        let facts = Arc::new(Facts { path, identity, read_only, len, withheld: AtomicBool::new(false) });
+        let facts = Arc::new(DiskInfo { path, identity, read_only, len, withheld: AtomicBool::new(false) });
         Self(Rc::new(RefCell::new(Inner {
             store,
             facts,
@@ -116,12 +116,12 @@ impl Disk {
     }
 
     /// Has `tell` called when a read meets the end of a file that was cut.
-    pub(super) fn when_cut(&self, tell: impl Fn() + 'static) {
+    pub(super) fn on_truncate(&self, tell: impl Fn() + 'static) {
         self.0.borrow_mut().when_cut = Some(Box::new(tell));
     }
 
     /// Returns what other threads may look at.
-    pub(super) fn facts(&self) -> Arc<Facts> {
+    pub(super) fn info(&self) -> Arc<DiskInfo> {
         Arc::clone(&self.0.borrow().facts)
     }
 
@@ -167,7 +167,7 @@ impl Disk {
     ///
     /// # Errors
     /// What the system says; then it stays as it was.
-    pub(super) fn accept(&self) -> std::io::Result<(bool, bool)> {
+    pub(super) fn accept_current_file(&self) -> std::io::Result<(bool, bool)> {
         let mut inner = self.0.borrow_mut();
         let changed = inner.store.refresh_len()?;
         let len = inner.store.capabilities().len;

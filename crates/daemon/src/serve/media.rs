@@ -22,7 +22,7 @@ use crate::os_error;
 
 /// A medium that is open, and can go to the reactor that will serve it.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenMedium {
     bare: Bare,
     keys: Option<MediaKeys>,
 }
@@ -48,26 +48,30 @@ pub struct MediaError {
 
 /// Opens the medium of a unit: creates it if its size is given, makes it longer if it is too short, and locks it.
 /// What that changes in the file system is noted in `provisional`.
-pub(super) fn open(unit: &Unit, state: &StateDir, provisional: &mut Provisional) -> Result<Open, MediaError> {
+pub(super) fn open(
+    unit: &Unit,
+    state: &StateDir,
+    provisional: &mut FileRollback,
+) -> Result<OpenMedium, MediaError> {
     let bare = open_bare(unit, provisional)?;
     let mut created = |path: &Path| provisional.0.extend(Undo::creation(path).ok());
     let keys = media_key::of(unit, state, &mut created);
     let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
-    Ok(Open { bare, keys })
+    Ok(OpenMedium { bare, keys })
 }
 
 /// What was changed in the file system for a start or a reload that may still be refused. Dropped, it is taken back.
 #[derive(Debug, Default)]
-pub(super) struct Provisional(Vec<Undo>);
+pub(super) struct FileRollback(Vec<Undo>);
 
-impl Provisional {
+impl FileRollback {
     /// Lets everything be as it is now.
-    pub(super) fn keep(mut self) {
+    pub(super) fn commit(mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Provisional {
+impl Drop for FileRollback {
     fn drop(&mut self) {
         while let Some(undo) = self.0.pop() {
             let path = undo.path().to_path_buf();
@@ -78,7 +82,7 @@ impl Drop for Provisional {
     }
 }
 
-fn open_bare(unit: &Unit, provisional: &mut Provisional) -> Result<Bare, MediaError> {
+fn open_bare(unit: &Unit, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
@@ -99,13 +103,14 @@ fn open_bare(unit: &Unit, provisional: &mut Provisional) -> Result<Bare, MediaEr
         .open(),
     };
     let path = unit.medium.path().cloned().unwrap_or_default();
-    let mut opened = opened.map_err(|error| MediaError { unit: unit.label.clone(), why: told(&error) })?;
+    let mut opened =
+        opened.map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })?;
     provisional.0.extend(opened.take_undo());
     Ok(Bare::Disk(opened, path))
 }
 
 /// Makes the file of a unit that is served as long as its configuration now asks. Reserves the storage of a full one.
-pub(super) fn grow(unit: &Unit, provisional: &mut Provisional) -> Result<(), MediaError> {
+pub(super) fn grow(unit: &Unit, provisional: &mut FileRollback) -> Result<(), MediaError> {
     let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(()) };
     if unit.read_only {
         return Ok(());
@@ -139,7 +144,7 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
 }
 
 /// Writes an error with its cause.
-fn told(error: &OpenError) -> String {
+fn describe_error(error: &OpenError) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
         None => error.to_string(),
@@ -147,7 +152,7 @@ fn told(error: &OpenError) -> String {
 }
 
 /// A medium on its reactor.
-pub(super) struct Placed {
+pub(super) struct ReactorMedium {
     bare: PlacedBare,
     keys: Option<MediaKeys>,
 }
@@ -162,7 +167,7 @@ enum PlacedBare {
     Null(ByteLen),
 }
 
-impl Open {
+impl OpenMedium {
     /// Returns which file or device it is, if it is one.
     pub(super) const fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
@@ -172,17 +177,17 @@ impl Open {
     }
 
     /// Brings the medium to the reactor of `files`.
-    pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Placed {
+    pub(super) fn move_to_reactor(self, files: &Files, id: MediumId, label: &str) -> ReactorMedium {
         let bare = match self.bare {
             Bare::Disk(opened, path) => PlacedBare::Disk(Disk::new(opened, path, files.queue(id), label)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
-        Placed { bare, keys: self.keys }
+        ReactorMedium { bare, keys: self.keys }
     }
 }
 
-impl Placed {
+impl ReactorMedium {
     /// Makes what a unit works on. Memory is fresh each time. `wake` tells, from another thread, that the medium is to be
     /// looked at.
     pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {

@@ -53,7 +53,7 @@ pub(super) fn of(
     state: &StateDir,
     created: &mut dyn FnMut(&Path),
 ) -> Result<Option<MediaKeys>, String> {
-    let path = file(unit, state);
+    let path = key_file_path(unit, state);
     let Some(secret) = &unit.encrypt else {
         let Some(path) = path else { return Ok(None) };
         let name = path.display();
@@ -85,7 +85,7 @@ pub(super) fn of(
 }
 
 /// Returns where the key of a unit is kept if it is encrypted; `None` for memory.
-pub(super) fn file(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
+pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
     match &unit.medium {
         Medium::File { path, .. } => Some(beside(path)),
         Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
@@ -191,7 +191,7 @@ enum Step {
 
 fn replace(path: &Path, bytes: &[u8]) -> Step {
     let old = OpenOptions::new().write(true).open(path).ok();
-    let new = beside_new(path);
+    let new = temp_path(path);
     if let Err(error) = write_durably(&new, bytes).and_then(|()| fs::rename(&new, path)) {
         return Step::Kept(error);
     }
@@ -208,7 +208,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Step {
 }
 
 /// Returns where the next content of a file is written first.
-fn beside_new(path: &Path) -> PathBuf {
+fn temp_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)

@@ -9,33 +9,33 @@ use std::time::Duration;
 use drivers::message_queue::Handle;
 use target::config::UnitId;
 
-use super::disk::Facts;
-use super::member::Member;
+use super::disk::DiskInfo;
+use super::reactor_shard::ReactorShard;
 
 /// How long a file may be another before that is noticed without anybody reading what is missing.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is watched. Clones are the same list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watched(Arc<Mutex<Vec<Entry>>>);
+pub(super) struct MediaWatch(Arc<Mutex<Vec<Entry>>>);
 
 #[derive(Clone, Debug)]
 struct Entry {
     unit: UnitId,
-    facts: Weak<Facts>,
-    reactor: Handle<Member>,
+    facts: Weak<DiskInfo>,
+    reactor: Handle<ReactorShard>,
 }
 
-impl Watched {
+impl MediaWatch {
     /// Watches a disk for as long as it is served.
-    pub(super) fn add(&self, unit: UnitId, facts: &Arc<Facts>, reactor: Handle<Member>) {
+    pub(super) fn add(&self, unit: UnitId, facts: &Arc<DiskInfo>, reactor: Handle<ReactorShard>) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.facts.strong_count() > 0);
         entries.push(Entry { unit, facts: Arc::downgrade(facts), reactor });
     }
 
     /// Returns what is known of a disk that is served.
-    pub(super) fn find(&self, unit: UnitId) -> Option<Arc<Facts>> {
+    pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
     }
@@ -46,18 +46,19 @@ impl Watched {
         let watched = self.clone();
         std::thread::Builder::new()
             .name("media-watch".to_owned())
-            .spawn(move || watched.look_until(&ended))
+            .spawn(move || watched.poll_until(&ended))
             .map(|_| sender)
     }
 
-    fn look_until(&self, ended: &Receiver<()>) {
-        while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+    fn poll_until(&self, ended: &Receiver<()>) {
+        while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
             for Entry { unit, facts, reactor } in entries {
                 let Some(facts) = facts.upgrade().filter(|facts| !facts.is_withheld()) else { continue };
                 if let Err(why) = facts.compare() {
                     // A reactor that has stopped serves nothing.
-                    let _ = reactor.post(move |member: &mut Member, now| member.withhold(now, unit, &why));
+                    let _ =
+                        reactor.post(move |member: &mut ReactorShard, now| member.withhold(now, unit, &why));
                 }
             }
         }

@@ -1,24 +1,24 @@
 //! The daemon's life: from a configuration to reactors that serve, reload, and the end.
 
-mod answers;
-mod blueprint;
+mod admin_api;
+mod daemon;
 mod disk;
-mod disk_names;
-mod first_login;
-mod life;
+mod disk_ids;
+mod login_peek;
 mod media;
 mod media_key;
 mod media_watch;
-mod member;
 mod panics;
+mod placement;
 mod portals;
+mod reactor_shard;
 mod reactors;
 mod router;
-mod saver;
+mod runtime_config;
 mod served_size;
 mod signals;
-mod spread;
 pub mod state;
+mod state_writer;
 mod target_ports;
 
 use std::io;
@@ -29,21 +29,21 @@ use std::sync::mpsc::channel;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::admin::server::StartError;
-use crate::config::{Config, Flags, Report, Surroundings};
+use crate::admin::server::AdminSocketError;
+use crate::config::{Config, ConfigReport, Environment, Flags};
 
 /// Why the daemon does not serve, or ended otherwise than in order.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The configuration has mistakes.
     #[error("{0}")]
-    Config(Report),
+    Config(ConfigReport),
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] state::StateError),
     /// The admin socket cannot be had.
     #[error(transparent)]
-    Admin(#[from] StartError),
+    Admin(#[from] AdminSocketError),
     /// A portal cannot be opened.
     #[error(transparent)]
     Portal(#[from] portals::PortalError),
@@ -55,7 +55,7 @@ pub enum ServeError {
     Medium(#[from] media::MediaError),
     /// Targets that share a unit are on different reactors.
     #[error(transparent)]
-    Parted(#[from] spread::Parted),
+    Placement(#[from] placement::PlacementConflict),
     /// A thread, or what it needs of the system, cannot be had.
     #[error("cannot start: {}", crate::os_error(.0))]
     Thread(io::Error),
@@ -93,20 +93,20 @@ pub struct Started {
 ///
 /// # Errors
 /// [`ServeError`]
-pub fn serve(flags: Flags, around: Surroundings, started: impl FnOnce(&Started)) -> Result<(), ServeError> {
+pub fn serve(flags: Flags, around: Environment, started: impl FnOnce(&Started)) -> Result<(), ServeError> {
     let (sender, receiver) = channel();
     signals::watch(sender.clone()).map_err(ServeError::Thread)?;
-    panics::watch(sender.clone());
+    panics::install_hook(sender.clone());
     if flags.is_default_disk() {
-        make_home(&flags, &around)?;
+        create_state_dir(&flags, &around)?;
     }
     let loaded = Config::load(&flags, &around).map_err(ServeError::Config)?;
     crate::log::set_level(loaded.config.log);
     for line in loaded.report.warning_lines() {
         crate::warning!("{line}");
     }
-    make_room(&loaded.config);
-    let daemon = life::Daemon::start(flags, around, loaded, (sender, receiver))?;
+    raise_file_limit(&loaded.config);
+    let daemon = daemon::Daemon::start(flags, around, loaded, (sender, receiver))?;
     started(&daemon.started());
     daemon.run()
 }
@@ -116,12 +116,12 @@ const OTHER_FILES: u64 = 128;
 
 /// Raises the limit on open files, as far as the system lets us, to what the configuration can need. Shells and
 /// service managers start programs with 1024.
-fn make_room(config: &Config) {
+fn raise_file_limit(config: &Config) {
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let reactors = wide(reactors::cores(config).min(config.targets.len()).max(1));
+    let reactors = wide(reactors::reactor_count(config).min(config.targets.len()).max(1));
     let want = u64::from(config.max_connections) * reactors
         + wide(config.portals.len() + config.units.len())
-        + wide(config.frames.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
+        + wide(config.hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
         + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
     let have = limit.current.unwrap_or(u64::MAX);
@@ -139,7 +139,7 @@ fn make_room(config: &Config) {
 }
 
 /// Makes the state directory before a configuration that puts a disk in it is checked.
-fn make_home(flags: &Flags, around: &Surroundings) -> Result<(), ServeError> {
+fn create_state_dir(flags: &Flags, around: &Environment) -> Result<(), ServeError> {
     let path =
         flags.state_dir.as_ref().map_or_else(|| around.state_dir.clone(), |path| around.absolute(path));
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);

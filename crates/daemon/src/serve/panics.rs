@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use super::life::Occasion;
+use super::daemon::DaemonEvent;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -17,13 +17,13 @@ pub(super) fn count() -> u64 {
 }
 
 /// Takes over what the process does when a thread panics.
-pub(super) fn watch(occasions: Sender<Occasion>) {
+pub(super) fn install_hook(occasions: Sender<DaemonEvent>) {
     // A hook is called from any thread, by several at the same time.
     let occasions = Mutex::new(occasions);
     std::panic::set_hook(Box::new(move |info| panicked(info, &occasions)));
 }
 
-fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<Occasion>>) {
+fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<DaemonEvent>>) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("without a name");
@@ -36,7 +36,7 @@ fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<Occasion>>) {
     let message = text.unwrap_or("no message");
     crate::error!("thread {name} panicked{place}: {message}; this is a bug of targe");
     // The main thread may be the one that panics; then nobody listens, and the process ends with it.
-    let _ = occasions.lock().unwrap_or_else(PoisonError::into_inner).send(Occasion::Panicked);
+    let _ = occasions.lock().unwrap_or_else(PoisonError::into_inner).send(DaemonEvent::ThreadPanicked);
 }
 
 #[cfg(test)]
@@ -50,13 +50,13 @@ mod tests {
     fn a_panic_of_any_thread_is_counted_and_told() {
         let (sender, receiver) = channel();
         let before = count();
-        watch(sender);
+        install_hook(sender);
         let ended =
             std::thread::Builder::new().name("any".to_owned()).spawn(|| panic!("on purpose")).unwrap();
         assert!(ended.join().is_err());
         let told = receiver.recv_timeout(Duration::from_secs(10));
         drop(std::panic::take_hook());
-        assert_eq!(told, Ok(Occasion::Panicked));
+        assert_eq!(told, Ok(DaemonEvent::ThreadPanicked));
         assert!(count() > before);
     }
 }

@@ -17,24 +17,24 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use target::shard::Shard;
 
 use super::ServeError;
-use super::blueprint::Blueprint;
-use super::life::Occasion;
-use super::media_watch::Watched;
-use super::member::{Fresh, Member, Place};
-use super::saver::Saves;
+use super::daemon::DaemonEvent;
+use super::media_watch::MediaWatch;
+use super::reactor_shard::{NewUnit, ReactorContext, ReactorShard};
+use super::runtime_config::RuntimeConfig;
+use super::state_writer::StateWriter;
 use crate::config::{Config, ReactorChoice};
 
 /// A reactor on its thread.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) handle: Handle<Member>,
+pub(super) struct ReactorThread {
+    pub(super) handle: Handle<ReactorShard>,
     pub(super) thread: JoinHandle<()>,
-    pub(super) facts: Facts,
+    pub(super) facts: ReactorInfo,
 }
 
 /// What is fixed about a reactor.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct ReactorInfo {
     pub(super) engine: EngineKind,
     /// Why it is not io_uring, although that would have been preferred.
     pub(super) fallback: Option<String>,
@@ -42,27 +42,27 @@ pub(super) struct Facts {
 }
 
 /// What a reactor starts with.
-pub(super) struct Start {
+pub(super) struct ReactorSetup {
     /// Its place among all.
     pub(super) index: usize,
     /// How many there are.
     pub(super) count: usize,
-    pub(super) blueprint: Blueprint,
-    pub(super) units: Vec<Fresh>,
+    pub(super) runtime: RuntimeConfig,
+    pub(super) units: Vec<NewUnit>,
     /// What it accepts from itself.
     pub(super) listeners: Vec<(TcpListener, PortalId)>,
     /// The Ethernet interfaces that it serves.
     pub(super) ports: Vec<(EtherPort, PortSocket)>,
-    pub(super) saves: Saves,
-    pub(super) watched: Watched,
+    pub(super) state_writer: StateWriter,
+    pub(super) media_watch: MediaWatch,
     /// Told when the thread ends, however it does.
-    pub(super) occasions: Sender<Occasion>,
+    pub(super) events: Sender<DaemonEvent>,
 }
 
 /// Starts a reactor; returns when it serves.
-pub(super) fn start(start: Start) -> Result<Running, ServeError> {
+pub(super) fn start(start: ReactorSetup) -> Result<ReactorThread, ServeError> {
     let (ready, started) = channel();
-    let (index, occasions) = (start.index, start.occasions.clone());
+    let (index, occasions) = (start.index, start.events.clone());
     let body = move || {
         let _told = TellsEnd { index, occasions };
         match Prepared::new(start) {
@@ -84,7 +84,7 @@ pub(super) fn start(start: Start) -> Result<Running, ServeError> {
         .spawn(body)
         .map_err(ServeError::Thread)?;
     match started.recv() {
-        Ok(Ok((handle, facts))) => Ok(Running { handle, thread, facts }),
+        Ok(Ok((handle, facts))) => Ok(ReactorThread { handle, thread, facts }),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(ServeError::Failed(format!("reactor {index} did not start"))),
     }
@@ -93,24 +93,34 @@ pub(super) fn start(start: Start) -> Result<Running, ServeError> {
 /// Tells that a reactor's thread has ended, also when it panicked.
 struct TellsEnd {
     index: usize,
-    occasions: Sender<Occasion>,
+    occasions: Sender<DaemonEvent>,
 }
 
 impl Drop for TellsEnd {
     fn drop(&mut self) {
-        let _ = self.occasions.send(Occasion::Ended(self.index));
+        let _ = self.occasions.send(DaemonEvent::ReactorEnded(self.index));
     }
 }
 
 struct Prepared {
-    reactor: Reactor<Member>,
-    member: Member,
-    facts: Facts,
+    reactor: Reactor<ReactorShard>,
+    member: ReactorShard,
+    facts: ReactorInfo,
 }
 
 impl Prepared {
-    fn new(start: Start) -> Result<Self, ServeError> {
-        let Start { index, count, blueprint, units, listeners, ports, saves, watched, .. } = start;
+    fn new(start: ReactorSetup) -> Result<Self, ServeError> {
+        let ReactorSetup {
+            index,
+            count,
+            runtime: blueprint,
+            units,
+            listeners,
+            ports,
+            state_writer: saves,
+            media_watch: watched,
+            ..
+        } = start;
         let config = std::sync::Arc::clone(&blueprint.config);
         let core = pin(&config, index);
         let mut reactor = Reactor::new(&driver_config(&config, count)).map_err(|error| {
@@ -121,7 +131,7 @@ impl Prepared {
         let mut shard =
             Shard::new(blueprint.shard_config(index), limits(&config, index, count), reactor.pool().clone());
         shard.limit_frames(frame_limits(&config, count), reactor.pool().clone());
-        let place = Place {
+        let place = ReactorContext {
             index,
             files: reactor.files().clone(),
             pool: reactor.pool().clone(),
@@ -129,7 +139,7 @@ impl Prepared {
             watched,
             own: reactor.handle(),
         };
-        let mut member = Member::new(shard, blueprint, place);
+        let mut member = ReactorShard::new(shard, blueprint, place);
         for unit in units {
             member.add(reactor.now(), unit).map_err(ServeError::Failed)?;
         }
@@ -139,7 +149,8 @@ impl Prepared {
         for (port, socket) in ports {
             reactor.open_port(port, socket).map_err(ServeError::Thread)?;
         }
-        let facts = Facts { engine: reactor.engine(), fallback: reactor.fallback().map(str::to_owned), core };
+        let facts =
+            ReactorInfo { engine: reactor.engine(), fallback: reactor.fallback().map(str::to_owned), core };
         Ok(Self { reactor, member, facts })
     }
 }
@@ -162,7 +173,7 @@ fn pin(config: &Config, index: usize) -> Option<u16> {
 }
 
 /// Returns how many reactors the machine and the configuration allow.
-pub(super) fn cores(config: &Config) -> usize {
+pub(super) fn reactor_count(config: &Config) -> usize {
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     if config.cores.is_empty() { all() } else { config.cores.len() }
 }
@@ -221,8 +232,8 @@ pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
 
 /// Returns the part of the memory that one protocol has on one reactor: where both are served, each has half.
 fn part(config: &Config, count: usize) -> usize {
-    let both = config.frames.is_some() && !config.portals.is_empty();
-    share(config.memory, count) / if both { 2 } else { 1 }
+    let both = config.hyperscsi.is_some() && !config.portals.is_empty();
+    reactor_memory(config.memory, count) / if both { 2 } else { 1 }
 }
 
 /// Returns the limits of the HyperSCSI engine of one reactor of `count`.
@@ -240,7 +251,7 @@ const MEMORY: usize = 256 << 20;
 const MEMORY_EACH_MIN: usize = 64 << 20;
 
 /// Returns the part of the memory that one reactor has.
-fn share(memory: Option<ByteLen>, count: usize) -> usize {
+fn reactor_memory(memory: Option<ByteLen>, count: usize) -> usize {
     let count = count.max(1);
     match memory {
         Some(memory) => usize::try_from(memory.0).unwrap_or(usize::MAX) / count,
@@ -258,7 +269,7 @@ mod tests {
         for (memory, count, each_mib) in
             [(None, 1, 256), (None, 4, 64), (None, 32, 64), (given, 1, 100), (given, 4, 25)]
         {
-            assert_eq!(share(memory, count), each_mib << 20, "{memory:?}, {count} reactors");
+            assert_eq!(reactor_memory(memory, count), each_mib << 20, "{memory:?}, {count} reactors");
         }
     }
 }

@@ -16,7 +16,7 @@ use base::state_machine::PortalId;
 use iscsi::name::IscsiName;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::first_login::{self, FIRST_PDU_LEN_MAX, FirstLogin};
+use super::login_peek::{self, FIRST_PDU_LEN_MAX, LoginPeek};
 
 /// The most connections that are waited for. When there are more, the oldest has had its time and is closed: its peer
 /// sent nothing while so many others came.
@@ -27,7 +27,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// A connection, what was already received on it, and where it came in.
 #[derive(Debug)]
-pub(super) struct Arrived {
+pub(super) struct AcceptedConnection {
     pub(super) stream: TcpStream,
     pub(super) portal: PortalId,
     pub(super) peer: SocketAddr,
@@ -35,7 +35,7 @@ pub(super) struct Arrived {
 }
 
 /// Takes a connection in; false when it cannot any more.
-pub(super) type Deliver = Box<dyn Fn(Arrived) -> bool + Send>;
+pub(super) type Deliver = Box<dyn Fn(AcceptedConnection) -> bool + Send>;
 
 /// The running router. It ends, and closes its listeners, when dropped.
 #[derive(Debug)]
@@ -47,11 +47,11 @@ pub(super) struct Router {
 #[derive(Debug)]
 struct Orders {
     wake: OwnedFd,
-    queue: Mutex<Vec<Order>>,
+    queue: Mutex<Vec<RouterCommand>>,
 }
 
 #[derive(Debug)]
-enum Order {
+enum RouterCommand {
     Listen(TcpListener, PortalId),
     Unlisten(PortalId),
     Owners(BTreeMap<IscsiName, usize>),
@@ -79,25 +79,25 @@ impl Router {
 
     /// Accepts from `listener` as `portal`'s.
     pub(super) fn listen(&self, listener: TcpListener, portal: PortalId) {
-        self.order(Order::Listen(listener, portal));
+        self.order(RouterCommand::Listen(listener, portal));
     }
 
     /// Closes the listeners of `portal`.
     pub(super) fn unlisten(&self, portal: PortalId) {
-        self.order(Order::Unlisten(portal));
+        self.order(RouterCommand::Unlisten(portal));
     }
 
     /// Says which reactor each target belongs to.
     pub(super) fn owners(&self, owners: BTreeMap<IscsiName, usize>) {
-        self.order(Order::Owners(owners));
+        self.order(RouterCommand::Owners(owners));
     }
 
     /// Gives later connections this time for their first request.
     pub(super) fn timeout(&self, timeout: Duration) {
-        self.order(Order::Timeout(timeout));
+        self.order(RouterCommand::Timeout(timeout));
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: RouterCommand) {
         self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner).push(order);
         // The counter cannot overflow: the router empties it, and 2^64 orders never wait.
         let _ = rustix::io::write(&self.orders.wake, &1_u64.to_ne_bytes());
@@ -106,7 +106,7 @@ impl Router {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        self.order(Order::End);
+        self.order(RouterCommand::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -124,12 +124,12 @@ struct Work {
 }
 
 struct Pending {
-    arrived: Arrived,
+    arrived: AcceptedConnection,
     deadline: Instant,
 }
 
 /// What became of a connection after its socket was ready.
-enum Next {
+enum Routing {
     Wait,
     Close,
     Give(usize),
@@ -151,7 +151,7 @@ impl Work {
                     continue;
                 }
             };
-            if !self.obey() {
+            if !self.handle_commands() {
                 return;
             }
             self.read(&ready.pending);
@@ -180,20 +180,20 @@ impl Work {
     }
 
     /// Does what was ordered; returns whether to go on.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.orders.wake, &mut counter);
         let orders = std::mem::take(&mut *self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner));
         for order in orders {
             match order {
-                Order::Listen(listener, portal) => match listener.set_nonblocking(true) {
+                RouterCommand::Listen(listener, portal) => match listener.set_nonblocking(true) {
                     Ok(()) => self.listeners.push((listener, portal)),
                     Err(error) => crate::error!("portal: {}", crate::os_error(&error)),
                 },
-                Order::Unlisten(portal) => self.listeners.retain(|(_, other)| *other != portal),
-                Order::Owners(owners) => self.owners = owners,
-                Order::Timeout(timeout) => self.timeout = timeout,
-                Order::End => return false,
+                RouterCommand::Unlisten(portal) => self.listeners.retain(|(_, other)| *other != portal),
+                RouterCommand::Owners(owners) => self.owners = owners,
+                RouterCommand::Timeout(timeout) => self.timeout = timeout,
+                RouterCommand::End => return false,
             }
         }
         true
@@ -204,12 +204,12 @@ impl Work {
         for (index, mut pending) in std::mem::take(&mut self.pending).into_iter().enumerate() {
             let next = match ready.get(index) {
                 Some(true) => self.receive(&mut pending.arrived),
-                _ => Next::Wait,
+                _ => Routing::Wait,
             };
             match next {
-                Next::Wait => kept.push(pending),
-                Next::Close => {}
-                Next::Give(reactor) => {
+                Routing::Wait => kept.push(pending),
+                Routing::Close => {}
+                Routing::Give(reactor) => {
                     if let Some(deliver) = self.reactors.get(reactor) {
                         deliver(pending.arrived);
                     }
@@ -219,21 +219,21 @@ impl Work {
         self.pending = kept;
     }
 
-    fn receive(&self, arrived: &mut Arrived) -> Next {
+    fn receive(&self, arrived: &mut AcceptedConnection) -> Routing {
         let mut space = [0; FIRST_PDU_LEN_MAX];
         let room = FIRST_PDU_LEN_MAX.saturating_sub(arrived.bytes.len());
         match arrived.stream.read(space.get_mut(..room).unwrap_or_default()) {
-            Ok(0) => return Next::Close,
+            Ok(0) => return Routing::Close,
             Ok(len) => arrived.bytes.extend_from_slice(space.get(..len).unwrap_or_default()),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                return Next::Wait;
+                return Routing::Wait;
             }
-            Err(_) => return Next::Close,
+            Err(_) => return Routing::Close,
         }
-        match first_login::read(&arrived.bytes) {
-            FirstLogin::Incomplete => Next::Wait,
-            FirstLogin::Target(name) => Next::Give(self.owners.get(&name).copied().unwrap_or(0)),
-            FirstLogin::Other => Next::Give(0),
+        match login_peek::read(&arrived.bytes) {
+            LoginPeek::Incomplete => Routing::Wait,
+            LoginPeek::Target(name) => Routing::Give(self.owners.get(&name).copied().unwrap_or(0)),
+            LoginPeek::Other => Routing::Give(0),
         }
     }
 
@@ -247,7 +247,7 @@ impl Work {
                     if self.pending.len() >= PENDING_MAX {
                         self.pending.remove(0);
                     }
-                    let arrived = Arrived { stream, portal: *portal, peer, bytes: Vec::new() };
+                    let arrived = AcceptedConnection { stream, portal: *portal, peer, bytes: Vec::new() };
                     self.pending.push(Pending { arrived, deadline: Instant::now() + self.timeout });
                 }
                 Err(error) if is_peers_fault(&error) => {}
@@ -286,7 +286,7 @@ mod tests {
     struct World {
         router: Router,
         address: SocketAddr,
-        reactors: Vec<Receiver<Arrived>>,
+        reactors: Vec<Receiver<AcceptedConnection>>,
     }
 
     fn world(timeout: Duration) -> World {

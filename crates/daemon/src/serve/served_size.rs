@@ -125,7 +125,7 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
 ///
 /// # Errors
 /// [`StateError`]
-pub(super) fn keep(
+pub(super) fn save(
     config: &Config,
     is_right: impl Fn(&Unit) -> bool,
     state: &StateDir,
@@ -152,7 +152,7 @@ pub(super) fn keep(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Flags, Surroundings};
+    use crate::config::{Environment, Flags};
     use crate::scratch::Scratch;
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
         );
         fs::write(scratch.path().join("targe.toml"), text).unwrap();
         let flags = Flags { config: Some(scratch.path().join("targe.toml")), ..Flags::default() };
-        let around = Surroundings {
+        let around = Environment {
             directory: scratch.path().to_path_buf(),
             state_dir: scratch.path().join("state"),
             admin_socket: None,
@@ -200,7 +200,7 @@ mod tests {
             fs::File::create(scratch.path().join(name)).unwrap().set_len(len).unwrap();
         };
         let check = |lun: &str| check(&config(&scratch, lun).units[0], &state);
-        let keep = |lun: &str| keep(&config(&scratch, lun), |_| true, &state).unwrap();
+        let keep = |lun: &str| save(&config(&scratch, lun), |_| true, &state).unwrap();
         length("long", 1 << 20);
         keep("path = \"long\", size = \"1M\"");
         // The shared disk moves to another file, which is shorter.
@@ -226,7 +226,7 @@ mod tests {
         let mut config = config(&scratch, "path = \"a\"");
         let kept = state.size_file(config.units[0].identity.naa);
         config.targets[0].luns.clear();
-        keep(&config, |_| true, &state).unwrap();
+        save(&config, |_| true, &state).unwrap();
         assert!(!kept.exists());
     }
 }

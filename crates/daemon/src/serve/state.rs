@@ -188,7 +188,7 @@ fn check_closed(path: &Path) -> Result<(), StateError> {
 
 /// Returns where the next content of a file is written first. Different threads replace files of one unit at the same time, so each
 /// file has another place. What a crash leaves there is overwritten, and never read.
-fn beside_new(path: &Path) -> PathBuf {
+fn temp_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)
@@ -200,7 +200,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
         let path = path.to_path_buf();
         move |source| StateError { what, path, source }
     };
-    let fresh = beside_new(path);
+    let fresh = temp_path(path);
     write_durably(&fresh, bytes).map_err(failed("write", &fresh))?;
     fs::rename(&fresh, path).map_err(failed("replace", path))
 }
@@ -256,8 +256,8 @@ mod tests {
         let state = StateDir::open(scratch.path()).unwrap();
         state.save(UNIT, b"old").unwrap();
         // What a crash between write and rename leaves behind.
-        fs::write(beside_new(&state.file(UNIT)), b"ha").unwrap();
-        fs::write(beside_new(&state.size_file(UNIT)), b"5 5 5").unwrap();
+        fs::write(temp_path(&state.file(UNIT)), b"ha").unwrap();
+        fs::write(temp_path(&state.size_file(UNIT)), b"5 5 5").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"old"[..]));
         state.save(UNIT, b"new").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"new"[..]));
@@ -268,7 +268,7 @@ mod tests {
         let scratch = Scratch::new();
         let state = StateDir::open(scratch.path()).unwrap();
         // As another thread has it that is about to replace the length.
-        let half = beside_new(&state.size_file(UNIT));
+        let half = temp_path(&state.size_file(UNIT));
         fs::write(&half, b"5 5").unwrap();
         state.save(UNIT, b"reserved").unwrap();
         assert_eq!(fs::read(&half).unwrap(), b"5 5");

@@ -17,13 +17,13 @@ use std::fmt::Write;
 use device::contract::RelativePort;
 use sha2::{Digest, Sha256};
 
-use super::spread;
-use crate::config::{Config, Frames, Target};
+use super::placement;
+use crate::config::{Config, HyperScsiService, Target};
 
 const HEAD: &str = "targe ports 1";
 
 /// The portal group tags of targets' ports, and their identifiers up to here; above are those of groups.
-const PORTALS_MAX: u16 = *Frames::PORT_TAGS.start() - 1;
+const PORTALS_MAX: u16 = *HyperScsiService::PORT_TAGS.start() - 1;
 
 /// A target port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ impl TargetPorts {
     /// Gives other identifiers to ports that came to be shown by one unit with the same one, as those of targets alone had in
     /// releases that kept none. The target whose name sorts first keeps its own.
     fn part(&mut self, config: &Config, given: &mut BTreeSet<u16>, next: &mut u16) -> Result<(), String> {
-        for component in spread::components(config) {
+        for component in placement::components(config) {
             let mut members: Vec<&Target> =
                 component.iter().filter_map(|at| config.targets.get(*at)).collect();
             members.sort_by(|a, b| a.name.cmp(&b.name));
@@ -161,7 +161,7 @@ impl TargetPorts {
 
     /// Returns the identifiers of the ports of a target through which groups come, by the places of the groups.
     pub(crate) fn of_groups(&self, config: &Config, target: &Target) -> BTreeMap<usize, RelativePort> {
-        let groups = config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+        let groups = config.hyperscsi.iter().flat_map(|frames| frames.groups.iter().enumerate());
         groups
             .filter(|(place, _)| target.groups.has(*place))
             .filter_map(|(place, group)| {
@@ -225,7 +225,7 @@ fn portals(config: &Config, target: &Target) -> Vec<Port> {
 
 /// Returns a target's ports for HyperSCSI groups, by name.
 fn groups(config: &Config, target: &Target) -> Vec<Port> {
-    let groups = config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+    let groups = config.hyperscsi.iter().flat_map(|frames| frames.groups.iter().enumerate());
     let shown = groups.filter(|(place, _)| target.groups.has(*place));
     let names: BTreeSet<String> = shown.map(|(_, group)| group.name.to_string()).collect();
     names.into_iter().map(|group| Port::Group(target.name.to_string(), group)).collect()
@@ -249,8 +249,9 @@ fn free_for_group(port: &Port, taken: impl Fn(u16) -> bool) -> Option<u16> {
     let bytes = target.bytes().chain([0]).chain(group.bytes());
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let folded = u16::try_from((hash >> 16 ^ hash) & 0xffff).unwrap_or_default();
-    let first = Frames::PORT_TAGS.start() | folded;
-    let around = (first..=*Frames::PORT_TAGS.end()).chain(*Frames::PORT_TAGS.start()..first);
+    let first = HyperScsiService::PORT_TAGS.start() | folded;
+    let around =
+        (first..=*HyperScsiService::PORT_TAGS.end()).chain(*HyperScsiService::PORT_TAGS.start()..first);
     around.into_iter().find(|number| !taken(*number))
 }
 

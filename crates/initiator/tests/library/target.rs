@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 
-use daemon::config::{Flags, Surroundings};
+use daemon::config::{Environment, Flags};
 
 const NAME: &str = "iqn.2001-04.com.example:library";
 
@@ -29,7 +29,7 @@ fn start() -> SocketAddr {
     };
     let (tell, told) = channel();
     std::thread::spawn(move || {
-        let around = Surroundings::of_process().unwrap();
+        let around = Environment::from_process().unwrap();
         daemon::serve::serve(flags, around, |started| tell.send(started.listening[0]).unwrap()).unwrap();
     });
     told.recv().unwrap()

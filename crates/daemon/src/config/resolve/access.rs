@@ -6,45 +6,45 @@ use std::path::PathBuf;
 use iscsi::chap::{Algorithm, Algorithms, Credentials, Secret};
 
 use super::super::names::{NamePattern, check_label};
-use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::raw;
+use super::super::resolved::{AclEntry, Auth, Chap, MappedLun};
 use super::super::secret;
-use super::super::value::{AclEntry, Auth, Chap, MappedLun};
-use super::super::wire;
-use super::Surroundings;
+use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
+use super::Environment;
 use super::luns::TargetLuns;
 
 /// Groups of initiators by name.
 pub(super) type Groups = BTreeMap<String, Vec<NamePattern>>;
 
-pub(super) fn groups(written: &[wire::Group], report: &mut Report) -> Groups {
+pub(super) fn groups(written: &[raw::Group], report: &mut ConfigReport) -> Groups {
     let mut groups = Groups::new();
     for group in written {
         let patterns = group.initiators.iter().filter_map(|at| pattern(at, report)).collect();
         let Some(name) = &group.name else { continue };
         if let Err(why) = check_label(&name.value) {
-            report.mistake(&name.place, why);
+            report.error(&name.span, why);
         }
         if groups.insert(name.value.clone(), patterns).is_some() {
-            report.mistake(&name.place, format!("group \"{}\" is given twice", name.value));
+            report.error(&name.span, format!("group \"{}\" is given twice", name.value));
         }
     }
     groups
 }
 
 pub(super) fn acl(
-    entries: Vec<wire::Acl>,
+    entries: Vec<raw::Acl>,
     luns: &TargetLuns,
     target_auth: &Auth,
     groups: &Groups,
-    around: &Surroundings,
-    report: &mut Report,
+    around: &Environment,
+    report: &mut ConfigReport,
 ) -> Vec<AclEntry> {
     let mut resolved: Vec<AclEntry> = Vec::new();
     for entry in entries {
         if let Some(first) = entry.initiators.first()
             && resolved.iter().any(|earlier| earlier.initiators.iter().any(|p| p.as_str() == "*"))
         {
-            report.warn(&first.place, "an earlier entry of this access list fits every initiator");
+            report.warn(&first.span, "an earlier entry of this access list fits every initiator");
         }
         let initiators = initiators(&entry.initiators, groups, report);
         let mapped = match entry.luns {
@@ -62,7 +62,7 @@ pub(super) fn acl(
 }
 
 /// Returns the patterns of an entry. A list without any is a mistake: it might be taken to fit everyone.
-fn initiators(written: &[At<String>], groups: &Groups, report: &mut Report) -> Vec<NamePattern> {
+fn initiators(written: &[Located<String>], groups: &Groups, report: &mut ConfigReport) -> Vec<NamePattern> {
     let mut patterns = Vec::new();
     for at in written {
         match at.value.strip_prefix('@') {
@@ -70,7 +70,7 @@ fn initiators(written: &[At<String>], groups: &Groups, report: &mut Report) -> V
                 Some(members) => patterns.extend(members.iter().cloned()),
                 None => {
                     let hint = did_you_mean(name, groups.keys().map(String::as_str));
-                    report.mistake(&at.place, format!("no group is named \"{name}\"{hint}"));
+                    report.error(&at.span, format!("no group is named \"{name}\"{hint}"));
                 }
             },
             None => patterns.extend(pattern(at, report)),
@@ -79,26 +79,26 @@ fn initiators(written: &[At<String>], groups: &Groups, report: &mut Report) -> V
     patterns
 }
 
-fn pattern(at: &At<String>, report: &mut Report) -> Option<NamePattern> {
-    NamePattern::parse(&at.value).map_err(|why| report.mistake(&at.place, why)).ok()
+fn pattern(at: &Located<String>, report: &mut ConfigReport) -> Option<NamePattern> {
+    NamePattern::parse(&at.value).map_err(|why| report.error(&at.span, why)).ok()
 }
 
 fn mappings_of(
-    mappings: Vec<wire::Mapping>,
+    mappings: Vec<raw::Mapping>,
     all_read_only: bool,
     luns: &TargetLuns,
-    report: &mut Report,
+    report: &mut ConfigReport,
 ) -> Vec<MappedLun> {
     let mut seen = BTreeSet::new();
     let mut mapped = Vec::new();
     for mapping in mappings {
         let Some(lun) = mapping.lun else { continue };
         if !luns.numbers.contains(&lun.value) {
-            report.mistake(&lun.place, format!("the target has no LUN {}", lun.value));
+            report.error(&lun.span, format!("the target has no LUN {}", lun.value));
         }
         let shown = mapping.shown_as.unwrap_or_else(|| lun.clone());
         if !seen.insert(shown.value) {
-            report.mistake(&shown.place, format!("two LUNs are shown as {}", shown.value));
+            report.error(&shown.span, format!("two LUNs are shown as {}", shown.value));
         }
         if let Some(own) = luns.mapped.iter().find(|own| own.lun == lun.value) {
             let read_only = own.read_only || mapping.ro || all_read_only;
@@ -109,9 +109,9 @@ fn mappings_of(
     mapped
 }
 
-pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Report) -> Auth {
-    let wire::Auth {
-        place,
+pub(super) fn auth(written: raw::Auth, around: &Environment, report: &mut ConfigReport) -> Auth {
+    let raw::Auth {
+        span: place,
         method,
         user,
         secret_file,
@@ -122,10 +122,10 @@ pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Repo
         algorithms,
     } = written;
     if method.is_some_and(|at| at.value == "none") {
-        let given = [&user, &secret, &mutual_user, &mutual_secret].into_iter().flatten().map(|at| &at.place);
-        let files = [&secret_file, &mutual_secret_file].into_iter().flatten().map(|at| &at.place);
+        let given = [&user, &secret, &mutual_user, &mutual_secret].into_iter().flatten().map(|at| &at.span);
+        let files = [&secret_file, &mutual_secret_file].into_iter().flatten().map(|at| &at.span);
         if let Some(place) = given.chain(files).next() {
-            report.mistake(place, "auth with method \"none\" takes no names or secrets");
+            report.error(place, "auth with method \"none\" takes no names or secrets");
         }
         return Auth::None;
     }
@@ -133,19 +133,19 @@ pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Repo
         report.missing(&place, "auth has no \"user\"");
     }
     let secret_place =
-        secret_file.as_ref().map(|at| at.place.clone()).or(secret.as_ref().map(|at| at.place.clone()));
+        secret_file.as_ref().map(|at| at.span.clone()).or(secret.as_ref().map(|at| at.span.clone()));
     let secret = read_secret("secret", secret_file, secret, around, report);
     if secret_place.is_none() {
         report.missing(&place, "auth has no \"secret_file\"");
     }
     let mutual_place = mutual_secret_file
         .as_ref()
-        .map(|at| at.place.clone())
-        .or(mutual_secret.as_ref().map(|at| at.place.clone()));
+        .map(|at| at.span.clone())
+        .or(mutual_secret.as_ref().map(|at| at.span.clone()));
     let mutual = read_secret("mutual_secret", mutual_secret_file, mutual_secret, around, report);
     match (&mutual_user, &mutual_place) {
         (Some(name), None) => {
-            report.missing(&name.place, "auth has a \"mutual_user\" and no \"mutual_secret_file\"")
+            report.missing(&name.span, "auth has a \"mutual_user\" and no \"mutual_secret_file\"")
         }
         (None, Some(place)) => report.missing(place, "auth has a mutual secret and no \"mutual_user\""),
         _ => {}
@@ -154,13 +154,13 @@ pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Repo
     if let (Some(secret), Some(mutual), Some(place)) = (&secret, &mutual, &mutual_place)
         && secret == mutual
     {
-        report.mistake(place, "the mutual secret must be another one than the initiator's");
+        report.error(place, "the mutual secret must be another one than the initiator's");
     }
     if algorithms.is_empty() {
         report.missing(&place, "auth accepts no algorithm");
     }
     let credentials =
-        |name: Option<At<String>>, secret| Some(Credentials { name: name?.value, secret: secret? });
+        |name: Option<Located<String>>, secret| Some(Credentials { name: name?.value, secret: secret? });
     let own = credentials(mutual_user, mutual);
     let algorithms = algorithms.into_iter().fold(Algorithms::NONE, |set, name| set.with(algorithm(name)));
     credentials(user, secret).map_or(Auth::None, |user| Auth::Chap(Chap { user, own, algorithms }))
@@ -178,30 +178,30 @@ fn algorithm(name: &'static str) -> Algorithm {
 /// Takes a secret from its file or from the configuration, whichever is given.
 fn read_secret(
     key: &str,
-    file: Option<At<PathBuf>>,
-    inline: Option<At<String>>,
-    around: &Surroundings,
-    report: &mut Report,
+    file: Option<Located<PathBuf>>,
+    inline: Option<Located<String>>,
+    around: &Environment,
+    report: &mut ConfigReport,
 ) -> Option<Secret> {
     let (result, place) = match (file, inline) {
         (Some(_), Some(inline)) => {
-            report.mistake(&inline.place, format!("give \"{key}_file\" or \"{key}\", not both"));
+            report.error(&inline.span, format!("give \"{key}_file\" or \"{key}\", not both"));
             return None;
         }
-        (Some(file), None) => (secret::from_file(&around.absolute(&file.value)), file.place),
+        (Some(file), None) => (secret::from_file(&around.absolute(&file.value)), file.span),
         (None, Some(inline)) => {
-            check_inline(key, &inline.place, around, report);
-            (secret::check(inline.value.as_bytes()), inline.place)
+            check_inline(key, &inline.span, around, report);
+            (secret::check(inline.value.as_bytes()), inline.span)
         }
         (None, None) => return None,
     };
-    result.map_err(|why| report.mistake(&place, why)).ok()
+    result.map_err(|why| report.error(&place, why)).ok()
 }
 
 /// A secret in the configuration is as secret as the file is.
-fn check_inline(key: &str, place: &Place, around: &Surroundings, report: &mut Report) {
+fn check_inline(key: &str, place: &SourceSpan, around: &Environment, report: &mut ConfigReport) {
     match around.file_mode {
-        Some(mode) if mode & 0o077 != 0 => report.mistake(
+        Some(mode) if mode & 0o077 != 0 => report.error(
             place,
             format!(
                 "\"{key}\" in a file that others can read (mode {mode:03o}); use \"{key}_file\" or chmod 600"

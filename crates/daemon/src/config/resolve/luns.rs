@@ -12,18 +12,18 @@ use hyperscsi::aead::Level;
 
 use super::super::identity;
 use super::super::names::check_label;
-use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::quantity::show_size;
+use super::super::raw;
+use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::secret;
-use super::super::units::show_size;
-use super::super::value::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
-use super::super::wire;
-use super::frames::{FrameGroups, level};
-use super::{Surroundings, at_line};
+use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
+use super::hyperscsi_groups::{HyperScsiGroups, level};
+use super::{Environment, at_line};
 use crate::os_error;
 
 /// The units met so far.
-pub(super) struct Pool<'a> {
-    around: &'a Surroundings,
+pub(super) struct UnitResolver<'a> {
+    environment: &'a Environment,
     units: Vec<Unit>,
     shared: BTreeMap<String, Shared>,
     /// Which file or device belongs to which unit, so that no two units write to one medium.
@@ -32,7 +32,7 @@ pub(super) struct Pool<'a> {
 }
 
 struct Shared {
-    place: Place,
+    span: SourceSpan,
     unit: Option<UnitIndex>,
     /// The identity that the first target to show the unit completes.
     identity: Option<Derived>,
@@ -49,9 +49,9 @@ enum MediumKey {
 
 /// The parts of an identity that may have to be derived.
 struct Derived {
-    naa: Option<At<Naa>>,
+    naa: Option<Located<Naa>>,
     serial: Option<String>,
-    place: Place,
+    span: SourceSpan,
 }
 
 /// The LUNs of a target.
@@ -62,11 +62,11 @@ pub(super) struct TargetLuns {
     pub(super) mapped: Vec<MappedLun>,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> UnitResolver<'a> {
     /// Starts with the shared units.
-    pub(super) fn new(around: &'a Surroundings, shared: &[wire::Lun], report: &mut Report) -> Self {
+    pub(super) fn new(around: &'a Environment, shared: &[raw::Lun], report: &mut ConfigReport) -> Self {
         let mut pool = Self {
-            around,
+            environment: around,
             units: Vec::new(),
             shared: BTreeMap::new(),
             media: BTreeMap::new(),
@@ -77,15 +77,15 @@ impl<'a> Pool<'a> {
             let unit = pool.unit(lun, label.clone(), report);
             let Some(name) = &lun.name else { continue };
             if let Err(why) = check_label(&name.value) {
-                report.mistake(&name.place, why);
+                report.error(&name.span, why);
             }
             if let Some(first) = pool.shared.get(&label) {
-                let line = at_line(&first.place);
-                report.mistake(&name.place, format!("lun \"{label}\" is given twice{line}"));
+                let line = at_line(&first.span);
+                report.error(&name.span, format!("lun \"{label}\" is given twice{line}"));
                 continue;
             }
             let identity = Some(derived(lun, report));
-            pool.shared.insert(label, Shared { place: name.place.clone(), unit, identity, used: false });
+            pool.shared.insert(label, Shared { span: name.span.clone(), unit, identity, used: false });
         }
         pool
     }
@@ -96,27 +96,26 @@ impl<'a> Pool<'a> {
         &mut self,
         target: &str,
         scope: Option<&str>,
-        luns: Vec<wire::Lun>,
-        groups: &FrameGroups,
-        report: &mut Report,
+        luns: Vec<raw::Lun>,
+        groups: &HyperScsiGroups,
+        report: &mut ConfigReport,
     ) -> TargetLuns {
         let mut numbers = fixed_numbers(&luns, report);
         let mut mapped = Vec::new();
         let mut seen = BTreeSet::new();
-        let mut shown: BTreeMap<String, Place> = BTreeMap::new();
+        let mut shown: BTreeMap<String, SourceSpan> = BTreeMap::new();
         for lun in luns {
             let Some(number) = lun.lun.as_ref().map(|at| at.value).or_else(|| lowest_free(&numbers)) else {
-                report.mistake(&lun.place, "the target has no number free for another LUN");
+                report.error(&lun.span, "the target has no number free for another LUN");
                 continue;
             };
             numbers.insert(number);
             let scope = scope.filter(|_| seen.insert(number));
             let unit = match &lun.share {
                 Some(name) => {
-                    if let Some(first) = shown.insert(name.value.clone(), name.place.clone()) {
+                    if let Some(first) = shown.insert(name.value.clone(), name.span.clone()) {
                         let line = at_line(&first);
-                        report
-                            .mistake(&name.place, format!("the target shows \"{}\" twice{line}", name.value));
+                        report.error(&name.span, format!("the target shows \"{}\" twice{line}", name.value));
                     }
                     self.shared_unit(&lun, name, scope, report)
                 }
@@ -136,10 +135,10 @@ impl<'a> Pool<'a> {
     }
 
     /// Ends: warns of shared units that no target shows.
-    pub(super) fn finish(self, report: &mut Report) -> Vec<Unit> {
+    pub(super) fn finish(self, report: &mut ConfigReport) -> Vec<Unit> {
         for (name, shared) in &self.shared {
             if !shared.used {
-                report.warn(&shared.place, format!("no target shows lun \"{name}\""));
+                report.warn(&shared.span, format!("no target shows lun \"{name}\""));
             }
         }
         self.units
@@ -147,11 +146,11 @@ impl<'a> Pool<'a> {
 
     fn own_unit(
         &mut self,
-        lun: &wire::Lun,
+        lun: &raw::Lun,
         target: &str,
         scope: Option<&str>,
         number: u16,
-        report: &mut Report,
+        report: &mut ConfigReport,
     ) -> Option<UnitIndex> {
         let index = self.unit(lun, format!("{target}/{number}"), report);
         let derived = derived(lun, report);
@@ -168,17 +167,17 @@ impl<'a> Pool<'a> {
 
     fn shared_unit(
         &mut self,
-        lun: &wire::Lun,
-        name: &At<String>,
+        lun: &raw::Lun,
+        name: &Located<String>,
         scope: Option<&str>,
-        report: &mut Report,
+        report: &mut ConfigReport,
     ) -> Option<UnitIndex> {
         for (key, place) in &lun.own_keys {
-            report.mistake(place, format!("\"{key}\" belongs to the shared lun, not to the target's"));
+            report.error(place, format!("\"{key}\" belongs to the shared lun, not to the target's"));
         }
         let Some(shared) = self.shared.get_mut(&name.value) else {
             let hint = did_you_mean(&name.value, self.shared.keys().map(String::as_str));
-            report.mistake(&name.place, format!("no lun is named \"{}\"{hint}", name.value));
+            report.error(&name.span, format!("no lun is named \"{}\"{hint}", name.value));
             return None;
         };
         shared.used = true;
@@ -190,14 +189,14 @@ impl<'a> Pool<'a> {
     }
 
     /// Resolves everything of a unit but its identity.
-    fn unit(&mut self, lun: &wire::Lun, label: String, report: &mut Report) -> Option<UnitIndex> {
+    fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let block_size = block_size(lun.bs.as_ref());
         let physical_block_size = block_size_of(lun.physical_bs.as_ref(), block_size, report);
         let medium = self.medium(lun, block_size, &label, report);
         let encrypt = lun.encrypt.as_ref().map(|at| {
-            let path = self.around.absolute(&at.value);
+            let path = self.environment.absolute(&at.value);
             if let Err(why) = secret::key_file(&path) {
-                report.mistake(&at.place, why);
+                report.error(&at.span, why);
             }
             path
         });
@@ -205,11 +204,11 @@ impl<'a> Pool<'a> {
             let size = block_size_of_word(at);
             if size.bytes() < block_size.bytes() {
                 let bs = block_size.bytes();
-                report.mistake(&at.place, format!("\"atomic_bs\" is less than \"bs\" ({bs})"));
+                report.error(&at.span, format!("\"atomic_bs\" is less than \"bs\" ({bs})"));
             }
             size
         });
-        let text = |at: &Option<At<String>>, report: &mut Report| printable(at.as_ref(), report);
+        let text = |at: &Option<Located<String>>, report: &mut ConfigReport| printable(at.as_ref(), report);
         let (vendor, product) = (text(&lun.vendor, report), text(&lun.product, report));
         let revision = text(&lun.revision, report);
         let unit = Unit {
@@ -239,7 +238,7 @@ impl<'a> Pool<'a> {
             },
         };
         if u32::try_from(self.units.len()).is_ok_and(|count| count == UNITS_MAX) {
-            report.mistake(&lun.place, format!("more than {UNITS_MAX} LUNs"));
+            report.error(&lun.span, format!("more than {UNITS_MAX} LUNs"));
         }
         self.units.push(unit);
         Some(UnitIndex(self.units.len() - 1))
@@ -251,34 +250,40 @@ impl<'a> Pool<'a> {
         given: Derived,
         scope: Option<&str>,
         medium: &str,
-        report: &mut Report,
+        report: &mut ConfigReport,
     ) {
-        let place = given.naa.as_ref().map_or(given.place, |at| at.place.clone());
+        let place = given.naa.as_ref().map_or(given.span, |at| at.span.clone());
         let derived = || scope.map(|scope| identity::derived_naa(scope, medium));
         let Some(naa) = given.naa.map(|at| at.value).or_else(derived) else { return };
         let Some(unit) = self.units.get_mut(index.0) else { return };
         unit.identity.naa = naa;
         unit.identity.serial = given.serial.unwrap_or_else(|| naa.to_string());
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
-            report.mistake(&place, format!("the name naa.{naa} is already that of {other}"));
+            report.error(&place, format!("the name naa.{naa} is already that of {other}"));
         }
     }
 
-    fn medium(&mut self, lun: &wire::Lun, bs: BlockSize, label: &str, report: &mut Report) -> Option<Medium> {
+    fn medium(
+        &mut self,
+        lun: &raw::Lun,
+        bs: BlockSize,
+        label: &str,
+        report: &mut ConfigReport,
+    ) -> Option<Medium> {
         let size = lun.size.as_ref().filter(|at| whole_blocks(at, bs, report)).map(|at| ByteLen(at.value));
         let Some(kind) = &lun.kind else {
             if !lun.kind_given {
-                report.missing(&lun.place, "lun has no \"type\"");
+                report.missing(&lun.span, "lun has no \"type\"");
             }
             return None;
         };
         let on_disk = matches!(kind.value, "file" | "block");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
-            report.missing(&kind.place, format!("lun of type {} has no \"path\"", kind.value));
+            report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
         }
         if !on_disk && !lun.size_given {
-            report.missing(&kind.place, format!("lun of type {} has no \"size\"", kind.value));
+            report.missing(&kind.span, format!("lun of type {} has no \"size\"", kind.value));
         }
         for (name, place) in &lun.own_keys {
             let fits = match *name {
@@ -289,7 +294,7 @@ impl<'a> Pool<'a> {
                 _ => true,
             };
             if !fits {
-                report.mistake(place, unfit(name));
+                report.error(place, unfit(name));
             }
         }
         let direct = lun.direct.as_ref().is_some_and(|at| at.value);
@@ -298,14 +303,14 @@ impl<'a> Pool<'a> {
             "null" => Some(Medium::Null { size: size? }),
             _ => {
                 let at = lun.path.as_ref()?;
-                let path = self.around.absolute(&at.value);
+                let path = self.environment.absolute(&at.value);
                 let checked = if kind.value == "file" {
-                    check_file(&path, &at.place, lun, bs, report)
+                    check_file(&path, &at.span, lun, bs, report)
                 } else {
                     check_device(&path, lun)
                 };
                 if let Err(why) = checked {
-                    report.unusable(&at.place, why);
+                    report.medium_error(&at.span, why);
                 }
                 warn_of_size(&path, lun, report);
                 let known =
@@ -313,8 +318,8 @@ impl<'a> Pool<'a> {
                 if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
                     let hint =
                         "; to show one medium in several targets, make it a top-level [[lun]] and share it";
-                    report.mistake(
-                        &at.place,
+                    report.error(
+                        &at.span,
                         format!("{} is already the medium of {other}{hint}", path.display()),
                     );
                 }
@@ -327,7 +332,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-fn claims(lun: &wire::Lun) -> InquiryOverrides {
+fn claims(lun: &raw::Lun) -> InquiryOverrides {
     InquiryOverrides {
         level: match lun.spc.as_ref().map(|at| at.value) {
             Some("3") => Standard::Spc3,
@@ -352,15 +357,15 @@ fn claims(lun: &wire::Lun) -> InquiryOverrides {
 const COMPARE_AND_WRITE_MAX: u8 = 1;
 
 /// Collects the numbers that are fixed with `lun = N`.
-fn fixed_numbers(luns: &[wire::Lun], report: &mut Report) -> BTreeSet<u16> {
-    let mut fixed: BTreeMap<u16, &Place> = BTreeMap::new();
+fn fixed_numbers(luns: &[raw::Lun], report: &mut ConfigReport) -> BTreeSet<u16> {
+    let mut fixed: BTreeMap<u16, &SourceSpan> = BTreeMap::new();
     for at in luns.iter().filter_map(|lun| lun.lun.as_ref()) {
         match fixed.get(&at.value) {
             Some(first) => {
-                report.mistake(&at.place, format!("LUN {} is given twice{}", at.value, at_line(first)));
+                report.error(&at.span, format!("LUN {} is given twice{}", at.value, at_line(first)));
             }
             None => {
-                fixed.insert(at.value, &at.place);
+                fixed.insert(at.value, &at.span);
             }
         }
     }
@@ -371,24 +376,24 @@ fn lowest_free(used: &BTreeSet<u16>) -> Option<u16> {
     (0..=u16::try_from(super::super::schema::LUN_MAX).unwrap_or(0)).find(|number| !used.contains(number))
 }
 
-fn derived(lun: &wire::Lun, report: &mut Report) -> Derived {
+fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
     let naa = lun.naa.as_ref().and_then(|at| match identity::parse_naa(&at.value) {
-        Ok(naa) => Some(At::new(naa, at.place.clone())),
+        Ok(naa) => Some(Located::new(naa, at.span.clone())),
         Err(why) => {
-            report.mistake(&at.place, why);
+            report.error(&at.span, why);
             None
         }
     });
-    Derived { naa, serial: printable(lun.serial.as_ref(), report), place: lun.place.clone() }
+    Derived { naa, serial: printable(lun.serial.as_ref(), report), span: lun.span.clone() }
 }
 
 /// Takes a string that goes into an ASCII field of INQUIRY data (SPC-5 §4.3.1).
-fn printable(at: Option<&At<String>>, report: &mut Report) -> Option<String> {
+fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
     let at = at?;
     if at.value.chars().all(|c| matches!(c, ' '..='~')) {
         return Some(at.value.clone());
     }
-    report.mistake(&at.place, format!("{:?} is not printable ASCII", at.value));
+    report.error(&at.span, format!("{:?} is not printable ASCII", at.value));
     None
 }
 
@@ -398,39 +403,43 @@ fn own_revision() -> String {
     version.split('.').take(2).collect::<Vec<_>>().join(".").chars().take(4).collect()
 }
 
-fn block_size(word: Option<&At<&'static str>>) -> BlockSize {
+fn block_size(word: Option<&Located<&'static str>>) -> BlockSize {
     word.map_or(BlockSize::B512, block_size_of_word)
 }
 
-fn block_size_of_word(at: &At<&'static str>) -> BlockSize {
+fn block_size_of_word(at: &Located<&'static str>) -> BlockSize {
     at.value.parse().ok().and_then(BlockSize::from_bytes).unwrap_or(BlockSize::B512)
 }
 
-fn block_size_of(word: Option<&At<&'static str>>, logical: BlockSize, report: &mut Report) -> BlockSize {
+fn block_size_of(
+    word: Option<&Located<&'static str>>,
+    logical: BlockSize,
+    report: &mut ConfigReport,
+) -> BlockSize {
     let physical = block_size(word);
     if let Some(at) = word
         && physical.bytes() < logical.bytes()
     {
-        report.mistake(&at.place, format!("\"physical_bs\" is less than \"bs\" ({})", logical.bytes()));
+        report.error(&at.span, format!("\"physical_bs\" is less than \"bs\" ({})", logical.bytes()));
     }
     physical
 }
 
-fn whole_blocks(size: &At<u64>, bs: BlockSize, report: &mut Report) -> bool {
+fn whole_blocks(size: &Located<u64>, bs: BlockSize, report: &mut ConfigReport) -> bool {
     let whole = size.value.is_multiple_of(u64::from(bs.bytes()));
     if !whole {
         let message = format!("\"size\" is no multiple of the block length ({})", bs.bytes());
-        report.mistake(&size.place, message);
+        report.error(&size.span, message);
     }
     whole
 }
 
 fn check_file(
     path: &Path,
-    place: &Place,
-    lun: &wire::Lun,
+    place: &SourceSpan,
+    lun: &raw::Lun,
     bs: BlockSize,
-    report: &mut Report,
+    report: &mut ConfigReport,
 ) -> Result<(), String> {
     let name = path.display();
     let meta = match path.metadata() {
@@ -453,7 +462,7 @@ fn check_file(
         && meta.len() > size.value
     {
         let len = show_size(meta.len());
-        report.warn(&size.place, format!("{name} is longer than \"size\" ({len}) and is served whole"));
+        report.warn(&size.span, format!("{name} is longer than \"size\" ({len}) and is served whole"));
     }
     if meta.len() % u64::from(bs.bytes()) != 0 && lun.size.is_none() {
         report.warn(place, format!("the end of {name} is no whole block and is not served"));
@@ -461,7 +470,7 @@ fn check_file(
     Ok(())
 }
 
-fn check_creation(path: &Path, lun: &wire::Lun) -> Result<(), String> {
+fn check_creation(path: &Path, lun: &raw::Lun) -> Result<(), String> {
     let name = path.display();
     if !lun.size_given {
         return Err(format!("{name} does not exist; give \"size\" to create it"));
@@ -476,7 +485,7 @@ fn check_creation(path: &Path, lun: &wire::Lun) -> Result<(), String> {
     }
 }
 
-fn check_device(path: &Path, lun: &wire::Lun) -> Result<(), String> {
+fn check_device(path: &Path, lun: &raw::Lun) -> Result<(), String> {
     let name = path.display();
     let meta = path.metadata().map_err(|error| format!("cannot use {name}: {}", os_error(&error)))?;
     if meta.is_file() {
@@ -495,7 +504,7 @@ fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
 }
 
 /// Warns of a disk that its file system can never hold.
-fn warn_of_size(path: &Path, lun: &wire::Lun, report: &mut Report) {
+fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
     let Some(size) = &lun.size else { return };
     let directory = path.parent().unwrap_or(path);
     let Ok(system) = rustix::fs::statvfs(if path.exists() { path } else { directory }) else { return };
@@ -506,7 +515,7 @@ fn warn_of_size(path: &Path, lun: &wire::Lun, report: &mut Report) {
             path.display(),
             show_size(size.value)
         );
-        report.warn(&size.place, message);
+        report.warn(&size.span, message);
     }
 }
 

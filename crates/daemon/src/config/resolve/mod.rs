@@ -5,7 +5,7 @@
 //! because a report with mistakes never gives a configuration.
 
 mod access;
-mod frames;
+mod hyperscsi_groups;
 mod luns;
 mod portals;
 mod process;
@@ -18,15 +18,15 @@ use std::time::Duration;
 use base::units::ByteLen;
 use iscsi::name::IscsiName;
 
-use super::place::{At, Place, Report};
-use super::value::{Auth, Config, ReactorChoice, Target};
-use super::wire;
+use super::raw;
+use super::resolved::{Auth, Config, ReactorChoice, Target};
+use super::source_span::{ConfigReport, Located, SourceSpan};
 use crate::log::Level;
 pub(crate) use process::host;
 
 /// What a configuration is resolved against.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct Environment {
     /// Where relative paths begin; absolute.
     pub directory: PathBuf,
     /// The state directory if none is configured; absolute.
@@ -41,7 +41,7 @@ pub struct Surroundings {
     pub name_is_ours: bool,
 }
 
-impl Surroundings {
+impl Environment {
     /// Makes a path absolute, without looking at the file system.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
@@ -49,11 +49,11 @@ impl Surroundings {
 }
 
 /// Resolves a configuration. The result is whole if and only if the report stays clean.
-pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Report) -> Config {
-    let portals = portals::resolve(&root.portals, root.frames.is_some(), report);
-    let frames = frames::resolve(root.frames, &portals.list, around, report);
+pub(crate) fn resolve(root: raw::Root, around: &Environment, report: &mut ConfigReport) -> Config {
+    let portals = portals::resolve(&root.portals, root.hyperscsi.is_some(), report);
+    let frames = hyperscsi_groups::resolve(root.hyperscsi, &portals.list, around, report);
     let groups = access::groups(&root.groups, report);
-    let mut pool = luns::Pool::new(around, &root.luns, report);
+    let mut pool = luns::UnitResolver::new(around, &root.luns, report);
     let discovery_auth = match root.discovery_auth {
         Some(auth) => access::auth(auth, around, report),
         None => Auth::None,
@@ -68,8 +68,8 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         let label = name.as_ref().map_or("", IscsiName::as_str);
         let exported = frames.set(&target.groups, report);
         let luns = pool.target_luns(label, scope.as_deref(), target.luns, &frames, report);
-        frames.check(&luns.mapped, exported, &target.place, report);
-        exports.push((exported, target.place));
+        frames.check(&luns.mapped, exported, &target.span, report);
+        exports.push((exported, target.span));
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, around, report));
         let portals = portals.of_target(target.portals, report);
@@ -94,20 +94,20 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         });
     }
     frames.finish(&exports, &portals.list, report);
-    portals.warn_of_open_doors(&root.portals, &targets, report);
+    portals.warn_of_open_access(&root.portals, &targets, report);
     let units = pool.finish(report);
     let state_dir = root.state_dir.as_ref().map(|path| around.absolute(&path.value));
     let admin_socket = match (root.admin_socket, &state_dir, &around.admin_socket) {
         (Some(path), _, _) => around.absolute(&path.value),
         (None, None, Some(socket)) => socket.clone(),
-        (None, dir, _) => Surroundings::socket_in(dir.as_ref().unwrap_or(&around.state_dir)),
+        (None, dir, _) => Environment::socket_in(dir.as_ref().unwrap_or(&around.state_dir)),
     };
     let max_sessions = root.max_sessions.as_ref().map_or(1, |at| at.value);
     if let Some(connections) = &root.max_connections
         && connections.value < max_sessions
     {
         let message = format!("\"max_connections\" is less than \"max_sessions\" ({max_sessions})");
-        report.warn(&connections.place, message);
+        report.warn(&connections.span, message);
     }
     Config {
         state_dir: state_dir.unwrap_or_else(|| around.state_dir.clone()),
@@ -129,7 +129,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         lenient_names: root.names.is_some_and(|at| at.value == "lenient"),
         send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
-        frames: frames.frames,
+        hyperscsi: frames.frames,
         discovery_auth,
         units,
         targets,
@@ -140,14 +140,14 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
 const CORE_MAX: u16 = 1023;
 
 /// Parses a list of cores such as `0-3,6`.
-fn cores(list: &At<String>, report: &mut Report) -> Vec<u16> {
+fn cores(list: &Located<String>, report: &mut ConfigReport) -> Vec<u16> {
     let mut cores = Vec::new();
     for part in list.value.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
             (Ok(first), Ok(last)) if first <= last && last <= CORE_MAX => cores.extend(first..=last),
-            _ => report.mistake(
-                &list.place,
+            _ => report.error(
+                &list.span,
                 format!(
                     "\"cores\" must be numbers and ranges such as \"0-3,6\" up to {CORE_MAX}, not \"{part}\""
                 ),
@@ -160,21 +160,21 @@ fn cores(list: &At<String>, report: &mut Report) -> Vec<u16> {
 }
 
 /// Returns what the identities of a target's units are derived from, besides their media.
-fn identity_scope(name: &IscsiName, around: &Surroundings) -> String {
+fn identity_scope(name: &IscsiName, around: &Environment) -> String {
     if around.name_is_ours { format!("{name}\0{}", around.host) } else { name.to_string() }
 }
 
 /// Returns a target's name; `None` when it is wrong or taken.
 fn target_name(
-    name: Option<&At<String>>,
-    seen: &mut BTreeMap<IscsiName, Place>,
-    report: &mut Report,
+    name: Option<&Located<String>>,
+    seen: &mut BTreeMap<IscsiName, SourceSpan>,
+    report: &mut ConfigReport,
 ) -> Option<IscsiName> {
-    let At { value, place } = name?;
+    let Located { value, span: place } = name?;
     let parsed = value.parse::<IscsiName>();
-    let name = parsed.map_err(|why| report.mistake(place, format!("\"{value}\": {why}"))).ok()?;
+    let name = parsed.map_err(|why| report.error(place, format!("\"{value}\": {why}"))).ok()?;
     if let Some(first) = seen.get(&name) {
-        report.mistake(place, format!("target \"{name}\" is given twice{}", at_line(first)));
+        report.error(place, format!("target \"{name}\" is given twice{}", at_line(first)));
         return None;
     }
     if value.contains('_') {
@@ -188,9 +188,9 @@ fn target_name(
 }
 
 /// Returns ` (first on line N)` where there is a line.
-fn at_line(place: &Place) -> String {
+fn at_line(place: &SourceSpan) -> String {
     match place {
-        Place::File { line, .. } => format!(" (first on line {line})"),
-        Place::Flag(_) | Place::Default => String::new(),
+        SourceSpan::File { line, .. } => format!(" (first on line {line})"),
+        SourceSpan::Flag(_) | SourceSpan::Default => String::new(),
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::super::names::check_label;
-use super::super::place::{At, Place, Report, did_you_mean};
-use super::super::value::{Announced, Auth, Portal, Target};
-use super::super::wire;
+use super::super::raw;
+use super::super::resolved::{Announced, Auth, Portal, Target};
+use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::at_line;
 
 /// The port that IANA gave iSCSI (RFC 7143 §15).
@@ -17,18 +17,18 @@ pub(super) struct Portals {
     names: BTreeMap<String, usize>,
 }
 
-pub(super) fn resolve(written: &[wire::Portal], others: bool, report: &mut Report) -> Portals {
+pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut ConfigReport) -> Portals {
     let mut portals = Portals { list: Vec::new(), names: BTreeMap::new() };
-    let mut listening: Vec<(SocketAddr, Place)> = Vec::new();
+    let mut listening: Vec<(SocketAddr, SourceSpan)> = Vec::new();
     for portal in written {
         let listen = portal.listen.as_ref().and_then(|at| listen_address(at, &mut listening, report));
         let listen = listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT));
         if let Some(name) = &portal.name {
             if let Err(why) = check_label(&name.value) {
-                report.mistake(&name.place, why);
+                report.error(&name.span, why);
             }
             if portals.names.insert(name.value.clone(), portals.list.len()).is_some() {
-                report.mistake(&name.place, format!("portal \"{}\" is given twice", name.value));
+                report.error(&name.span, format!("portal \"{}\" is given twice", name.value));
             }
         }
         portals.list.push(Portal {
@@ -37,7 +37,7 @@ pub(super) fn resolve(written: &[wire::Portal], others: bool, report: &mut Repor
                 let announced = announced(&at.value, listen.port());
                 if announced.is_none() {
                     let message = format!("\"{}\" is no HOST, HOST:PORT or [IPV6]:PORT", at.value);
-                    report.mistake(&at.place, message);
+                    report.error(&at.span, message);
                 }
                 announced
             }),
@@ -59,11 +59,11 @@ pub(super) fn resolve(written: &[wire::Portal], others: bool, report: &mut Repor
 
 impl Portals {
     /// Warns where everybody who reaches this host reaches a disk without a password.
-    pub(super) fn warn_of_open_doors(
+    pub(super) fn warn_of_open_access(
         &self,
-        written: &[wire::Portal],
+        written: &[raw::Portal],
         targets: &[Target],
-        report: &mut Report,
+        report: &mut ConfigReport,
     ) {
         let is_open = |target: &&Target| {
             let of_entries = target.acl.iter().flatten().any(|entry| entry.auth == Auth::None);
@@ -75,7 +75,7 @@ impl Portals {
                 (portal.listen.ip().is_unspecified(), open, &from.listen)
             {
                 report.warn(
-                    &place.place,
+                    &place.span,
                     format!(
                         "everybody who reaches this host reaches target {} without a password ({} is every address, and \
                          names of initiators prove nothing)",
@@ -88,7 +88,11 @@ impl Portals {
     }
 
     /// Returns the portals of a target as places in the list.
-    pub(super) fn of_target(&self, chosen: Option<Vec<At<String>>>, report: &mut Report) -> Vec<usize> {
+    pub(super) fn of_target(
+        &self,
+        chosen: Option<Vec<Located<String>>>,
+        report: &mut ConfigReport,
+    ) -> Vec<usize> {
         let Some(chosen) = chosen else { return (0..self.list.len()).collect() };
         let mut indexes = Vec::new();
         for name in chosen {
@@ -96,7 +100,7 @@ impl Portals {
                 Some(index) => indexes.push(*index),
                 None => {
                     let hint = did_you_mean(&name.value, self.names.keys().map(String::as_str));
-                    report.mistake(&name.place, format!("no portal is named \"{}\"{hint}", name.value));
+                    report.error(&name.span, format!("no portal is named \"{}\"{hint}", name.value));
                 }
             }
         }
@@ -107,16 +111,16 @@ impl Portals {
 }
 
 fn listen_address(
-    at: &At<String>,
-    listening: &mut Vec<(SocketAddr, Place)>,
-    report: &mut Report,
+    at: &Located<String>,
+    listening: &mut Vec<(SocketAddr, SourceSpan)>,
+    report: &mut ConfigReport,
 ) -> Option<SocketAddr> {
     let Some(listen) = parse_listen(&at.value) else {
         let hint = match unbracketed(&at.value) {
             Some((ip, port)) => format!("; write [{ip}]:{port} for a port, [{}] for none", at.value),
             None => " (such as 127.0.0.1:3260 or [::1]:3260)".to_owned(),
         };
-        report.mistake(&at.place, format!("\"{}\" is no address to listen on{hint}", at.value));
+        report.error(&at.span, format!("\"{}\" is no address to listen on{hint}", at.value));
         return None;
     };
     let clash = listening.iter().find(|(other, _)| {
@@ -127,14 +131,14 @@ fn listen_address(
     });
     match clash {
         Some((other, first)) if *other == listen => {
-            report.mistake(&at.place, format!("portal {listen} is given twice{}", at_line(first)));
+            report.error(&at.span, format!("portal {listen} is given twice{}", at_line(first)));
         }
         Some((other, _)) => {
-            report.mistake(&at.place, format!("portal {listen} clashes with portal {other}"));
+            report.error(&at.span, format!("portal {listen} clashes with portal {other}"));
         }
         None => {}
     }
-    listening.push((listen, at.place.clone()));
+    listening.push((listen, at.span.clone()));
     Some(listen)
 }
 

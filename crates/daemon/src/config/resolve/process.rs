@@ -3,14 +3,14 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use super::Surroundings;
+use super::Environment;
 
-impl Surroundings {
+impl Environment {
     /// Reads them from the environment.
     ///
     /// # Errors
     /// The working directory cannot be told.
-    pub fn of_process() -> std::io::Result<Self> {
+    pub fn from_process() -> std::io::Result<Self> {
         Ok(Self {
             directory: env::current_dir()?,
             state_dir: state_dir(),
@@ -93,7 +93,7 @@ mod tests {
         let scratch = Scratch::new();
         let root = scratch.path();
         std::fs::create_dir_all(root.join("run/user/5")).unwrap();
-        let around = Surroundings {
+        let around = Environment {
             directory: root.to_path_buf(),
             state_dir: root.join("state"),
             admin_socket: None,
@@ -101,7 +101,7 @@ mod tests {
             file_mode: None,
             name_is_ours: false,
         };
-        let of_home = absolute("HOME").map(|home| Surroundings::socket_in(&home.join(".local/state/targe")));
+        let of_home = absolute("HOME").map(|home| Environment::socket_in(&home.join(".local/state/targe")));
         let sockets = around.sockets_below(root);
         assert!(sockets.contains(&root.join("run/targe/admin.sock")), "{sockets:?}");
         let elsewhere = |socket: &&PathBuf| !socket.starts_with(root) && Some(*socket) != of_home.as_ref();

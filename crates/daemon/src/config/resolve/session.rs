@@ -5,23 +5,23 @@ use std::time::Duration;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::{Limits, SessionLimits};
 
-use super::super::place::{At, Place, Report};
-use super::super::wire;
+use super::super::raw;
+use super::super::source_span::{ConfigReport, Located, SourceSpan};
 
-pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy {
+pub(super) fn resolve(session: &raw::Session, report: &mut ConfigReport) -> KeyPolicy {
     let max_burst_length = length(session.max_burst_length.as_ref());
     let mut first_burst_length = length(session.first_burst_length.as_ref());
     if let (Some(first), Some(_)) = (&session.first_burst_length, &session.max_burst_length)
         && first_burst_length > max_burst_length
     {
-        if first.place == Place::Default {
+        if first.span == SourceSpan::Default {
             first_burst_length = max_burst_length;
         } else {
-            report.mistake(&first.place, "\"first_burst_length\" is more than \"max_burst_length\"");
+            report.error(&first.span, "\"first_burst_length\" is more than \"max_burst_length\"");
         }
     }
-    let number = |at: &Option<At<u16>>| at.as_ref().map_or(1, |at| at.value);
-    let switch = |at: &Option<At<bool>>| at.as_ref().is_some_and(|at| at.value);
+    let number = |at: &Option<Located<u16>>| at.as_ref().map_or(1, |at| at.value);
+    let switch = |at: &Option<Located<bool>>| at.as_ref().is_some_and(|at| at.value);
     KeyPolicy {
         header_digest: policy(session.header_digest.as_ref()),
         data_digest: policy(session.data_digest.as_ref()),
@@ -45,9 +45,9 @@ pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy
 
 /// Resolves the limits of a session, given one by one; `usual` has what is not given.
 pub(super) fn limits(
-    queue_depth: Option<At<u16>>,
-    nop_interval: Option<At<Duration>>,
-    nop_timeout: Option<At<Duration>>,
+    queue_depth: Option<Located<u16>>,
+    nop_interval: Option<Located<Duration>>,
+    nop_timeout: Option<Located<Duration>>,
     usual: Option<&SessionLimits>,
 ) -> SessionLimits {
     // At the top level every key has a default, so nothing is missing there.
@@ -61,7 +61,7 @@ pub(super) fn limits(
     }
 }
 
-fn policy(word: Option<&At<&'static str>>) -> DigestPolicy {
+fn policy(word: Option<&Located<&'static str>>) -> DigestPolicy {
     match word.map(|at| at.value) {
         Some("require") => DigestPolicy::RequireCrc32c,
         Some("forbid") => DigestPolicy::RequireNone,
@@ -69,14 +69,14 @@ fn policy(word: Option<&At<&'static str>>) -> DigestPolicy {
     }
 }
 
-fn length(at: Option<&At<u64>>) -> u32 {
+fn length(at: Option<&Located<u64>>) -> u32 {
     at.and_then(|at| u32::try_from(at.value).ok()).unwrap_or(0)
 }
 
-fn seconds(name: &str, span: Option<&At<Duration>>, report: &mut Report) -> u16 {
+fn seconds(name: &str, span: Option<&Located<Duration>>, report: &mut ConfigReport) -> u16 {
     let Some(span) = span else { return 0 };
     if span.value.subsec_nanos() != 0 {
-        report.mistake(&span.place, format!("\"{name}\" must be whole seconds"));
+        report.error(&span.span, format!("\"{name}\" must be whole seconds"));
     }
     u16::try_from(span.value.as_secs()).unwrap_or(u16::MAX)
 }

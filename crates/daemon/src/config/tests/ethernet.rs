@@ -32,14 +32,17 @@ fn hyperscsi_has_interfaces_groups_and_levels() {
         "#,
     );
     assert!(config.portals.is_empty(), "nobody asked for iSCSI");
-    let frames = config.frames.unwrap();
+    let frames = config.hyperscsi.unwrap();
     assert_eq!(frames.interfaces, ["eth0", "eth1"]);
     let [open, secret] = frames.groups.as_slice() else { panic!("two groups") };
     assert_eq!(
-        (&*open.name, open.least, open.interfaces.as_deref()),
+        (&*open.name, open.min_protection, open.interfaces.as_deref()),
         ("Lager 7", Level::None, Some(&[1][..]))
     );
-    assert_eq!((&*secret.name, secret.least, &secret.interfaces), ("backup", Level::Integrity, &None));
+    assert_eq!(
+        (&*secret.name, secret.min_protection, &secret.interfaces),
+        ("backup", Level::Integrity, &None)
+    );
     assert_eq!(**secret.password.as_ref().unwrap().0, *b"correct horse battery");
     assert!(!format!("{secret:?}").contains("horse"));
     let [a, b] = config.targets.as_slice() else { panic!("two targets") };
@@ -123,7 +126,7 @@ fn flags_serve_hyperscsi_with_or_without_iscsi() {
     };
     let alone = scratch.flags(&flags).map_err(|report| report.to_string()).unwrap().config;
     assert!(alone.portals.is_empty());
-    let frames = alone.frames.unwrap();
+    let frames = alone.hyperscsi.unwrap();
     assert_eq!((frames.interfaces.len(), frames.groups.len()), (2, 1));
     assert!(frames.groups[0].password.is_some());
     assert_eq!(alone.targets[0].groups, GroupSet::NONE.with(0));

@@ -109,10 +109,10 @@ fn passwords_and_protection_are_asked_for_and_never_dropped() {
         (&tight.discovery_auth, &tight.targets[1].auth),
         (&closed.discovery_auth, &closed.targets[1].auth)
     );
-    assert!(tight.frames.as_ref().unwrap().groups[0].password.is_some());
+    assert!(tight.hyperscsi.as_ref().unwrap().groups[0].password.is_some());
     assert_eq!(closed.tightened(&open).discovery_auth, closed.discovery_auth);
     assert_eq!(closed.tightened(&open).targets[1].auth, closed.targets[1].auth);
-    assert_eq!(closed.tightened(&open).frames, closed.frames);
+    assert_eq!(closed.tightened(&open).hyperscsi, closed.hyperscsi);
     let text = BEFORE.replace("groups = [\"backup\", \"guests\"]", "groups = [\"guests\"]");
     let fewer = scratch.load(&text).map_err(|report| scratch.told(&report)).unwrap().config;
     let groups = open.tightened(&fewer).targets[0].groups;

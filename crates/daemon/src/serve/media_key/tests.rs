@@ -205,14 +205,14 @@ fn whenever_a_replacement_breaks_off_one_of_the_two_keys_is_found() {
     let bytes = kept.wrap.seal(&new, DataUnit::B512).unwrap();
     // A crash while the new file is written, or before the rename: whatever stands beside counts for nothing.
     for written in [0, 1, HEADER_LEN, FILE_LEN - 1, FILE_LEN] {
-        fs::write(beside_new(&kept.path), &bytes[..written]).unwrap();
+        fs::write(temp_path(&kept.path), &bytes[..written]).unwrap();
         assert_eq!(world.keys().key.bytes(), old.key.bytes(), "{written} bytes");
     }
     // A crash right behind it.
-    fs::rename(beside_new(&kept.path), &kept.path).unwrap();
+    fs::rename(temp_path(&kept.path), &kept.path).unwrap();
     assert_eq!(world.keys().key.bytes(), new.bytes());
     // What was left behind is in nobody's way.
-    fs::write(beside_new(&kept.path), b"left behind").unwrap();
+    fs::write(temp_path(&kept.path), b"left behind").unwrap();
     assert!(matches!(replace(&kept.path, &kept.wrap.seal(&old.key, DataUnit::B512).unwrap()), Step::Done));
     assert_eq!(world.keys().key.bytes(), old.key.bytes());
 }
@@ -223,7 +223,7 @@ fn a_replacement_that_finds_no_way_keeps_the_old_key() {
     let keys = world.keys();
     let old = keys.key.bytes().to_vec();
     // A directory stands where the new file is to be written.
-    fs::create_dir(beside_new(&world.kept())).unwrap();
+    fs::create_dir(temp_path(&world.kept())).unwrap();
     let (sender, woken) = channel();
     let mut keeper = Keeper::new(keys, move || sender.send(()).unwrap());
     assert!(matches!(wait(&mut keeper, &woken), Replaced::Kept));
@@ -258,7 +258,7 @@ fn only_a_key_that_was_made_is_told_of_as_created() {
         let _ = of(&world.unit, &world.state, &mut |path| told.push(path.to_owned()));
         told
     };
-    let path = file(&world.unit, &world.state).unwrap();
+    let path = key_file_path(&world.unit, &world.state).unwrap();
     assert_eq!(created(), vec![path.clone()]);
     assert_eq!(created(), Vec::<PathBuf>::new());
     // One that cannot be looked at exists all the same.

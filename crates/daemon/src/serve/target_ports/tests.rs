@@ -1,7 +1,7 @@
 //! Identifiers across configurations.
 
 use super::*;
-use crate::config::{Flags, Surroundings};
+use crate::config::{Environment, Flags};
 use crate::scratch::Scratch;
 
 const NAME: &str = "iqn.2001-04.com.example:";
@@ -23,7 +23,7 @@ fn config(targets: &[(&str, &[u8])]) -> Config {
         }
     }
     std::fs::write(&file, text).unwrap();
-    let around = Surroundings {
+    let around = Environment {
         directory: scratch.path().to_path_buf(),
         state_dir: scratch.path().to_path_buf(),
         admin_socket: None,

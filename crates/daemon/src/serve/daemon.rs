@@ -15,21 +15,21 @@ use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
 use target::config::UnitId;
 
-use self::reload::{kept_units, refuse_replaced_media, running};
-use super::answers::{Current, Reloaded, Shared};
-use super::blueprint::{Blueprint, Numbers};
-use super::disk_names::DiskNames;
-use super::media::Provisional;
-use super::media_watch::Watched;
-use super::member::{Fresh, Member};
-use super::reactors::{self, Running, Start};
+use self::reload::{kept_units, refuse_replaced_media, without_restart_changes};
+use super::admin_api::{Current, ReloadResult, Shared};
+use super::disk_ids::DiskIds;
+use super::media::FileRollback;
+use super::media_watch::MediaWatch;
+use super::placement::{self, Owners, Placement};
+use super::reactor_shard::{NewUnit, ReactorShard};
+use super::reactors::{self, ReactorSetup, ReactorThread};
 use super::router::{Deliver, Router};
-use super::saver::{self, Saves};
-use super::spread::{self, Homes, Owners};
+use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::state::StateDir;
+use super::state_writer::{self, StateWriter};
 use super::{ServeError, Started, media, panics, portals, served_size};
-use crate::admin::server::{Reserved, Server};
-use crate::config::{Config, Flags, Loaded, Surroundings, Unit, UnitIndex};
+use crate::admin::server::{BoundSocket, Server};
+use crate::config::{Config, Environment, Flags, Loaded, Unit, UnitIndex};
 
 /// How long sessions have to log out after they were asked to. RFC 7143 §11.9.1 lets us say so in whole seconds.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(3);
@@ -47,38 +47,38 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 const CLOSE_MAX: Duration = Duration::from_millis(500);
 
 /// How long a reactor may take to answer. It never waits for anything, so this long means that it hangs.
-pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(super) const REACTOR_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something that the main thread has to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Occasion {
+pub(super) enum DaemonEvent {
     /// The configuration may have changed.
     Reload,
     /// It is time to stop.
     Stop,
     /// A reactor's thread is gone.
-    Ended(usize),
+    ReactorEnded(usize),
     /// A thread has panicked.
-    Panicked,
+    ThreadPanicked,
 }
 
 /// A daemon that serves.
 pub(super) struct Daemon {
     flags: Flags,
-    around: Surroundings,
-    numbers: Numbers,
-    blueprint: Blueprint,
+    environment: Environment,
+    ids: IdAllocator,
+    runtime: RuntimeConfig,
     state: StateDir,
-    disks: DiskNames,
+    disks: DiskIds,
     /// Where each target was served last.
-    former: Owners,
-    reactors: Vec<Running>,
+    last_owners: Owners,
+    reactors: Vec<ReactorThread>,
     /// Accepts for several reactors; a single one does it itself.
     router: Option<Router>,
     shared: Arc<Shared>,
-    occasions: Receiver<Occasion>,
+    events: Receiver<DaemonEvent>,
     admin: Server,
-    watched: Watched,
+    media_watch: MediaWatch,
     /// The thread that looks at what is watched ends when this is dropped.
     _watch: Sender<()>,
 }
@@ -87,20 +87,20 @@ pub(super) struct Daemon {
 type Port = (EtherPort, PortSocket);
 
 /// A portal that listens.
-type Listening = (TcpListener, PortalId);
+type PortalListener = (TcpListener, PortalId);
 
 impl Daemon {
     /// Opens everything and serves.
     pub(super) fn start(
         flags: Flags,
-        around: Surroundings,
+        around: Environment,
         loaded: Loaded,
-        occasions: (Sender<Occasion>, Receiver<Occasion>),
+        occasions: (Sender<DaemonEvent>, Receiver<DaemonEvent>),
     ) -> Result<Self, ServeError> {
         let config = Arc::new(loaded.config);
         let state = StateDir::open(&config.state_dir)?;
-        let reserved = Reserved::take(&config.admin_socket)?;
-        let mut numbers = Numbers::default();
+        let reserved = BoundSocket::bind(&config.admin_socket)?;
+        let mut numbers = IdAllocator::default();
         let ids = numbers.portals(&config);
         let mut listeners = Vec::new();
         let mut listening = Vec::new();
@@ -110,28 +110,28 @@ impl Daemon {
             listeners.push((listener, id));
             listening.push(address);
         }
-        let count = reactors::cores(&config).min(spread::components(&config).len()).max(1);
-        let owners = spread::owners(&config, &Homes::default(), count)?;
+        let count = reactors::reactor_count(&config).min(placement::components(&config).len()).max(1);
+        let owners = placement::owners(&config, &Placement::default(), count)?;
         numbers.reactors = count;
         numbers.ports = state.load_ports(&config)?;
-        numbers.learn(&config).map_err(ServeError::Failed)?;
+        numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
         // Before anything can be reserved through one of them.
         state.save_ports(&numbers.ports)?;
-        let blueprint = numbers.blueprint(config, &listening, &owners);
+        let blueprint = numbers.runtime_config(config, &listening, &owners);
         let former = blueprint.owners();
-        let (mut units, mut disks) = (Vec::new(), DiskNames::default());
-        let mut provisional = Provisional::default();
+        let (mut units, mut disks) = (Vec::new(), DiskIds::default());
+        let mut provisional = FileRollback::default();
         for index in 0..count {
             units.push(open_units(blueprint.units(index), &state, &mut disks, &mut provisional)?);
         }
         let ports =
             (0..count).map(|index| open_ports(&blueprint, index, &[])).collect::<Result<Vec<_>, _>>()?;
-        let (saves, _) = saver::start(state.clone()).map_err(ServeError::Thread)?;
-        let watched = Watched::default();
+        let (saves, _) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
+        let watched = MediaWatch::default();
         let (reactors, router) =
             start_reactors(&blueprint, (units, ports), listeners, (&saves, &watched), &occasions.0)?;
-        provisional.keep();
-        if let Err(error) = served_size::keep(&blueprint.config, |_| true, &state) {
+        provisional.commit();
+        if let Err(error) = served_size::save(&blueprint.config, |_| true, &state) {
             crate::warning!("{error}");
         }
         let watch = watched.start().map_err(ServeError::Thread)?;
@@ -140,18 +140,18 @@ impl Daemon {
         let occasions = occasions.1;
         Ok(Self {
             flags,
-            around,
-            numbers,
-            blueprint,
+            environment: around,
+            ids: numbers,
+            runtime: blueprint,
             state,
             disks,
-            former,
+            last_owners: former,
             reactors,
             router,
             shared,
-            occasions,
+            events: occasions,
             admin,
-            watched,
+            media_watch: watched,
             _watch: watch,
         })
     }
@@ -159,8 +159,8 @@ impl Daemon {
     /// Returns what was started, for whoever tells the user.
     pub(super) fn started(&self) -> Started {
         Started {
-            config: (*self.blueprint.config).clone(),
-            listening: self.blueprint.portals.iter().map(|(_, address)| *address).collect(),
+            config: (*self.runtime.config).clone(),
+            listening: self.runtime.portals.iter().map(|(_, address)| *address).collect(),
             engine: self.reactors.first().map_or(String::new(), |one| one.facts.engine.to_string()),
             fallback: self.reactors.first().and_then(|one| one.facts.fallback.clone()),
             reactors: self.reactors.len(),
@@ -172,24 +172,24 @@ impl Daemon {
     pub(super) fn run(mut self) -> Result<(), ServeError> {
         loop {
             // The sender of signals is never gone before this thread.
-            match self.occasions.recv() {
-                Ok(Occasion::Reload) => self.reload(),
-                Ok(Occasion::Stop) | Err(_) => return self.stop(),
-                Ok(Occasion::Ended(index)) => {
+            match self.events.recv() {
+                Ok(DaemonEvent::Reload) => self.reload(),
+                Ok(DaemonEvent::Stop) | Err(_) => return self.stop(),
+                Ok(DaemonEvent::ReactorEnded(index)) => {
                     let sentence = format!("reactor {index} ended by itself; this is a bug of targe");
                     crate::error!("{sentence}");
                     // The others are stopped in order, so that their sessions end well.
                     self.stop()?;
                     return Err(ServeError::Failed(sentence));
                 }
-                Ok(Occasion::Panicked) => return self.stop(),
+                Ok(DaemonEvent::ThreadPanicked) => return self.stop(),
             }
         }
     }
 
     /// Reads the configuration again, and applies it. One that cannot be applied still takes away what it takes away.
     fn reload(&mut self) {
-        let result = match Config::read(&self.flags, &self.around) {
+        let result = match Config::read(&self.flags, &self.environment) {
             Err(unusable) => {
                 let taken = unusable.config.and_then(|config| self.tighten(&config));
                 Err((unusable.report.to_string(), taken))
@@ -198,9 +198,9 @@ impl Daemon {
                 for line in report.warning_lines() {
                     crate::warning!("{line}");
                 }
-                let numbers = self.numbers.clone();
+                let numbers = self.ids.clone();
                 self.try_reload(config.clone()).map_err(|why| {
-                    self.numbers = numbers;
+                    self.ids = numbers;
                     (why, self.tighten(&config))
                 })
             }
@@ -225,31 +225,32 @@ impl Daemon {
                 (false, message)
             }
         };
-        let reload = Some(Reloaded { at: Instant::now(), applied, message });
+        let reload = Some(ReloadResult { at: Instant::now(), applied, message });
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         let reloads = current.reloads + 1;
-        *current = Current { blueprint: self.blueprint.clone(), reloads, reload };
+        *current = Current { runtime: self.runtime.clone(), reloads, reload };
     }
 
     fn try_reload(&mut self, config: Config) -> Result<String, String> {
-        let old = Arc::clone(&self.blueprint.config);
+        let old = Arc::clone(&self.runtime.config);
         let changes = Config::diff(&old, &config);
-        let homes = Homes { former: self.former.clone(), ..self.blueprint.homes() };
-        let owners = spread::owners(&config, &homes, self.reactors.len());
+        let homes = Placement { former: self.last_owners.clone(), ..self.runtime.placement() };
+        let owners = placement::owners(&config, &homes, self.reactors.len());
         let owners = owners.map_err(|parted| parted.to_string())?;
         refuse_replaced_media(&old, &config)?;
         self.refuse_writing(&old, &config)?;
         let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
         let log = config.log;
-        self.numbers.learn(&config)?;
-        let blueprint = self.numbers.blueprint(Arc::new(running(config, &old)), &listening, &owners);
-        let open = |index| open_ports(&blueprint, index, &self.blueprint.interfaces);
+        self.ids.assign_ports_and_records(&config)?;
+        let blueprint =
+            self.ids.runtime_config(Arc::new(without_restart_changes(config, &old)), &listening, &owners);
+        let open = |index| open_ports(&blueprint, index, &self.runtime.interfaces);
         let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
         let ports = ports.map_err(|error| error.to_string())?;
-        self.await_closed(&blueprint)?;
-        let (mut fresh, mut provisional) = (Vec::new(), Provisional::default());
+        self.wait_for_media_close(&blueprint)?;
+        let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
         for index in 0..self.reactors.len() {
-            let known: Vec<UnitId> = self.blueprint.units(index).map(|(id, ..)| id).collect();
+            let known: Vec<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
             let new = blueprint.units(index).filter(|(id, ..)| !known.contains(id));
             let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
             fresh.push(opened.map_err(|error| error.to_string())?);
@@ -260,9 +261,9 @@ impl Daemon {
                 media::grow(unit, &mut provisional).map_err(|error| error.to_string())?;
             }
         }
-        self.state.save_ports(&self.numbers.ports).map_err(|error| error.to_string())?;
+        self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
         // From here on nothing can fail.
-        provisional.keep();
+        provisional.commit();
         crate::log::set_level(log);
         let mut told = changes.to_string();
         for (id, why) in &wrong {
@@ -280,27 +281,27 @@ impl Daemon {
         }
         let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| blueprint.unit(*id)).collect();
         if let Err(error) =
-            served_size::keep(&blueprint.config, |unit| !not_right.contains(&unit), &self.state)
+            served_size::save(&blueprint.config, |unit| !not_right.contains(&unit), &self.state)
         {
             crate::warning!("{error}");
         }
         self.apply(blueprint, (fresh, ports), opened, Some(&wrong));
-        self.empty_caches(&uncached);
+        self.flush_caches(&uncached);
         Ok(told)
     }
 
     /// Waits until the files and devices that are to be served again are closed, whose units were removed not long ago.
-    fn await_closed(&self, blueprint: &Blueprint) -> Result<(), String> {
-        let served = |blueprint: &Blueprint| -> Vec<(UnitId, Unit)> {
+    fn wait_for_media_close(&self, blueprint: &RuntimeConfig) -> Result<(), String> {
+        let served = |blueprint: &RuntimeConfig| -> Vec<(UnitId, Unit)> {
             let units = (0..self.reactors.len()).flat_map(|index| blueprint.units(index));
             units.map(|(id, _, unit)| (id, unit.clone())).collect()
         };
         let mut wanted = served(blueprint);
-        let before = served(&self.blueprint);
+        let before = served(&self.runtime);
         wanted.retain(|(id, _)| !before.iter().any(|(known, _)| known == id));
         let deadline = Instant::now() + CLOSE_WAIT;
         loop {
-            let closing = closing(&self.reactors);
+            let closing = closing_media(&self.reactors);
             let busy = |unit: &&Unit| unit.medium.path().is_some_and(|path| closing.contains(path));
             let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
             if Instant::now() >= deadline {
@@ -316,11 +317,14 @@ impl Daemon {
     }
 
     /// Opens the portals that are new. Returns them, and the address of every portal.
-    fn open_portals(&mut self, config: &Config) -> Result<(Vec<Listening>, Vec<SocketAddr>), ServeError> {
-        let known: BTreeMap<PortalId, SocketAddr> = self.blueprint.portals.iter().copied().collect();
+    fn open_portals(
+        &mut self,
+        config: &Config,
+    ) -> Result<(Vec<PortalListener>, Vec<SocketAddr>), ServeError> {
+        let known: BTreeMap<PortalId, SocketAddr> = self.runtime.portals.iter().copied().collect();
         let mut opened = Vec::new();
         let mut listening = Vec::new();
-        for (portal, id) in config.portals.iter().zip(self.numbers.portals(config)) {
+        for (portal, id) in config.portals.iter().zip(self.ids.portals(config)) {
             match known.get(&id) {
                 Some(address) => listening.push(*address),
                 None => {
@@ -336,15 +340,15 @@ impl Daemon {
     /// Applies a configuration. `wrong` has the disks that are not what they were; without it, none is measured again.
     fn apply(
         &mut self,
-        blueprint: Blueprint,
-        (fresh, ports): (Vec<Vec<Fresh>>, Vec<Vec<Port>>),
-        opened: Vec<Listening>,
+        blueprint: RuntimeConfig,
+        (fresh, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
+        opened: Vec<PortalListener>,
         wrong: Option<&BTreeMap<UnitId, String>>,
     ) {
-        if blueprint.config.max_connections > self.blueprint.config.max_connections {
-            super::make_room(&blueprint.config);
+        if blueprint.config.max_connections > self.runtime.config.max_connections {
+            super::raise_file_limit(&blueprint.config);
         }
-        let shut = self.blueprint.interfaces.iter().filter(|known| !blueprint.interfaces.contains(known));
+        let shut = self.runtime.interfaces.iter().filter(|known| !blueprint.interfaces.contains(known));
         let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
         for (running, (units, ports)) in self.reactors.iter().zip(fresh.into_iter().zip(ports)) {
             for port in &shut {
@@ -356,13 +360,14 @@ impl Daemon {
             let _ = running.handle.limit(reactors::driver_limits(&blueprint.config));
             let (blueprint, wrong) = (blueprint.clone(), wrong.cloned());
             // A reactor that is gone is told of by its own occasion.
-            let reload = move |member: &mut Member, now| member.reload(now, blueprint, units, wrong.as_ref());
+            let reload =
+                move |member: &mut ReactorShard, now| member.reload(now, blueprint, units, wrong.as_ref());
             let _ = running.handle.post(reload);
         }
-        let gone = self.blueprint.portals.iter().map(|(id, _)| *id);
+        let gone = self.runtime.portals.iter().map(|(id, _)| *id);
         let gone: Vec<PortalId> =
             gone.filter(|id| !blueprint.portals.iter().any(|(kept, _)| kept == id)).collect();
-        for (_, address) in self.blueprint.portals.iter().filter(|(id, _)| gone.contains(id)) {
+        for (_, address) in self.runtime.portals.iter().filter(|(id, _)| gone.contains(id)) {
             crate::info!("no longer listening on {address}");
         }
         let first = self.reactors.first().map(|running| running.handle.clone());
@@ -383,17 +388,17 @@ impl Daemon {
             }
             (None, None) => {}
         }
-        self.former.extend(blueprint.owners());
-        self.blueprint = blueprint;
+        self.last_owners.extend(blueprint.owners());
+        self.runtime = blueprint;
     }
 
     /// Ends every session in order, makes everything durable, and returns when nothing is left.
     fn stop(self) -> Result<(), ServeError> {
-        let Self { blueprint, reactors, router, admin, .. } = self;
+        let Self { runtime: blueprint, reactors, router, admin, .. } = self;
         crate::info!("stopping");
         drop(router);
         for running in &reactors {
-            let _ = running.handle.post(|member: &mut Member, now| member.drain(now, LOGOUT_WITHIN));
+            let _ = running.handle.post(|member: &mut ReactorShard, now| member.drain(now, LOGOUT_WITHIN));
         }
         let deadline = Instant::now() + DRAIN_MAX;
         while !all_idle(&reactors) && Instant::now() < deadline {
@@ -424,37 +429,37 @@ impl Daemon {
 }
 
 /// Returns whether no reactor has a session. One that does not answer has nothing that could be waited for.
-fn all_idle(reactors: &[Running]) -> bool {
-    all(reactors, Member::is_idle)
+fn all_idle(reactors: &[ReactorThread]) -> bool {
+    all_reactors(reactors, ReactorShard::is_idle)
 }
 
 /// Returns whether something holds for every reactor that answers.
-fn all(reactors: &[Running], holds: fn(&Member) -> bool) -> bool {
+fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) -> bool) -> bool {
     reactors.iter().all(|running| {
         let (sender, receiver) = channel();
-        let posted = running.handle.post(move |member: &mut Member, _| {
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
             let _ = sender.send(holds(member));
         });
-        posted.is_err() || receiver.recv_timeout(ANSWER_MAX).unwrap_or(true)
+        posted.is_err() || receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).unwrap_or(true)
     })
 }
 
 /// Returns the files and devices of removed units that are not closed yet. A reactor that does not answer says nothing: then
 /// the file is locked, and opening it fails.
-fn closing(reactors: &[Running]) -> Vec<PathBuf> {
-    let ask = |running: &Running| {
+fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
+    let ask = |running: &ReactorThread| {
         let (sender, receiver) = channel();
-        let posted = running.handle.post(move |member: &mut Member, _| {
-            let _ = sender.send(member.closing());
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(member.closing_media());
         });
-        posted.ok().and_then(|()| receiver.recv_timeout(ANSWER_MAX).ok()).unwrap_or_default()
+        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
     };
     reactors.iter().flat_map(ask).collect()
 }
 
 /// Opens the interfaces of a blueprint that are not among those in use, for one reactor.
 fn open_ports(
-    blueprint: &Blueprint,
+    blueprint: &RuntimeConfig,
     reactor: usize,
     known: &[(EtherPort, String)],
 ) -> Result<Vec<Port>, ServeError> {
@@ -478,42 +483,42 @@ fn open_ports(
 fn open_units<'u>(
     units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
     state: &StateDir,
-    disks: &mut DiskNames,
-    provisional: &mut Provisional,
-) -> Result<Vec<Fresh>, ServeError> {
+    disks: &mut DiskIds,
+    provisional: &mut FileRollback,
+) -> Result<Vec<NewUnit>, ServeError> {
     let mut open = |(id, index, unit): (UnitId, UnitIndex, &Unit)| {
         let naa = unit.identity.naa;
         let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
         served_size::check(unit, state).map_err(ServeError::Failed)?;
         let medium = media::open(unit, state, provisional)?;
         let disk = disks.name(unit, medium.identity());
-        Ok(Fresh { id, index, medium, disk, state: saved })
+        Ok(NewUnit { id, index, medium, disk, state: saved })
     };
     units.map(&mut open).collect()
 }
 
 /// Starts the reactors; a router before them when there are several.
 fn start_reactors(
-    blueprint: &Blueprint,
-    (units, ports): (Vec<Vec<Fresh>>, Vec<Vec<Port>>),
-    listeners: Vec<Listening>,
-    (saves, watched): (&Saves, &Watched),
-    occasions: &Sender<Occasion>,
-) -> Result<(Vec<Running>, Option<Router>), ServeError> {
+    blueprint: &RuntimeConfig,
+    (units, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
+    listeners: Vec<PortalListener>,
+    (saves, watched): (&StateWriter, &MediaWatch),
+    occasions: &Sender<DaemonEvent>,
+) -> Result<(Vec<ReactorThread>, Option<Router>), ServeError> {
     let count = units.len();
     let (mut own, shared) = if count == 1 { (listeners, Vec::new()) } else { (Vec::new(), listeners) };
-    let mut reactors: Vec<Running> = Vec::new();
+    let mut reactors: Vec<ReactorThread> = Vec::new();
     for (index, (units, ports)) in units.into_iter().zip(ports).enumerate() {
-        reactors.push(reactors::start(Start {
+        reactors.push(reactors::start(ReactorSetup {
             index,
             count,
-            blueprint: blueprint.clone(),
+            runtime: blueprint.clone(),
             units,
             listeners: std::mem::take(&mut own),
             ports,
-            saves: saves.clone(),
-            watched: watched.clone(),
-            occasions: occasions.clone(),
+            state_writer: saves.clone(),
+            media_watch: watched.clone(),
+            events: occasions.clone(),
         })?);
     }
     if count == 1 {

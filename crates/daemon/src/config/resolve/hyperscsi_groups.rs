@@ -5,66 +5,65 @@ use std::collections::BTreeMap;
 use hyperscsi::aead::Level;
 use hyperscsi::pdu::name::GroupName;
 
-use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::raw;
+use super::super::resolved::{GROUPS_MAX, Group, GroupSet, HyperScsiService, Portal};
 use super::super::secret;
-use super::super::value::{Frames, GROUPS_MAX, Group, GroupSet, Portal};
-use super::super::wire;
-use super::{Surroundings, at_line};
+use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
+use super::{Environment, at_line};
 
 /// The longest name of an interface (`IFNAMSIZ`, without the zero at its end).
 const INTERFACE_LEN_MAX: usize = 15;
 
 /// The groups by name, and what is known of them.
-pub(super) struct FrameGroups {
-    pub(super) frames: Option<Frames>,
+pub(super) struct HyperScsiGroups {
+    pub(super) frames: Option<HyperScsiService>,
     places: BTreeMap<String, usize>,
     /// Where each is written.
-    written: Vec<Place>,
+    written: Vec<SourceSpan>,
 }
 
 pub(super) fn resolve(
-    written: Option<wire::Frames>,
+    written: Option<raw::HyperScsi>,
     portals: &[Portal],
-    around: &Surroundings,
-    report: &mut Report,
-) -> FrameGroups {
-    let mut groups = FrameGroups { frames: None, places: BTreeMap::new(), written: Vec::new() };
+    around: &Environment,
+    report: &mut ConfigReport,
+) -> HyperScsiGroups {
+    let mut groups = HyperScsiGroups { frames: None, places: BTreeMap::new(), written: Vec::new() };
     let Some(written) = written else { return groups };
-    let mut frames = Frames { interfaces: Vec::new(), groups: Vec::new() };
+    let mut frames = HyperScsiService { interfaces: Vec::new(), groups: Vec::new() };
     for name in &written.interfaces {
         if frames.interfaces.contains(&name.value) {
-            report.mistake(&name.place, format!("interface \"{}\" is given twice", name.value));
+            report.error(&name.span, format!("interface \"{}\" is given twice", name.value));
         } else if !is_interface(&name.value) {
-            report.mistake(&name.place, format!("\"{}\" is no name of an interface", name.value));
+            report.error(&name.span, format!("\"{}\" is no name of an interface", name.value));
         }
         frames.interfaces.push(name.value.clone());
     }
     if written.groups.is_empty() {
-        report.missing(&written.place, "hyperscsi has no \"group\"");
+        report.missing(&written.span, "hyperscsi has no \"group\"");
     }
     if written.groups.len() > GROUPS_MAX {
-        report.mistake(&written.place, format!("hyperscsi has more than {GROUPS_MAX} groups"));
+        report.error(&written.span, format!("hyperscsi has more than {GROUPS_MAX} groups"));
     }
-    if let Some(portal) = portals.iter().find(|portal| Frames::PORT_TAGS.contains(&portal.tag)) {
+    if let Some(portal) = portals.iter().find(|portal| HyperScsiService::PORT_TAGS.contains(&portal.tag)) {
         let message = format!(
             "portal {} has the tag {}; those from 32768 on are for HyperSCSI's ports",
             portal.listen, portal.tag
         );
-        report.mistake(&written.place, message);
+        report.error(&written.span, message);
     }
-    let mut seen: BTreeMap<String, Place> = BTreeMap::new();
+    let mut seen: BTreeMap<String, SourceSpan> = BTreeMap::new();
     for group in written.groups {
         let Some(name) = &group.name else { continue };
-        if let Some(first) = seen.insert(name.value.clone(), name.place.clone()) {
-            report
-                .mistake(&name.place, format!("group \"{}\" is given twice{}", name.value, at_line(&first)));
+        if let Some(first) = seen.insert(name.value.clone(), name.span.clone()) {
+            report.error(&name.span, format!("group \"{}\" is given twice{}", name.value, at_line(&first)));
         }
         let Some(known) = GroupName::new(&name.value) else {
-            report.mistake(&name.place, format!("\"{}\" is no name of a group", name.value));
+            report.error(&name.span, format!("\"{}\" is no name of a group", name.value));
             continue;
         };
         groups.places.insert(name.value.clone(), frames.groups.len());
-        groups.written.push(name.place.clone());
+        groups.written.push(name.span.clone());
         frames.groups.push(resolve_group(known, &group, &frames.interfaces, around, report));
     }
     groups.frames = Some(frames);
@@ -73,45 +72,45 @@ pub(super) fn resolve(
 
 fn resolve_group(
     name: GroupName,
-    group: &wire::FrameGroup,
+    group: &raw::HyperScsiGroup,
     interfaces: &[String],
-    around: &Surroundings,
-    report: &mut Report,
+    around: &Environment,
+    report: &mut ConfigReport,
 ) -> Group {
     let password = group.password_file.as_ref().and_then(|at| {
-        secret::password_file(&around.absolute(&at.value)).map_err(|why| report.mistake(&at.place, why)).ok()
+        secret::password_file(&around.absolute(&at.value)).map_err(|why| report.error(&at.span, why)).ok()
     });
     let usual = if group.password_file.is_some() { Level::Integrity } else { Level::None };
     let least = group.protection.as_ref().map_or(usual, |at| level(at.value));
     if let (Some(at), None) = (&group.protection, &group.password_file)
         && least > Level::None
     {
-        report.mistake(&at.place, format!("protection \"{}\" needs a \"password_file\"", at.value));
+        report.error(&at.span, format!("protection \"{}\" needs a \"password_file\"", at.value));
     }
     let listed = group.interfaces.as_ref().map(|names| {
-        let place = |name: &At<String>| {
+        let place = |name: &Located<String>| {
             let found = interfaces.iter().position(|interface| *interface == name.value);
             if found.is_none() {
                 let hint = did_you_mean(&name.value, interfaces.iter().map(String::as_str));
-                report.mistake(&name.place, format!("hyperscsi has no interface \"{}\"{hint}", name.value));
+                report.error(&name.span, format!("hyperscsi has no interface \"{}\"{hint}", name.value));
             }
             found
         };
         names.iter().filter_map(place).collect()
     });
-    Group { name, password, least, interfaces: listed }
+    Group { name, password, min_protection: least, interfaces: listed }
 }
 
-impl FrameGroups {
+impl HyperScsiGroups {
     /// Returns the groups that are meant.
-    pub(super) fn set(&self, names: &[At<String>], report: &mut Report) -> GroupSet {
+    pub(super) fn set(&self, names: &[Located<String>], report: &mut ConfigReport) -> GroupSet {
         let mut set = GroupSet::NONE;
         for name in names {
             match self.places.get(&name.value) {
                 Some(place) => set = set.with(*place),
                 None => {
                     let hint = did_you_mean(&name.value, self.places.keys().map(String::as_str));
-                    report.mistake(&name.place, format!("hyperscsi has no group \"{}\"{hint}", name.value));
+                    report.error(&name.span, format!("hyperscsi has no group \"{}\"{hint}", name.value));
                 }
             }
         }
@@ -119,7 +118,12 @@ impl FrameGroups {
     }
 
     /// Ends: warns of groups that find no target, and of targets that nobody can reach.
-    pub(super) fn finish(&self, targets: &[(GroupSet, Place)], portals: &[Portal], report: &mut Report) {
+    pub(super) fn finish(
+        &self,
+        targets: &[(GroupSet, SourceSpan)],
+        portals: &[Portal],
+        report: &mut ConfigReport,
+    ) {
         // What has mistakes is odd because of them: a group by a wrong name is no group.
         let Some(frames) = self.frames.as_ref().filter(|_| report.is_clean()) else { return };
         for (at, (group, place)) in frames.groups.iter().zip(&self.written).enumerate() {
@@ -141,10 +145,10 @@ impl FrameGroups {
     /// Says when a LUN wants what nobody can give: protection that iSCSI has not, from groups that have no keys.
     pub(super) fn check(
         &self,
-        luns: &[super::super::value::MappedLun],
+        luns: &[super::super::resolved::MappedLun],
         groups: GroupSet,
-        place: &Place,
-        report: &mut Report,
+        place: &SourceSpan,
+        report: &mut ConfigReport,
     ) {
         for lun in luns.iter().filter(|lun| lun.protection > Level::None) {
             let known = self.frames.iter().flat_map(|frames| &frames.groups).enumerate();

@@ -14,16 +14,16 @@ use serde::Serialize;
 use serde_json::Value;
 use target::admin::{HyperScsiSessionReport, SessionReport};
 
-use super::blueprint::Blueprint;
-use super::member::{FrameReport, Member, UnitView};
 use super::panics;
-use super::reactors::{Facts, Running};
+use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};
+use super::reactors::{ReactorInfo, ReactorThread};
+use super::runtime_config::RuntimeConfig;
 use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
     Portal, Reactor, Reload, Repairs, Session, Sessions, Status, Target, VERSION,
 };
-use crate::admin::server::Answers;
-use crate::config::{Config, Flags, Frames};
+use crate::admin::server::RequestHandler;
+use crate::config::{Config, Flags, HyperScsiService};
 
 /// How long all reactors together may take. Less than a client waits.
 const REACTORS_MAX: Duration = Duration::from_secs(5);
@@ -32,27 +32,27 @@ const REACTORS_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Shared {
     started: Instant,
     config_file: Option<String>,
-    reactors: Vec<(Handle<Member>, Facts)>,
+    reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
     pub(super) current: Mutex<Current>,
 }
 
 /// What changes with a reload.
 pub(super) struct Current {
-    pub(super) blueprint: Blueprint,
+    pub(super) runtime: RuntimeConfig,
     pub(super) reloads: u64,
-    pub(super) reload: Option<Reloaded>,
+    pub(super) reload: Option<ReloadResult>,
 }
 
 /// The last reload.
 #[derive(Clone, Debug)]
-pub(super) struct Reloaded {
+pub(super) struct ReloadResult {
     pub(super) at: Instant,
     pub(super) applied: bool,
     pub(super) message: String,
 }
 
-impl Answers for Shared {
-    fn answer(&self, method: Method) -> Result<Value, Failure> {
+impl RequestHandler for Shared {
+    fn handle(&self, method: Method) -> Result<Value, Failure> {
         match method {
             Method::Status => json(&self.status()?),
             Method::Sessions => json(&self.sessions()?),
@@ -62,12 +62,12 @@ impl Answers for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(flags: &Flags, blueprint: &Blueprint, reactors: &[Running]) -> Self {
+    pub(super) fn new(flags: &Flags, blueprint: &RuntimeConfig, reactors: &[ReactorThread]) -> Self {
         Self {
             started: Instant::now(),
             config_file: flags.config.as_ref().map(|path| path.display().to_string()),
             reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
-            current: Mutex::new(Current { blueprint: blueprint.clone(), reloads: 0, reload: None }),
+            current: Mutex::new(Current { runtime: blueprint.clone(), reloads: 0, reload: None }),
         }
     }
 
@@ -78,19 +78,20 @@ impl Shared {
     fn status(&self) -> Result<Status, Failure> {
         let reports = self.all_sessions()?;
         let frames = self.frame_sessions()?;
-        let logins = self.gather(Member::logins)?;
-        let rivals = self.gather(Member::rival_logins)?;
-        let units: Vec<UnitView> = self.gather(|member| member.units())?.into_iter().flatten().collect();
-        let bugs = self.gather(Member::bugs)?;
-        let repaired = self.gather(Member::repairs)?;
-        let hyperscsi = self.gather(Member::frame_totals)?;
+        let logins = self.query_reactors(ReactorShard::logins)?;
+        let rivals = self.query_reactors(ReactorShard::rival_logins)?;
+        let units: Vec<UnitView> =
+            self.query_reactors(|member| member.units())?.into_iter().flatten().collect();
+        let bugs = self.query_reactors(ReactorShard::bugs)?;
+        let repaired = self.query_reactors(ReactorShard::repairs)?;
+        let hyperscsi = self.query_reactors(ReactorShard::frame_totals)?;
         let current = self.current();
-        let config = &current.blueprint.config;
+        let config = &current.runtime.config;
         let sessions_of = |name: &str| {
             let frames = frames.iter().filter(|(report, _)| report.target == name).count();
             reports.iter().filter(|report| report.target.as_deref() == Some(name)).count() + frames
         };
-        let portals = config.portals.iter().zip(&current.blueprint.portals);
+        let portals = config.portals.iter().zip(&current.runtime.portals);
         Ok(Status {
             api: VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -121,8 +122,8 @@ impl Shared {
                 })
                 .collect(),
             hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),
-            interfaces: current.blueprint.interfaces.iter().map(|(_, name)| name.clone()).collect(),
-            groups: config.frames.iter().flat_map(|known| groups(config, known, &frames)).collect(),
+            interfaces: current.runtime.interfaces.iter().map(|(_, name)| name.clone()).collect(),
+            groups: config.hyperscsi.iter().flat_map(|known| groups(config, known, &frames)).collect(),
             targets: config
                 .targets
                 .iter()
@@ -146,8 +147,10 @@ impl Shared {
             (&a.target, &a.initiator, a.isid).cmp(&(&b.target, &b.initiator, b.isid))
         });
         let current = self.current();
-        let config = &current.blueprint.config;
-        let least = |group: &str| config.frames.as_ref().map_or(Level::None, |frames| frames.least(group));
+        let config = &current.runtime.config;
+        let least = |group: &str| {
+            config.hyperscsi.as_ref().map_or(Level::None, |frames| frames.min_protection(group))
+        };
         Ok(Sessions {
             sessions: reports.into_iter().map(session).collect(),
             hyperscsi: frames.into_iter().map(|one| frame_session(one, &least)).collect(),
@@ -155,11 +158,11 @@ impl Shared {
     }
 
     fn luns(&self) -> Result<Luns, Failure> {
-        let views = self.gather(|member| member.units())?;
+        let views = self.query_reactors(|member| member.units())?;
         let views: BTreeMap<_, UnitView> =
             views.into_iter().flatten().map(|view| (view.report.unit, view)).collect();
         let current = self.current();
-        let blueprint = &current.blueprint;
+        let blueprint = &current.runtime;
         let mut luns = Vec::new();
         for target in &blueprint.config.targets {
             for mapped in &target.luns {
@@ -195,24 +198,24 @@ impl Shared {
     }
 
     fn all_sessions(&self) -> Result<Vec<SessionReport>, Failure> {
-        Ok(self.gather(|member| member.sessions())?.into_iter().flatten().collect())
+        Ok(self.query_reactors(|member| member.sessions())?.into_iter().flatten().collect())
     }
 
     fn frame_sessions(&self) -> Result<Vec<(HyperScsiSessionReport, Vec<String>)>, Failure> {
-        Ok(self.gather(|member| member.frame_sessions())?.into_iter().flatten().collect())
+        Ok(self.query_reactors(|member| member.frame_sessions())?.into_iter().flatten().collect())
     }
 
     /// Asks every reactor, all at the same time.
-    fn gather<T: Send + 'static>(
+    fn query_reactors<T: Send + 'static>(
         &self,
-        question: impl Fn(&Member) -> T + Clone + Send + 'static,
+        question: impl Fn(&ReactorShard) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, Failure> {
         let unavailable =
             |message: &str| Failure { kind: ErrorKind::Unavailable, message: message.to_owned() };
         let (sender, receiver) = channel();
         for (handle, _) in &self.reactors {
             let (sender, question) = (sender.clone(), question.clone());
-            let posted = handle.post(move |member: &mut Member, _| {
+            let posted = handle.post(move |member: &mut ReactorShard, _| {
                 let _ = sender.send(question(member));
             });
             posted.map_err(|_| unavailable("targe is stopping"))?;
@@ -224,7 +227,7 @@ impl Shared {
     }
 }
 
-fn reactor((handle, facts): &(Handle<Member>, Facts)) -> Reactor {
+fn reactor((handle, facts): &(Handle<ReactorShard>, ReactorInfo)) -> Reactor {
     let stats = handle.stats();
     Reactor {
         engine: facts.engine.to_string(),
@@ -243,7 +246,11 @@ fn reactor((handle, facts): &(Handle<Member>, Facts)) -> Reactor {
 }
 
 /// Tells of every HyperSCSI group.
-fn groups(config: &Config, known: &Frames, sessions: &[(HyperScsiSessionReport, Vec<String>)]) -> Vec<Group> {
+fn groups(
+    config: &Config,
+    known: &HyperScsiService,
+    sessions: &[(HyperScsiSessionReport, Vec<String>)],
+) -> Vec<Group> {
     let interfaces = |places: &Option<Vec<usize>>| match places {
         None => known.interfaces.clone(),
         Some(places) => places.iter().filter_map(|at| known.interfaces.get(*at)).cloned().collect(),
@@ -251,7 +258,7 @@ fn groups(config: &Config, known: &Frames, sessions: &[(HyperScsiSessionReport, 
     let group = |(at, group): (usize, &crate::config::Group)| Group {
         name: group.name.to_string(),
         password: group.password.is_some(),
-        protection: group.least.to_string(),
+        protection: group.min_protection.to_string(),
         interfaces: interfaces(&group.interfaces),
         targets: count(config.targets.iter().filter(|target| target.groups.has(at)).count()),
         sessions: count(sessions.iter().filter(|(report, _)| report.group == *group.name).count()),
@@ -378,8 +385,8 @@ impl FrameTotals {
         },
     };
 
-    fn with(self, more: &FrameReport) -> Self {
-        let FrameReport { stats, handshakes, paths } = more;
+    fn with(self, more: &HyperScsiReport) -> Self {
+        let HyperScsiReport { stats, handshakes, paths } = more;
         let (ours, theirs) =
             (self.repairs, frame_repairs((stats.duplicates, stats.strays), &stats.drops, paths));
         Self {

@@ -12,11 +12,11 @@ pub(super) type Owners = BTreeMap<IscsiName, usize>;
 /// What came to belong together is on different reactors. Only a restart brings it together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} and {1} belong together now, but run on different reactors; restart targe to apply this")]
-pub struct Parted(String, String);
+pub struct PlacementConflict(String, String);
 
 /// Where everything is that a running daemon serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Homes {
+pub(super) struct Placement {
     pub(super) targets: Owners,
     pub(super) units: BTreeMap<UnitKey, usize>,
     /// The targets that were served before, too. What their initiators opened is known there.
@@ -47,26 +47,30 @@ pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
 
 /// Gives each target a reactor: the one where it, a target that it shares a unit with, or one of their units is
 /// already; else the one with the fewest targets.
-pub(super) fn owners(config: &Config, homes: &Homes, reactors: usize) -> Result<Owners, Parted> {
+pub(super) fn owners(
+    config: &Config,
+    homes: &Placement,
+    reactors: usize,
+) -> Result<Owners, PlacementConflict> {
     let mut owners = Owners::new();
     let mut load = vec![0_usize; reactors.max(1)];
     let mut homeless = Vec::new();
     for component in components(config) {
         let members: Vec<&Target> = component.iter().filter_map(|at| config.targets.get(*at)).collect();
-        match home(config, &members, homes)? {
-            Some(reactor) => settle(&members, reactor, &mut owners, &mut load),
+        match current_reactor(config, &members, homes)? {
+            Some(reactor) => assign(&members, reactor, &mut owners, &mut load),
             None => homeless.push(members),
         }
     }
     for members in homeless {
         let roomiest = load.iter().enumerate().min_by_key(|(_, targets)| **targets).map_or(0, |(at, _)| at);
         let former = members.iter().find_map(|target| homes.former.get(&target.name).copied());
-        settle(&members, former.unwrap_or(roomiest), &mut owners, &mut load);
+        assign(&members, former.unwrap_or(roomiest), &mut owners, &mut load);
     }
     Ok(owners)
 }
 
-fn settle(members: &[&Target], reactor: usize, owners: &mut Owners, load: &mut [usize]) {
+fn assign(members: &[&Target], reactor: usize, owners: &mut Owners, load: &mut [usize]) {
     if let Some(count) = load.get_mut(reactor) {
         *count += members.len();
     }
@@ -74,7 +78,11 @@ fn settle(members: &[&Target], reactor: usize, owners: &mut Owners, load: &mut [
 }
 
 /// Returns the reactor that any part of a component is on.
-fn home(config: &Config, members: &[&Target], homes: &Homes) -> Result<Option<usize>, Parted> {
+fn current_reactor(
+    config: &Config,
+    members: &[&Target],
+    homes: &Placement,
+) -> Result<Option<usize>, PlacementConflict> {
     let targets = members
         .iter()
         .filter_map(|target| Some((target.name.to_string(), *homes.targets.get(&target.name)?)));
@@ -86,7 +94,7 @@ fn home(config: &Config, members: &[&Target], homes: &Homes) -> Result<Option<us
     let mut settled = targets.chain(units);
     let Some((first, reactor)) = settled.next() else { return Ok(None) };
     match settled.find(|(_, other)| *other != reactor) {
-        Some((other, _)) => Err(Parted(first, other)),
+        Some((other, _)) => Err(PlacementConflict(first, other)),
         None => Ok(Some(reactor)),
     }
 }
@@ -96,7 +104,7 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
-    use crate::config::{Flags, Surroundings};
+    use crate::config::{Environment, Flags};
     use crate::scratch::Scratch;
 
     /// Makes a configuration of targets `a`, `b`, … that show the shared units with these numbers.
@@ -114,7 +122,7 @@ mod tests {
             }
         }
         std::fs::write(&file, text).unwrap();
-        let around = Surroundings {
+        let around = Environment {
             directory: scratch.path().to_path_buf(),
             state_dir: scratch.path().to_path_buf(),
             admin_socket: None,
@@ -132,11 +140,11 @@ mod tests {
     }
 
     /// Returns where a daemon that spread `config` so has everything.
-    fn homes(config: &Config, owners: &Owners) -> Homes {
+    fn homes(config: &Config, owners: &Owners) -> Placement {
         let units = config.targets.iter().flat_map(|target| {
             target.luns.iter().map(|lun| (config.units[lun.unit.0].key(), owners[&target.name]))
         });
-        Homes { targets: owners.clone(), units: units.collect(), ..Homes::default() }
+        Placement { targets: owners.clone(), units: units.collect(), ..Placement::default() }
     }
 
     #[test]
@@ -156,14 +164,14 @@ mod tests {
     #[test]
     fn reactors_get_as_many_targets_each() {
         let config = config(&[("a", &[0]), ("b", &[1]), ("c", &[2]), ("d", &[3])]);
-        assert_eq!(show(&owners(&config, &Homes::default(), 2).unwrap()), "a0 b1 c0 d1");
-        assert_eq!(show(&owners(&config, &Homes::default(), 1).unwrap()), "a0 b0 c0 d0");
+        assert_eq!(show(&owners(&config, &Placement::default(), 2).unwrap()), "a0 b1 c0 d1");
+        assert_eq!(show(&owners(&config, &Placement::default(), 1).unwrap()), "a0 b0 c0 d0");
     }
 
     #[test]
     fn targets_stay_where_they_are_and_new_ones_go_where_there_is_room() {
         let first = config(&[("b", &[0]), ("c", &[1])]);
-        let before = owners(&first, &Homes::default(), 2).unwrap();
+        let before = owners(&first, &Placement::default(), 2).unwrap();
         assert_eq!(show(&before), "b0 c1");
         let homes = homes(&first, &before);
         let next = |targets: &[(&str, &[u8])]| show(&owners(&config(targets), &homes, 2).unwrap());
@@ -173,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_target_that_comes_back_goes_where_it_was() {
-        let homes = Homes {
+        let homes = Placement {
             former: BTreeMap::from([("iqn.2001-04.com.example:c".parse().unwrap(), 1)]),
             ..homes(
                 &config(&[("b", &[0])]),
@@ -189,7 +197,7 @@ mod tests {
     #[test]
     fn what_is_on_different_reactors_cannot_come_to_belong_together() {
         let first = config(&[("b", &[0]), ("c", &[1])]);
-        let homes = homes(&first, &owners(&first, &Homes::default(), 2).unwrap());
+        let homes = homes(&first, &owners(&first, &Placement::default(), 2).unwrap());
         let parted = owners(&config(&[("b", &[0]), ("c", &[0])]), &homes, 2).unwrap_err();
         assert_eq!(
             parted.to_string(),
@@ -202,7 +210,7 @@ mod tests {
     fn a_target_goes_where_its_unit_is() {
         // The name of a shared unit comes from the first target that shows it, so that one stays.
         let first = config(&[("a", &[0]), ("b", &[1, 2])]);
-        let before = owners(&first, &Homes::default(), 2).unwrap();
+        let before = owners(&first, &Placement::default(), 2).unwrap();
         let homes = homes(&first, &before);
         let mut moved = first.clone();
         moved.targets[1].name = "iqn.2001-04.com.example:c".parse().unwrap();

@@ -1,14 +1,14 @@
 //! What a configuration becomes for the machine.
 
 use super::*;
-use crate::config::{Flags, Surroundings};
+use crate::config::{Environment, Flags};
 use crate::scratch::Scratch;
 
 fn config(text: &str) -> Config {
     let scratch = Scratch::new();
     let file = scratch.path().join("targe.toml");
     std::fs::write(&file, text).unwrap();
-    let around = Surroundings {
+    let around = Environment {
         directory: scratch.path().to_path_buf(),
         state_dir: scratch.path().to_path_buf(),
         admin_socket: None,
@@ -20,11 +20,11 @@ fn config(text: &str) -> Config {
     Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
 }
 
-fn blueprint(numbers: &mut Numbers, text: &str) -> Blueprint {
+fn blueprint(numbers: &mut IdAllocator, text: &str) -> RuntimeConfig {
     let config = config(text);
     let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
-    numbers.learn(&config).unwrap();
-    numbers.blueprint(Arc::new(config), &listening, &Owners::new())
+    numbers.assign_ports_and_records(&config).unwrap();
+    numbers.runtime_config(Arc::new(config), &listening, &Owners::new())
 }
 
 const TWO: &str = r#"
@@ -62,7 +62,7 @@ share = "data"
 
 #[test]
 fn the_machine_is_told_who_sees_what_and_where() {
-    let blueprint = blueprint(&mut Numbers::default(), TWO);
+    let blueprint = blueprint(&mut IdAllocator::default(), TWO);
     let shard = blueprint.shard_config(0);
     let announced: Vec<_> = shard
         .portals
@@ -90,7 +90,7 @@ fn the_machine_is_told_who_sees_what_and_where() {
 
 #[test]
 fn ports_of_targets_that_share_a_unit_differ() {
-    let blueprint = blueprint(&mut Numbers::default(), TWO);
+    let blueprint = blueprint(&mut IdAllocator::default(), TWO);
     let shard = blueprint.shard_config(0);
     let mut relative: Vec<u16> =
         shard.targets.iter().flat_map(|t| t.ports.iter().map(|(_, p)| p.0)).collect();
@@ -115,7 +115,7 @@ fn ports_of_targets_that_share_a_unit_differ() {
 fn ports_of_a_target_on_its_own_are_its_tags() {
     let text = TWO
         .replace("[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[[target.lun]]\nshare = \"data\"\n", "");
-    let blueprint = blueprint(&mut Numbers::default(), &text);
+    let blueprint = blueprint(&mut IdAllocator::default(), &text);
     let shard = blueprint.shard_config(0);
     assert_eq!(shard.targets[0].ports.iter().map(|(_, port)| port.0).collect::<Vec<_>>(), [1, 2]);
     let (_, index, _) = blueprint.units(0).nth(1).unwrap();
@@ -125,27 +125,27 @@ fn ports_of_a_target_on_its_own_are_its_tags() {
 
 #[test]
 fn numbers_stay_with_what_they_name() {
-    let mut numbers = Numbers::default();
+    let mut numbers = IdAllocator::default();
     let first = blueprint(&mut numbers, TWO);
     // The null disk grows, which makes it another one; everything else keeps its number.
     let second = blueprint(&mut numbers, &TWO.replace("2M", "4M").replace("[::1]:3260", "[::1]:3261"));
-    let ids = |b: &Blueprint| b.units(0).map(|(id, ..)| id.0).collect::<Vec<_>>();
+    let ids = |b: &RuntimeConfig| b.units(0).map(|(id, ..)| id.0).collect::<Vec<_>>();
     assert_eq!((ids(&first), ids(&second)), (vec![0, 1], vec![0, 2]));
     assert_eq!(first.targets, second.targets);
-    let grown = |b: &Blueprint, before| {
+    let grown = |b: &RuntimeConfig, before| {
         b.units(0).map(|(id, ..)| b.presents_otherwise(before, id)).collect::<Vec<_>>()
     };
     assert_eq!(grown(&second, &first), [false, false]);
     let renamed = blueprint(&mut numbers, &TWO.replace("ACME", "EMCA").replace("2M", "4M"));
     assert_eq!(grown(&renamed, &second), [false, true]);
-    let portals = |b: &Blueprint| b.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
+    let portals = |b: &RuntimeConfig| b.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
     assert_eq!((portals(&first), portals(&second)), (vec![0, 1], vec![0, 2]));
 }
 
 #[test]
 fn several_portals_may_take_any_free_port() {
     let text = TWO.replace("0.0.0.0:3260", "127.0.0.1:0").replace("[::1]:3260", "127.0.0.1:0");
-    let blueprint = blueprint(&mut Numbers::default(), &text);
+    let blueprint = blueprint(&mut IdAllocator::default(), &text);
     assert_eq!(blueprint.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [0, 1]);
 }
 
@@ -162,7 +162,7 @@ fn chap_is_asked_of_whom_the_configuration_names() {
          [[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:free\"]\nauth = {{ method = \"none\" }}\n\
          [[target.acl]]\ninitiators = [\"*\"]\n"
     );
-    let blueprint = blueprint(&mut Numbers::default(), &text);
+    let blueprint = blueprint(&mut IdAllocator::default(), &text);
     let shard = blueprint.shard_config(0);
     assert!(!shard.discovery.auth.allows_none);
     let target = &shard.targets[0];
@@ -182,7 +182,7 @@ fn a_reactor_serves_its_own_targets_and_tells_of_all() {
         ("iqn.2001-04.com.example:a".parse().unwrap(), 0),
         ("iqn.2001-04.com.example:b".parse().unwrap(), 1),
     ]);
-    let blueprint = Numbers::default().blueprint(Arc::new(config), &listening, &owners);
+    let blueprint = IdAllocator::default().runtime_config(Arc::new(config), &listening, &owners);
     assert_eq!(blueprint.owners(), owners);
     let served = |reactor| {
         let targets = blueprint.shard_config(reactor).targets;
@@ -224,7 +224,7 @@ lun = [{ share = "data" }]
 #[test]
 fn each_group_has_a_target_port_that_nothing_else_in_the_file_moves() {
     let ports = |text: &str, at: usize| {
-        let blueprint = blueprint(&mut Numbers::default(), text);
+        let blueprint = blueprint(&mut IdAllocator::default(), text);
         let name = blueprint.config.targets[at].name.clone();
         let shard = blueprint.shard_config(0);
         let target = shard.targets.into_iter().find(|target| target.name == name).unwrap();

@@ -52,7 +52,7 @@ pub struct Config {
     /// The listening addresses; at least one, or HyperSCSI is spoken.
     pub portals: Vec<Portal>,
     /// What is served by HyperSCSI.
-    pub frames: Option<Frames>,
+    pub hyperscsi: Option<HyperScsiService>,
     /// Who may discover.
     pub discovery_auth: Auth,
     /// Every logical unit, once, however many targets show it.
@@ -102,20 +102,23 @@ impl fmt::Display for Announced {
 
 /// What is served by HyperSCSI, and to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frames {
+pub struct HyperScsiService {
     /// The names of the interfaces; at least one.
     pub interfaces: Vec<String>,
     /// The groups; at least one.
     pub groups: Vec<Group>,
 }
 
-impl Frames {
+impl HyperScsiService {
     /// The portal group tags, so to speak, of the target ports that HyperSCSI groups come through.
     pub const PORT_TAGS: std::ops::RangeInclusive<u16> = 0x8000..=0xffff;
 
     /// Returns the least protection of whatever the members of a group do; `none` of one that is gone.
-    pub fn least(&self, name: &str) -> Level {
-        self.groups.iter().find(|group| *group.name == *name).map_or(Level::None, |group| group.least)
+    pub fn min_protection(&self, name: &str) -> Level {
+        self.groups
+            .iter()
+            .find(|group| *group.name == *name)
+            .map_or(Level::None, |group| group.min_protection)
     }
 }
 
@@ -130,8 +133,8 @@ pub struct Group {
     /// Its password, if it has one.
     pub password: Option<GroupPassword>,
     /// The least protection of whatever its members do.
-    pub least: Level,
-    /// The interfaces on which it is served, as places in [`Frames::interfaces`]; `None` for all.
+    pub min_protection: Level,
+    /// The interfaces on which it is served, as places in [`HyperScsiService::interfaces`]; `None` for all.
     pub interfaces: Option<Vec<usize>>,
 }
 
@@ -276,8 +279,8 @@ impl fmt::Display for Medium {
         match self {
             Self::File { path, .. } => write!(f, "file:{}", path.display()),
             Self::Block { path, .. } => write!(f, "block:{}", path.display()),
-            Self::Ram { size } => write!(f, "ram:{}", super::units::show_size(size.0)),
-            Self::Null { size } => write!(f, "null:{}", super::units::show_size(size.0)),
+            Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
+            Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }
     }
 }

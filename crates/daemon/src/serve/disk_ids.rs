@@ -9,7 +9,7 @@ use crate::config::{Medium, Naa, Unit};
 
 /// Every disk that was served since the start. One entry for each that was ever configured, so the operator bounds it.
 #[derive(Debug, Default)]
-pub(super) struct DiskNames {
+pub(super) struct DiskIds {
     known: Vec<DiskKey>,
 }
 
@@ -33,7 +33,7 @@ enum Data {
     Null(u64),
 }
 
-impl DiskNames {
+impl DiskIds {
     /// Returns the name of a disk that has just been opened. `identity` is that of its file or device, if it has one.
     pub(super) fn name(&mut self, unit: &Unit, identity: Option<FileIdentity>) -> DiskId {
         let data = match (&unit.medium, identity) {
@@ -98,11 +98,11 @@ mod tests {
     fn a_file_keeps_its_name_and_another_in_its_place_has_another() {
         let scratch = Scratch::new();
         let path = scratch.path().join("disk");
-        let name = |names: &mut DiskNames, unit: &Unit| {
+        let name = |names: &mut DiskIds, unit: &Unit| {
             let (identity, _) = FileIdentity::of_path(unit.medium.path().unwrap()).unwrap();
             names.name(unit, Some(identity))
         };
-        let mut names = DiskNames::default();
+        let mut names = DiskIds::default();
         let mut served = unit(Medium::File { path: path.clone(), size: None, direct: false });
         std::fs::write(&path, "one").unwrap();
         let first = name(&mut names, &served);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn memory_is_another_disk_each_time() {
-        let mut names = DiskNames::default();
+        let mut names = DiskIds::default();
         let ram = unit(Medium::Ram { size: ByteLen(1 << 20) });
         assert_ne!(names.name(&ram, None), names.name(&ram, None));
         let null = unit(Medium::Null { size: ByteLen(1 << 20) });

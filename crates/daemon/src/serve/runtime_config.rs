@@ -25,7 +25,7 @@ use target::config::{
     TargetConfig, UnitId,
 };
 
-use super::spread::{Homes, Owners};
+use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;
 use crate::config::{
     Announced, Auth, Config, Group, GroupPassword, GroupSet, MappedLun, Target, UNITS_MAX, Unit, UnitIndex,
@@ -57,7 +57,7 @@ const RECEIVE_BYTES_MIN: usize = 8 << 20;
 
 /// Gives numbers, and the same number again to what it has met before.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct IdAllocator {
     portals: BTreeMap<(SocketAddr, usize), u32>,
     targets: BTreeMap<IscsiName, u32>,
     units: BTreeMap<UnitKey, u32>,
@@ -73,7 +73,7 @@ pub(crate) struct Numbers {
 
 /// A configuration with numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Blueprint {
+pub(crate) struct RuntimeConfig {
     pub(crate) config: Arc<Config>,
     /// By the place of each portal in the configuration: its number, and the address it really listens on.
     pub(crate) portals: Vec<(PortalId, SocketAddr)>,
@@ -92,7 +92,7 @@ pub(crate) struct Blueprint {
     group_ports: Vec<BTreeMap<usize, RelativePort>>,
 }
 
-impl Numbers {
+impl IdAllocator {
     /// Numbers the portals of a configuration.
     pub(crate) fn portals(&mut self, config: &Config) -> Vec<PortalId> {
         let mut met = BTreeMap::new();
@@ -110,15 +110,16 @@ impl Numbers {
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn learn(&mut self, config: &Config) -> Result<(), String> {
+    pub(crate) fn assign_ports_and_records(&mut self, config: &Config) -> Result<(), String> {
         self.ports.assign(config)?;
-        for group in config.frames.iter().flat_map(|frames| &frames.groups) {
+        for group in config.hyperscsi.iter().flat_map(|frames| &frames.groups) {
             let Some(password) = &group.password else { continue };
             if self.records.get(&group.name).is_some_and(|(known, _)| known == password) {
                 continue;
             }
             let cannot = |why: &dyn std::fmt::Display| format!("group \"{}\": {why}", group.name);
-            let entropy = super::member::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
+            let entropy =
+                super::reactor_shard::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
             let secret = Password::new(&password.0).map_err(|error| cannot(&error))?;
             let record = PasswordRecord::make(&secret, &group.name, USUAL_COST, entropy)
                 .map_err(|error| cannot(&error))?;
@@ -128,12 +129,12 @@ impl Numbers {
     }
 
     /// Numbers everything else. `listening` has the address that each portal really listens on.
-    pub(crate) fn blueprint(
+    pub(crate) fn runtime_config(
         &mut self,
         config: Arc<Config>,
         listening: &[SocketAddr],
         owners: &Owners,
-    ) -> Blueprint {
+    ) -> RuntimeConfig {
         let portals = self.portals(&config).into_iter().zip(listening.iter().copied()).collect();
         let targets = config.targets.iter().map(|target| {
             let next = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
@@ -147,7 +148,7 @@ impl Numbers {
         let ports = config.targets.iter().map(|target| self.ports.of_portals(&config, target)).collect();
         let group_ports = config.targets.iter().map(|target| self.ports.of_groups(&config, target)).collect();
         let (mut interfaces, mut records) = (Vec::new(), BTreeMap::new());
-        if let Some(frames) = &config.frames {
+        if let Some(frames) = &config.hyperscsi {
             for name in &frames.interfaces {
                 let next = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
                 let number = *self.interfaces.entry(name.clone()).or_insert(next);
@@ -160,7 +161,7 @@ impl Numbers {
             records.extend(known.enumerate().filter_map(|(at, known)| Some((at, Arc::clone(&known?.1)))));
         }
         let reactors = self.reactors.max(1);
-        Blueprint { config, portals, targets, interfaces, records, reactors, units, ports, group_ports }
+        RuntimeConfig { config, portals, targets, interfaces, records, reactors, units, ports, group_ports }
     }
 
     /// Numbers a unit. Numbers of units that are gone are given again as late as possible.
@@ -178,7 +179,7 @@ impl Numbers {
     }
 }
 
-impl Blueprint {
+impl RuntimeConfig {
     /// Returns the units that a reactor serves, with their numbers. One that no target shows is served by none.
     pub(crate) fn units(&self, reactor: usize) -> impl Iterator<Item = (UnitId, UnitIndex, &Unit)> {
         let targets = || self.config.targets.iter().zip(&self.targets);
@@ -217,11 +218,11 @@ impl Blueprint {
     }
 
     /// Returns where everything is.
-    pub(crate) fn homes(&self) -> Homes {
+    pub(crate) fn placement(&self) -> Placement {
         let reactors = self.targets.iter().map(|(_, owner)| *owner).collect::<BTreeSet<_>>();
         let units =
             reactors.into_iter().flat_map(|at| self.units(at).map(move |(.., unit)| (unit.key(), at)));
-        Homes { targets: self.owners(), units: units.collect(), former: Owners::new() }
+        Placement { targets: self.owners(), units: units.collect(), former: Owners::new() }
     }
 
     /// Returns the reactor that owns each target.
@@ -272,14 +273,14 @@ impl Blueprint {
     }
 
     fn frames_config(&self, reactor: usize) -> HyperScsiConfig {
-        let Some(frames) = &self.config.frames else { return HyperScsiConfig::default() };
+        let Some(frames) = &self.config.hyperscsi else { return HyperScsiConfig::default() };
         let group = |(at, group): (usize, &Group)| GroupConfig {
             name: group.name.clone(),
             access: self
                 .records
                 .get(&at)
                 .map_or(GroupAccess::Open, |known| GroupAccess::Password(Arc::clone(known))),
-            min_level: group.least,
+            min_level: group.min_protection,
             ports: group.interfaces.as_ref().map(|places| {
                 places.iter().filter_map(|place| self.interfaces.get(*place)).map(|(port, _)| *port).collect()
             }),
@@ -293,13 +294,13 @@ impl Blueprint {
 
     /// Returns the names of the groups in a set.
     fn groups(&self, set: GroupSet) -> Vec<GroupName> {
-        let groups = self.config.frames.iter().flat_map(|frames| &frames.groups).enumerate();
+        let groups = self.config.hyperscsi.iter().flat_map(|frames| &frames.groups).enumerate();
         groups.filter(|(at, _)| set.has(*at)).map(|(_, group)| group.name.clone()).collect()
     }
 
     /// Returns the groups that a target is exported to, with their ports.
     fn exports(&self, at: usize) -> Vec<(GroupName, RelativePort)> {
-        let groups = self.config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+        let groups = self.config.hyperscsi.iter().flat_map(|frames| frames.groups.iter().enumerate());
         let port = |place: usize| self.group_ports.get(at)?.get(&place).copied();
         groups.filter_map(|(place, group)| Some((group.name.clone(), port(place)?))).collect()
     }

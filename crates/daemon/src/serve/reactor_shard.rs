@@ -20,35 +20,35 @@ use target::admin::{HyperScsiSessionReport, SaveRequest, SessionReport, ShardEve
 use target::config::{DiskId, UnitId};
 use target::shard::Shard;
 
-use super::blueprint::Blueprint;
 use super::disk::Disk;
-use super::media::Open;
-use super::media_watch::Watched;
+use super::media::OpenMedium;
+use super::media_watch::MediaWatch;
 use super::reactors;
-use super::saver::{Save, Saves};
+use super::runtime_config::RuntimeConfig;
+use super::state_writer::{StateWrite, StateWriter};
 use crate::config::{Medium, Naa, UnitIndex};
 
 /// A shard and its surroundings, on the reactor's thread.
-pub(super) struct Member {
+pub(super) struct ReactorShard {
     shard: Shard,
     /// The place of this reactor among all.
     index: usize,
-    blueprint: Blueprint,
+    runtime: RuntimeConfig,
     disks: BTreeMap<UnitId, Disk>,
-    names: BTreeMap<UnitId, Naa>,
+    naas: BTreeMap<UnitId, Naa>,
     /// Units that are removed and whose media have something under way: their numbers, and what they are for people.
-    removed: Vec<(UnitId, Removed)>,
+    retiring: Vec<(UnitId, RetiringUnit)>,
     files: Files,
     pool: Pool,
-    saves: Saves,
-    watched: Watched,
+    state_writer: StateWriter,
+    media_watch: MediaWatch,
     /// Reaches the reactor that runs this; others answer through it.
-    own: Handle<Member>,
+    own: Handle<ReactorShard>,
 }
 
 /// A unit that was removed.
 #[derive(Debug)]
-struct Removed {
+struct RetiringUnit {
     label: String,
     path: Option<PathBuf>,
     naa: Option<Naa>,
@@ -58,10 +58,10 @@ struct Removed {
 
 /// A unit that is to be served: its medium is open.
 #[derive(Debug)]
-pub(super) struct Fresh {
+pub(super) struct NewUnit {
     pub(super) id: UnitId,
     pub(super) index: UnitIndex,
-    pub(super) medium: Open,
+    pub(super) medium: OpenMedium,
     /// What names it across reloads.
     pub(super) disk: DiskId,
     /// Its state from before, and the file that it comes from.
@@ -81,43 +81,55 @@ pub(super) struct UnitView {
 
 /// What HyperSCSI did on one reactor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FrameReport {
+pub(super) struct HyperScsiReport {
     pub(super) stats: hyperscsi::target::engine::EngineStats,
     pub(super) handshakes: hyperscsi::login::target::HandshakeStats,
     pub(super) paths: PathTotals,
 }
 
 /// What every member of one daemon has in common.
-pub(super) struct Place {
+pub(super) struct ReactorContext {
     pub(super) index: usize,
     pub(super) files: Files,
     pub(super) pool: Pool,
-    pub(super) saves: Saves,
-    pub(super) watched: Watched,
-    pub(super) own: Handle<Member>,
+    pub(super) saves: StateWriter,
+    pub(super) watched: MediaWatch,
+    pub(super) own: Handle<ReactorShard>,
 }
 
-impl Member {
+impl ReactorShard {
     /// Makes the machine of one reactor, without units.
-    pub(super) fn new(shard: Shard, blueprint: Blueprint, place: Place) -> Self {
-        let Place { index, files, pool, saves, watched, own } = place;
+    pub(super) fn new(shard: Shard, blueprint: RuntimeConfig, place: ReactorContext) -> Self {
+        let ReactorContext { index, files, pool, saves, watched, own } = place;
         let (disks, names, removed) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { shard, index, blueprint, disks, names, removed, files, pool, saves, watched, own }
+        Self {
+            shard,
+            index,
+            runtime: blueprint,
+            disks,
+            naas: names,
+            retiring: removed,
+            files,
+            pool,
+            state_writer: saves,
+            media_watch: watched,
+            own,
+        }
     }
 
     /// Brings a unit in.
     ///
     /// # Errors
     /// A sentence that says why it cannot be served.
-    pub(super) fn add(&mut self, now: Instant, fresh: Fresh) -> Result<(), String> {
-        let Fresh { id, index, medium, disk, state } = fresh;
+    pub(super) fn add(&mut self, now: Instant, fresh: NewUnit) -> Result<(), String> {
+        let NewUnit { id, index, medium, disk, state } = fresh;
         let (Some(config), Some(unit)) =
-            (self.blueprint.unit_config(index), self.blueprint.config.units.get(index.0))
+            (self.runtime.unit_config(index), self.runtime.config.units.get(index.0))
         else {
             return Err("the unit is not in the configuration".to_owned());
         };
         let (label, naa, unit_medium) = (unit.label.clone(), unit.identity.naa, unit.medium.to_string());
-        let placed = medium.place(&self.files, MediumId(id.0), &label);
+        let placed = medium.move_to_reactor(&self.files, MediumId(id.0), &label);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
         let own = self.own.clone();
         let wake = move || {
@@ -145,15 +157,15 @@ impl Member {
             return Err(format!("{label}: there is no number for it"));
         }
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
-        self.names.insert(id, naa);
+        self.naas.insert(id, naa);
         if let Some(disk) = placed.disk() {
             let own = self.own.clone();
-            disk.when_cut(move || {
+            disk.on_truncate(move || {
                 let why = "the file ends before the disk does";
                 // Told through the mailbox: the unit is in the middle of something.
                 let _ = own.post(move |member: &mut Self, now| member.withhold(now, id, why));
             });
-            self.watched.add(id, &disk.facts(), self.own.clone());
+            self.media_watch.add(id, &disk.info(), self.own.clone());
             self.disks.insert(id, disk);
         }
         Ok(())
@@ -172,48 +184,48 @@ impl Member {
     pub(super) fn reload(
         &mut self,
         now: Instant,
-        blueprint: Blueprint,
-        fresh: Vec<Fresh>,
+        blueprint: RuntimeConfig,
+        fresh: Vec<NewUnit>,
         wrong: Option<&BTreeMap<UnitId, String>>,
     ) {
-        let before = std::mem::replace(&mut self.blueprint, blueprint);
+        let before = std::mem::replace(&mut self.runtime, blueprint);
         for fresh in fresh {
             if let Err(why) = self.add(now, fresh) {
                 crate::error!("{why}");
             }
         }
         // How memory is shared, the part that depends on their number, does not change while they run.
-        self.shard.set_limits(&reactors::limits(&self.blueprint.config, self.index, 1));
-        self.shard.apply(now, self.blueprint.shard_config(self.index));
+        self.shard.set_limits(&reactors::limits(&self.runtime.config, self.index, 1));
+        self.shard.apply(now, self.runtime.shard_config(self.index));
         let ours: Vec<(UnitId, UnitIndex)> =
-            self.blueprint.units(self.index).map(|(id, index, _)| (id, index)).collect();
+            self.runtime.units(self.index).map(|(id, index, _)| (id, index)).collect();
         for (id, _) in &ours {
-            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.blueprint.unit(*id)) {
+            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.runtime.unit(*id)) {
                 disk.set_write_cache(unit.write_cache);
             }
         }
         for (id, index) in &ours {
-            if self.blueprint.presents_otherwise(&before, *id)
-                && let Some(config) = self.blueprint.unit_config(*index)
+            if self.runtime.presents_otherwise(&before, *id)
+                && let Some(config) = self.runtime.unit_config(*index)
             {
                 self.shard.reconfigure_unit(now, *id, config);
             }
         }
         if let Some(wrong) = wrong {
-            self.measure(now, wrong);
+            self.update_capacities(now, wrong);
         }
         let gone: Vec<UnitId> =
-            self.names.keys().filter(|id| !ours.iter().any(|(ours, _)| ours == *id)).copied().collect();
+            self.naas.keys().filter(|id| !ours.iter().any(|(ours, _)| ours == *id)).copied().collect();
         for id in gone {
-            let naa = self.names.remove(&id);
+            let naa = self.naas.remove(&id);
             self.disks.remove(&id);
             let unit = before.unit(id);
             let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
             let path = unit.and_then(|unit| unit.medium.path().cloned());
-            self.removed.push((id, Removed { label, path, naa, told: false }));
+            self.retiring.push((id, RetiringUnit { label, path, naa, told: false }));
             self.shard.remove_unit(now, id);
             self.close_removed();
-            if let Some((_, waits)) = self.removed.last_mut().filter(|(known, _)| *known == id) {
+            if let Some((_, waits)) = self.retiring.last_mut().filter(|(known, _)| *known == id) {
                 let label = &waits.label;
                 crate::info!("{label} is removed; it is closed when its medium has ended what is under way");
                 waits.told = true;
@@ -225,8 +237,8 @@ impl Member {
     fn close_removed(&mut self) {
         while let Some((id, unit)) = self.shard.poll_removed() {
             drop(unit);
-            let Some(at) = self.removed.iter().position(|(known, _)| *known == id) else { continue };
-            let (_, Removed { label, told, .. }) = self.removed.remove(at);
+            let Some(at) = self.retiring.iter().position(|(known, _)| *known == id) else { continue };
+            let (_, RetiringUnit { label, told, .. }) = self.retiring.remove(at);
             if told {
                 crate::info!("{label} is closed");
             }
@@ -234,22 +246,22 @@ impl Member {
     }
 
     /// Returns the files and devices of units that were removed and still have something under way.
-    pub(super) fn closing(&self) -> Vec<PathBuf> {
-        self.removed.iter().filter_map(|(_, removed)| removed.path.clone()).collect()
+    pub(super) fn closing_media(&self) -> Vec<PathBuf> {
+        self.retiring.iter().filter_map(|(_, removed)| removed.path.clone()).collect()
     }
 
     /// Takes over the sizes of the disks that are right, and withholds the others.
-    fn measure(&mut self, now: Instant, wrong: &BTreeMap<UnitId, String>) {
+    fn update_capacities(&mut self, now: Instant, wrong: &BTreeMap<UnitId, String>) {
         let ids: Vec<UnitId> = self.disks.keys().copied().collect();
         for id in ids {
-            let (Some(disk), Some(unit)) = (self.disks.get(&id), self.blueprint.unit(id)) else { continue };
+            let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { continue };
             let label = &unit.label;
             disk.rename(label);
             if let Some(why) = wrong.get(&id) {
                 self.withhold(now, id, why);
                 continue;
             }
-            match disk.accept() {
+            match disk.accept_current_file() {
                 Ok((changed, withheld)) => {
                     if changed {
                         crate::info!("{label} has another size now");
@@ -266,7 +278,7 @@ impl Member {
     }
 
     /// Tells whether state is durable now.
-    pub(super) fn saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
+    pub(super) fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
         self.shard.state_saved(now, unit, ticket, ok);
     }
 
@@ -301,8 +313,8 @@ impl Member {
     }
 
     /// Returns what HyperSCSI did so far.
-    pub(super) fn frame_totals(&self) -> FrameReport {
-        FrameReport {
+    pub(super) fn frame_totals(&self) -> HyperScsiReport {
+        HyperScsiReport {
             stats: *self.shard.frame_stats(),
             handshakes: self.shard.frame_handshakes(),
             paths: self.shard.frame_totals(),
@@ -319,7 +331,7 @@ impl Member {
         use store::Store;
         let bytes = |id: UnitId| match self.disks.get(&id) {
             Some(disk) => disk.capabilities().len,
-            None => match self.blueprint.unit(id).map(|unit| &unit.medium) {
+            None => match self.runtime.unit(id).map(|unit| &unit.medium) {
                 Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
                 _ => 0,
             },
@@ -336,7 +348,7 @@ impl Member {
         self.shard.units().into_iter().map(view).collect()
     }
 
-    fn pass_notices_on(&mut self) {
+    fn log_notices(&mut self) {
         while let Some(notice) = self.shard.poll_event() {
             match notice {
                 ShardEvent::SessionUp { initiator, target, peer, user } => {
@@ -371,17 +383,18 @@ impl Member {
                         });
                     crate::warning!("login{of}{user} from {peer}{to} is refused: {why}");
                 }
-                ShardEvent::Initiator(note) => tell_of_initiator(&note),
-                notice => self.pass_frame_notice_on(notice),
+                ShardEvent::Initiator(note) => log_initiator_note(&note),
+                notice => self.log_hyperscsi_notice(notice),
             }
         }
     }
 
-    fn pass_frame_notice_on(&self, notice: ShardEvent) {
+    fn log_hyperscsi_notice(&self, notice: ShardEvent) {
         match notice {
             ShardEvent::HyperScsiSessionUp { initiator, target, group, peer, port, authenticated } => {
                 let on = self.interface(port);
-                let least = self.blueprint.config.frames.as_ref().map(|frames| frames.least(&group));
+                let least =
+                    self.runtime.config.hyperscsi.as_ref().map(|frames| frames.min_protection(&group));
                 let protection = match (authenticated, least.unwrap_or_default()) {
                     (false, _) => "no password, no protection".to_owned(),
                     (true, least) => format!("password, protection at least {least}"),
@@ -442,7 +455,7 @@ impl Member {
 
     /// Returns the name of an interface.
     fn interface(&self, port: EtherPort) -> &str {
-        let known = self.blueprint.interfaces.iter().find(|(known, _)| *known == port);
+        let known = self.runtime.interfaces.iter().find(|(known, _)| *known == port);
         known.map_or("an interface that is gone", |(_, name)| name)
     }
 
@@ -456,12 +469,13 @@ impl Member {
         self.shard.frame_sessions().into_iter().map(named).collect()
     }
 
-    fn pass_saves_on(&mut self) {
+    fn submit_state_writes(&mut self) {
         while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
-            let removed = || self.removed.iter().find(|(id, _)| *id == unit)?.1.naa;
-            let Some(naa) = self.names.get(&unit).copied().or_else(removed) else { continue };
+            let removed = || self.retiring.iter().find(|(id, _)| *id == unit)?.1.naa;
+            let Some(naa) = self.naas.get(&unit).copied().or_else(removed) else { continue };
             // The saver outlives every reactor.
-            let _ = self.saves.send(Save { reactor: self.own.clone(), unit, ticket, naa, state });
+            let _ =
+                self.state_writer.send(StateWrite { reactor: self.own.clone(), unit, ticket, naa, state });
         }
     }
 }
@@ -479,7 +493,7 @@ pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
 }
 
 /// Writes down what an operator should know of an initiator that is served.
-fn tell_of_initiator(note: &InitiatorNote) {
+fn log_initiator_note(note: &InitiatorNote) {
     let InitiatorNote { initiator, target, peer, kind: matter } = note;
     let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
     match matter {
@@ -496,7 +510,7 @@ fn tell_of_initiator(note: &InitiatorNote) {
     }
 }
 
-impl FrameMachine for Member {
+impl FrameMachine for ReactorShard {
     fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
         self.shard.port_up(now, port, state, entropy);
     }
@@ -538,7 +552,7 @@ impl FrameMachine for Member {
     }
 }
 
-impl StreamMachine for Member {
+impl StreamMachine for ReactorShard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
         self.shard.connected(now, conn, arrival);
@@ -576,8 +590,8 @@ impl StreamMachine for Member {
     /// A driver asks for this after everything that it tells the machine, so what the shard wants kept is passed on
     /// here.
     fn poll_action(&mut self) -> Option<Action> {
-        self.pass_saves_on();
-        self.pass_notices_on();
+        self.submit_state_writes();
+        self.log_notices();
         self.close_removed();
         self.shard.poll_action()
     }

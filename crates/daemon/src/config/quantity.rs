@@ -53,7 +53,7 @@ pub fn show_size(bytes: u64) -> String {
 ///
 /// # Errors
 /// A fragment that says what is wrong.
-pub(crate) fn span(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
     let wrong = || format!("\"{text}\" is not a span of time (such as 5s, 250ms or 2m)");
     let number: u64 = digits.parse().map_err(|_| wrong())?;
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn spans_need_a_unit() {
         for (text, millis) in [("5s", 5_000), ("250ms", 250), ("2m", 120_000), ("1h", 3_600_000), ("0s", 0)] {
-            assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "5", "s", "-5s", "5d", "99999999999999999999s", "6000000000000000000h"] {
-            assert!(span(text).is_err(), "{text}");
+            assert!(duration(text).is_err(), "{text}");
         }
     }
 }

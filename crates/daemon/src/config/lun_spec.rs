@@ -2,14 +2,14 @@
 //! table; a switch without a value is switched on; `\,` is a comma that separates nothing.
 
 use super::document::{Tree, from_word};
-use super::place::{At, Place, Report, did_you_mean};
 use super::schema::{Key, Kind, LUN};
+use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media that the command line promises for later releases.
 const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer", "disc"];
 
 /// Parses a spec into the table that it stands for. Mistakes go to the report; what is right is returned all the same.
-pub(crate) fn parse(spec: &str, place: &Place, report: &mut Report) -> Tree {
+pub(crate) fn parse(spec: &str, place: &SourceSpan, report: &mut ConfigReport) -> Tree {
     let mut tree = Tree::new(place.clone());
     let mut words = split(spec).into_iter();
     let head = words.next().unwrap_or_default();
@@ -18,12 +18,12 @@ pub(crate) fn parse(spec: &str, place: &Place, report: &mut Report) -> Tree {
         "file" | "block" => Some("path"),
         "ram" | "null" => Some("size"),
         later if LATER.contains(&later) => {
-            report.mistake(place, format!("media of type \"{later}\" are not in this build"));
+            report.error(place, format!("media of type \"{later}\" are not in this build"));
             None
         }
         _ => {
             let hint = did_you_mean(kind, ["file", "block", "ram", "null"]);
-            report.mistake(
+            report.error(
                 place,
                 format!("a LUN begins with file:, block:, ram: or null:, not \"{kind}\"{hint}"),
             );
@@ -34,7 +34,7 @@ pub(crate) fn parse(spec: &str, place: &Place, report: &mut Report) -> Tree {
         tree.set("type", from_word(kind, Kind::Choice(&[]), place));
         if argument.is_empty() {
             let example = if name == "path" { "/srv/disk.img" } else { "512M" };
-            report.mistake(place, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
+            report.error(place, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
         }
         tree.set(name, from_word(argument, Kind::Path, place));
     }
@@ -44,24 +44,26 @@ pub(crate) fn parse(spec: &str, place: &Place, report: &mut Report) -> Tree {
     tree
 }
 
-fn option(word: &str, tree: &mut Tree, place: &Place, report: &mut Report) {
+fn option(word: &str, tree: &mut Tree, place: &SourceSpan, report: &mut ConfigReport) {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (word, None),
     };
     let Some(key) = options().find(|key| key.name == name) else {
         let hint = did_you_mean(name, options().map(|key| key.name));
-        report.mistake(place, format!("unknown key \"{name}\" in lun{hint}"));
+        report.error(place, format!("unknown key \"{name}\" in lun{hint}"));
         return;
     };
     if tree.entries.contains_key(name) {
-        report.mistake(place, format!("\"{name}\" is given twice"));
+        report.error(place, format!("\"{name}\" is given twice"));
         return;
     }
     match (value, key.kind) {
         (Some(value), kind) => tree.set(name, from_word(value, kind, place)),
-        (None, Kind::Switch) => tree.set(name, At::new(super::document::Raw::Switch(true), place.clone())),
-        (None, _) => report.mistake(place, format!("\"{name}\" needs a value ({name}=…)")),
+        (None, Kind::Switch) => {
+            tree.set(name, Located::new(super::document::RawValue::Switch(true), place.clone()))
+        }
+        (None, _) => report.error(place, format!("\"{name}\" needs a value ({name}=…)")),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum SourceSpan {
     /// In the configuration file; both count from 1, columns in characters.
     File {
         /// The line.
@@ -23,93 +23,93 @@ pub enum Place {
 
 /// A value and where it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct At<T> {
+pub(crate) struct Located<T> {
     pub(crate) value: T,
-    pub(crate) place: Place,
+    pub(crate) span: SourceSpan,
 }
 
-impl<T> At<T> {
-    pub(crate) const fn new(value: T, place: Place) -> Self {
-        Self { value, place }
+impl<T> Located<T> {
+    pub(crate) const fn new(value: T, place: SourceSpan) -> Self {
+        Self { value, span: place }
     }
 
-    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> At<U> {
-        At { value: f(self.value), place: self.place }
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Located<U> {
+        Located { value: f(self.value), span: self.span }
     }
 }
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mistake {
+pub struct ConfigError {
     /// Where it is; `None` when it concerns the file as a whole.
-    pub place: Option<Place>,
+    pub span: Option<SourceSpan>,
     /// What is wrong, as a fragment without full stop.
     pub message: String,
 }
 
 /// All mistakes of one configuration, and what is merely odd about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ConfigReport {
     /// The file, as the user named it; `None` for a configuration built from flags.
     pub file: Option<PathBuf>,
     /// Mistakes: the configuration cannot be used.
-    pub mistakes: BTreeSet<Mistake>,
+    pub errors: BTreeSet<ConfigError>,
     /// What deserves a look but does not stop anything.
-    pub warnings: BTreeSet<Mistake>,
+    pub warnings: BTreeSet<ConfigError>,
     /// Those of the mistakes that say that a medium cannot be used as it is now.
-    of_media: BTreeSet<Mistake>,
+    of_media: BTreeSet<ConfigError>,
     /// Whether the text itself was damaged, so that what seems missing may only be unreadable.
     damaged: bool,
 }
 
-impl Report {
+impl ConfigReport {
     pub(crate) fn new(file: Option<PathBuf>) -> Self {
         Self { file, ..Self::default() }
     }
 
     /// Returns whether the configuration can be used.
     pub fn is_clean(&self) -> bool {
-        self.mistakes.is_empty()
+        self.errors.is_empty()
     }
 
     /// Returns whether there are mistakes, and each says that a medium cannot be used as it is now: what is written is right.
-    pub(crate) fn is_of_media_alone(&self) -> bool {
-        !self.mistakes.is_empty() && self.mistakes == self.of_media
+    pub(crate) fn has_only_media_errors(&self) -> bool {
+        !self.errors.is_empty() && self.errors == self.of_media
     }
 
     /// Notes that a medium cannot be used as it is now.
-    pub(crate) fn unusable(&mut self, place: &Place, message: impl Into<String>) {
-        let mistake = Mistake { place: Some(place.clone()), message: message.into() };
+    pub(crate) fn medium_error(&mut self, place: &SourceSpan, message: impl Into<String>) {
+        let mistake = ConfigError { span: Some(place.clone()), message: message.into() };
         self.of_media.insert(mistake.clone());
-        self.mistakes.insert(mistake);
+        self.errors.insert(mistake);
     }
 
     /// Notes a mistake.
-    pub(crate) fn mistake(&mut self, place: &Place, message: impl Into<String>) {
-        self.mistakes.insert(Mistake { place: Some(place.clone()), message: message.into() });
+    pub(crate) fn error(&mut self, place: &SourceSpan, message: impl Into<String>) {
+        self.errors.insert(ConfigError { span: Some(place.clone()), message: message.into() });
     }
 
     /// Notes that something is not there. Left out when the text is damaged: it may well be there.
-    pub(crate) fn missing(&mut self, place: &Place, message: impl Into<String>) {
+    pub(crate) fn missing(&mut self, place: &SourceSpan, message: impl Into<String>) {
         if !self.damaged {
-            self.mistake(place, message);
+            self.error(place, message);
         }
     }
 
     /// Notes a mistake of the text itself.
-    pub(crate) fn damage(&mut self, place: &Place, message: impl Into<String>) {
+    pub(crate) fn damage(&mut self, place: &SourceSpan, message: impl Into<String>) {
         self.damaged = true;
-        self.mistake(place, message);
+        self.error(place, message);
     }
 
     /// Notes a mistake that has no position.
     pub(crate) fn whole(&mut self, message: impl Into<String>) {
-        self.mistakes.insert(Mistake { place: None, message: message.into() });
+        self.errors.insert(ConfigError { span: None, message: message.into() });
     }
 
     /// Notes something odd.
-    pub(crate) fn warn(&mut self, place: &Place, message: impl Into<String>) {
-        self.warnings.insert(Mistake { place: Some(place.clone()), message: message.into() });
+    pub(crate) fn warn(&mut self, place: &SourceSpan, message: impl Into<String>) {
+        self.warnings.insert(ConfigError { span: Some(place.clone()), message: message.into() });
     }
 
     /// Returns what deserves a look, for a log, whose lines say by themselves that they warn.
@@ -117,10 +117,10 @@ impl Report {
         self.warnings.iter().map(|warning| self.line(warning, ""))
     }
 
-    fn line(&self, mistake: &Mistake, kind: &str) -> String {
-        let place = match (&mistake.place, &self.file) {
-            (Some(Place::Flag(flag)), _) => format!("{flag}: "),
-            (Some(Place::File { line, column }), Some(file)) => {
+    fn line(&self, mistake: &ConfigError, kind: &str) -> String {
+        let place = match (&mistake.span, &self.file) {
+            (Some(SourceSpan::Flag(flag)), _) => format!("{flag}: "),
+            (Some(SourceSpan::File { line, column }), Some(file)) => {
                 format!("{}:{line}:{column}: ", file.display())
             }
             (_, Some(file)) => format!("{}: ", file.display()),
@@ -131,9 +131,9 @@ impl Report {
 }
 
 /// One line each, mistakes first: `targe.toml:12:9: unknown key "sise" in lun (did you mean "size"?)`.
-impl fmt::Display for Report {
+impl fmt::Display for ConfigReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mistake in &self.mistakes {
+        for mistake in &self.errors {
             writeln!(f, "{}", self.line(mistake, ""))?;
         }
         for warning in &self.warnings {
@@ -143,7 +143,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for ConfigReport {}
 
 /// Finds lines and columns in a text.
 pub(crate) struct LineIndex<'a> {
@@ -160,11 +160,11 @@ impl<'a> LineIndex<'a> {
     }
 
     /// Returns the place of the character at a byte offset.
-    pub(crate) fn place(&self, offset: usize) -> Place {
+    pub(crate) fn span_at(&self, offset: usize) -> SourceSpan {
         let line = self.starts.partition_point(|&start| start <= offset);
         let start = line.checked_sub(1).and_then(|row| self.starts.get(row)).copied().unwrap_or(0);
         let column = self.text.get(start..offset).map_or(0, |before| before.chars().count()) + 1;
-        Place::File {
+        SourceSpan::File {
             line: u32::try_from(line).unwrap_or(u32::MAX),
             column: u32::try_from(column).unwrap_or(u32::MAX),
         }
@@ -209,7 +209,7 @@ mod tests {
         for (offset, line, column) in
             [(0, 1, 1), (2, 2, 1), (3, 2, 2), (5, 2, 3), (8, 3, 1), (9, 4, 1), (10, 4, 2)]
         {
-            assert_eq!(index.place(offset), Place::File { line, column }, "{offset}");
+            assert_eq!(index.span_at(offset), SourceSpan::File { line, column }, "{offset}");
         }
     }
 

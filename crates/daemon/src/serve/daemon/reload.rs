@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use target::config::UnitId;
 
-use super::{Daemon, all};
+use super::{Daemon, all_reactors};
 use crate::config::{Config, Medium, Unit, UnitIndex};
-use crate::serve::blueprint::Blueprint;
 use crate::serve::media;
+use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
     /// Returns the disks whose file or device is not what is served of it. One may be shorter only where the operator says so, which
     /// is to change its size in the configuration: a file that shrank otherwise would come back with zeros where data was.
-    pub(super) fn compare_media(&self, old: &Config, blueprint: &Blueprint) -> BTreeMap<UnitId, String> {
+    pub(super) fn compare_media(&self, old: &Config, blueprint: &RuntimeConfig) -> BTreeMap<UnitId, String> {
         let mut wrong = BTreeMap::new();
         for (id, was, unit) in kept_units(old, blueprint) {
-            let Some(facts) = self.watched.find(id) else { continue };
+            let Some(facts) = self.media_watch.find(id) else { continue };
             let block = u64::from(unit.block_size.bytes());
             let least = match (size(was), size(unit)) {
                 (before, after) if before == after => facts.len(),
@@ -32,18 +32,18 @@ impl Daemon {
 
     /// Takes away what a configuration takes away that cannot be applied as a whole. Returns what changed, if anything did.
     pub(super) fn tighten(&mut self, new: &Config) -> Option<String> {
-        let old = Arc::clone(&self.blueprint.config);
+        let old = Arc::clone(&self.runtime.config);
         let config = old.tightened(new);
         let changes = Config::diff(&old, &config);
         if changes.is_empty() {
             return None;
         }
-        if let Err(why) = self.numbers.learn(&config) {
+        if let Err(why) = self.ids.assign_ports_and_records(&config) {
             return Some(format!("nothing: {why}"));
         }
-        let listening: Vec<SocketAddr> = self.blueprint.portals.iter().map(|(_, address)| *address).collect();
-        let owners = self.blueprint.owners();
-        let blueprint = self.numbers.blueprint(Arc::new(config), &listening, &owners);
+        let listening: Vec<SocketAddr> = self.runtime.portals.iter().map(|(_, address)| *address).collect();
+        let owners = self.runtime.owners();
+        let blueprint = self.ids.runtime_config(Arc::new(config), &listening, &owners);
         let nothing = || (0..self.reactors.len()).map(|_| Vec::new()).collect();
         let (units, ports) = (nothing(), (0..self.reactors.len()).map(|_| Vec::new()).collect());
         // A disk that is withheld stays so until a reload is applied as a whole.
@@ -52,9 +52,9 @@ impl Daemon {
     }
 
     /// Makes durable what disks acknowledged that have no write cache any more.
-    pub(super) fn empty_caches(&self, units: &[Unit]) {
+    pub(super) fn flush_caches(&self, units: &[Unit]) {
         // Once every reactor has come here nothing is acknowledged too early any more.
-        if units.is_empty() || !all(&self.reactors, |_| true) {
+        if units.is_empty() || !all_reactors(&self.reactors, |_| true) {
             return;
         }
         for unit in units {
@@ -69,8 +69,8 @@ impl Daemon {
         let kept = |unit: &&Unit| old.units.iter().any(|was| was.key() == unit.key());
         for unit in new.units.iter().filter(|unit| !unit.read_only).filter(kept) {
             let known = old.units.iter().position(|was| was.key() == unit.key());
-            let id = known.and_then(|at| self.blueprint.number(UnitIndex(at)));
-            if let Some(facts) = id.and_then(|id| self.watched.find(id)).filter(|facts| facts.read_only) {
+            let id = known.and_then(|at| self.runtime.number(UnitIndex(at)));
+            if let Some(facts) = id.and_then(|id| self.media_watch.find(id)).filter(|facts| facts.read_only) {
                 return Err(format!(
                     "{}: \"ro\" of {} cannot be taken back while it is served, since it was opened for reading only; take the \
                      LUN out, reload, and put it back, or restart targe",
@@ -86,7 +86,7 @@ impl Daemon {
 /// Returns the units of a configuration with numbers that the old one had as well, each with what it was.
 pub(super) fn kept_units<'c>(
     old: &'c Config,
-    blueprint: &'c Blueprint,
+    blueprint: &'c RuntimeConfig,
 ) -> impl Iterator<Item = (UnitId, &'c Unit, &'c Unit)> {
     let units = blueprint.config.units.iter().enumerate();
     units.filter_map(|(at, unit)| {
@@ -135,7 +135,7 @@ fn would_lose(was: &Medium, is: &Medium) -> bool {
 }
 
 /// Returns a new configuration with what only a restart can change as it was, so that it is told of again until then.
-pub(super) fn running(new: Config, old: &Config) -> Config {
+pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
     Config {
         state_dir: old.state_dir.clone(),
         admin_socket: old.admin_socket.clone(),

@@ -3,151 +3,151 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::document::{Raw, Tree};
-use super::place::{At, Place, Report};
+use super::document::{RawValue, Tree};
 use super::reader::Reader;
 use super::schema::{
     ACL, AUTH, DISCOVERY, GROUP, HYPERSCSI, HYPERSCSI_GROUP, LUN, MAPPING, PORTAL, ROOT, SESSION, SHARED_LUN,
     Section, TARGET,
 };
+use super::source_span::{ConfigReport, Located, SourceSpan};
 
 pub(crate) struct Root {
-    pub(crate) state_dir: Option<At<PathBuf>>,
-    pub(crate) admin_socket: Option<At<PathBuf>>,
-    pub(crate) log: Option<At<&'static str>>,
-    pub(crate) reactor: Option<At<&'static str>>,
-    pub(crate) cores: Option<At<String>>,
-    pub(crate) poll: Option<At<bool>>,
-    pub(crate) look: Option<At<bool>>,
-    pub(crate) memory: Option<At<u64>>,
-    pub(crate) max_sessions: Option<At<u16>>,
-    pub(crate) max_connections: Option<At<u16>>,
-    pub(crate) login_timeout: Option<At<Duration>>,
-    pub(crate) queue_depth: Option<At<u16>>,
-    pub(crate) nop_interval: Option<At<Duration>>,
-    pub(crate) nop_timeout: Option<At<Duration>>,
-    pub(crate) nop_idle_timeout: Option<At<Duration>>,
-    pub(crate) names: Option<At<&'static str>>,
-    pub(crate) send_timeout: Option<At<Duration>>,
+    pub(crate) state_dir: Option<Located<PathBuf>>,
+    pub(crate) admin_socket: Option<Located<PathBuf>>,
+    pub(crate) log: Option<Located<&'static str>>,
+    pub(crate) reactor: Option<Located<&'static str>>,
+    pub(crate) cores: Option<Located<String>>,
+    pub(crate) poll: Option<Located<bool>>,
+    pub(crate) look: Option<Located<bool>>,
+    pub(crate) memory: Option<Located<u64>>,
+    pub(crate) max_sessions: Option<Located<u16>>,
+    pub(crate) max_connections: Option<Located<u16>>,
+    pub(crate) login_timeout: Option<Located<Duration>>,
+    pub(crate) queue_depth: Option<Located<u16>>,
+    pub(crate) nop_interval: Option<Located<Duration>>,
+    pub(crate) nop_timeout: Option<Located<Duration>>,
+    pub(crate) nop_idle_timeout: Option<Located<Duration>>,
+    pub(crate) names: Option<Located<&'static str>>,
+    pub(crate) send_timeout: Option<Located<Duration>>,
     pub(crate) portals: Vec<Portal>,
     pub(crate) discovery_auth: Option<Auth>,
     pub(crate) groups: Vec<Group>,
-    pub(crate) frames: Option<Frames>,
+    pub(crate) hyperscsi: Option<HyperScsi>,
     pub(crate) luns: Vec<Lun>,
     pub(crate) targets: Vec<Target>,
 }
 
 pub(crate) struct Portal {
-    pub(crate) listen: Option<At<String>>,
-    pub(crate) announce: Option<At<String>>,
-    pub(crate) name: Option<At<String>>,
-    pub(crate) tag: Option<At<u16>>,
+    pub(crate) listen: Option<Located<String>>,
+    pub(crate) announce: Option<Located<String>>,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) tag: Option<Located<u16>>,
 }
 
 pub(crate) struct Group {
-    pub(crate) name: Option<At<String>>,
-    pub(crate) initiators: Vec<At<String>>,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) initiators: Vec<Located<String>>,
 }
 
-pub(crate) struct Frames {
-    pub(crate) place: Place,
-    pub(crate) interfaces: Vec<At<String>>,
-    pub(crate) groups: Vec<FrameGroup>,
+pub(crate) struct HyperScsi {
+    pub(crate) span: SourceSpan,
+    pub(crate) interfaces: Vec<Located<String>>,
+    pub(crate) groups: Vec<HyperScsiGroup>,
 }
 
-pub(crate) struct FrameGroup {
-    pub(crate) name: Option<At<String>>,
-    pub(crate) password_file: Option<At<PathBuf>>,
-    pub(crate) protection: Option<At<&'static str>>,
-    pub(crate) interfaces: Option<Vec<At<String>>>,
+pub(crate) struct HyperScsiGroup {
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) password_file: Option<Located<PathBuf>>,
+    pub(crate) protection: Option<Located<&'static str>>,
+    pub(crate) interfaces: Option<Vec<Located<String>>>,
 }
 
 pub(crate) struct Auth {
-    pub(crate) place: Place,
-    pub(crate) method: Option<At<&'static str>>,
-    pub(crate) user: Option<At<String>>,
-    pub(crate) secret_file: Option<At<PathBuf>>,
-    pub(crate) secret: Option<At<String>>,
-    pub(crate) mutual_user: Option<At<String>>,
-    pub(crate) mutual_secret_file: Option<At<PathBuf>>,
-    pub(crate) mutual_secret: Option<At<String>>,
+    pub(crate) span: SourceSpan,
+    pub(crate) method: Option<Located<&'static str>>,
+    pub(crate) user: Option<Located<String>>,
+    pub(crate) secret_file: Option<Located<PathBuf>>,
+    pub(crate) secret: Option<Located<String>>,
+    pub(crate) mutual_user: Option<Located<String>>,
+    pub(crate) mutual_secret_file: Option<Located<PathBuf>>,
+    pub(crate) mutual_secret: Option<Located<String>>,
     pub(crate) algorithms: Vec<&'static str>,
 }
 
 pub(crate) struct Session {
-    pub(crate) header_digest: Option<At<&'static str>>,
-    pub(crate) data_digest: Option<At<&'static str>>,
-    pub(crate) max_recv_data_segment_length: Option<At<u64>>,
-    pub(crate) max_burst_length: Option<At<u64>>,
-    pub(crate) first_burst_length: Option<At<u64>>,
-    pub(crate) max_outstanding_r2t: Option<At<u16>>,
-    pub(crate) initial_r2t: Option<At<bool>>,
-    pub(crate) immediate_data: Option<At<bool>>,
-    pub(crate) data_pdu_in_order: Option<At<bool>>,
-    pub(crate) data_sequence_in_order: Option<At<bool>>,
-    pub(crate) max_connections: Option<At<u16>>,
-    pub(crate) error_recovery_level: Option<At<u16>>,
-    pub(crate) time2wait: Option<At<Duration>>,
-    pub(crate) time2retain: Option<At<Duration>>,
+    pub(crate) header_digest: Option<Located<&'static str>>,
+    pub(crate) data_digest: Option<Located<&'static str>>,
+    pub(crate) max_recv_data_segment_length: Option<Located<u64>>,
+    pub(crate) max_burst_length: Option<Located<u64>>,
+    pub(crate) first_burst_length: Option<Located<u64>>,
+    pub(crate) max_outstanding_r2t: Option<Located<u16>>,
+    pub(crate) initial_r2t: Option<Located<bool>>,
+    pub(crate) immediate_data: Option<Located<bool>>,
+    pub(crate) data_pdu_in_order: Option<Located<bool>>,
+    pub(crate) data_sequence_in_order: Option<Located<bool>>,
+    pub(crate) max_connections: Option<Located<u16>>,
+    pub(crate) error_recovery_level: Option<Located<u16>>,
+    pub(crate) time2wait: Option<Located<Duration>>,
+    pub(crate) time2retain: Option<Located<Duration>>,
 }
 
 /// A LUN of a target or a shared one.
 pub(crate) struct Lun {
-    pub(crate) place: Place,
+    pub(crate) span: SourceSpan,
     /// Only in a target.
-    pub(crate) lun: Option<At<u16>>,
+    pub(crate) lun: Option<Located<u16>>,
     /// Only in a target.
-    pub(crate) share: Option<At<String>>,
+    pub(crate) share: Option<Located<String>>,
     /// Only in a target.
-    pub(crate) protection: Option<At<&'static str>>,
+    pub(crate) protection: Option<Located<&'static str>>,
     /// Only in a target.
-    pub(crate) groups: Option<Vec<At<String>>>,
+    pub(crate) groups: Option<Vec<Located<String>>>,
     /// What is given besides `lun`, `share`, `ro`, `protection` and `groups`, which alone go with `share`.
-    pub(crate) own_keys: Vec<(&'static str, Place)>,
+    pub(crate) own_keys: Vec<(&'static str, SourceSpan)>,
     /// Only at the top level.
-    pub(crate) name: Option<At<String>>,
-    pub(crate) kind: Option<At<&'static str>>,
-    pub(crate) path: Option<At<PathBuf>>,
-    pub(crate) size: Option<At<u64>>,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) kind: Option<Located<&'static str>>,
+    pub(crate) path: Option<Located<PathBuf>>,
+    pub(crate) size: Option<Located<u64>>,
     /// Whether `size` is given, rightly or wrongly.
     pub(crate) size_given: bool,
     pub(crate) path_given: bool,
     pub(crate) kind_given: bool,
-    pub(crate) bs: Option<At<&'static str>>,
-    pub(crate) physical_bs: Option<At<&'static str>>,
+    pub(crate) bs: Option<Located<&'static str>>,
+    pub(crate) physical_bs: Option<Located<&'static str>>,
     pub(crate) ro: bool,
-    pub(crate) direct: Option<At<bool>>,
-    pub(crate) provisioning: Option<At<&'static str>>,
+    pub(crate) direct: Option<Located<bool>>,
+    pub(crate) provisioning: Option<Located<&'static str>>,
     pub(crate) write_cache: bool,
-    pub(crate) io_timeout: Option<At<Duration>>,
-    pub(crate) encrypt: Option<At<PathBuf>>,
-    pub(crate) atomic_bs: Option<At<&'static str>>,
+    pub(crate) io_timeout: Option<Located<Duration>>,
+    pub(crate) encrypt: Option<Located<PathBuf>>,
+    pub(crate) atomic_bs: Option<Located<&'static str>>,
     pub(crate) removable: bool,
     pub(crate) long_cdbs: bool,
-    pub(crate) tst: Option<At<&'static str>>,
+    pub(crate) tst: Option<Located<&'static str>>,
     pub(crate) tas: bool,
-    pub(crate) spc: Option<At<&'static str>>,
-    pub(crate) rotation: Option<At<&'static str>>,
-    pub(crate) unmapped: Option<At<&'static str>>,
+    pub(crate) spc: Option<Located<&'static str>>,
+    pub(crate) rotation: Option<Located<&'static str>>,
+    pub(crate) unmapped: Option<Located<&'static str>>,
     pub(crate) write_same_to_end: bool,
-    pub(crate) compare_and_write_max: Option<At<u16>>,
-    pub(crate) serial: Option<At<String>>,
-    pub(crate) naa: Option<At<String>>,
-    pub(crate) vendor: Option<At<String>>,
-    pub(crate) product: Option<At<String>>,
-    pub(crate) revision: Option<At<String>>,
+    pub(crate) compare_and_write_max: Option<Located<u16>>,
+    pub(crate) serial: Option<Located<String>>,
+    pub(crate) naa: Option<Located<String>>,
+    pub(crate) vendor: Option<Located<String>>,
+    pub(crate) product: Option<Located<String>>,
+    pub(crate) revision: Option<Located<String>>,
 }
 
 pub(crate) struct Target {
-    pub(crate) place: Place,
-    pub(crate) name: Option<At<String>>,
-    pub(crate) alias: Option<At<String>>,
-    pub(crate) portals: Option<Vec<At<String>>>,
-    pub(crate) groups: Vec<At<String>>,
-    pub(crate) max_sessions: Option<At<u16>>,
-    pub(crate) queue_depth: Option<At<u16>>,
-    pub(crate) nop_interval: Option<At<Duration>>,
-    pub(crate) nop_timeout: Option<At<Duration>>,
+    pub(crate) span: SourceSpan,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) alias: Option<Located<String>>,
+    pub(crate) portals: Option<Vec<Located<String>>>,
+    pub(crate) groups: Vec<Located<String>>,
+    pub(crate) max_sessions: Option<Located<u16>>,
+    pub(crate) queue_depth: Option<Located<u16>>,
+    pub(crate) nop_interval: Option<Located<Duration>>,
+    pub(crate) nop_timeout: Option<Located<Duration>>,
     pub(crate) session: Session,
     pub(crate) auth: Option<Auth>,
     pub(crate) luns: Vec<Lun>,
@@ -155,20 +155,20 @@ pub(crate) struct Target {
 }
 
 pub(crate) struct Acl {
-    pub(crate) initiators: Vec<At<String>>,
+    pub(crate) initiators: Vec<Located<String>>,
     pub(crate) luns: Option<Vec<Mapping>>,
     pub(crate) ro: bool,
     pub(crate) auth: Option<Auth>,
 }
 
 pub(crate) struct Mapping {
-    pub(crate) lun: Option<At<u16>>,
-    pub(crate) shown_as: Option<At<u16>>,
+    pub(crate) lun: Option<Located<u16>>,
+    pub(crate) shown_as: Option<Located<u16>>,
     pub(crate) ro: bool,
 }
 
 impl Root {
-    pub(crate) fn read(tree: Tree, report: &mut Report) -> Self {
+    pub(crate) fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&ROOT, tree, report);
         let mut root = Self {
             state_dir: r.path("state_dir"),
@@ -181,17 +181,17 @@ impl Root {
             memory: r.size("memory"),
             max_sessions: r.count16("max_sessions"),
             max_connections: r.count16("max_connections"),
-            login_timeout: r.span("login_timeout"),
+            login_timeout: r.duration("login_timeout"),
             queue_depth: r.count16("queue_depth"),
-            nop_interval: r.span("nop_interval"),
-            nop_timeout: r.span("nop_timeout"),
-            nop_idle_timeout: r.span("nop_idle_timeout"),
+            nop_interval: r.duration("nop_interval"),
+            nop_timeout: r.duration("nop_timeout"),
+            nop_idle_timeout: r.duration("nop_idle_timeout"),
             names: r.choice("names"),
-            send_timeout: r.span("send_timeout"),
+            send_timeout: r.duration("send_timeout"),
             portals: Vec::new(),
             discovery_auth: None,
             groups: Vec::new(),
-            frames: None,
+            hyperscsi: None,
             luns: Vec::new(),
             targets: Vec::new(),
         };
@@ -201,14 +201,14 @@ impl Root {
         let targets = r.tables("target");
         let discovery = r.table("discovery");
         let frames = r.table("hyperscsi");
-        let session = r.table("session").unwrap_or_else(|| Tree::new(Place::Default));
+        let session = r.table("session").unwrap_or_else(|| Tree::new(SourceSpan::Default));
         drop(r);
         Session::read(session.clone(), report);
         root.portals = portals.into_iter().map(|tree| Portal::read(tree, report)).collect();
         root.groups = groups.into_iter().map(|tree| Group::read(tree, report)).collect();
         root.luns = luns.into_iter().map(|tree| Lun::read(&SHARED_LUN, tree, report)).collect();
         root.targets = targets.into_iter().map(|tree| Target::read(tree, &session, report)).collect();
-        root.frames = frames.map(|tree| Frames::read(tree, report));
+        root.hyperscsi = frames.map(|tree| HyperScsi::read(tree, report));
         root.discovery_auth = discovery.and_then(|tree| {
             let auth = Reader::open(&DISCOVERY, tree, report).table("auth")?;
             Some(Auth::read(auth, report))
@@ -218,7 +218,7 @@ impl Root {
 }
 
 impl Portal {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&PORTAL, tree, report);
         Self {
             listen: r.text("listen"),
@@ -230,29 +230,29 @@ impl Portal {
 }
 
 impl Group {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&GROUP, tree, report);
         Self { name: r.text("name"), initiators: r.some_texts("initiators").unwrap_or_default() }
     }
 }
 
-impl Frames {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+impl HyperScsi {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&HYPERSCSI, tree, report);
-        let place = r.place().clone();
+        let place = r.span().clone();
         let interfaces = r.some_texts("interfaces").unwrap_or_default();
         let groups = r.tables("group");
         drop(r);
         Self {
-            place,
+            span: place,
             interfaces,
-            groups: groups.into_iter().map(|tree| FrameGroup::read(tree, report)).collect(),
+            groups: groups.into_iter().map(|tree| HyperScsiGroup::read(tree, report)).collect(),
         }
     }
 }
 
-impl FrameGroup {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+impl HyperScsiGroup {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&HYPERSCSI_GROUP, tree, report);
         Self {
             name: r.text("name"),
@@ -264,10 +264,10 @@ impl FrameGroup {
 }
 
 impl Auth {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&AUTH, tree, report);
         Self {
-            place: r.place().clone(),
+            span: r.span().clone(),
             method: r.choice("method"),
             user: r.text("user"),
             secret_file: r.path("secret_file"),
@@ -281,7 +281,7 @@ impl Auth {
 }
 
 impl Session {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&SESSION, tree, report);
         Self {
             header_digest: r.choice("header_digest"),
@@ -296,14 +296,14 @@ impl Session {
             data_sequence_in_order: r.switch("data_sequence_in_order"),
             max_connections: r.count16("max_connections"),
             error_recovery_level: r.count16("error_recovery_level"),
-            time2wait: r.span("time2wait"),
-            time2retain: r.span("time2retain"),
+            time2wait: r.duration("time2wait"),
+            time2retain: r.duration("time2retain"),
         }
     }
 }
 
 impl Lun {
-    fn read(section: &'static Section, tree: Tree, report: &mut Report) -> Self {
+    fn read(section: &'static Section, tree: Tree, report: &mut ConfigReport) -> Self {
         let shared = section.key("share").is_none();
         let mut r = Reader::open(section, tree, report);
         let own_keys = section
@@ -313,7 +313,7 @@ impl Lun {
             .filter_map(|key| Some((key.name, r.given(key.name)?)))
             .collect();
         Self {
-            place: r.place().clone(),
+            span: r.span().clone(),
             own_keys,
             lun: if shared { None } else { r.count16("lun") },
             share: if shared { None } else { r.text("share") },
@@ -332,7 +332,7 @@ impl Lun {
             direct: r.switch("direct"),
             provisioning: r.choice("provisioning"),
             write_cache: r.switch("write_cache").is_none_or(|on| on.value),
-            io_timeout: r.span("io_timeout"),
+            io_timeout: r.duration("io_timeout"),
             encrypt: r.path("encrypt"),
             atomic_bs: r.choice("atomic_bs"),
             removable: r.switch("removable").is_some_and(|on| on.value),
@@ -354,16 +354,16 @@ impl Lun {
 }
 
 impl Target {
-    fn read(tree: Tree, session: &Tree, report: &mut Report) -> Self {
+    fn read(tree: Tree, session: &Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&TARGET, tree, report);
-        let place = r.place().clone();
+        let place = r.span().clone();
         let name = r.text("name");
         let alias = r.text("alias");
         let portals = r.some_texts("portals");
         let groups = r.some_texts("groups").unwrap_or_default();
         let max_sessions = r.count16("max_sessions");
         let queue_depth = r.count16("queue_depth");
-        let (nop_interval, nop_timeout) = (r.span("nop_interval"), r.span("nop_timeout"));
+        let (nop_interval, nop_timeout) = (r.duration("nop_interval"), r.duration("nop_timeout"));
         let mut own = r.table("session").unwrap_or_else(|| Tree::new(place.clone()));
         own.underlay(session);
         let auth = r.table("auth");
@@ -372,7 +372,7 @@ impl Target {
         let acl = r.tables("acl");
         drop(r);
         Self {
-            place,
+            span: place,
             name,
             alias,
             portals,
@@ -390,7 +390,7 @@ impl Target {
 }
 
 impl Acl {
-    fn read(tree: Tree, report: &mut Report) -> Self {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&ACL, tree, report);
         let initiators = r.some_texts("initiators").unwrap_or_default();
         let luns = r.list("luns");
@@ -407,18 +407,18 @@ impl Acl {
 }
 
 impl Mapping {
-    fn read(item: At<Raw>, report: &mut Report) -> Option<Self> {
+    fn read(item: Located<RawValue>, report: &mut ConfigReport) -> Option<Self> {
         let tree = match item.value {
-            Raw::Table(tree) => tree,
-            Raw::Integer(_) => {
-                let mut tree = Tree::new(item.place.clone());
+            RawValue::Table(tree) => tree,
+            RawValue::Integer(_) => {
+                let mut tree = Tree::new(item.span.clone());
                 tree.set("lun", item);
                 tree
             }
             other => {
                 let message =
                     format!("an entry of \"luns\" must be a number or a table, not {}", other.noun());
-                report.mistake(&item.place, message);
+                report.error(&item.span, message);
                 return None;
             }
         };

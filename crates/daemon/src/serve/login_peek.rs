@@ -10,7 +10,7 @@ pub(super) const FIRST_PDU_LEN_MAX: usize = BHS_LEN + 8192;
 
 /// What the first bytes say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FirstLogin {
+pub(super) enum LoginPeek {
     /// Too little yet.
     Incomplete,
     /// A login to this target.
@@ -20,26 +20,26 @@ pub(super) enum FirstLogin {
 }
 
 /// Reads the first bytes of a connection.
-pub(super) fn read(bytes: &[u8]) -> FirstLogin {
-    let Some((header, rest)) = bytes.split_first_chunk::<BHS_LEN>() else { return FirstLogin::Incomplete };
+pub(super) fn read(bytes: &[u8]) -> LoginPeek {
+    let Some((header, rest)) = bytes.split_first_chunk::<BHS_LEN>() else { return LoginPeek::Incomplete };
     let header = Bhs::from_bytes(*header);
     if header.opcode() != Opcode::LOGIN_REQUEST {
-        return FirstLogin::Other;
+        return LoginPeek::Other;
     }
     let length = usize::try_from(header.data_len()).unwrap_or(usize::MAX);
     let (from, to) = (header.ahs_len(), header.ahs_len().saturating_add(length));
     if BHS_LEN.saturating_add(to) > FIRST_PDU_LEN_MAX {
-        return FirstLogin::Other;
+        return LoginPeek::Other;
     }
-    let Some(data) = rest.get(from..to) else { return FirstLogin::Incomplete };
+    let Some(data) = rest.get(from..to) else { return LoginPeek::Incomplete };
     // A text that goes on in the next PDU may end within a pair; RFC 7143 §6.3 wants the names first, so the pairs
     // that are whole suffice.
     let whole = data.iter().rposition(|byte| *byte == 0).map_or(0, |last| last + 1);
     let pairs = text::parse(data.get(..whole).unwrap_or_default()).unwrap_or_default();
     let name = pairs.iter().find(|pair| pair.name == "TargetName");
     match name.map(|pair| IscsiName::parse(pair.value)) {
-        Some(Ok(name)) => FirstLogin::Target(name),
-        _ => FirstLogin::Other,
+        Some(Ok(name)) => LoginPeek::Target(name),
+        _ => LoginPeek::Other,
     }
 }
 
@@ -56,8 +56,8 @@ mod tests {
         bytes
     }
 
-    fn target(name: &str) -> FirstLogin {
-        FirstLogin::Target(name.parse().unwrap())
+    fn target(name: &str) -> LoginPeek {
+        LoginPeek::Target(name.parse().unwrap())
     }
 
     #[test]
@@ -73,7 +73,7 @@ mod tests {
     fn waits_for_the_whole_pdu() {
         let bytes = login(b"TargetName=iqn.2001-04.com.example:a\0");
         for len in 0..BHS_LEN + 37 {
-            assert_eq!(read(&bytes[..len]), FirstLogin::Incomplete, "{len}");
+            assert_eq!(read(&bytes[..len]), LoginPeek::Incomplete, "{len}");
         }
         assert_eq!(read(&bytes[..BHS_LEN + 37]), target("iqn.2001-04.com.example:a"));
     }
@@ -95,8 +95,8 @@ mod tests {
             long,
             b"GET / HTTP/1.1\r\nHost: san.example.net\r\nUser-Agent: none\r\n\r\n".to_vec(),
         ] {
-            assert_eq!(read(&bytes), FirstLogin::Other);
+            assert_eq!(read(&bytes), LoginPeek::Other);
         }
-        assert_eq!(read(&ahs), FirstLogin::Incomplete);
+        assert_eq!(read(&ahs), LoginPeek::Incomplete);
     }
 }

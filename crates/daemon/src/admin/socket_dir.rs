@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use super::server::StartError;
+use super::server::AdminSocketError;
 use crate::os_error;
 
 /// The longest path of a Unix socket on Linux: 108 bytes with the zero at its end.
@@ -14,23 +14,23 @@ const PATH_LEN_MAX: usize = 107;
 
 /// A socket that is ours until this is dropped; then it is gone.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SocketLock {
     path: PathBuf,
     /// Held for as long as the daemon lives. The kernel lets go of it however the daemon ends.
     _lock: File,
 }
 
-impl Place {
+impl SocketLock {
     /// Takes the place and listens there. What a dead daemon left is replaced.
-    pub(super) fn take(path: &Path) -> Result<(Self, UnixListener), StartError> {
-        let failed = |what: &str, error: &std::io::Error| StartError::Socket {
+    pub(super) fn bind(path: &Path) -> Result<(Self, UnixListener), AdminSocketError> {
+        let failed = |what: &str, error: &std::io::Error| AdminSocketError::Socket {
             path: path.to_path_buf(),
             why: format!("{what}: {}", os_error(error)),
         };
         let length = path.as_os_str().len();
         if length > PATH_LEN_MAX {
             let why = format!("the path has {length} bytes; a Unix socket has at most {PATH_LEN_MAX}");
-            return Err(StartError::Socket { path: path.to_path_buf(), why });
+            return Err(AdminSocketError::Socket { path: path.to_path_buf(), why });
         }
         check_directory(path)?;
         let lock_path = path.with_extension("lock");
@@ -44,7 +44,9 @@ impl Place {
             .map_err(|error| failed("cannot open its lock", &error))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StartError::Live { path: path.to_path_buf() }),
+            Err(TryLockError::WouldBlock) => {
+                return Err(AdminSocketError::AlreadyRunning { path: path.to_path_buf() });
+            }
             Err(TryLockError::Error(error)) => return Err(failed("cannot lock", &error)),
         }
         match path.symlink_metadata() {
@@ -54,7 +56,7 @@ impl Place {
             }
             Ok(_) => {
                 let why = "something else than a socket stands there".to_owned();
-                return Err(StartError::Socket { path: path.to_path_buf(), why });
+                return Err(AdminSocketError::Socket { path: path.to_path_buf(), why });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed("cannot look there", &error)),
@@ -71,7 +73,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         // The lock is still ours, so nobody else's socket can stand there. If it stays, the next start removes it.
         let _ = fs::remove_file(&self.path);
@@ -79,8 +81,8 @@ impl Drop for Place {
 }
 
 /// Makes sure that the directory exists, is ours, and is closed to everyone else.
-fn check_directory(path: &Path) -> Result<(), StartError> {
-    let refuse = |why: String| StartError::Socket { path: path.to_path_buf(), why };
+fn check_directory(path: &Path) -> Result<(), AdminSocketError> {
+    let refuse = |why: String| AdminSocketError::Socket { path: path.to_path_buf(), why };
     let Some(directory) = path.parent() else { return Err(refuse("the path has no directory".to_owned())) };
     let name = directory.display();
     DirBuilder::new()

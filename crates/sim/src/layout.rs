@@ -19,12 +19,12 @@ pub struct Row {
     /// Whether it may log in.
     pub admitted: bool,
     /// Its LUNs.
-    pub luns: BTreeMap<u16, Shown>,
+    pub luns: BTreeMap<u16, MappedDisk>,
 }
 
 /// What stands under a LUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct MappedDisk {
     /// The disk.
     pub disk: u16,
     /// Whether it may only be read.
@@ -33,7 +33,7 @@ pub struct Shown {
 
 /// What a reload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum LayoutChange {
     /// A LUN is taken away from everybody.
     Remove,
     /// A disk that nobody sees is put under a free LUN.
@@ -56,7 +56,7 @@ pub enum Change {
     Nothing,
 }
 
-impl Change {
+impl LayoutChange {
     /// Every kind, as [`Layout::change`] draws them.
     const ALL: [Self; 15] = [
         Self::Remove,
@@ -96,13 +96,13 @@ impl Change {
 impl Layout {
     /// Shows everybody the same: each disk under the LUN of its own number, as many as there are LUNs.
     pub fn first(initiators: usize, luns: u16) -> Self {
-        let shown = |disk| (disk, Shown { disk, read_only: false });
+        let shown = |disk| (disk, MappedDisk { disk, read_only: false });
         let row = Row { admitted: true, luns: (0..luns).map(shown).collect() };
         Self { rows: vec![row; initiators] }
     }
 
     /// Returns what a LUN leads an initiator to.
-    pub fn shown(&self, initiator: usize, lun: u16) -> Option<Shown> {
+    pub fn mapping(&self, initiator: usize, lun: u16) -> Option<MappedDisk> {
         let row = self.rows.get(initiator).filter(|row| row.admitted)?;
         row.luns.get(&lun).copied()
     }
@@ -113,8 +113,8 @@ impl Layout {
     }
 
     /// Changes something at random. Returns what, or nothing where it cannot be done.
-    pub fn change(&mut self, rng: &mut Rng, plan: &ReloadPlan, disks: u16) -> Option<Change> {
-        let change = *pick(rng, &Change::ALL);
+    pub fn change(&mut self, rng: &mut Rng, plan: &ReloadPlan, disks: u16) -> Option<LayoutChange> {
+        let change = *pick(rng, &LayoutChange::ALL);
         // The last initiator's row stays as it is where no reload is to concern it; its disks stay, then, as well.
         let count = self.rows.len() - usize::from(plan.still);
         let one = usize::try_from(rng.below(count as u64)).unwrap();
@@ -125,30 +125,30 @@ impl Layout {
         let concerned = &mut self.rows[..count];
         let put = |rows: &mut [Row], disk| {
             for row in rows.iter_mut().filter(|row| !row.disks().any(|known| known == disk)) {
-                row.luns.insert(lun, Shown { disk, read_only: false });
+                row.luns.insert(lun, MappedDisk { disk, read_only: false });
             }
         };
         let everybody_has_it = concerned.iter().all(|row| row.luns.contains_key(&lun));
         match change {
-            Change::Remove => {
+            LayoutChange::Remove => {
                 let before = concerned.to_vec();
                 concerned.iter_mut().for_each(|row| {
                     row.luns.remove(&lun);
                 });
                 (before != concerned).then_some(change)
             }
-            Change::Add => {
+            LayoutChange::Add => {
                 let free = concerned.iter().all(|row| !row.luns.contains_key(&lun));
                 let disk = unseen.first().filter(|_| free)?;
                 put(concerned, *disk);
                 Some(change)
             }
-            Change::Replace => {
+            LayoutChange::Replace => {
                 let disk = unseen.last().filter(|_| everybody_has_it)?;
                 put(concerned, *disk);
                 Some(change)
             }
-            Change::Swap => {
+            LayoutChange::Swap => {
                 let has_other = concerned.iter().all(|row| row.luns.contains_key(&other));
                 if lun == other || !everybody_has_it || !has_other {
                     return None;
@@ -160,7 +160,7 @@ impl Layout {
                 }
                 Some(change)
             }
-            Change::Remap => {
+            LayoutChange::Remap => {
                 let mut free: Vec<u16> = (0..plan.luns).collect();
                 let luns = concerned[one].luns.values().copied();
                 let mut dealt = BTreeMap::new();
@@ -172,24 +172,24 @@ impl Layout {
                 concerned[one].luns = dealt;
                 changed.then_some(change)
             }
-            Change::Refuse => std::mem::replace(&mut concerned[one].admitted, false).then_some(change),
-            Change::Admit => {
+            LayoutChange::Refuse => std::mem::replace(&mut concerned[one].admitted, false).then_some(change),
+            LayoutChange::Admit => {
                 let refused = concerned.iter_mut().find(|row| !row.admitted)?;
                 refused.admitted = true;
                 Some(change)
             }
-            Change::Protect => {
+            LayoutChange::Protect => {
                 let shown = concerned[one].luns.get_mut(&lun)?;
                 shown.read_only = !shown.read_only;
                 Some(change)
             }
-            Change::Restore => {
+            LayoutChange::Restore => {
                 let first = Self::first(count, plan.luns);
                 let changed = first.rows != concerned;
                 concerned.clone_from_slice(&first.rows);
                 changed.then_some(change)
             }
-            Change::Nothing => Some(change),
+            LayoutChange::Nothing => Some(change),
         }
     }
 }
@@ -214,7 +214,7 @@ mod tests {
         for _ in 0..2000 {
             let before = layout.clone();
             let Some(change) = layout.change(&mut rng, &plan, 5) else { continue };
-            assert_eq!(before == layout, change == Change::Nothing, "{change:?}");
+            assert_eq!(before == layout, change == LayoutChange::Nothing, "{change:?}");
             seen.push(change);
             assert_eq!(layout.rows[2], first.rows[2]);
             for row in &layout.rows {
@@ -222,6 +222,6 @@ mod tests {
                 assert!(row.luns.keys().all(|lun| *lun < plan.luns));
             }
         }
-        assert!(Change::ALL.iter().all(|change| seen.contains(change)), "some change never happens");
+        assert!(LayoutChange::ALL.iter().all(|change| seen.contains(change)), "some change never happens");
     }
 }

@@ -1,7 +1,7 @@
 //! A deterministic world from one seed: initiators, what lies between them and a target, the target, its media, and a judge.
 //!
-//! [`scenario`] says what a seed stands for, [`world`] runs it. Commands come from [`workload`], travel through a [`fabric`], and
-//! end on [`media`] that are slow, fail and lose power; [`desk`] tells the oracle of everything and collects what it finds
+//! [`scenario`] says what a seed stands for, [`world`] runs it. Commands come from [`workload`], travel through a [`transport`], and
+//! end on [`media`] that are slow, fail and lose power; [`oracle_adapter`] tells the oracle of everything and collects what it finds
 //! wrong. There is one clock, no thread, no real I/O and no randomness but the seed's, so a seed is a run: the same to the
 //! last byte, which the hash of its [`trace`] shows.
 //!
@@ -18,16 +18,16 @@
 )]
 
 pub mod compare;
-pub mod desk;
-pub mod fabric;
-pub mod harm;
-pub mod house;
+pub mod corruption;
 pub mod layout;
 pub mod media;
+pub mod oracle_adapter;
 pub mod property;
 pub mod reservations;
 pub mod scenario;
 pub mod trace;
+pub mod transport;
+pub mod units;
 pub mod views;
 pub mod workload;
 pub mod world;

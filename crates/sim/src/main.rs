@@ -18,13 +18,13 @@ use sim::world::{self, Report};
 
 /// What carries the commands of a run.
 #[derive(Clone, Copy, Debug)]
-enum Carrier {
+enum TransportKind {
     /// iSCSI, or nothing.
     Iscsi,
     HyperScsi,
 }
 
-impl Carrier {
+impl TransportKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Iscsi => "iscsi",
@@ -56,9 +56,9 @@ fn main() -> ExitCode {
         return usage("SEEDS, FIRST or FRESH");
     };
     let carriers = match env::var("FABRIC").as_deref() {
-        Err(_) | Ok("") => &[Carrier::Iscsi, Carrier::HyperScsi][..],
-        Ok("iscsi") => &[Carrier::Iscsi],
-        Ok("hyperscsi") => &[Carrier::HyperScsi],
+        Err(_) | Ok("") => &[TransportKind::Iscsi, TransportKind::HyperScsi][..],
+        Ok("iscsi") => &[TransportKind::Iscsi],
+        Ok("hyperscsi") => &[TransportKind::HyperScsi],
         Ok(_) => {
             eprintln!("FABRIC is neither iscsi nor hyperscsi");
             return ExitCode::from(2);
@@ -84,7 +84,8 @@ fn main() -> ExitCode {
             }
             all(carriers, |carrier| {
                 // Every range is run, whatever the one before it found.
-                let failed = ranges.iter().filter(|(first, seeds)| !many(carrier, *first, *seeds)).count();
+                let failed =
+                    ranges.iter().filter(|(first, seeds)| !run_seeds(carrier, *first, *seeds)).count();
                 failed == 0
             })
         }
@@ -108,7 +109,7 @@ fn first_of(commit: &str) -> Option<u64> {
 }
 
 /// Runs something with each of the carriers. All of them must pass.
-fn all(carriers: &[Carrier], run: impl Fn(Carrier) -> bool) -> ExitCode {
+fn all(carriers: &[TransportKind], run: impl Fn(TransportKind) -> bool) -> ExitCode {
     let failed = carriers.iter().filter(|carrier| !run(**carrier)).count();
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -122,7 +123,7 @@ fn number(name: &str, default: u64) -> Option<u64> {
     env::var(name).map_or(Some(default), |value| value.parse().ok())
 }
 
-fn one(carrier: Carrier, seed: u64) -> bool {
+fn one(carrier: TransportKind, seed: u64) -> bool {
     let scenario = carrier.scenario(seed);
     println!("{scenario}");
     match world::run(&scenario, &Trace::new(0, true)) {
@@ -148,7 +149,7 @@ struct Failed {
 }
 
 /// Runs one seed quietly. A panic is a failure like others.
-fn quietly(carrier: Carrier, seed: u64, kept: usize) -> Result<Report, Failed> {
+fn quietly(carrier: TransportKind, seed: u64, kept: usize) -> Result<Report, Failed> {
     let trace = Trace::new(kept, false);
     let run = || world::run(&carrier.scenario(seed), &trace);
     match panic::catch_unwind(panic::AssertUnwindSafe(run)) {
@@ -166,7 +167,7 @@ fn quietly(carrier: Carrier, seed: u64, kept: usize) -> Result<Report, Failed> {
 }
 
 #[cfg(not(feature = "planted"))]
-fn many(carrier: Carrier, first: u64, seeds: u64) -> bool {
+fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
     let (began, name) = (Instant::now(), carrier.name());
     let mut failed = Vec::new();
     let (mut ends, mut judged) = ([0; 4], 0);
@@ -224,7 +225,7 @@ fn many(carrier: Carrier, first: u64, seeds: u64) -> bool {
 const WORLDS_MANY: u64 = 1000;
 
 #[cfg(feature = "planted")]
-fn many(_carrier: Carrier, _first: u64, _seeds: u64) -> bool {
+fn run_seeds(_carrier: TransportKind, _first: u64, _seeds: u64) -> bool {
     false
 }
 
@@ -241,7 +242,7 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
         }
         let began = Instant::now();
         inject(Some(bug));
-        let carrier = if bug.is_hyperscsi() { Carrier::HyperScsi } else { Carrier::Iscsi };
+        let carrier = if bug.is_hyperscsi() { TransportKind::HyperScsi } else { TransportKind::Iscsi };
         let wanted = Property::broken_by(bug);
         let (mut found, mut others) = (None, 0_u64);
         for seed in first..first.saturating_add(seeds) {

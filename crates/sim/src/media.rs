@@ -16,9 +16,9 @@ use store::fault_inject::{FaultInjector, FaultRules, OpKind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
 
-use crate::harm::{Harmful, Harms};
+use crate::corruption::{CorruptingStore, Corruptions};
 use crate::reservations::Signature;
-use crate::scenario::HarmPlan;
+use crate::scenario::CorruptionPlan;
 
 /// The time of the world, for those that are called without it.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ pub struct MediumPlan {
     /// Length of a logical block, for those that look into writes.
     pub block_len: usize,
     /// What it does and does not tell.
-    pub harm: Option<HarmPlan>,
+    pub corruption: Option<CorruptionPlan>,
 }
 
 /// A medium, for the world. Clones share it.
@@ -69,7 +69,7 @@ struct State {
     power: Option<Power>,
     inner: Box<dyn Store>,
     faults: FaultRules,
-    harms: Option<Harms>,
+    corruptions: Option<Corruptions>,
     /// Operations without effect yet, by the moment of their effect; then in order of submission.
     waiting: BTreeMap<(Instant, u64), Op>,
     /// Completions that nobody may see yet.
@@ -90,14 +90,14 @@ impl Medium {
     pub fn new(plan: MediumPlan, clock: Clock, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let power = plan.volatile.then(|| Power::new(plan.len));
-        let (inner, faults, harms) = wired(&plan, power.as_ref(), rng.next_u64());
+        let (inner, faults, corruptions) = wired(&plan, power.as_ref(), rng.next_u64());
         Self(Rc::new(RefCell::new(State {
             plan,
             clock,
             power,
             inner,
             faults,
-            harms,
+            corruptions,
             waiting: BTreeMap::new(),
             ready: BTreeMap::new(),
             number: 0,
@@ -151,7 +151,7 @@ impl Medium {
             power.cut(seed);
         }
         if state.power.is_some() {
-            (state.inner, state.faults, state.harms) = wired(&state.plan, state.power.as_ref(), seed);
+            (state.inner, state.faults, state.corruptions) = wired(&state.plan, state.power.as_ref(), seed);
         }
         if state.healed {
             state.faults.clear();
@@ -159,16 +159,16 @@ impl Medium {
     }
 
     /// Heals it: nothing fails any more.
-    pub fn heal(&self) {
+    pub fn stop_faults(&self) {
         let mut state = self.0.borrow_mut();
         state.healed = true;
         state.faults.clear();
-        state.harms.iter().for_each(Harms::end);
+        state.corruptions.iter().for_each(Corruptions::end);
     }
 
     /// Returns what it did and did not tell; `None` where it does no harm.
-    pub fn harms(&self) -> Option<Harms> {
-        self.0.borrow().harms.clone()
+    pub fn corruptions(&self) -> Option<Corruptions> {
+        self.0.borrow().corruptions.clone()
     }
 
     /// Returns whether nothing is under way.
@@ -245,15 +245,19 @@ impl State {
 }
 
 /// Puts the filters around the medium itself.
-fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>, FaultRules, Option<Harms>) {
+fn wired(
+    plan: &MediumPlan,
+    power: Option<&Power>,
+    seed: u64,
+) -> (Box<dyn Store>, FaultRules, Option<Corruptions>) {
     let mut medium: Box<dyn Store> = match power {
         Some(power) => Box::new(power.store()),
         None => Box::new(Ram::new(plan.len)),
     };
-    let mut harms = None;
-    if let Some(harm) = plan.harm {
-        let (harmful, known) = Harmful::new(medium, harm, plan.len, plan.block_len, seed);
-        (medium, harms) = (Box::new(harmful), Some(known));
+    let mut corruptions = None;
+    if let Some(harm) = plan.corruption {
+        let (harmful, known) = CorruptingStore::new(medium, harm, plan.len, plan.block_len, seed);
+        (medium, corruptions) = (Box::new(harmful), Some(known));
     }
     let (faulty, faults) = FaultInjector::new(medium, seed);
     if plan.fails_one_in > 0 {
@@ -262,7 +266,7 @@ fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>
             faults.add(Rule { chance, ..Rule::always(kind, 0, plan.len, Fault::Medium) });
         }
     }
-    (Box::new(faulty), faults, harms)
+    (Box::new(faulty), faults, corruptions)
 }
 
 impl Store for Plugged {

@@ -154,21 +154,21 @@ impl From<Violation> for Property {
 
 /// A property that is broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct PropertyViolation {
     /// Which.
     pub property: Property,
     /// How.
     pub how: String,
 }
 
-impl Broken {
+impl PropertyViolation {
     /// Says that a property is broken.
     pub const fn new(property: Property, how: String) -> Self {
         Self { property, how }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for PropertyViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not true that {}: {}", self.property.name(), self.how)
     }

@@ -5,7 +5,7 @@
 //! What reservations can be is computed by [`oracle::reservations`] from what was asked and answered. Here each command keeps
 //! whether it could pass, and whether it could be stopped, at any moment since it was submitted.
 
-pub mod orders;
+pub mod commands;
 #[cfg(test)]
 mod tests;
 
@@ -17,9 +17,9 @@ use oracle::reservations::{
     State,
 };
 
-use crate::desk::{self, GOOD, RESERVATION_CONFLICT};
-use crate::fabric::{Ended, Order, Ticket};
-use crate::property::{Broken, Property};
+use crate::oracle_adapter::{self, GOOD, RESERVATION_CONFLICT};
+use crate::property::{Property, PropertyViolation};
+use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 
 /// A signed write: its writer and its sequence.
 pub type Signature = (u32, u64);
@@ -29,7 +29,7 @@ const SAVED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The judge.
 #[derive(Debug)]
-pub struct Judge {
+pub struct ReservationJudge {
     units: Vec<Possible>,
     commands: BTreeMap<Ticket, Command>,
     services: BTreeMap<Ticket, Change>,
@@ -42,7 +42,7 @@ pub struct Judge {
     /// Changes whose session is gone, and until when they may be saved.
     expiring: Vec<(Instant, Ticket)>,
     now: Instant,
-    broken: Vec<Broken>,
+    broken: Vec<PropertyViolation>,
     counts: Counts,
 }
 
@@ -100,7 +100,7 @@ struct Counts {
     fenced_writes: u64,
 }
 
-impl Judge {
+impl ReservationJudge {
     /// Starts with units that nobody has reserved.
     pub fn new(units: usize) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Judge {
         &mut self,
         initiator: usize,
         ticket: Ticket,
-        order: &Order,
+        order: &ScsiCommand,
         signature: Option<Signature>,
     ) {
         let unit = usize::from(order.unit);
@@ -149,7 +149,7 @@ impl Judge {
             self.counts.changes += 1;
             self.services.insert(ticket, Change { initiator, unit, aborts });
             self.units[unit].submit_command(ServiceId(ticket.0), nexus(initiator), service);
-            return self.look(unit);
+            return self.states_widened(unit);
         }
         let Some((access, question)) = access_of(&order.cdb) else { return };
         if let Some(signature) = signature {
@@ -169,18 +169,18 @@ impl Judge {
             is_plain: order.cdb[0] != 0x83,
             settled: self.units[unit].is_settled().then(|| self.units[unit].version()),
         };
-        command.look(self.units[unit].states());
+        command.observe_states(self.units[unit].states());
         self.commands.insert(ticket, command);
     }
 
     /// Judges how an order ended. Returns whether it has certainly changed nothing, although its end does not say so.
-    pub fn ended(&mut self, ticket: Ticket, ended: &Ended) -> bool {
+    pub fn ended(&mut self, ticket: Ticket, ended: &CommandOutcome) -> bool {
         if let Some(change) = self.services.get(&ticket).copied() {
             self.changed(ticket, change, ended);
             return false;
         }
         let Some(command) = self.commands.get(&ticket) else { return false };
-        if *ended == Ended::Lost {
+        if *ended == CommandOutcome::Lost {
             let initiator = command.initiator;
             self.lost.entry(initiator).or_default().push(ticket);
             return false;
@@ -194,7 +194,7 @@ impl Judge {
     }
 
     /// Takes note that nothing that an initiator lost can be carried out any more.
-    pub fn lost_is_gone(&mut self, initiator: usize) {
+    pub fn lost_cannot_run(&mut self, initiator: usize) {
         for ticket in self.lost.remove(&initiator).unwrap_or_default() {
             if self.services.contains_key(&ticket) {
                 // Its task is gone. What is being saved for it comes into force all the same.
@@ -213,25 +213,25 @@ impl Judge {
             self.counts.powerless +=
                 u64::from(self.units[unit].states().any(|state| !state.keys().is_empty()));
             self.units[unit].power_lost();
-            self.look(unit);
+            self.states_widened(unit);
         }
     }
 
     /// Judges a write that takes effect on a medium now.
-    pub fn landed(&mut self, signature: Signature) {
+    pub fn took_effect(&mut self, signature: Signature) {
         if self.refused.contains(&signature) {
             let how = format!("{signature:?} (writer, sequence) was written after its RESERVATION CONFLICT");
-            return self.broken.push(Broken::new(Property::ReservationStops, how));
+            return self.broken.push(PropertyViolation::new(Property::ReservationStops, how));
         }
         let Some(ticket) = self.writes.get(&signature).copied() else { return };
         let Some(command) = self.commands.get(&ticket).filter(|command| !command.may_land) else { return };
         let property = if command.fenced { Property::Fenced } else { Property::ReservationStops };
         let how = format!("order {} of initiator {} has written", ticket.0, command.initiator);
-        self.broken.push(Broken::new(property, how));
+        self.broken.push(PropertyViolation::new(property, how));
     }
 
     /// Takes what is broken.
-    pub fn take_broken(&mut self) -> Vec<Broken> {
+    pub fn take_violations(&mut self) -> Vec<PropertyViolation> {
         std::mem::take(&mut self.broken)
     }
 
@@ -250,21 +250,23 @@ impl Judge {
     }
 
     /// A command that changes reservations ended.
-    fn changed(&mut self, ticket: Ticket, change: Change, ended: &Ended) {
+    fn changed(&mut self, ticket: Ticket, change: Change, ended: &CommandOutcome) {
         let id = ServiceId(ticket.0);
         let unit = &mut self.units[change.unit];
         let explained = match end_of(ended) {
-            Come::To(outcome) => unit.end_command(id, outcome).map(Some),
-            Come::Nothing => unit.refused(id).map(|()| None),
-            Come::Unknown => {
+            ReservationResult::To(outcome) => unit.end_command(id, outcome).map(Some),
+            ReservationResult::Nothing => unit.refused(id).map(|()| None),
+            ReservationResult::Unknown => {
                 unit.conclude_unknown(id);
                 Ok(None)
             }
-            Come::Lost => return self.lost.entry(change.initiator).or_default().push(ticket),
+            ReservationResult::Lost => return self.lost.entry(change.initiator).or_default().push(ticket),
         };
         self.services.remove(&ticket);
         match explained {
-            Ok(Some(fenced)) if change.aborts && end_of(ended) == Come::To(ReserveOutcome::Good) => {
+            Ok(Some(fenced))
+                if change.aborts && end_of(ended) == ReservationResult::To(ReserveOutcome::Good) =>
+            {
                 let open = self.commands.values_mut();
                 for command in
                     open.filter(|command| command.unit == change.unit && command.signature.is_some())
@@ -282,26 +284,26 @@ impl Judge {
                     "no order of the commands under way explains the end of order {} of initiator {}",
                     ticket.0, change.initiator
                 );
-                self.broken.push(Broken::new(Property::ReservationTold, how));
-                self.look(change.unit);
+                self.broken.push(PropertyViolation::new(Property::ReservationTold, how));
+                self.states_widened(change.unit);
             }
         }
     }
 
-    fn judge(&mut self, ticket: Ticket, command: &Command, ended: &Ended) {
-        let conflict = matches!(ended, Ended::Status { status: RESERVATION_CONFLICT, .. });
-        let good = matches!(ended, Ended::Status { status: GOOD, .. });
-        let done = good || command.is_plain && desk::was_carried_out(ended);
+    fn judge(&mut self, ticket: Ticket, command: &Command, ended: &CommandOutcome) {
+        let conflict = matches!(ended, CommandOutcome::Status { status: RESERVATION_CONFLICT, .. });
+        let good = matches!(ended, CommandOutcome::Status { status: GOOD, .. });
+        let done = good || command.is_plain && oracle_adapter::was_carried_out(ended);
         let name = |what: &str| format!("order {} of initiator {} {what}", ticket.0, command.initiator);
         let unit = &mut self.units[command.unit];
         // Otherwise the command may have been carried out before or after a change that was under way meanwhile.
         let is_still = unit.is_settled() && command.settled == Some(unit.version());
         let nexus = nexus(command.initiator);
         if done && !command.may_pass {
-            self.broken.push(Broken::new(Property::ReservationStops, name("was carried out")));
+            self.broken.push(PropertyViolation::new(Property::ReservationStops, name("was carried out")));
         } else if conflict && !command.may_stop {
             let how = name("ended with RESERVATION CONFLICT");
-            self.broken.push(Broken::new(Property::ReservationAdmits, how));
+            self.broken.push(PropertyViolation::new(Property::ReservationAdmits, how));
         } else if (done || conflict) && is_still {
             unit.observe(|state| state.conflicts_with(nexus, command.access) == conflict);
         }
@@ -311,7 +313,7 @@ impl Judge {
         if conflict && let Some(signature) = command.signature {
             self.refused.insert(signature);
         }
-        if let (true, Some(question), Ended::Status { data, .. }) = (good, command.question, ended) {
+        if let (true, Some(question), CommandOutcome::Status { data, .. }) = (good, command.question, ended) {
             self.counts.told += 1;
             match question.parse(data) {
                 Some(answer) if command.answers.contains(&answer) => {
@@ -321,7 +323,7 @@ impl Judge {
                 }
                 answer => {
                     let how = name(&format!("hears {answer:?} and not one of {:?}", command.answers));
-                    self.broken.push(Broken::new(Property::ReservationTold, how));
+                    self.broken.push(PropertyViolation::new(Property::ReservationTold, how));
                 }
             }
         }
@@ -335,16 +337,16 @@ impl Judge {
     }
 
     /// More states of a unit are possible than before.
-    fn look(&mut self, unit: usize) {
+    fn states_widened(&mut self, unit: usize) {
         for command in self.commands.values_mut().filter(|command| command.unit == unit) {
-            command.look(self.units[unit].states());
+            command.observe_states(self.units[unit].states());
         }
     }
 }
 
 impl Command {
     /// Takes note of the states that are possible now.
-    fn look<'a>(&mut self, states: impl Iterator<Item = &'a State>) {
+    fn observe_states<'a>(&mut self, states: impl Iterator<Item = &'a State>) {
         if self.may_pass && self.may_stop && self.may_land && self.question.is_none() {
             return;
         }
@@ -400,7 +402,7 @@ impl Question {
 
 /// What a change of reservations came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Come {
+enum ReservationResult {
     To(ReserveOutcome),
     /// It was refused before anybody looked at it.
     Nothing,
@@ -410,14 +412,16 @@ enum Come {
     Lost,
 }
 
-fn end_of(ended: &Ended) -> Come {
+fn end_of(ended: &CommandOutcome) -> ReservationResult {
     match ended {
-        Ended::Status { status: GOOD, .. } => Come::To(ReserveOutcome::Good),
-        Ended::Status { status: RESERVATION_CONFLICT, .. } => Come::To(ReserveOutcome::Conflict),
-        Ended::Lost => Come::Lost,
-        ended if desk::is_illegal(ended) => Come::To(ReserveOutcome::Illegal),
-        ended if desk::is_refusal(ended) => Come::Nothing,
-        _ => Come::Unknown,
+        CommandOutcome::Status { status: GOOD, .. } => ReservationResult::To(ReserveOutcome::Good),
+        CommandOutcome::Status { status: RESERVATION_CONFLICT, .. } => {
+            ReservationResult::To(ReserveOutcome::Conflict)
+        }
+        CommandOutcome::Lost => ReservationResult::Lost,
+        ended if oracle_adapter::is_illegal(ended) => ReservationResult::To(ReserveOutcome::Illegal),
+        ended if oracle_adapter::is_refusal(ended) => ReservationResult::Nothing,
+        _ => ReservationResult::Unknown,
     }
 }
 
@@ -426,7 +430,7 @@ fn nexus(initiator: usize) -> Nexus {
 }
 
 /// Returns what an order does to reservations, and whether it aborts tasks.
-fn service_of(order: &Order) -> Option<(ReserveCommand, bool)> {
+fn service_of(order: &ScsiCommand) -> Option<(ReserveCommand, bool)> {
     let word = |at: usize| u64::from_be_bytes(*order.data_out[at..].first_chunk().unwrap());
     match order.cdb[0] {
         0x16 => return Some((ReserveCommand::ReserveUnit, false)),

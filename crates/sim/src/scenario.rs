@@ -19,11 +19,11 @@ use crate::media::MediumPlan;
 
 mod special;
 
-pub use special::{HarmPlan, ReloadPlan, SPECIAL};
+pub use special::{CorruptionPlan, ReloadPlan, SPECIAL};
 
 /// Which transport carries the commands.
 #[derive(Clone, Debug)]
-pub enum Transport {
+pub enum TransportPlan {
     /// None: initiators call the units directly. Nothing is hidden behind a protocol.
     Direct,
     /// iSCSI.
@@ -69,11 +69,11 @@ pub struct IscsiPlan {
 #[derive(Clone, Debug)]
 pub struct HyperPlan {
     /// Whether the group has a password.
-    pub keyed: bool,
+    pub has_password: bool,
     /// What initiators protect by themselves.
     pub level: Level,
     /// What each unit demands.
-    pub least: [Level; 2],
+    pub min_protection: [Level; 2],
     /// How what is lost is sent again.
     pub repair: Repair,
     /// How many commands of a session can be under way.
@@ -162,7 +162,7 @@ pub struct Scenario {
     /// Where it comes from.
     pub seed: u64,
     /// What carries commands.
-    pub transport: Transport,
+    pub transport: TransportPlan,
     /// How many initiators.
     pub initiators: usize,
     /// How many units.
@@ -211,7 +211,7 @@ impl Scenario {
     /// Returns the world of a seed in which commands travel by HyperSCSI.
     pub fn hyperscsi(seed: u64, special: bool) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x6879_7065_7273_6373);
-        let transport = Transport::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
+        let transport = TransportPlan::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
         let plain = Self { transport, ..Self::plain(seed) };
         if special { plain.make_special() } else { plain }
     }
@@ -233,15 +233,15 @@ impl Scenario {
             answer: DurationRange::between(micros(0), micros(answer)),
             fails_one_in: *pick(&mut rng, &[0, 0, 200, 40]),
             block_len: usize::try_from(block_size.bytes()).unwrap(),
-            harm: None,
+            corruption: None,
         };
         let mut transport = if rng.chance(1, 5) {
-            Transport::Direct
+            TransportPlan::Direct
         } else {
-            Transport::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
+            TransportPlan::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
         };
         let mut strain = Rng::from_seed(seed ^ 0x7374_7261_696e);
-        if let (Transport::Iscsi(plan), true) = (&mut transport, strain.chance(1, 10)) {
+        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, strain.chance(1, 10)) {
             plan.strain_data(&mut strain);
         }
         Self {
@@ -286,9 +286,9 @@ impl Scenario {
     fn path_backlog(&self, orders: u64) -> Duration {
         let bytes = orders * self.transfer_max * u64::from(self.block_size.bytes());
         let plan = match &self.transport {
-            Transport::Direct => return Duration::ZERO,
-            Transport::Iscsi(plan) => plan,
-            Transport::HyperScsi(plan) => return plan.backlog(bytes),
+            TransportPlan::Direct => return Duration::ZERO,
+            TransportPlan::Iscsi(plan) => plan,
+            TransportPlan::HyperScsi(plan) => return plan.backlog(bytes),
         };
         let round = plan.forward.delay.to + plan.backward.delay.to;
         // One burst, or what the socket holds, for each time there and back.
@@ -306,9 +306,9 @@ impl Scenario {
         match &self.transport {
             // A LUN leads to different disks in turn.
             _ if self.reloads.is_some() => false,
-            Transport::Direct | Transport::Iscsi(_) => true,
-            Transport::HyperScsi(plan) => {
-                plan.least.get(usize::from(unit)).is_none_or(|least| plan.level >= *least)
+            TransportPlan::Direct | TransportPlan::Iscsi(_) => true,
+            TransportPlan::HyperScsi(plan) => {
+                plan.min_protection.get(usize::from(unit)).is_none_or(|least| plan.level >= *least)
             }
         }
     }
@@ -435,9 +435,9 @@ impl HyperPlan {
             ring_part: *pick(rng, &[1, 1, 4, 16]),
             deaths,
             strangers: *pick(rng, &[0, 0, 1, 3]),
-            keyed,
+            has_password: keyed,
             level,
-            least,
+            min_protection: least,
             repair: *pick(rng, &[Repair::Selective, Repair::Selective, Repair::Window]),
             exchanges: *pick(rng, &[1, 4, 32, 128, 512]),
             first_burst: *pick(rng, &[0, 700, 8 << 10, 64 << 10]),

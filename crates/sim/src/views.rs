@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
-use crate::desk::Meaning;
-use crate::fabric::{Attribute, Ended, Manage, Order, Ticket};
-use crate::house;
-use crate::layout::{Change, Layout, Shown};
-use crate::property::{Broken, Property};
+use crate::layout::{Layout, LayoutChange, MappedDisk};
+use crate::oracle_adapter::Effect;
+use crate::property::{Property, PropertyViolation};
 use crate::scenario::{ReloadPlan, Scenario, pick};
+use crate::transport::{Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket};
+use crate::units;
 
 /// What all initiators know, and the configuration in force.
-pub struct Views {
+pub struct InitiatorViews {
     plan: ReloadPlan,
     disks: u16,
     rng: Rng,
@@ -43,9 +43,9 @@ struct Host {
     /// How often its LUNs were changed.
     changes: u64,
     /// How often it was told so, by LUN.
-    told: BTreeMap<u16, u64>,
+    attentions: BTreeMap<u16, u64>,
     /// Whether it may lose its session: it is refused, or asked for that itself.
-    excused: bool,
+    may_lose_session: bool,
     /// When its access was last taken or given, or a reset last asked for.
     refused: Option<Instant>,
 }
@@ -60,11 +60,11 @@ struct Sent {
     /// Whether it is answered where there is no unit.
     needs_no_unit: bool,
     /// What stood under its LUN since it was sent.
-    seen: Vec<Option<Shown>>,
+    seen: Vec<Option<MappedDisk>>,
 }
 
 impl Sent {
-    fn leads(&self, shown: &Option<Shown>) -> bool {
+    fn leads(&self, shown: &Option<MappedDisk>) -> bool {
         shown.is_some_and(|shown| self.disk.is_none_or(|disk| disk == shown.disk))
     }
 
@@ -86,25 +86,25 @@ const PROTECTED: &str = "writes refused because their access was taken";
 const COUNTED: [&str; 7] = [OPENS, GONE, BARRED, MANAGED_GONE, REFUSED, TOLD, PROTECTED];
 
 /// Every kind of reload.
-const CHANGES: [Change; 10] = [
-    Change::Remove,
-    Change::Add,
-    Change::Swap,
-    Change::Replace,
-    Change::Remap,
-    Change::Refuse,
-    Change::Admit,
-    Change::Protect,
-    Change::Restore,
-    Change::Nothing,
+const CHANGES: [LayoutChange; 10] = [
+    LayoutChange::Remove,
+    LayoutChange::Add,
+    LayoutChange::Swap,
+    LayoutChange::Replace,
+    LayoutChange::Remap,
+    LayoutChange::Refuse,
+    LayoutChange::Admit,
+    LayoutChange::Protect,
+    LayoutChange::Restore,
+    LayoutChange::Nothing,
 ];
 
 /// Returns everything that is counted in worlds with reloads.
 pub fn counted() -> impl Iterator<Item = &'static str> {
-    CHANGES.into_iter().map(Change::counted_as).chain(COUNTED)
+    CHANGES.into_iter().map(LayoutChange::counted_as).chain(COUNTED)
 }
 
-impl Views {
+impl InitiatorViews {
     /// Starts with hosts that have opened nothing.
     pub fn new(scenario: &Scenario, plan: ReloadPlan, now: Instant, seed: u64) -> Self {
         let layout = Layout::first(scenario.initiators, plan.luns);
@@ -139,7 +139,7 @@ impl Views {
     }
 
     /// Returns the configuration that is to come into force now, if one is.
-    pub fn reload(&mut self, now: Instant) -> Option<(Change, Layout)> {
+    pub fn reload(&mut self, now: Instant) -> Option<(LayoutChange, Layout)> {
         if self.over || self.orders_left > 0 && now < self.due {
             return None;
         }
@@ -158,79 +158,88 @@ impl Views {
     }
 
     /// Records that another configuration is in force.
-    pub fn laid(&mut self, now: Instant, layout: Layout) {
+    pub fn layout_applied(&mut self, now: Instant, layout: Layout) {
         for (at, host) in self.hosts.iter_mut().enumerate() {
             let (old, new) = (&self.layout.rows[at], &layout.rows[at]);
             host.changes += u64::from(old != new);
-            host.excused |= !new.admitted;
+            host.may_lose_session |= !new.admitted;
             if !(old.admitted && new.admitted) {
                 host.refused = Some(now);
             }
         }
         self.layout = layout;
         for sent in self.sent.values_mut() {
-            sent.seen.push(self.layout.shown(sent.initiator, sent.lun));
+            sent.seen.push(self.layout.mapping(sent.initiator, sent.lun));
         }
     }
 
     /// Has an order go to a LUN under which its initiator found the disk that it is meant for, or ask who is there.
-    pub fn address(&mut self, initiator: usize, mut order: Order, meaning: Meaning) -> (Order, Meaning) {
+    pub fn address(
+        &mut self,
+        initiator: usize,
+        mut order: ScsiCommand,
+        meaning: Effect,
+    ) -> (ScsiCommand, Effect) {
         self.orders_left = self.orders_left.saturating_sub(1);
         let opened = &self.hosts[initiator].opened;
         let luns: Vec<u16> =
             opened.iter().filter(|(_, disk)| **disk == order.unit).map(|(lun, _)| *lun).collect();
         if luns.is_empty() || self.rng.chance(1, 12) {
             let lun = u16::try_from(self.rng.below(self.plan.luns.into())).unwrap();
-            return (who_is_there(lun), Meaning::Nothing);
+            return (inquire_device_id(lun), Effect::Nothing);
         }
         order.unit = *pick(&mut self.rng, &luns);
         (order, meaning)
     }
 
     /// Has a function go to a LUN.
-    pub fn address_function(&mut self, initiator: usize, function: Manage) -> Manage {
+    pub fn address_function(&mut self, initiator: usize, function: TaskManagement) -> TaskManagement {
         let opened = &self.hosts[initiator].opened;
         let lun_of = |disk: u16| {
             let found = opened.iter().find(|(_, known)| **known == disk);
             found.map_or(disk % self.plan.luns, |(lun, _)| *lun)
         };
         match function {
-            Manage::AbortTaskSet(disk) => Manage::AbortTaskSet(lun_of(disk)),
-            Manage::ClearTaskSet(disk) => Manage::ClearTaskSet(lun_of(disk)),
-            Manage::UnitReset(disk) => Manage::UnitReset(lun_of(disk)),
+            TaskManagement::AbortTaskSet(disk) => TaskManagement::AbortTaskSet(lun_of(disk)),
+            TaskManagement::ClearTaskSet(disk) => TaskManagement::ClearTaskSet(lun_of(disk)),
+            TaskManagement::UnitReset(disk) => TaskManagement::UnitReset(lun_of(disk)),
             other => other,
         }
     }
 
     /// Records that an order is about to be sent.
-    pub fn sent(&mut self, initiator: usize, ticket: Ticket, order: &Order) {
+    pub fn sent(&mut self, initiator: usize, ticket: Ticket, order: &ScsiCommand) {
         let lun = order.unit;
-        let asks = order.cdb == WHO_IS_THERE;
+        let asks = order.cdb == INQUIRY_DEVICE_ID;
         let sent = Sent {
             initiator,
             lun,
             disk: self.hosts[initiator].opened.get(&lun).copied(),
             asks,
             needs_no_unit: matches!(order.cdb.first(), Some(0x03 | 0x12 | 0xa0)),
-            seen: vec![self.layout.shown(initiator, lun)],
+            seen: vec![self.layout.mapping(initiator, lun)],
         };
         self.sent.insert(ticket, sent);
     }
 
     /// Records that a function is asked for.
-    pub fn asked(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) {
+    pub fn asked(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: TaskManagement) {
         match function {
-            Manage::AbortTaskSet(lun) | Manage::ClearTaskSet(lun) | Manage::UnitReset(lun) => {
+            TaskManagement::AbortTaskSet(lun)
+            | TaskManagement::ClearTaskSet(lun)
+            | TaskManagement::UnitReset(lun) => {
                 self.managing.insert(ticket, (initiator, lun));
             }
-            Manage::AbortTask(task) | Manage::QueryTask(task) => {
+            TaskManagement::AbortTask(task) | TaskManagement::QueryTask(task) => {
                 if let Some(sent) = self.sent.get(&task) {
                     self.managing.insert(ticket, (initiator, sent.lun));
                 }
             }
             // It ends every session with the target.
-            Manage::ColdReset | Manage::WarmReset => {
-                self.hosts.iter_mut().for_each(|host| (host.excused, host.refused) = (true, Some(now)));
+            TaskManagement::ColdReset | TaskManagement::WarmReset => {
+                self.hosts
+                    .iter_mut()
+                    .for_each(|host| (host.may_lose_session, host.refused) = (true, Some(now)));
             }
         }
     }
@@ -238,7 +247,7 @@ impl Views {
     /// Records that a function was answered.
     pub fn managed(&mut self, ticket: Ticket, answer: Option<bool>) {
         let Some((initiator, lun)) = self.managing.remove(&ticket) else { return };
-        if answer.is_some() && self.layout.shown(initiator, lun).is_none() {
+        if answer.is_some() && self.layout.mapping(initiator, lun).is_none() {
             self.count(MANAGED_GONE);
         }
     }
@@ -250,7 +259,7 @@ impl Views {
 
     /// Records that an initiator gives up its nexus.
     pub fn gives_up(&mut self, initiator: usize) {
-        self.hosts[initiator].excused = true;
+        self.hosts[initiator].may_lose_session = true;
     }
 
     /// Records that an initiator has a session.
@@ -258,23 +267,24 @@ impl Views {
         // The end of a session that was refused, or reset, while it began may be on its way yet.
         let host = &mut self.hosts[initiator];
         let was_refused = host.refused.is_some_and(|at| now.since(at) < NEWS_WITHIN);
-        host.excused = was_refused || !self.layout.rows[initiator].admitted;
+        host.may_lose_session = was_refused || !self.layout.rows[initiator].admitted;
     }
 
     /// Records that an initiator lost its session. Returns what is wrong with that.
-    pub fn down(&mut self, initiator: usize) -> Option<Broken> {
+    pub fn down(&mut self, initiator: usize) -> Option<PropertyViolation> {
         if !self.layout.rows[initiator].admitted {
             self.count(REFUSED);
         }
-        let excused = self.hosts[initiator].excused || !self.plan.calm;
-        (!excused)
-            .then(|| Broken::new(Property::Undisturbed, format!("initiator {initiator} lost its session")))
+        let excused = self.hosts[initiator].may_lose_session || !self.plan.calm;
+        (!excused).then(|| {
+            PropertyViolation::new(Property::Undisturbed, format!("initiator {initiator} lost its session"))
+        })
     }
 
     /// Records how an order ended. Returns what is wrong with that.
-    pub fn ended(&mut self, ticket: Ticket, ended: &Ended) -> Option<Broken> {
+    pub fn ended(&mut self, ticket: Ticket, ended: &CommandOutcome) -> Option<PropertyViolation> {
         let sent = self.sent.remove(&ticket)?;
-        let Ended::Status { status, data, .. } = ended else { return None };
+        let CommandOutcome::Status { status, data, .. } = ended else { return None };
         let (initiator, lun) = (sent.initiator, sent.lun);
         let order = format!("order {} of initiator {initiator} to LUN {lun}", ticket.0);
         if *status == GOOD {
@@ -285,19 +295,19 @@ impl Views {
             let led = sent.seen.iter().any(|shown| sent.leads(shown));
             let wrong = !led && !sent.needs_no_unit;
             return wrong.then(|| {
-                Broken::new(
+                PropertyViolation::new(
                     Property::Opened,
                     format!("{order} was carried out, though it never led to disk {disk}"),
                 )
             });
         }
-        match crate::desk::sense_code(ended)? {
+        match crate::oracle_adapter::sense_code(ended)? {
             (ILLEGAL_REQUEST, NO_LUN) => {
-                let barred = |shown: &Option<Shown>| shown.is_some() && !sent.leads(shown);
+                let barred = |shown: &Option<MappedDisk>| shown.is_some() && !sent.leads(shown);
                 self.count(if sent.seen.iter().any(barred) { BARRED } else { GONE });
                 let wrong = sent.disk.is_some() && !sent.was_hidden();
                 wrong.then(|| {
-                    Broken::new(
+                    PropertyViolation::new(
                         Property::Undisturbed,
                         format!("{order} found no unit, though its LUN did not change"),
                     )
@@ -305,10 +315,10 @@ impl Views {
             }
             (DATA_PROTECT, WRITE_PROTECTED) => {
                 self.count(PROTECTED);
-                let read_only = |shown: &Option<Shown>| shown.is_some_and(|shown| shown.read_only);
+                let read_only = |shown: &Option<MappedDisk>| shown.is_some_and(|shown| shown.read_only);
                 let wrong = !sent.seen.iter().any(read_only);
                 wrong.then(|| {
-                    Broken::new(
+                    PropertyViolation::new(
                         Property::Undisturbed,
                         format!("{order} was refused, though its initiator may write"),
                     )
@@ -317,11 +327,11 @@ impl Views {
             (UNIT_ATTENTION, LUNS_CHANGED) => {
                 self.count(TOLD);
                 let host = &mut self.hosts[initiator];
-                let told = host.told.entry(lun).or_default();
+                let told = host.attentions.entry(lun).or_default();
                 *told += 1;
                 let wrong = *told > host.changes;
                 wrong.then(|| {
-                    Broken::new(
+                    PropertyViolation::new(
                         Property::Undisturbed,
                         format!("{order} is told that LUNs changed, and none did"),
                     )
@@ -332,33 +342,39 @@ impl Views {
     }
 
     /// Takes what a host found under a LUN.
-    fn found(&mut self, sent: &Sent, order: &str, data: &[u8]) -> Option<Broken> {
-        let prefix = &house::naa(0)[..14];
+    fn found(&mut self, sent: &Sent, order: &str, data: &[u8]) -> Option<PropertyViolation> {
+        let prefix = &units::naa(0)[..14];
         let at = data.windows(prefix.len()).position(|bytes| bytes == prefix)? + prefix.len();
         let found = u16::from_be_bytes([*data.get(at)?, *data.get(at + 1)?]);
         let (initiator, lun) = (sent.initiator, sent.lun);
         if let Some(opened) = self.hosts[initiator].opened.get(&lun).copied() {
             let wrong = found != opened;
             return wrong.then(|| {
-                Broken::new(Property::Opened, format!("{order} found disk {found}, and disk {opened} before"))
+                PropertyViolation::new(
+                    Property::Opened,
+                    format!("{order} found disk {found}, and disk {opened} before"),
+                )
             });
         }
         let configured = sent.seen.iter().any(|shown| shown.is_some_and(|shown| shown.disk == found));
         self.hosts[initiator].opened.insert(lun, found);
         self.count(OPENS);
         (!configured).then(|| {
-            Broken::new(Property::Configured, format!("{order} found disk {found}, which is not there"))
+            PropertyViolation::new(
+                Property::Configured,
+                format!("{order} found disk {found}, which is not there"),
+            )
         })
     }
 }
 
 /// INQUIRY, page 83h.
-const WHO_IS_THERE: [u8; 6] = [0x12, 1, 0x83, 1, 0, 0];
+const INQUIRY_DEVICE_ID: [u8; 6] = [0x12, 1, 0x83, 1, 0, 0];
 
-fn who_is_there(lun: u16) -> Order {
-    Order {
+fn inquire_device_id(lun: u16) -> ScsiCommand {
+    ScsiCommand {
         unit: lun,
-        cdb: WHO_IS_THERE.to_vec(),
+        cdb: INQUIRY_DEVICE_ID.to_vec(),
         data_out: Vec::new(),
         data_in_len: 256,
         attribute: Attribute::Simple,

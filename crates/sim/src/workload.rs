@@ -12,11 +12,11 @@ use scsi::copy::cscd::{Cscd, CscdId};
 use scsi::copy::list::{CopyList, Format, ListIdUsage};
 use scsi::copy::segment::SegmentAction;
 
-use crate::desk::{Desk, Meaning};
-use crate::fabric::{Attribute, Order};
-use crate::house;
-use crate::reservations::orders;
+use crate::oracle_adapter::{Effect, OracleAdapter};
+use crate::reservations::commands;
 use crate::scenario::{Scenario, pick};
+use crate::transport::{Attribute, ScsiCommand};
+use crate::units;
 
 /// One initiator's part.
 #[derive(Debug)]
@@ -68,23 +68,23 @@ impl Workload {
     }
 
     /// Makes the next order.
-    pub fn next(&mut self, desk: &Desk) -> (Order, Meaning) {
+    pub fn next(&mut self, oracle: &OracleAdapter) -> (ScsiCommand, Effect) {
         if self.reserves_one_in > 0 && self.rng.chance(1, self.reserves_one_in) {
             let unit = u16::try_from(self.rng.below(self.units.into())).unwrap();
             let old_ones = self.reserves_old_ones;
-            let order = orders::next(&mut self.rng, desk, self.initiator, unit, old_ones);
-            return (order, Meaning::Nothing);
+            let order = commands::next(&mut self.rng, oracle, self.initiator, unit, old_ones);
+            return (order, Effect::Nothing);
         }
         let at = self.extent();
         let (mut order, meaning) = match self.rng.below(100) {
             0..34 => self.read(at),
-            34..68 => self.write(desk, at),
+            34..68 => self.write(oracle, at),
             68..74 => self.flush(at),
-            74..80 => self.write_same(desk, at),
-            80..84 => self.unmap(desk, at),
-            84..89 => self.compare_and_write(desk, at),
-            89..92 => self.verify(desk, at),
-            92..95 => self.copy(desk, at),
+            74..80 => self.write_same(oracle, at),
+            80..84 => self.unmap(oracle, at),
+            84..89 => self.compare_and_write(oracle, at),
+            89..92 => self.verify(oracle, at),
+            92..95 => self.copy(oracle, at),
             _ => self.question(at),
         };
         order.attribute = *pick(
@@ -109,16 +109,16 @@ impl Workload {
         Extent { unit: u16::try_from(self.rng.below(self.units.into())).unwrap(), lba, blocks: len }
     }
 
-    fn read(&mut self, at: Extent) -> (Order, Meaning) {
+    fn read(&mut self, at: Extent) -> (ScsiCommand, Effect) {
         let fua = u8::from(self.rng.chance(1, 8)) << 3;
         let cdb = self.transfer([0x08, 0x28, 0xa8, 0x88], fua, at);
         let mut order = order(at.unit, &cdb, Vec::new(), self.bytes(at.blocks));
         order.replay = self.rng.chance(1, 2);
         let Extent { unit, lba, blocks } = at;
-        (order, Meaning::Read { unit, lba, blocks })
+        (order, Effect::Read { unit, lba, blocks })
     }
 
-    fn write(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+    fn write(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
         let fua = self.rng.chance(1, 4);
         let verify = self.rng.chance(1, 12);
         let opcodes = if verify { [0x2e, 0x2e, 0xae, 0x8e] } else { [0x0a, 0x2a, 0xaa, 0x8a] };
@@ -128,20 +128,20 @@ impl Workload {
         if verify && self.rng.chance(1, 2) {
             cdb[1] |= 2;
         }
-        let data = self.signed(desk, at);
+        let data = self.signed(oracle, at);
         let content = Planned::Signed(self.writer, Sequence(self.sequence));
-        let change = self.change(desk, at, content, fua);
-        (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
+        let change = self.change(oracle, at, content, fua);
+        (order(at.unit, &cdb, data, 0), Effect::Change(vec![change]))
     }
 
-    fn flush(&mut self, at: Extent) -> (Order, Meaning) {
+    fn flush(&mut self, at: Extent) -> (ScsiCommand, Effect) {
         let opcode = *pick(&mut self.rng, &[0x35, 0x91]);
         let mut cdb = vec![0; if opcode == 0x35 { 10 } else { 16 }];
         cdb[0] = opcode;
-        (order(at.unit, &cdb, Vec::new(), 0), Meaning::Flush(at.unit))
+        (order(at.unit, &cdb, Vec::new(), 0), Effect::Flush(at.unit))
     }
 
-    fn write_same(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+    fn write_same(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
         let long = self.rng.chance(1, 2);
         let mut cdb = if long { long_cdb(0x93, at) } else { medium_cdb(0x41, at) };
         let no_data = long && self.rng.chance(1, 3);
@@ -151,47 +151,47 @@ impl Workload {
         let (data, content) = if zeros {
             (vec![0; if no_data { 0 } else { self.block_len }], Planned::Zero)
         } else {
-            let data = self.signed(desk, one);
-            let (device, sequence) = (desk.device(at.unit), Sequence(self.sequence));
+            let data = self.signed(oracle, one);
+            let (device, sequence) = (oracle.device(at.unit), Sequence(self.sequence));
             (data, Planned::Same(BlockSignature { device, lba: at.lba, writer: self.writer, sequence }))
         };
-        let change = self.change(desk, at, content, false);
-        (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
+        let change = self.change(oracle, at, content, false);
+        (order(at.unit, &cdb, data, 0), Effect::Change(vec![change]))
     }
 
-    fn unmap(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+    fn unmap(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
         let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
         list.extend(at.lba.0.to_be_bytes());
         list.extend(u32::try_from(at.blocks).unwrap().to_be_bytes());
         list.extend([0; 4]);
-        let change = Change { optional: true, ..self.change(desk, at, Planned::Zero, false) };
+        let change = Change { optional: true, ..self.change(oracle, at, Planned::Zero, false) };
         let cdb = [0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-        (order(at.unit, &cdb, list, 0), Meaning::Change(vec![change]))
+        (order(at.unit, &cdb, list, 0), Effect::Change(vec![change]))
     }
 
-    fn compare_and_write(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+    fn compare_and_write(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
         let at = Extent { blocks: at.blocks.min(4), ..at };
-        let (mut data, expected) = self.guess(desk, at);
-        data.extend(self.signed(desk, at));
+        let (mut data, expected) = self.guess(oracle, at);
+        data.extend(self.signed(oracle, at));
         let fua = self.rng.chance(1, 4);
         let mut cdb = long_cdb(0x89, at);
         cdb[1] |= u8::from(fua) << 3;
         cdb[10..14].copy_from_slice(&[0, 0, 0, u8::try_from(at.blocks).unwrap()]);
         let content = Planned::Signed(self.writer, Sequence(self.sequence));
-        let change = self.change(desk, at, content, fua);
-        (order(at.unit, &cdb, data, 0), Meaning::CompareAndWrite(change, expected))
+        let change = self.change(oracle, at, content, fua);
+        (order(at.unit, &cdb, data, 0), Effect::CompareAndWrite(change, expected))
     }
 
-    fn verify(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+    fn verify(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
         let at = Extent { blocks: at.blocks.min(4), ..at };
-        let (data, expected) = self.guess(desk, at);
+        let (data, expected) = self.guess(oracle, at);
         let mut cdb = long_cdb(0x8f, at);
         cdb[1] |= 2;
         let Extent { unit, lba, .. } = at;
-        (order(unit, &cdb, data, 0), Meaning::Verify { unit, lba, expected })
+        (order(unit, &cdb, data, 0), Effect::Verify { unit, lba, expected })
     }
 
-    fn copy(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+    fn copy(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
         // From the lower half to the upper one: what is copied is never copied back, so that a block that is found where it
         // was written was written there.
         let half = self.blocks / 2;
@@ -207,7 +207,7 @@ impl Workload {
             code_set: 1,
             kind: 3,
             association: 0,
-            designator: house::naa(unit),
+            designator: units::naa(unit),
             pad: false,
             block_len: u32::try_from(self.block_len).unwrap(),
             null: false,
@@ -234,13 +234,13 @@ impl Workload {
         let mut cdb = [0; 16];
         cdb[0] = 0x83;
         cdb[10..14].copy_from_slice(&u32::try_from(data.len()).unwrap().to_be_bytes());
-        let content = Planned::CopyOf(desk.device(at.unit), at.lba);
-        let change = self.change(desk, to, content, false);
-        (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
+        let content = Planned::CopyOf(oracle.device(at.unit), at.lba);
+        let change = self.change(oracle, to, content, false);
+        (order(at.unit, &cdb, data, 0), Effect::Change(vec![change]))
     }
 
     /// Commands that touch no block.
-    fn question(&mut self, at: Extent) -> (Order, Meaning) {
+    fn question(&mut self, at: Extent) -> (ScsiCommand, Effect) {
         let (cdb, len): (&[u8], u32) = *pick(
             &mut self.rng,
             &[
@@ -256,25 +256,25 @@ impl Workload {
                 (&[0xff, 0, 0, 0, 0, 0], 16),
             ],
         );
-        (order(at.unit, cdb, Vec::new(), len), Meaning::Nothing)
+        (order(at.unit, cdb, Vec::new(), len), Effect::Nothing)
     }
 
     /// Guesses what blocks hold, and mostly rightly: the bytes, and what they stand for.
-    fn guess(&mut self, desk: &Desk, at: Extent) -> (Vec<u8>, Vec<Content>) {
+    fn guess(&mut self, oracle: &OracleAdapter, at: Extent) -> (Vec<u8>, Vec<Content>) {
         let mut data = Vec::new();
         let mut contents = Vec::new();
         for lba in at.lba.0..at.lba.0 + at.blocks {
             // Only zeros and own blocks can be made again; the others are guessed wrongly.
             let one = Extent { lba: Lba(lba), blocks: 1, ..at };
-            let likely = desk.history().expected_content(desk.device(at.unit), Lba(lba));
+            let likely = oracle.history().expected_content(oracle.device(at.unit), Lba(lba));
             if likely.contains(&Content::Zero) || self.rng.chance(1, 2) {
                 data.resize(data.len() + self.block_len, 0);
                 contents.push(Content::Zero);
             } else {
-                let block = likely.first().and_then(|content| self.remake(desk, at.unit, *content));
+                let block = likely.first().and_then(|content| self.remake(oracle, at.unit, *content));
                 let (block, content) = block.unwrap_or_else(|| {
-                    let block = self.signed(desk, one);
-                    let (device, sequence) = (desk.device(at.unit), Sequence(self.sequence));
+                    let block = self.signed(oracle, one);
+                    let (device, sequence) = (oracle.device(at.unit), Sequence(self.sequence));
                     (
                         block,
                         Content::Signed(BlockSignature {
@@ -293,23 +293,23 @@ impl Workload {
     }
 
     /// Signs the same block again. Everything in a stamp follows from its mark, so that this can be done.
-    fn remake(&self, desk: &Desk, unit: u16, content: Content) -> Option<(Vec<u8>, Content)> {
+    fn remake(&self, oracle: &OracleAdapter, unit: u16, content: Content) -> Option<(Vec<u8>, Content)> {
         let Content::Signed(mark) = content else { return None };
-        (mark.device == desk.device(unit) && mark.writer == self.writer).then(|| {
+        (mark.device == oracle.device(unit) && mark.writer == self.writer).then(|| {
             let mut block = vec![0; self.block_len];
             self.stamp(mark, *self.generations.get(&mark)?).sign(&mut block).unwrap();
             Some((block, content))
         })?
     }
 
-    fn signed(&mut self, desk: &Desk, at: Extent) -> Vec<u8> {
+    fn signed(&mut self, oracle: &OracleAdapter, at: Extent) -> Vec<u8> {
         self.sequence += 1;
         let mut data = vec![0; self.block_len * usize::try_from(at.blocks).unwrap()];
         for (lba, block) in (at.lba.0..).zip(data.chunks_mut(self.block_len)) {
-            let device = desk.device(at.unit);
+            let device = oracle.device(at.unit);
             let (lba, sequence) = (Lba(lba), Sequence(self.sequence));
             let mark = BlockSignature { device, lba, writer: self.writer, sequence };
-            let generation = desk.history().next_generation(device, lba);
+            let generation = oracle.history().next_generation(device, lba);
             self.generations.insert(mark, generation);
             self.stamp(mark, generation).sign(block).unwrap();
         }
@@ -322,8 +322,8 @@ impl Workload {
         BlockHeader { device, lba, generation, writer, sequence, time_ns, seed, pattern }
     }
 
-    fn change(&self, desk: &Desk, at: Extent, content: Planned, fua: bool) -> Change {
-        let device = desk.device(at.unit);
+    fn change(&self, oracle: &OracleAdapter, at: Extent, content: Planned, fua: bool) -> Change {
+        let device = oracle.device(at.unit);
         let stable = fua || !self.volatile;
         Change { device, lba: at.lba, blocks: at.blocks, content, stable, optional: false }
     }
@@ -347,9 +347,9 @@ impl Workload {
     }
 }
 
-fn order(unit: u16, cdb: &[u8], data_out: Vec<u8>, data_in_len: u32) -> Order {
+fn order(unit: u16, cdb: &[u8], data_out: Vec<u8>, data_in_len: u32) -> ScsiCommand {
     let attribute = Attribute::Simple;
-    Order { unit, cdb: cdb.to_vec(), data_out, data_in_len, attribute, immediate: false, replay: false }
+    ScsiCommand { unit, cdb: cdb.to_vec(), data_out, data_in_len, attribute, immediate: false, replay: false }
 }
 
 fn long_cdb(opcode: u8, at: Extent) -> Vec<u8> {

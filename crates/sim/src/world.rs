@@ -9,35 +9,37 @@ use base::units::Lba;
 use oracle::block_header::DeviceId;
 use oracle::order::{Attribute as TaskAttribute, TaskPosition};
 
-use crate::desk::Desk;
-use crate::fabric::direct::Direct;
-use crate::fabric::hyperscsi::HyperScsi;
-use crate::fabric::iscsi::Iscsi;
-use crate::fabric::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
 use crate::media::{Clock, Medium};
-use crate::property::{Broken, Property};
-use crate::scenario::{Scenario, Transport, pick};
+use crate::oracle_adapter::OracleAdapter;
+use crate::property::{Property, PropertyViolation};
+use crate::scenario::{Scenario, TransportPlan, pick};
 use crate::trace::Trace;
-use crate::views::Views;
+use crate::transport::direct::Direct;
+use crate::transport::hyperscsi::HyperScsi;
+use crate::transport::iscsi::Iscsi;
+use crate::transport::{
+    Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent,
+};
+use crate::views::InitiatorViews;
 use crate::workload::Workload;
 
 mod lines;
 mod special;
 
 use lines::{describe, summary};
-use special::Harmed;
+use special::CorruptionCheck;
 
 /// After this long an initiator loses patience with an order and aborts it, as block layers do.
-const PATIENCE: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// After this long an initiator loses patience with task management and ends its nexus.
-const MANAGES_WITHIN: Duration = Duration::from_secs(60);
+const TMF_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// After this long without an end, an order hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(600);
+const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long the end of a run may take once nothing fails any more.
-const SETTLES_WITHIN: Duration = Duration::from_secs(1200);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// How many moments a run may have: a hundred times what an eventful one takes.
 const STEPS_MAX: u64 = 3_000_000;
@@ -51,7 +53,7 @@ pub struct Failure {
     /// The seed that shows it.
     pub seed: u64,
     /// What it is.
-    pub what: Vec<Broken>,
+    pub what: Vec<PropertyViolation>,
     /// When.
     pub at: Instant,
     /// What happened before, the last lines of it.
@@ -72,7 +74,7 @@ pub struct Report {
     /// How often each thing happened, where the fabric counts that.
     pub counts: Vec<(&'static str, u64)>,
     /// What the fabric did.
-    pub tally: String,
+    pub counters: String,
 }
 
 /// A world.
@@ -80,8 +82,8 @@ pub struct World {
     scenario: Scenario,
     clock: Clock,
     media: Vec<Medium>,
-    fabric: Box<dyn Fabric>,
-    desk: Desk,
+    transport: Box<dyn Transport>,
+    oracle: OracleAdapter,
     actors: Vec<Actor>,
     open: BTreeMap<Ticket, Open>,
     managing: BTreeMap<Ticket, Managing>,
@@ -90,10 +92,10 @@ pub struct World {
     trace: Trace,
     crashes: Vec<Instant>,
     steps: u64,
-    failures: Vec<Broken>,
+    failures: Vec<PropertyViolation>,
     /// What initiators know where reloads change LUNs.
-    views: Option<Views>,
-    harmed: Harmed,
+    views: Option<InitiatorViews>,
+    harmed: CorruptionCheck,
     /// How often each thing happened, of what no transport counts.
     counts: BTreeMap<&'static str, u64>,
 }
@@ -145,14 +147,14 @@ impl World {
             .map(|_| Medium::new(scenario.medium, clock.clone(), rng.next_u64()))
             .collect();
         let devices = (0..scenario.units).map(|_| DeviceId(rng.next_u64())).collect();
-        let fabric: Box<dyn Fabric> = match &scenario.transport {
-            Transport::Direct => {
+        let transport: Box<dyn Transport> = match &scenario.transport {
+            TransportPlan::Direct => {
                 Box::new(Direct::new(scenario, media.clone(), trace.clone(), start, rng.next_u64()))
             }
-            Transport::Iscsi(plan) => {
+            TransportPlan::Iscsi(plan) => {
                 Box::new(Iscsi::new(scenario, plan, media.clone(), trace.clone(), start, rng.next_u64()))
             }
-            Transport::HyperScsi(plan) => {
+            TransportPlan::HyperScsi(plan) => {
                 Box::new(HyperScsi::new(scenario, plan, media.clone(), trace.clone(), start, rng.next_u64()))
             }
         };
@@ -173,21 +175,21 @@ impl World {
             .collect();
         crashes.sort_unstable_by(|a, b| b.cmp(a));
         let tears = scenario.medium.volatile && scenario.medium.block_len > oracle::block_header::SECTOR;
-        let mut desk = Desk::new(devices, scenario.medium.block_len, tears);
+        let mut oracle = OracleAdapter::new(devices, scenario.medium.block_len, tears);
         if scenario.reserves_one_in > 0 {
-            desk.watch_reservations();
+            oracle.watch_reservations();
             media.iter().for_each(Medium::watch);
         }
-        if scenario.medium.harm.is_some() {
-            desk.expect_harm();
+        if scenario.medium.corruption.is_some() {
+            oracle.expect_corruption();
         }
         Self {
-            desk,
+            oracle: oracle,
             actors: (0..scenario.initiators).map(actor).collect(),
             scenario: scenario.clone(),
             clock,
             media,
-            fabric,
+            transport: transport,
             open: BTreeMap::new(),
             managing: BTreeMap::new(),
             next_ticket: 0,
@@ -197,28 +199,28 @@ impl World {
             steps: 0,
             failures: Vec::new(),
             views: special::views_of(scenario, start),
-            harmed: Harmed::default(),
+            harmed: CorruptionCheck::default(),
             counts: special::nothing_counted(),
         }
     }
 
     fn run(mut self) -> Result<Report, Failure> {
         let start = self.clock.now();
-        self.settle();
+        self.handle_events();
         while self.failures.is_empty() && self.is_busy() && self.clock.now().since(start) < FAILS_FOR {
             self.step();
         }
         self.trace.say(|| "nothing fails from now on".into());
-        self.fabric.heal(self.clock.now());
-        self.media.iter().for_each(Medium::heal);
+        self.transport.stop_faults(self.clock.now());
+        self.media.iter().for_each(Medium::stop_faults);
         self.end_reloads(self.clock.now());
-        let limit = self.clock.now().after(SETTLES_WITHIN);
+        let limit = self.clock.now().after(SHUTDOWN_TIMEOUT);
         while self.failures.is_empty() && (self.is_busy() || !self.open.is_empty()) {
             self.step();
-            self.bound(limit);
+            self.check_shutdown_deadline(limit);
         }
         self.return_memory();
-        self.leave();
+        self.shut_down();
         if self.failures.is_empty() {
             self.inspect();
         }
@@ -241,13 +243,13 @@ impl World {
         let unanswered = managing.clone().map(|open| open.patience).min();
         let hangs = self.open.values().map(|open| open.since).chain(managing.map(|open| open.since)).min();
         let next = (self.media.iter().filter_map(Medium::next))
-            .chain(self.fabric.next())
+            .chain(self.transport.next_deadline())
             .chain(sends)
             .chain(self.crashes.last().copied())
-            .chain(self.views.as_ref().and_then(Views::next))
+            .chain(self.views.as_ref().and_then(InitiatorViews::next))
             .chain(oldest)
             .chain(unanswered)
-            .chain(hangs.map(|since| since.after(HANGS_AFTER)))
+            .chain(hangs.map(|since| since.after(HANG_TIMEOUT)))
             .min();
         let Some(next) = next else {
             return self.fail(Property::Ends, "nothing will ever happen again".into());
@@ -256,13 +258,15 @@ impl World {
         self.steps += 1;
         if self.steps > STEPS_MAX {
             let media: Vec<_> = self.media.iter().map(Medium::next).collect();
-            let line =
-                format!("something keeps itself busy at {now:?}: {}, media {media:?}", self.fabric.waits());
+            let line = format!(
+                "something keeps itself busy at {now:?}: {}, media {media:?}",
+                self.transport.pending_deadlines()
+            );
             return self.fail(Property::Sane, line);
         }
         self.clock.set(now);
         self.trace.at(now);
-        self.desk.at(now);
+        self.oracle.at(now);
         if self.crashes.last().is_some_and(|at| *at <= now) {
             self.crashes.pop();
             self.crash(now);
@@ -270,16 +274,16 @@ impl World {
         for medium in &self.media {
             medium.advance(now);
         }
-        self.fabric.advance(now);
-        self.settle();
+        self.transport.advance(now);
+        self.handle_events();
         for initiator in 0..self.actors.len() {
             if self.may_send(&self.actors[initiator]) && self.actors[initiator].next <= now {
                 self.send(now, initiator);
             }
         }
         self.reload(now);
-        self.watch(now);
-        self.settle();
+        self.check_timeouts(now);
+        self.handle_events();
     }
 
     fn may_send(&self, actor: &Actor) -> bool {
@@ -299,7 +303,7 @@ impl World {
         let manages = self.scenario.manages_one_in;
         if manages > 0 && self.rng.chance(1, manages) {
             let function = self.some_management(initiator);
-            return self.manage(now, initiator, function);
+            return self.send_tmf(now, initiator, function);
         }
         let (order, meaning) = self.draw(initiator);
         let ticket = self.ticket();
@@ -308,22 +312,22 @@ impl World {
         self.trace.mix_bytes(&order.cdb);
         let (unit, immediate) = (order.unit, order.immediate);
         let place = self.place(initiator, ticket, &order);
-        self.desk.submitted(initiator, ticket, &order, meaning, place);
-        if self.fabric.submit(now, initiator, ticket, order) {
+        self.oracle.submitted(initiator, ticket, &order, meaning, place);
+        if self.transport.submit(now, initiator, ticket, order) {
             self.actors[initiator].open += 1;
             self.open.insert(
                 ticket,
-                Open { initiator, unit, since: now, patience: now.after(PATIENCE), immediate },
+                Open { initiator, unit, since: now, patience: now.after(COMMAND_TIMEOUT), immediate },
             );
         } else {
-            self.desk.ended(initiator, ticket, &Ended::Refused);
-            self.note_ended(ticket, &Ended::Refused);
+            self.oracle.ended(initiator, ticket, &CommandOutcome::Refused);
+            self.note_ended(ticket, &CommandOutcome::Refused);
         }
     }
 
     /// Returns where the task set puts an order, unless something may change its place: immediate commands overtake, and what is
     /// carried out again comes again.
-    fn place(&self, initiator: usize, ticket: Ticket, order: &Order) -> Option<TaskPosition> {
+    fn place(&self, initiator: usize, ticket: Ticket, order: &ScsiCommand) -> Option<TaskPosition> {
         if order.immediate || order.replay || !self.scenario.keeps_order(order.unit) {
             return None;
         }
@@ -337,7 +341,7 @@ impl World {
         Some(TaskPosition { set, number: ticket.0, attribute })
     }
 
-    fn some_management(&mut self, initiator: usize) -> Manage {
+    fn some_management(&mut self, initiator: usize) -> TaskManagement {
         let own: Vec<Ticket> = self
             .open
             .iter()
@@ -346,17 +350,17 @@ impl World {
             .collect();
         let unit = u16::try_from(self.rng.below(self.scenario.units.into())).unwrap();
         match self.rng.below(12) {
-            0..5 if !own.is_empty() => Manage::AbortTask(*pick(&mut self.rng, &own)),
-            5 if !own.is_empty() => Manage::QueryTask(*pick(&mut self.rng, &own)),
-            6 | 7 => Manage::ClearTaskSet(unit),
-            8 | 9 => Manage::UnitReset(unit),
-            10 => Manage::WarmReset,
-            11 => Manage::ColdReset,
-            _ => Manage::AbortTaskSet(unit),
+            0..5 if !own.is_empty() => TaskManagement::AbortTask(*pick(&mut self.rng, &own)),
+            5 if !own.is_empty() => TaskManagement::QueryTask(*pick(&mut self.rng, &own)),
+            6 | 7 => TaskManagement::ClearTaskSet(unit),
+            8 | 9 => TaskManagement::UnitReset(unit),
+            10 => TaskManagement::WarmReset,
+            11 => TaskManagement::ColdReset,
+            _ => TaskManagement::AbortTaskSet(unit),
         }
     }
 
-    fn manage(&mut self, now: Instant, initiator: usize, function: Manage) {
+    fn send_tmf(&mut self, now: Instant, initiator: usize, function: TaskManagement) {
         let ticket = self.ticket();
         let function = match &mut self.views {
             Some(views) => views.address_function(initiator, function),
@@ -366,14 +370,14 @@ impl World {
         if let Some(views) = &mut self.views {
             views.asked(now, initiator, ticket, function);
         }
-        if self.fabric.manage(now, initiator, ticket, function) {
-            let patience = now.after(MANAGES_WITHIN);
+        if self.transport.task_management(now, initiator, ticket, function) {
+            let patience = now.after(TMF_TIMEOUT);
             self.managing.insert(ticket, Managing { initiator, since: now, patience });
         }
     }
 
     /// Aborts what takes too long, and notices what hangs.
-    fn watch(&mut self, now: Instant) {
+    fn check_timeouts(&mut self, now: Instant) {
         let late: Vec<Ticket> =
             (self.open.iter()).filter(|(_, open)| now >= open.patience).map(|(ticket, _)| *ticket).collect();
         for ticket in late {
@@ -382,8 +386,8 @@ impl World {
             // What was lost on the way may take a while to be missed; an immediate command never is. And who is aborted by
             // another initiator hears nothing of it (TAS is 0, SAM-5 §5.6).
             if !open.immediate && !self.scenario.aborts() {
-                let due = self.fabric.trouble().max(open.since);
-                let mended = due.after(PATIENCE).after(self.scenario.backlog());
+                let due = self.transport.last_fault().max(open.since);
+                let mended = due.after(COMMAND_TIMEOUT).after(self.scenario.backlog());
                 if mended > now {
                     // An abort now would hide what recovery forgot: it has as long, counted from the last trouble, and the
                     // time that a slow path takes.
@@ -395,12 +399,12 @@ impl World {
                 self.fail(self.named(ticket), line);
                 continue;
             }
-            open.patience = now.after(PATIENCE);
+            open.patience = now.after(COMMAND_TIMEOUT);
             self.trace
                 .say(|| format!("initiator {initiator} waits too long for {} on unit {unit}", ticket.0));
-            self.manage(now, initiator, Manage::AbortTask(ticket));
+            self.send_tmf(now, initiator, TaskManagement::AbortTask(ticket));
         }
-        if let Some((ticket, open)) = self.open.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
+        if let Some((ticket, open)) = self.open.iter().find(|(_, open)| now >= open.since.after(HANG_TIMEOUT))
         {
             let line = format!("order {} of initiator {} never ended", ticket.0, open.initiator);
             self.fail(self.named(*ticket), line);
@@ -408,13 +412,14 @@ impl World {
         let given_up = self.managing.iter_mut().find(|(_, open)| now >= open.patience);
         if let Some((ticket, open)) = given_up {
             // RFC 7143 gives an initiator no way to learn whether an immediate request arrived.
-            open.patience = now.after(MANAGES_WITHIN);
+            open.patience = now.after(TMF_TIMEOUT);
             let (ticket, initiator) = (*ticket, open.initiator);
             self.trace.say(|| format!("initiator {initiator} gives up its nexus"));
             self.note_unanswered(ticket, initiator);
-            self.fabric.give_up(now, initiator);
+            self.transport.reset_nexus(now, initiator);
         }
-        if let Some((ticket, _)) = self.managing.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
+        if let Some((ticket, _)) =
+            self.managing.iter().find(|(_, open)| now >= open.since.after(HANG_TIMEOUT))
         {
             let line = format!("management request {} was never answered", ticket.0);
             self.fail(Property::Ends, line);
@@ -422,18 +427,18 @@ impl World {
     }
 
     /// Takes note of everything that the fabric reports.
-    fn settle(&mut self) {
+    fn handle_events(&mut self) {
         // What is written now was written before what is heard now was said.
         for signature in self.media.iter().flat_map(Medium::take_landed) {
-            self.desk.landed(signature);
+            self.oracle.took_effect(signature);
         }
-        while let Some(happening) = self.fabric.poll() {
-            self.trace.say(|| summary(&happening));
-            match happening {
-                Happening::Ended { initiator, ticket, ended } => {
+        while let Some(event) = self.transport.poll() {
+            self.trace.say(|| summary(&event));
+            match event {
+                TransportEvent::Ended { initiator, ticket, ended } => {
                     self.trace.mix(ticket.0);
                     match &ended {
-                        Ended::Status { status, data, .. } => {
+                        CommandOutcome::Status { status, data, .. } => {
                             self.trace.mix((*status).into());
                             self.trace.mix_bytes(data);
                         }
@@ -443,10 +448,10 @@ impl World {
                         self.fail(Property::Ends, format!("order {} ended twice", ticket.0));
                     }
                     self.actors[initiator].open -= 1;
-                    self.desk.ended(initiator, ticket, &ended);
+                    self.oracle.ended(initiator, ticket, &ended);
                     self.note_ended(ticket, &ended);
                 }
-                Happening::Managed { ticket, answer, .. } => {
+                TransportEvent::TmfDone { ticket, answer, .. } => {
                     if let Some(views) = &mut self.views {
                         views.managed(ticket, answer);
                     }
@@ -454,22 +459,22 @@ impl World {
                         self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
                     }
                 }
-                Happening::Up { initiator, fresh } => {
+                TransportEvent::Up { initiator, is_new_nexus: fresh } => {
                     self.actors[initiator].up = true;
                     if let Some(views) = &mut self.views {
                         views.up(self.clock.now(), initiator);
                     }
                     if fresh {
                         self.actors[initiator].epoch += 1;
-                        self.desk.lost_is_gone(initiator);
+                        self.oracle.lost_cannot_run(initiator);
                     }
                 }
-                Happening::Laid(layout) => {
+                TransportEvent::ConfigApplied(layout) => {
                     if let Some(views) = &mut self.views {
-                        views.laid(self.clock.now(), layout);
+                        views.layout_applied(self.clock.now(), layout);
                     }
                 }
-                Happening::Down { initiator, last } => {
+                TransportEvent::Down { initiator, is_final: last } => {
                     if !last {
                         self.note_down(initiator);
                     }
@@ -478,20 +483,20 @@ impl World {
                 }
             }
         }
-        for Broken { property, how } in self.desk.take_broken() {
+        for PropertyViolation { property, how } in self.oracle.take_violations() {
             self.fail(property, how);
         }
-        for finding in self.desk.take_findings() {
+        for finding in self.oracle.take_findings() {
             self.judge(&finding);
         }
         let twice: Vec<String> = self.media.iter().flat_map(Medium::executed_twice).collect();
         for line in twice {
             self.fail(Property::Once, line);
         }
-        for Broken { property, how } in self.fabric.wrongs() {
+        for PropertyViolation { property, how } in self.transport.take_violations() {
             self.fail(property, how);
         }
-        let bugs = self.fabric.bugs();
+        let bugs = self.transport.bugs();
         if bugs > 0 {
             self.fail(Property::Sane, format!("{bugs} times a machine was in a state that cannot be"));
         }
@@ -508,23 +513,23 @@ impl World {
         for medium in &self.media {
             medium.cut(self.rng.next_u64());
         }
-        self.desk.crashed();
-        self.fabric.crash(now);
+        self.oracle.crashed();
+        self.transport.crash(now);
         // What is reported as lost now was lost with the power.
-        self.settle();
+        self.handle_events();
         for initiator in 0..self.actors.len() {
-            self.desk.lost_is_gone(initiator);
+            self.oracle.lost_cannot_run(initiator);
         }
     }
 
     /// Everybody leaves, and nothing may be left behind.
-    fn leave(&mut self) {
+    fn shut_down(&mut self) {
         let now = self.clock.now();
-        self.fabric.close(now);
-        self.settle();
-        let limit = now.after(SETTLES_WITHIN);
+        self.transport.close(now);
+        self.handle_events();
+        let limit = now.after(SHUTDOWN_TIMEOUT);
         let idle = |world: &Self| {
-            world.fabric.holds().is_none()
+            world.transport.busy_reason().is_none()
                 && world.media.iter().all(Medium::is_idle)
                 && world.managing.is_empty()
                 && world.actors.iter().all(|actor| !actor.up)
@@ -532,12 +537,13 @@ impl World {
         while self.failures.is_empty() && !idle(self) {
             self.step();
             if self.clock.now() > limit {
-                let held = self.fabric.holds().unwrap_or_else(|| "a medium or an initiator is busy".into());
+                let held =
+                    self.transport.busy_reason().unwrap_or_else(|| "a medium or an initiator is busy".into());
                 self.fail(Property::NothingLeft, format!("after everybody left: {held}"));
             }
         }
         for initiator in 0..self.actors.len() {
-            self.desk.lost_is_gone(initiator);
+            self.oracle.lost_cannot_run(initiator);
         }
     }
 
@@ -546,19 +552,19 @@ impl World {
         for (unit, medium) in (0..).zip(self.media.clone()) {
             let len = usize::try_from(self.scenario.medium.len).unwrap();
             let bytes = medium.contents(0, len);
-            self.desk.inspect(unit, Lba(0), &bytes);
+            self.oracle.inspect(unit, Lba(0), &bytes);
         }
-        self.settle();
+        self.handle_events();
     }
 
-    fn bound(&mut self, limit: Instant) {
+    fn check_shutdown_deadline(&mut self, limit: Instant) {
         if self.clock.now() > limit && self.failures.is_empty() {
             self.fail(Property::Ends, "orders are left long after everything was healed".into());
         }
     }
 
     fn fail(&mut self, property: Property, how: String) {
-        let broken = Broken::new(property, how);
+        let broken = PropertyViolation::new(property, how);
         self.trace.say(|| format!("WRONG: {broken}"));
         // One is enough; a handful helps.
         if self.failures.len() < 8 && !self.failures.contains(&broken) {
@@ -572,17 +578,17 @@ impl World {
             let trace = self.trace.lines();
             return Err(Failure { seed: self.scenario.seed, what: self.failures, at, trace });
         }
-        let (ends, judged) = self.desk.tally();
-        let (hash, tally) = (self.trace.hash(), self.fabric.tally());
-        let mut counts = self.fabric.counts();
-        counts.extend(self.desk.counts());
+        let (ends, judged) = self.oracle.totals();
+        let (hash, counters) = (self.trace.hash(), self.transport.summary());
+        let mut counts = self.transport.counts();
+        counts.extend(self.oracle.counts());
         if self.scenario.special {
             let views = self.views.iter().flat_map(|views| &views.counts);
             let mut own = self.counts;
             views.for_each(|(what, count)| *own.entry(what).or_default() += count);
             counts.extend(own);
         }
-        Ok(Report { hash, ends, judged, took: at.since(start), counts, tally })
+        Ok(Report { hash, ends, judged, took: at.since(start), counts, counters })
     }
 }
 

@@ -1,17 +1,17 @@
 use super::*;
-use crate::fabric::Attribute;
+use crate::transport::Attribute;
 
 /// A judge of one unit, and a counter of tickets.
-struct Rig(Judge, u64);
+struct Rig(ReservationJudge, u64);
 
 impl Rig {
     fn new() -> Self {
-        Self(Judge::new(1), 0)
+        Self(ReservationJudge::new(1), 0)
     }
 
     fn begin(&mut self, initiator: usize, cdb: &[u8], data_out: Vec<u8>) -> Ticket {
         self.1 += 1;
-        let order = Order {
+        let order = ScsiCommand {
             unit: 0,
             cdb: cdb.to_vec(),
             data_out,
@@ -38,12 +38,12 @@ impl Rig {
     }
 
     fn end(&mut self, ticket: Ticket, status: u8, data: &[u8]) -> Vec<Property> {
-        self.0.ended(ticket, &Ended::Status { status, sense: Vec::new(), data: data.to_vec() });
+        self.0.ended(ticket, &CommandOutcome::Status { status, sense: Vec::new(), data: data.to_vec() });
         self.broken()
     }
 
     fn broken(&mut self) -> Vec<Property> {
-        self.0.take_broken().iter().map(|broken| broken.property).collect()
+        self.0.take_violations().iter().map(|broken| broken.property).collect()
     }
 
     fn does(&mut self, initiator: usize, action: u8, code: u8, keys: [u64; 2]) {
@@ -90,10 +90,10 @@ fn either_end_is_right_while_the_reservation_is_on_its_way() {
 fn a_stopped_write_reaches_no_medium() {
     let mut rig = Rig::reserved();
     let write = rig.write(1);
-    rig.0.landed((9, write.0));
+    rig.0.took_effect((9, write.0));
     assert_eq!(rig.broken(), [Property::ReservationStops]);
     assert_eq!(rig.end(write, RESERVATION_CONFLICT, &[]), []);
-    rig.0.landed((9, write.0));
+    rig.0.took_effect((9, write.0));
     assert_eq!(rig.broken(), [Property::ReservationStops], "long after its end");
 }
 
@@ -102,9 +102,9 @@ fn an_aborted_victim_writes_until_the_answer_and_not_after() {
     let mut rig = Rig::reserved();
     let write = rig.write(0);
     let preempt = rig.reserve_out(1, 5, 1, [20, 10]);
-    rig.0.landed((9, write.0));
+    rig.0.took_effect((9, write.0));
     assert_eq!(rig.end(preempt, GOOD, &[]), []);
-    rig.0.landed((9, write.0));
+    rig.0.took_effect((9, write.0));
     assert_eq!(rig.broken(), [Property::Fenced]);
     // Its answer may have been on its way all the time.
     assert_eq!(rig.end(write, GOOD, &[]), []);
@@ -116,7 +116,7 @@ fn a_victim_that_is_let_in_again_may_write() {
     let write = rig.write(0);
     rig.does(1, 5, 1, [20, 10]);
     rig.does(1, 2, 1, [20, 0]);
-    rig.0.landed((9, write.0));
+    rig.0.took_effect((9, write.0));
     assert_eq!(rig.broken(), []);
 }
 

@@ -8,7 +8,7 @@ use netem::frame::FramePlan;
 use netem::probability::{DurationRange, Probability};
 use netem::stream::StreamPlan;
 
-use super::{HyperPlan, IscsiPlan, Scenario, Transport, pick};
+use super::{HyperPlan, IscsiPlan, Scenario, TransportPlan, pick};
 
 /// How LUNs and access change while commands run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct ReloadPlan {
 
 /// What media do and do not tell: one operation in so many, zero for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HarmPlan {
+pub struct CorruptionPlan {
     /// A write lands at another address, by at most [`Self::shift_max`] blocks.
     pub misdirects_one_in: u64,
     /// See `misdirects_one_in`.
@@ -59,7 +59,7 @@ impl Scenario {
         self.special = true;
         let mut rng = Rng::from_seed(self.seed ^ 0x7370_6563_6961_6c21);
         match rng.below(SHARE) {
-            0..3 if !matches!(self.transport, Transport::Direct) => self.reload(&mut rng),
+            0..3 if !matches!(self.transport, TransportPlan::Direct) => self.reload(&mut rng),
             3..5 => self.shorten_memory(&mut rng),
             5..7 => self.harm(&mut rng),
             _ => {}
@@ -109,9 +109,9 @@ impl Scenario {
         }
         self.task_set_max = *pick(rng, &[2, 6, 64]);
         match &mut self.transport {
-            Transport::Direct => self.task_set_max = self.task_set_max.min(6),
-            Transport::Iscsi(plan) => plan.shorten_memory(rng),
-            Transport::HyperScsi(plan) => plan.shorten_memory(rng),
+            TransportPlan::Direct => self.task_set_max = self.task_set_max.min(6),
+            TransportPlan::Iscsi(plan) => plan.shorten_memory(rng),
+            TransportPlan::HyperScsi(plan) => plan.shorten_memory(rng),
         }
     }
 
@@ -119,7 +119,7 @@ impl Scenario {
         // What survives a loss of power would have to be known of the medium without harm, too.
         self.crashes = 0;
         let mut odds = |often: u64| if rng.chance(1, 2) { often } else { 0 };
-        let plan = HarmPlan {
+        let plan = CorruptionPlan {
             misdirects_one_in: odds(15),
             shift_max: 3,
             loses_one_in: odds(15),
@@ -130,11 +130,11 @@ impl Scenario {
         };
         let quiet = [plan.loses_one_in, plan.rots_one_in, plan.reads_stale_one_in, plan.flips_one_in];
         let misdirects = if quiet == [0; 4] { 15 } else { plan.misdirects_one_in };
-        self.medium.harm = Some(HarmPlan { misdirects_one_in: misdirects, ..plan });
+        self.medium.corruption = Some(CorruptionPlan { misdirects_one_in: misdirects, ..plan });
     }
 }
 
-impl Transport {
+impl TransportPlan {
     /// Takes away everything that goes wrong by itself.
     fn calm(&mut self) {
         match self {

@@ -1,20 +1,20 @@
 //! The lines of the trace.
 
-use crate::desk::Meaning;
-use crate::fabric::{Ended, Happening, Ticket};
+use crate::oracle_adapter::Effect;
+use crate::transport::{CommandOutcome, Ticket, TransportEvent};
 
 /// Returns the line of an order that is sent.
-pub(super) fn describe(initiator: usize, ticket: Ticket, cdb: &[u8], meaning: &Meaning) -> String {
+pub(super) fn describe(initiator: usize, ticket: Ticket, cdb: &[u8], meaning: &Effect) -> String {
     let bytes: String = cdb.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("initiator {initiator} sends {} {bytes} {meaning:?}", ticket.0)
 }
 
 /// Returns the line of what a fabric reports.
-pub(super) fn summary(happening: &Happening) -> String {
-    match happening {
-        Happening::Ended { initiator, ticket, ended } => {
+pub(super) fn summary(event: &TransportEvent) -> String {
+    match event {
+        TransportEvent::Ended { initiator, ticket, ended } => {
             let how = match ended {
-                Ended::Status { status, sense, data } => {
+                CommandOutcome::Status { status, sense, data } => {
                     let sense: String = sense.iter().map(|byte| format!("{byte:02x}")).collect();
                     format!("status {status:#04x} {sense} {} bytes", data.len())
                 }

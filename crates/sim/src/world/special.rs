@@ -8,18 +8,18 @@ use oracle::block_check::BlockCheck;
 use oracle::block_header::{Sequence, WriterId};
 use oracle::history::{Content, Finding, Violation};
 
-use super::{SETTLES_WITHIN, World};
-use crate::desk::Meaning;
-use crate::fabric::{Ended, Order, Ticket};
-use crate::harm::{self, Harms};
+use super::{SHUTDOWN_TIMEOUT, World};
+use crate::corruption::{self, Corruptions};
 use crate::layout::Layout;
-use crate::property::{Broken, Property};
+use crate::oracle_adapter::Effect;
+use crate::property::{Property, PropertyViolation};
 use crate::scenario::Scenario;
-use crate::views::{self, Views};
+use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
+use crate::views::{self, InitiatorViews};
 
 /// What is known of media that do harm.
 #[derive(Default)]
-pub(super) struct Harmed {
+pub(super) struct CorruptionCheck {
     /// Open orders that compare what they wrote.
     verifying: BTreeMap<Ticket, (u16, WriterId, Sequence)>,
     /// What the oracle found when everything was over.
@@ -33,14 +33,14 @@ const NOTICED: &str = "WRITE AND VERIFY that noticed harm";
 
 /// Returns everything that is counted, however seldom it happens.
 pub(super) fn nothing_counted() -> BTreeMap<&'static str, u64> {
-    let harm = harm::KINDS.into_iter().chain([ALARMS, NOTICED]);
-    views::counted().chain([BUSY, FULL]).chain(harm).map(|what| (what, 0)).collect()
+    let kinds = corruption::KINDS.into_iter().chain([ALARMS, NOTICED]);
+    views::counted().chain([BUSY, FULL]).chain(kinds).map(|what| (what, 0)).collect()
 }
 
 /// Returns what initiators know where reloads change LUNs.
-pub(super) fn views_of(scenario: &Scenario, now: Instant) -> Option<Views> {
+pub(super) fn views_of(scenario: &Scenario, now: Instant) -> Option<InitiatorViews> {
     let plan = scenario.reloads?;
-    Some(Views::new(scenario, plan, now, scenario.seed ^ 0x7669_6577))
+    Some(InitiatorViews::new(scenario, plan, now, scenario.seed ^ 0x7669_6577))
 }
 
 impl World {
@@ -49,12 +49,12 @@ impl World {
     }
 
     /// Draws the next order of an initiator, with what it means.
-    pub(super) fn draw(&mut self, initiator: usize) -> (Order, Meaning) {
-        let harms = self.scenario.medium.harm.is_some();
+    pub(super) fn draw(&mut self, initiator: usize) -> (ScsiCommand, Effect) {
+        let corruptions = self.scenario.medium.corruption.is_some();
         let (order, meaning) = loop {
-            let drawn = self.actors[initiator].workload.next(&self.desk);
+            let drawn = self.actors[initiator].workload.next(&self.oracle);
             // A copy of a harmed block is harm of its own, which no medium did.
-            if !harms || drawn.0.cdb[0] != EXTENDED_COPY {
+            if !corruptions || drawn.0.cdb[0] != EXTENDED_COPY {
                 break drawn;
             }
         };
@@ -65,12 +65,12 @@ impl World {
     }
 
     /// Records that an order is about to be sent.
-    pub(super) fn note_sent(&mut self, initiator: usize, ticket: Ticket, order: &Order) {
+    pub(super) fn note_sent(&mut self, initiator: usize, ticket: Ticket, order: &ScsiCommand) {
         if let Some(views) = &mut self.views {
             views.sent(initiator, ticket, order);
         }
         let compares = order.cdb[1] >> 1 & 3 == 1;
-        if self.scenario.medium.harm.is_some()
+        if self.scenario.medium.corruption.is_some()
             && matches!(order.cdb[0], 0x2e | 0xae | 0x8e)
             && compares
             && let Some(block) = order.data_out.get(..self.scenario.medium.block_len)
@@ -81,21 +81,23 @@ impl World {
     }
 
     /// Judges how an order ended, by what is not the oracle's to judge.
-    pub(super) fn note_ended(&mut self, ticket: Ticket, ended: &Ended) {
+    pub(super) fn note_ended(&mut self, ticket: Ticket, ended: &CommandOutcome) {
         match ended {
-            Ended::Status { status: 0x08, .. } => self.count(BUSY),
-            Ended::Status { status: 0x28, .. } => self.count(FULL),
+            CommandOutcome::Status { status: 0x08, .. } => self.count(BUSY),
+            CommandOutcome::Status { status: 0x28, .. } => self.count(FULL),
             _ => {}
         }
         let wrong = self.views.as_mut().and_then(|views| views.ended(ticket, ended));
-        wrong.into_iter().for_each(|Broken { property, how }| self.fail(property, how));
+        wrong.into_iter().for_each(|PropertyViolation { property, how }| self.fail(property, how));
         let Some((unit, writer, sequence)) = self.harmed.verifying.remove(&ticket) else { return };
-        let harmed = self.harms(unit).is_some_and(|harms| harms.has_harmed_write(writer, sequence));
-        if harmed && matches!(ended, Ended::Status { status: 0, .. }) {
+        let harmed = self
+            .corruptions(unit)
+            .is_some_and(|corruptions| corruptions.has_corrupted_write(writer, sequence));
+        if harmed && matches!(ended, CommandOutcome::Status { status: 0, .. }) {
             let how = format!("order {} ended GOOD, and its medium did it harm", ticket.0);
             self.fail(Property::Verified, how);
         }
-        if harmed && crate::desk::sense_code(ended).is_some_and(|(key, _)| key == MISCOMPARE) {
+        if harmed && crate::oracle_adapter::sense_code(ended).is_some_and(|(key, _)| key == MISCOMPARE) {
             self.count(NOTICED);
         }
     }
@@ -104,20 +106,20 @@ impl World {
     pub(super) fn reload(&mut self, now: Instant) {
         let Some((change, layout)) = self.views.as_mut().and_then(|views| views.reload(now)) else { return };
         self.trace.say(|| format!("reload: {change:?}"));
-        self.lay(now, layout);
+        self.apply_layout(now, layout);
     }
 
     /// Brings the first configuration back, for good.
     pub(super) fn end_reloads(&mut self, now: Instant) {
-        if let Some(layout) = self.views.as_mut().map(Views::end) {
-            self.lay(now, layout);
+        if let Some(layout) = self.views.as_mut().map(InitiatorViews::end) {
+            self.apply_layout(now, layout);
         }
     }
 
-    fn lay(&mut self, now: Instant, layout: Layout) {
+    fn apply_layout(&mut self, now: Instant, layout: Layout) {
         self.trace.say(|| format!("wanted: {layout:?}"));
-        self.fabric.reload(now, layout);
-        self.settle();
+        self.transport.reload(now, layout);
+        self.handle_events();
     }
 
     /// Judges that an initiator has no session any more.
@@ -126,7 +128,7 @@ impl World {
             return;
         }
         let wrong = self.views.as_mut().and_then(|views| views.down(initiator));
-        wrong.into_iter().for_each(|Broken { property, how }| self.fail(property, how));
+        wrong.into_iter().for_each(|PropertyViolation { property, how }| self.fail(property, how));
     }
 
     /// Judges that a function was not answered for long.
@@ -140,26 +142,26 @@ impl World {
 
     /// When every command has ended, every byte that was held for one is free again, once what was answered is acknowledged.
     pub(super) fn return_memory(&mut self) {
-        let limit = self.clock.now().after(SETTLES_WITHIN);
-        while self.failures.is_empty() && self.fabric.data_held() > 0 {
+        let limit = self.clock.now().after(SHUTDOWN_TIMEOUT);
+        while self.failures.is_empty() && self.transport.data_held() > 0 {
             self.step();
             if self.clock.now() > limit {
-                self.fail(Property::MemoryFreed, format!("{} bytes are held", self.fabric.data_held()));
+                self.fail(Property::MemoryFreed, format!("{} bytes are held", self.transport.data_held()));
             }
         }
     }
 
-    fn harms(&self, unit: u16) -> Option<Harms> {
-        self.media[usize::from(unit)].harms()
+    fn corruptions(&self, unit: u16) -> Option<Corruptions> {
+        self.media[usize::from(unit)].corruptions()
     }
 
     /// Judges what the oracle found: a medium that does harm explains what is wrong with the blocks that it harmed.
     pub(super) fn judge(&mut self, finding: &Finding) {
-        let unit = self.desk.unit_of(finding.device);
-        let Some(harms) = self.harms(unit) else {
+        let unit = self.oracle.unit_of(finding.device);
+        let Some(corruptions) = self.corruptions(unit) else {
             return self.fail(finding.violation.into(), finding.to_string());
         };
-        if !harms.has_harmed(finding.lba.0) {
+        if !corruptions.has_corrupted(finding.lba.0) {
             return self.fail(Property::NoFalseAlarm, finding.to_string());
         }
         self.trace.say(|| format!("explained by the medium: {finding}"));
@@ -174,17 +176,17 @@ impl World {
         let block_len = self.scenario.medium.block_len;
         let len = usize::try_from(self.scenario.medium.len).unwrap();
         for (unit, medium) in (0..).zip(self.media.clone()) {
-            let Some(harms) = medium.harms() else { continue };
-            for (what, count) in harm::KINDS.into_iter().zip(harms.counts()) {
+            let Some(corruptions) = medium.corruptions() else { continue };
+            for (what, count) in corruption::KINDS.into_iter().zip(corruptions.counts()) {
                 *self.counts.entry(what).or_default() += count;
             }
-            let (held, truth) = (medium.contents(0, len), harms.truth());
+            let (held, truth) = (medium.contents(0, len), corruptions.truth());
             let blocks = held.chunks(block_len).zip(truth.chunks(block_len));
             for (lba, (held, truth)) in (0..).map(Lba).zip(blocks) {
                 if held == truth {
                     continue;
                 }
-                let expected = self.desk.history().expected_content(self.desk.device(unit), lba);
+                let expected = self.oracle.history().expected_content(self.oracle.device(unit), lba);
                 let whole = content_of(&BlockCheck::of(truth));
                 if whole.is_none_or(|whole| expected != [whole]) {
                     continue;

@@ -4,19 +4,19 @@ use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd, TaskResult};
 use hyperscsi::pdu::reply::ManageResult;
 
-use super::{HyperScsi, Step};
-use crate::fabric::{Ended, Happening};
+use super::{HyperScsi, Scheduled};
+use crate::transport::{CommandOutcome, TransportEvent};
 
 impl HyperScsi {
     /// Takes what a stranger hears: it must come to nothing.
     fn strange(&mut self, now: Instant, at: usize, event: &Event) {
         match event {
-            Event::Up(_) => self.wrongs.push(format!("stranger {at} was let in")),
+            Event::Up(_) => self.violations.push(format!("stranger {at} was let in")),
             Event::Down(why) => {
                 self.trace.say(|| format!("stranger {at}: {why}"));
-                self.tally.one("strangers turned away");
+                self.counters.one("strangers turned away");
                 let delay = Duration::from_millis(1 + self.rng.below(1000));
-                self.plan(now.after(delay), Step::Restart(at));
+                self.schedule(now.after(delay), Scheduled::Restart(at));
             }
             _ => {}
         }
@@ -31,18 +31,19 @@ impl HyperScsi {
                 self.watch.agreed(up.sids);
                 self.trace.say(|| format!("initiator {at} is up: {up:?}"));
                 self.trouble = self.trouble.max(now);
-                self.hosts[at].excused = true;
-                if up.authenticated != self.plan.keyed {
-                    self.wrongs.push(format!("initiator {at} is up, authenticated: {}", up.authenticated));
+                self.hosts[at].session_lost = true;
+                if up.authenticated != self.plan.has_password {
+                    self.violations
+                        .push(format!("initiator {at} is up, authenticated: {}", up.authenticated));
                 }
-                self.happenings.push_back(Happening::Up { initiator: at, fresh: true });
+                self.happenings.push_back(TransportEvent::Up { initiator: at, is_new_nexus: true });
             }
             Event::PathUp { port, peer } => {
-                self.tally.one("paths that came up");
+                self.counters.one("paths that came up");
                 self.trace.say(|| format!("initiator {at} has a path from {port:?} to {peer}"));
             }
             Event::PathDown { port, peer } => {
-                self.tally.one("paths lost");
+                self.counters.one("paths lost");
                 self.trouble = self.trouble.max(now);
                 self.trace.say(|| format!("initiator {at} has lost its path from {port:?} to {peer}"));
             }
@@ -50,27 +51,27 @@ impl HyperScsi {
                 self.trace.say(|| format!("initiator {at}, from {port:?} to {peer}: {width}"));
             }
             Event::OtherServer { port, peer } => {
-                self.wrongs.push(format!("initiator {at} sees another server at {peer} on {port:?}"));
+                self.violations.push(format!("initiator {at} sees another server at {peer} on {port:?}"));
             }
             Event::Recovering(why) => {
                 self.trace.say(|| format!("initiator {at} recovers: {why}"));
                 self.lost(now, at, why);
-                self.happenings.push_back(Happening::Down { initiator: at, last: false });
+                self.happenings.push_back(TransportEvent::Down { initiator: at, is_final: false });
             }
-            Event::Down(why) => self.down(now, at, why),
+            Event::Down(why) => self.session_down(now, at, why),
             Event::Done { task, outcome } => {
                 let Some(ticket) = self.hosts[at].tasks.remove(&task) else {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[at].tickets.remove(&ticket);
                 let wrong = self.hosts[at].ended(ticket, &outcome.end, self.scenario.aborts());
-                self.wrongs.extend(wrong);
+                self.violations.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
                 if let Some(data) = outcome.data_in {
                     self.hosts[at].pool.recycle(data);
                 }
                 let ended = ended(outcome.end, data);
-                self.happenings.push_back(Happening::Ended { initiator: at, ticket, ended });
+                self.happenings.push_back(TransportEvent::Ended { initiator: at, ticket, ended });
             }
             Event::Managed { id, result } => {
                 let Some(ticket) = self.hosts[at].manages.remove(&id) else {
@@ -78,7 +79,7 @@ impl HyperScsi {
                 };
                 let answer =
                     result.map(|result| matches!(result, ManageResult::COMPLETE | ManageResult::SUCCEEDED));
-                self.happenings.push_back(Happening::Managed { initiator: at, ticket, answer });
+                self.happenings.push_back(TransportEvent::TmfDone { initiator: at, ticket, answer });
             }
         }
     }
@@ -86,13 +87,13 @@ impl HyperScsi {
     /// A session is lost: whether it may be depends on what was done to it.
     fn lost(&mut self, now: Instant, at: usize, why: LossReason) {
         self.trouble = self.trouble.max(now);
-        self.tally.one(match why {
+        self.counters.one(match why {
             LossReason::KeysExhausted => "sessions ended with their keys used up",
             LossReason::UnknownToTarget => "sessions found to be forgotten",
             LossReason::PathLost => "sessions lost with their last path",
             _ => "sessions lost otherwise",
         });
-        self.hosts[at].excused = true;
+        self.hosts[at].session_lost = true;
         let wrong = match why {
             LossReason::Misbehaved(_) => true,
             // A target whose keys are used up cannot even say so.
@@ -102,12 +103,12 @@ impl HyperScsi {
             _ => false,
         };
         if wrong {
-            self.wrongs.push(format!("initiator {at} lost its session, and nothing explains it: {why}"));
+            self.violations.push(format!("initiator {at} lost its session, and nothing explains it: {why}"));
         }
     }
 
     /// A session is over: its owner begins a new one, unless it wanted the end.
-    fn down(&mut self, now: Instant, at: usize, why: SessionEnd) {
+    fn session_down(&mut self, now: Instant, at: usize, why: SessionEnd) {
         self.trace.say(|| format!("initiator {at} is down: {why}"));
         if let SessionEnd::RetriesExhausted(why) | SessionEnd::Permanent(why) = why {
             self.lost(now, at, why);
@@ -116,25 +117,25 @@ impl HyperScsi {
         let host = &mut self.hosts[at];
         assert!(host.tasks.is_empty(), "a session went down with tasks that were not reported");
         assert!(host.manages.is_empty(), "a session went down with requests that were not reported");
-        host.excused = true;
+        host.session_lost = true;
         let last = host.leaving;
-        self.happenings.push_back(Happening::Down { initiator: at, last });
+        self.happenings.push_back(TransportEvent::Down { initiator: at, is_final: last });
         if !last {
             let delay = Duration::from_millis(1 + self.rng.below(3000));
-            self.plan(now.after(delay), Step::Restart(at));
+            self.schedule(now.after(delay), Scheduled::Restart(at));
         }
     }
 }
 
-fn ended(end: TaskResult, data: Vec<u8>) -> Ended {
+fn ended(end: TaskResult, data: Vec<u8>) -> CommandOutcome {
     match end {
         TaskResult::Status(ending) => {
             let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
-            Ended::Status { status: ending.status, sense, data }
+            CommandOutcome::Status { status: ending.status, sense, data }
         }
-        TaskResult::Failed => Ended::Failed,
-        TaskResult::Aborted => Ended::Aborted,
-        TaskResult::NotSent => Ended::Refused,
-        TaskResult::Lost => Ended::Lost,
+        TaskResult::Failed => CommandOutcome::Failed,
+        TaskResult::Aborted => CommandOutcome::Aborted,
+        TaskResult::NotSent => CommandOutcome::Refused,
+        TaskResult::Lost => CommandOutcome::Lost,
     }
 }

@@ -16,26 +16,26 @@ use iscsi::negotiate::SessionParameters;
 use iscsi::pdu::reject::RejectReason;
 use iscsi::recovery::TransportSense;
 
-use crate::fabric::Ticket;
+use crate::transport::Ticket;
 
 /// What one host's session owes.
 #[derive(Debug)]
-pub(super) struct Promises {
+pub(super) struct SessionInvariants {
     /// The level that was agreed on; `None` before the first login.
     level: Option<u8>,
     /// Whether the target keeps tasks without a connection.
     retains: bool,
     /// Orders that are open: what may become of them.
-    open: BTreeMap<Ticket, Mercy>,
+    open: BTreeMap<Ticket, AllowedOutcomes>,
     /// Until when a login that was damaged may have its effects: no level repairs one.
-    logins_spared: Instant,
+    login_faults_until: Instant,
     /// Ends that are in order only if the session turns out to be lost.
-    suspects: Vec<String>,
+    suspected_violations: Vec<String>,
 }
 
 /// What may become of an order, beside its own status.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mercy {
+pub(super) struct AllowedOutcomes {
     /// It is immediate: nobody can know whether it arrived.
     pub(super) immediate: bool,
     /// Its owner asked for its end, or other initiators may.
@@ -46,21 +46,21 @@ pub(super) struct Mercy {
     pub(super) stalled: bool,
 }
 
-impl Default for Promises {
+impl Default for SessionInvariants {
     fn default() -> Self {
         Self {
             level: None,
             retains: false,
-            logins_spared: Instant::ORIGIN,
+            login_faults_until: Instant::ORIGIN,
             open: BTreeMap::new(),
-            suspects: Vec::new(),
+            suspected_violations: Vec::new(),
         }
     }
 }
 
-impl Promises {
+impl SessionInvariants {
     /// Takes note of an order.
-    pub(super) fn submitted(&mut self, ticket: Ticket, mercy: Mercy) {
+    pub(super) fn submitted(&mut self, ticket: Ticket, mercy: AllowedOutcomes) {
         self.open.insert(ticket, mercy);
     }
 
@@ -81,20 +81,20 @@ impl Promises {
         self.level = Some(parameters.error_recovery_level);
         self.retains = parameters.default_time2retain > 0;
         if since != SessionOrigin::Continued {
-            self.suspects.clear();
+            self.suspected_violations.clear();
         }
     }
 
     /// Takes note that a PDU of a login was damaged.
     pub(super) fn login_damaged(&mut self, now: Instant) {
-        self.logins_spared = now.after(LOGIN_WITHIN);
+        self.login_faults_until = now.after(LOGIN_WITHIN);
     }
 
     /// Judges why a connection was lost.
     pub(super) fn lost(&self, now: Instant, why: ConnectionDown) -> Option<String> {
         let level = self.level.filter(|level| *level >= 1)?;
         match why {
-            ConnectionDown::ProtocolError(why) if !why.is_damage() && now >= self.logins_spared => {
+            ConnectionDown::ProtocolError(why) if !why.is_damage() && now >= self.login_faults_until => {
                 Some(format!("a target is said to break a rule: {why}, level {level}"))
             }
             _ => None,
@@ -103,7 +103,7 @@ impl Promises {
 
     /// Takes note that the session is over.
     pub(super) fn down(&mut self) {
-        self.suspects.clear();
+        self.suspected_violations.clear();
     }
 
     /// Judges how an order ended.
@@ -126,7 +126,7 @@ impl Promises {
             TaskResult::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
             TaskResult::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
             TaskResult::Lost | TaskResult::NotSent => {
-                self.suspects.push(format!("order {} ended as {end:?}, level {level}", ticket.0));
+                self.suspected_violations.push(format!("order {} ended as {end:?}, level {level}", ticket.0));
                 return None;
             }
             TaskResult::Aborted | TaskResult::Rejected(_) | TaskResult::Failed(_) => {
@@ -137,8 +137,8 @@ impl Promises {
     }
 
     /// Returns what turned out to be wrong, given that the session is up.
-    pub(super) fn live(&mut self) -> Vec<String> {
-        let wrong = self.suspects.drain(..);
+    pub(super) fn session_alive(&mut self) -> Vec<String> {
+        let wrong = self.suspected_violations.drain(..);
         wrong.map(|what| format!("{what}, although its session lives")).collect()
     }
 }

@@ -8,8 +8,8 @@ use iscsi::pdu::Opcode;
 use netem::stream::{Arrived, StreamDirection, StreamLink};
 use target::shard::Shard;
 
-use super::watched::Watched;
-use super::{Iscsi, Step};
+use super::traced_framing::TracedFraming;
+use super::{Iscsi, Scheduled};
 use crate::scenario::IscsiPlan;
 
 /// One end of a connection.
@@ -34,16 +34,16 @@ impl Side {
 }
 
 /// A connection.
-pub(super) struct Wire {
+pub(super) struct Connection {
     host: usize,
-    link: StreamLink<Watched>,
-    client: End,
-    server: End,
+    link: StreamLink<TracedFraming>,
+    client: Endpoint,
+    server: Endpoint,
     /// What a socket's buffers hold.
     window: usize,
 }
 
-struct End {
+struct Endpoint {
     conn: ConnId,
     state: State,
     /// The machine has more to send than what is in the batch.
@@ -65,7 +65,7 @@ enum State {
 }
 
 /// How long a closed connection waits for its far end.
-const LINGERS: Duration = Duration::from_secs(2);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a machine looks like from below.
 trait Machine {
@@ -97,17 +97,22 @@ macro_rules! machine {
 machine!(Shard);
 machine!(Session);
 
-impl Wire {
+impl Connection {
     pub(super) fn new(
         plan: &IscsiPlan,
         host: usize,
         client: ConnId,
         server: ConnId,
-        watched: Watched,
+        watched: TracedFraming,
         seed: u64,
     ) -> Self {
-        let end =
-            |conn| End { conn, state: State::Open, wants: false, batch: Transmit::new(), peer_ended: false };
+        let end = |conn| Endpoint {
+            conn,
+            state: State::Open,
+            wants: false,
+            batch: Transmit::new(),
+            peer_ended: false,
+        };
         let link = StreamLink::new(watched, plan.forward.clone(), plan.backward.clone(), seed);
         Self { host, link, client: end(client), server: end(server), window: plan.socket_bytes }
     }
@@ -120,7 +125,7 @@ impl Wire {
         StreamDirection::BOTH.iter().filter_map(|way| self.link.poll_timeout(*way)).min()
     }
 
-    const fn end(&mut self, side: Side) -> &mut End {
+    const fn end(&mut self, side: Side) -> &mut Endpoint {
         match side {
             Side::Client => &mut self.client,
             Side::Server => &mut self.server,
@@ -135,18 +140,24 @@ impl Iscsi {
         for host in 0..self.hosts.len() {
             while let Some(action) = self.hosts[host].session.poll_action() {
                 any = true;
-                let find = |wire: &Wire, conn| wire.host == host && wire.client.conn == conn;
-                self.act(now, Side::Client, action, find);
+                let find = |wire: &Connection, conn| wire.host == host && wire.client.conn == conn;
+                self.handle_action(now, Side::Client, action, find);
             }
         }
         while let Some(action) = self.shard.poll_action() {
             any = true;
-            self.act(now, Side::Server, action, |wire, conn| wire.server.conn == conn);
+            self.handle_action(now, Side::Server, action, |wire, conn| wire.server.conn == conn);
         }
         any
     }
 
-    fn act(&mut self, now: Instant, side: Side, action: Action, find: impl Fn(&Wire, ConnId) -> bool) {
+    fn handle_action(
+        &mut self,
+        now: Instant,
+        side: Side,
+        action: Action,
+        find: impl Fn(&Connection, ConnId) -> bool,
+    ) {
         let (Action::Transmit(conn) | Action::Close(conn) | Action::Abort(conn)) = action;
         let Some((number, wire)) = self.wires.iter_mut().find(|(_, wire)| find(wire, conn)) else { return };
         let number = *number;
@@ -161,7 +172,7 @@ impl Iscsi {
             Action::Close(_) => {}
             Action::Abort(_) => {
                 wire.link.push_reset(now, side.sends());
-                self.bury(now, number, side, DisconnectReason::Closed);
+                self.report_disconnected(now, number, side, DisconnectReason::Closed);
             }
         }
     }
@@ -214,18 +225,18 @@ impl Iscsi {
             wire.link.push_end(now, way);
             end.state = State::Lingering;
             if end.peer_ended {
-                self.bury(now, number, side, DisconnectReason::Closed);
+                self.report_disconnected(now, number, side, DisconnectReason::Closed);
             } else {
-                self.plan(now.after(LINGERS), Step::Linger(number, side));
+                self.schedule(now.after(LINGER_TIMEOUT), Scheduled::Linger(number, side));
             }
             any = true;
         }
         let logged = self.wires.get_mut(&number).map(|wire| wire.link.take_log()).unwrap_or_default();
         for fault in logged {
-            self.tally.faults += 1;
+            self.counters.faults += 1;
             self.trouble = now;
             if matches!(Opcode(fault.first_byte & 0x3f), Opcode::LOGIN_REQUEST | Opcode::LOGIN_RESPONSE) {
-                self.hosts[host].promises.login_damaged(now);
+                self.hosts[host].invariants.login_damaged(now);
             }
             self.trace.say(|| format!("wire {number}: {fault}"));
         }
@@ -247,11 +258,13 @@ impl Iscsi {
                     end.peer_ended = true;
                     match end.state {
                         State::Open => (end.state, end.wants) = (State::Flushing, true),
-                        State::Lingering => self.bury(now, number, side, DisconnectReason::Closed),
+                        State::Lingering => {
+                            self.report_disconnected(now, number, side, DisconnectReason::Closed)
+                        }
                         State::Flushing | State::Gone => {}
                     }
                 }
-                Arrived::Cut => self.bury(now, number, side, DisconnectReason::Failed),
+                Arrived::Cut => self.report_disconnected(now, number, side, DisconnectReason::Failed),
             }
             // What came may have to be answered before more is taken.
             self.events(now);
@@ -284,12 +297,12 @@ impl Iscsi {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         if wire.end(side).state == State::Lingering {
             wire.link.push_reset(now, side.sends());
-            self.bury(now, number, side, DisconnectReason::Closed);
+            self.report_disconnected(now, number, side, DisconnectReason::Closed);
         }
     }
 
     /// The machine's last word about an end of a connection.
-    fn bury(&mut self, now: Instant, number: u64, side: Side, why: DisconnectReason) {
+    fn report_disconnected(&mut self, now: Instant, number: u64, side: Side, why: DisconnectReason) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let host = wire.host;
         let end = wire.end(side);
@@ -323,7 +336,7 @@ impl Iscsi {
     }
 
     fn forget(&mut self, number: u64) {
-        let over = |wire: &Wire| wire.client.state == State::Gone && wire.server.state == State::Gone;
+        let over = |wire: &Connection| wire.client.state == State::Gone && wire.server.state == State::Gone;
         if self.wires.get(&number).is_some_and(over) {
             self.wires.remove(&number);
         }

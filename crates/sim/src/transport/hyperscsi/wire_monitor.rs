@@ -12,22 +12,22 @@ use hyperscsi::pdu::command::Request;
 use hyperscsi::pdu::parts::Parts;
 use hyperscsi::pdu::reply::Reply;
 
-use super::net::Who;
+use super::net::Node;
 
 /// What was seen.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct WireMonitor {
     /// Whether what ends allow each other is protected.
     keyed: bool,
     /// After how many frames the target, and initiators, are to change keys.
     key_frames: [Option<u64>; 2],
     /// The last packet number of each sender, session and space, its path in front. A name is that of one session, even
     /// when the target was started again.
-    last: BTreeMap<(Who, u32, bool, u8), u64>,
+    last: BTreeMap<(Node, u32, bool, u8), u64>,
     /// What counted as received.
-    taken: BTreeSet<(Who, u32, bool, u64)>,
+    taken: BTreeSet<(Node, u32, bool, u64)>,
     /// The phase that a sender is in, and how many frames it protected since it began.
-    phases: BTreeMap<(Who, u32), (bool, u64)>,
+    phases: BTreeMap<(Node, u32), (bool, u64)>,
     /// Each end's name of a session, by the other's.
     names: BTreeMap<u32, u32>,
     /// How far the other end was told to go, in frames that name their receiver so; by path.
@@ -36,18 +36,18 @@ pub(super) struct Watch {
     beyond: BTreeMap<(u32, u8), (Instant, u32)>,
     /// How many frames had several parts, how many parts those had, and how many frames could not be read.
     pub(super) shared: [u64; 3],
-    pub(super) wrongs: Vec<String>,
+    pub(super) violations: Vec<String>,
 }
 
 /// What a sender may send before it was told anything.
-const BEFORE_TOLD: u64 = 32;
+const INITIAL_CREDIT: u64 = 32;
 
 /// How many frames of data may go beyond the limit at a time: the probes of one time-out, and those of another path's.
 const PROBES: u32 = 4;
 
 const COUNT: u64 = (1 << 56) - 1;
 
-impl Watch {
+impl WireMonitor {
     pub(super) fn new(keyed: bool, key_frames: [Option<u64>; 2]) -> Self {
         Self { keyed, key_frames, ..Self::default() }
     }
@@ -59,9 +59,9 @@ impl Watch {
     }
 
     /// Looks at a frame that somebody sends.
-    pub(super) fn sent(&mut self, now: Instant, from: Who, payload: &[u8]) {
+    pub(super) fn sent(&mut self, now: Instant, from: Node, payload: &[u8]) {
         let Ok((header, _)) = Header::parse(payload) else {
-            self.wrongs.push(format!("{from:?} sent a frame that is none"));
+            self.violations.push(format!("{from:?} sent a frame that is none"));
             return;
         };
         if header.sid == 0 {
@@ -71,7 +71,7 @@ impl Watch {
         let last = self.last.entry((from, header.sid, header.protected, path)).or_default();
         if header.pn & COUNT <= *last {
             let line = format!("{from:?} used a packet number twice, or an old one: {header:?}");
-            self.wrongs.push(line);
+            self.violations.push(line);
         }
         *last = header.pn & COUNT;
         self.count_keys(from, &header);
@@ -79,19 +79,19 @@ impl Watch {
         self.count_credit(now, from, &header, path, payload);
     }
 
-    fn count_keys(&mut self, from: Who, header: &Header) {
-        let limit = self.key_frames[usize::from(from != Who::Target)];
+    fn count_keys(&mut self, from: Node, header: &Header) {
+        let limit = self.key_frames[usize::from(from != Node::Target)];
         let Some(limit) = limit.filter(|_| header.protected) else { return };
         let phase = header.flags.has(Flags::PHASE);
         let known = self.phases.entry((from, header.sid)).or_default();
         *known = if known.0 == phase { (phase, known.1 + 1) } else { (phase, 1) };
         if known.1 == 2 * limit + 1 {
-            self.wrongs.push(format!("{from:?} protects more with one generation of keys than it may"));
+            self.violations.push(format!("{from:?} protects more with one generation of keys than it may"));
         }
     }
 
     /// Looks at what a frame carries, and whether all of it may be there. What is encrypted cannot be read.
-    fn read_parts(&mut self, from: Who, header: &Header, payload: &[u8]) {
+    fn read_parts(&mut self, from: Node, header: &Header, payload: &[u8]) {
         let [frames, count, unread] = &mut self.shared;
         if !header.cmd.has_parts() {
             return;
@@ -101,7 +101,7 @@ impl Watch {
             return;
         }
         let end = HEADER_LEN + usize::from(header.len);
-        let mut wrong = |what: &str| self.wrongs.push(format!("{from:?} sent {what}: {header:?}"));
+        let mut wrong = |what: &str| self.violations.push(format!("{from:?} sent {what}: {header:?}"));
         let Some(mut rest) = payload.get(HEADER_LEN..end) else { return wrong("a frame that is cut short") };
         if header.flags.has(Flags::ACKS) {
             let Ok((_, behind)) = Ack::parse(rest) else { return wrong("an acknowledgement that is none") };
@@ -143,7 +143,7 @@ impl Watch {
     }
 
     /// Where acknowledgements are protected, what each end allows the other cannot be read along.
-    fn count_credit(&mut self, now: Instant, from: Who, header: &Header, path: u8, payload: &[u8]) {
+    fn count_credit(&mut self, now: Instant, from: Node, header: &Header, path: u8, payload: &[u8]) {
         if self.keyed {
             return;
         }
@@ -152,29 +152,29 @@ impl Watch {
             && let Ok((ack, _)) = Ack::parse(block)
         {
             let [about, ..] = ack.largest.to_be_bytes();
-            let told = self.told.entry((header.sid, about)).or_insert(BEFORE_TOLD);
+            let told = self.told.entry((header.sid, about)).or_insert(INITIAL_CREDIT);
             *told = (*told).max(ack.pn_limit & COUNT);
         }
         if !matches!(header.cmd, Cmd::Request | Cmd::Reply) {
             return;
         }
         let Some(name) = self.names.get(&header.sid) else { return };
-        let told = self.told.get(&(*name, path)).copied().unwrap_or(BEFORE_TOLD);
+        let told = self.told.get(&(*name, path)).copied().unwrap_or(INITIAL_CREDIT);
         if header.pn & COUNT > told {
             let (at, count) = self.beyond.entry((header.sid, path)).or_insert((now, 0));
             *count = if *at == now { *count + 1 } else { 1 };
             *at = now;
             if *count == PROBES + 1 {
-                self.wrongs
+                self.violations
                     .push(format!("{from:?} sends beyond {told}, which is all that it may: {header:?}"));
             }
         }
     }
 
     /// Takes note that a frame counted as received.
-    pub(super) fn took(&mut self, who: Who, header: &Header) {
+    pub(super) fn took(&mut self, who: Node, header: &Header) {
         if !self.taken.insert((who, header.sid, header.protected, header.pn)) {
-            self.wrongs.push(format!("{who:?} took a frame twice: {header:?}"));
+            self.violations.push(format!("{who:?} took a frame twice: {header:?}"));
         }
     }
 }

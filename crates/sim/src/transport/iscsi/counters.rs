@@ -4,7 +4,7 @@ use iscsi::initiator::contract::SessionStats;
 
 /// What happened, for people.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Counters {
     pub(super) connections: u64,
     pub(super) restarts: u64,
     pub(super) faults: u64,
@@ -30,7 +30,7 @@ pub(super) struct Tally {
     pub(super) data_late: u64,
 }
 
-impl Tally {
+impl Counters {
     /// Adds what a session did.
     pub(super) const fn session(&mut self, stats: &SessionStats) {
         self.retries += stats.retries;

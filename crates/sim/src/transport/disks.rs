@@ -10,10 +10,10 @@ use device::contract::Access;
 use target::config::{DiskId, InitiatorEntry, LunEntry, ShardConfig, UnitId};
 use target::shard::Shard;
 
-use crate::house;
 use crate::layout::{Layout, Row};
 use crate::media::Medium;
 use crate::scenario::Scenario;
+use crate::units;
 
 /// The disks of a shard.
 pub(super) struct Disks {
@@ -78,7 +78,7 @@ impl Disks {
         let rows = layout.rows.iter().enumerate().filter(|(_, row)| row.admitted);
         target.initiators = rows
             .map(|(host, row)| InitiatorEntry {
-                pattern: house::initiator(host).into(),
+                pattern: units::initiator(host).into(),
                 luns: Some(luns_of(row)),
                 auth: None,
             })
@@ -92,7 +92,7 @@ impl Disks {
     fn add(&mut self, now: Instant, shard: &mut Shard, pool: &Pool, disk: u16) {
         let id = self.free_number();
         let at = usize::from(disk);
-        let unit = house::unit(disk, &self.scenario, &self.media[at], self.saved[at].as_deref(), pool);
+        let unit = units::unit(disk, &self.scenario, &self.media[at], self.saved[at].as_deref(), pool);
         assert!(shard.add_disk(now, id, unit, DiskId(disk.into())), "a free number is taken");
         self.serving.insert(disk, id);
     }
@@ -108,7 +108,7 @@ impl Disks {
     }
 
     /// Wants another configuration. It comes into force as soon as every disk that is to be served again is closed.
-    pub(super) fn want(&mut self, layout: Layout) {
+    pub(super) fn request_reload(&mut self, layout: Layout) {
         self.waiting = Some(layout);
     }
 
@@ -116,7 +116,7 @@ impl Disks {
     pub(super) fn ready(&mut self, shard: &mut Shard) -> Option<Layout> {
         while let Some((id, unit)) = shard.poll_removed() {
             // Its number may have been another's since, who was removed, too.
-            let is_it = |of: &(UnitId, u16)| of.0 == id && unit.is_designated_by(1, 3, &house::naa(of.1));
+            let is_it = |of: &(UnitId, u16)| of.0 == id && unit.is_designated_by(1, 3, &units::naa(of.1));
             let at = self.closing.iter().position(is_it).expect("it was removed");
             self.closing.remove(at);
         }

@@ -6,13 +6,13 @@ use base::rng::Rng;
 use base::time::Instant;
 use netem::frame::{FrameLink, FramePlan, FrameStats};
 
-use super::watch::Watch;
+use super::wire_monitor::WireMonitor;
 use crate::scenario::HyperPlan;
 use crate::trace::Trace;
 
 /// Whose port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
+pub(super) enum Node {
     /// The target's.
     Target,
     /// An initiator's.
@@ -20,8 +20,8 @@ pub(super) enum Who {
 }
 
 /// A frame that has arrived.
-pub(super) struct Come {
-    pub(super) to: Who,
+pub(super) struct ArrivedFrame {
+    pub(super) to: Node,
     pub(super) port: EtherPort,
     pub(super) source: Mac,
     pub(super) group: bool,
@@ -71,7 +71,7 @@ impl Nets {
     }
 
     /// Returns the port of somebody on a net.
-    pub(super) fn port(&self, net: usize, who: Who) -> (EtherPort, PortState) {
+    pub(super) fn port(&self, net: usize, who: Node) -> (EtherPort, PortState) {
         let port = EtherPort(u32::try_from(net).unwrap());
         let state =
             PortState { mac: mac(net, who), mtu: self.nets[net].mtu, receive_slots: self.receive_slots };
@@ -108,10 +108,10 @@ impl Nets {
     pub(super) fn send(
         &mut self,
         now: Instant,
-        from: Who,
+        from: Node,
         port: EtherPort,
         batch: &FrameBatch,
-        watch: &mut Watch,
+        watch: &mut WireMonitor,
         trace: &Trace,
     ) -> usize {
         let number = usize::try_from(port.0).unwrap();
@@ -130,9 +130,9 @@ impl Nets {
             trace.say(|| describe(from, number, to, &bytes[ADDRESSES..]));
             for at in 0..self.initiators {
                 let (who, way) = match from {
-                    Who::Initiator(own) if own == at => (Who::Target, 0),
-                    Who::Initiator(_) => continue,
-                    Who::Target => (Who::Initiator(at), 1),
+                    Node::Initiator(own) if own == at => (Node::Target, 0),
+                    Node::Initiator(_) => continue,
+                    Node::Target => (Node::Initiator(at), 1),
                 };
                 if to.is_group() || to == mac(number, who) {
                     net.ways[at][way].link.push(now, &bytes);
@@ -143,10 +143,10 @@ impl Nets {
     }
 
     /// Takes the next frame that has arrived.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Come> {
+    pub(super) fn poll(&mut self, now: Instant) -> Option<ArrivedFrame> {
         for (number, net) in self.nets.iter_mut().enumerate() {
             for (at, [forward, backward]) in net.ways.iter_mut().enumerate() {
-                for (to, way) in [(Who::Target, forward), (Who::Initiator(at), backward)] {
+                for (to, way) in [(Node::Target, forward), (Node::Initiator(at), backward)] {
                     while let Some(bytes) = way.link.poll(now) {
                         let (Some(destination), Some(source)) = (address(&bytes, 0), address(&bytes, 6))
                         else {
@@ -155,7 +155,7 @@ impl Nets {
                         if !destination.is_group() && destination != mac(number, to) {
                             continue;
                         }
-                        return Some(Come {
+                        return Some(ArrivedFrame {
                             to,
                             port: EtherPort(u32::try_from(number).unwrap()),
                             source,
@@ -182,10 +182,10 @@ impl Nets {
 }
 
 /// Returns the address of somebody on a net.
-fn mac(net: usize, who: Who) -> Mac {
+fn mac(net: usize, who: Node) -> Mac {
     let station = match who {
-        Who::Target => 0,
-        Who::Initiator(at) => u8::try_from(at).unwrap() + 1,
+        Node::Target => 0,
+        Node::Initiator(at) => u8::try_from(at).unwrap() + 1,
     };
     Mac([2, 0, 0, 0, u8::try_from(net).unwrap(), station])
 }
@@ -194,7 +194,7 @@ fn address(bytes: &[u8], at: usize) -> Option<Mac> {
     Some(Mac(bytes.get(at..at + 6)?.try_into().ok()?))
 }
 
-fn describe(from: Who, net: usize, to: Mac, payload: &[u8]) -> String {
+fn describe(from: Node, net: usize, to: Mac, payload: &[u8]) -> String {
     let header = hyperscsi::frame::Header::parse(payload);
     format!("{from:?} on net {net} to {to}: {} bytes, {header:?}", payload.len())
 }

@@ -1,7 +1,7 @@
 //! What lies between initiators and logical units: the only part of a world that knows a transport.
 //!
-//! The world above it speaks SCSI: it submits [`Order`]s in the name of initiators and hears of [`Happening`]s. A fabric owns
-//! the machines of both ends and everything between them, and is moved through time by [`Fabric::advance`].
+//! The world above it speaks SCSI: it submits [`ScsiCommand`]s in the name of initiators and hears of [`TransportEvent`]s. A fabric owns
+//! the machines of both ends and everything between them, and is moved through time by [`Transport::advance`].
 
 pub mod direct;
 mod disks;
@@ -11,11 +11,11 @@ pub mod iscsi;
 use base::time::Instant;
 
 use crate::layout::Layout;
-use crate::property::Broken;
+use crate::property::PropertyViolation;
 
 /// A command to be sent.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct ScsiCommand {
     /// The logical unit.
     pub unit: u16,
     /// The command descriptor block.
@@ -49,7 +49,7 @@ pub struct Ticket(pub u64);
 
 /// How an order ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandOutcome {
     /// With a SCSI status.
     Status {
         /// The status.
@@ -71,7 +71,7 @@ pub enum Ended {
 
 /// A task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manage {
+pub enum TaskManagement {
     /// ABORT TASK.
     AbortTask(Ticket),
     /// ABORT TASK SET.
@@ -90,7 +90,7 @@ pub enum Manage {
 
 /// What a fabric reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum TransportEvent {
     /// An order ended; reported once for each that was accepted.
     Ended {
         /// Whose.
@@ -98,10 +98,10 @@ pub enum Happening {
         /// Which.
         ticket: Ticket,
         /// How.
-        ended: Ended,
+        ended: CommandOutcome,
     },
     /// A management request ended; reported once for each that was accepted.
-    Managed {
+    TmfDone {
         /// Whose.
         initiator: usize,
         /// Which.
@@ -114,45 +114,51 @@ pub enum Happening {
         /// Which.
         initiator: usize,
         /// Whether all that the target knew of it before is gone, so that nothing lost can be carried out any more.
-        fresh: bool,
+        is_new_nexus: bool,
     },
-    /// An initiator does not reach its units; with `last`, it has given up for good.
+    /// An initiator does not reach its units; with `is_final`, it has given up for good.
     Down {
         /// Which.
         initiator: usize,
         /// Whether it has given up.
-        last: bool,
+        is_final: bool,
     },
     /// From now on, LUNs lead to these disks.
-    Laid(Layout),
+    ConfigApplied(Layout),
 }
 
 /// Everything between initiators and logical units.
-pub trait Fabric {
+pub trait Transport {
     /// Sends a command. Returns whether the machine took it.
-    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool;
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool;
 
     /// Asks for task management. Returns whether the machine took it.
-    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool;
+    fn task_management(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        function: TaskManagement,
+    ) -> bool;
 
     /// Returns the next thing that happened.
-    fn poll(&mut self) -> Option<Happening>;
+    fn poll(&mut self) -> Option<TransportEvent>;
 
     /// Returns when something happens by itself.
-    fn next(&self) -> Option<Instant>;
+    fn next_deadline(&self) -> Option<Instant>;
 
     /// Returns who waits for what moment, in words.
-    fn waits(&self) -> String;
+    fn pending_deadlines(&self) -> String;
 
     /// Lets everything happen that is due; also after media have completions.
     fn advance(&mut self, now: Instant);
 
     /// An initiator ends its nexus at once and begins a new one: the last resort of block layers when task management is not
     /// answered.
-    fn give_up(&mut self, now: Instant, initiator: usize);
+    fn reset_nexus(&mut self, now: Instant, initiator: usize);
 
     /// Throws no dice from now on.
-    fn heal(&mut self, now: Instant);
+    fn stop_faults(&mut self, now: Instant);
 
     /// Has every initiator leave in order.
     fn close(&mut self, now: Instant);
@@ -170,16 +176,16 @@ pub trait Fabric {
     }
 
     /// Returns when something last went wrong between the ends: an order may have to wait for what mends it.
-    fn trouble(&self) -> Instant;
+    fn last_fault(&self) -> Instant;
 
     /// Returns what of the target still holds something for somebody, in words; `None` when it is idle.
-    fn holds(&self) -> Option<String>;
+    fn busy_reason(&self) -> Option<String>;
 
     /// Returns how often a machine found itself in a state that cannot be.
     fn bugs(&self) -> u64;
 
     /// Returns what a transport owed and did not do, since the last call.
-    fn wrongs(&mut self) -> Vec<Broken>;
+    fn take_violations(&mut self) -> Vec<PropertyViolation>;
 
     /// Returns how often each thing happened that a run may bring; zeros included, so that what never happens shows.
     fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -187,5 +193,5 @@ pub trait Fabric {
     }
 
     /// Returns what the run did, in words.
-    fn tally(&self) -> String;
+    fn summary(&self) -> String;
 }

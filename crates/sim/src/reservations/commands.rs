@@ -3,9 +3,9 @@
 use base::rng::Rng;
 use oracle::reservations::{Nexus, ReservationType, State};
 
-use crate::desk::Desk;
-use crate::fabric::{Attribute, Order};
+use crate::oracle_adapter::OracleAdapter;
 use crate::scenario::pick;
+use crate::transport::{Attribute, ScsiCommand};
 
 /// The service actions of PERSISTENT RESERVE OUT.
 mod action {
@@ -20,8 +20,14 @@ mod action {
 
 /// Makes the next command of an initiator that concerns the reservations of a unit. With `old_ones`, it may be RESERVE(6) or
 /// RELEASE(6).
-pub fn next(rng: &mut Rng, desk: &Desk, initiator: usize, unit: u16, old_ones: bool) -> Order {
-    let judge = desk.reservations();
+pub fn next(
+    rng: &mut Rng,
+    oracle: &OracleAdapter,
+    initiator: usize,
+    unit: u16,
+    old_ones: bool,
+) -> ScsiCommand {
+    let judge = oracle.reservations();
     if !judge.may_begin(unit) || rng.chance(1, 4) {
         let asks = u8::try_from(rng.below(2)).unwrap();
         return order(unit, vec![0x5e, asks, 0, 0, 0, 0, 0, 1, 0, 0], Vec::new(), 256);
@@ -73,7 +79,7 @@ fn nexus(initiator: usize) -> Nexus {
     Nexus(u8::try_from(initiator).unwrap())
 }
 
-fn order(unit: u16, cdb: Vec<u8>, data_out: Vec<u8>, data_in_len: u32) -> Order {
+fn order(unit: u16, cdb: Vec<u8>, data_out: Vec<u8>, data_in_len: u32) -> ScsiCommand {
     let attribute = Attribute::Simple;
-    Order { unit, cdb, data_out, data_in_len, attribute, immediate: false, replay: false }
+    ScsiCommand { unit, cdb, data_out, data_in_len, attribute, immediate: false, replay: false }
 }

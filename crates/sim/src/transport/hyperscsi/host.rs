@@ -8,7 +8,7 @@ use base::time::Instant;
 use hyperscsi::initiator::contract::{SessionPlan, TaskId, TaskResult, TmfId};
 use hyperscsi::initiator::session::Session;
 
-use crate::fabric::Ticket;
+use crate::transport::Ticket;
 
 /// An initiator.
 pub(super) struct Host {
@@ -21,9 +21,9 @@ pub(super) struct Host {
     pub(super) aborting: BTreeSet<Ticket>,
     pub(super) leaving: bool,
     /// Whether the loss of its session was told in this round of events.
-    pub(super) excused: bool,
+    pub(super) session_lost: bool,
     /// What ended in this round as if the session was lost.
-    accused: Vec<Ticket>,
+    unexplained_losses: Vec<Ticket>,
 }
 
 impl Host {
@@ -37,8 +37,8 @@ impl Host {
             manages: BTreeMap::new(),
             aborting: BTreeSet::new(),
             leaving: false,
-            excused: false,
-            accused: Vec::new(),
+            session_lost: false,
+            unexplained_losses: Vec::new(),
         }
     }
 
@@ -46,7 +46,7 @@ impl Host {
     pub(super) fn ended(&mut self, ticket: Ticket, end: &TaskResult, aborts: bool) -> Option<String> {
         let asked = self.aborting.remove(&ticket) || aborts;
         match end {
-            TaskResult::Lost | TaskResult::NotSent if !asked => self.accused.push(ticket),
+            TaskResult::Lost | TaskResult::NotSent if !asked => self.unexplained_losses.push(ticket),
             TaskResult::Aborted if !asked => {
                 return Some(format!("order {} was aborted, and nobody asked for it", ticket.0));
             }
@@ -56,9 +56,9 @@ impl Host {
     }
 
     /// Ends a round of events. Returns what was wrong with it.
-    pub(super) fn live(&mut self) -> Vec<String> {
-        let excused = std::mem::take(&mut self.excused) || !self.session.is_up();
-        let accused = std::mem::take(&mut self.accused);
+    pub(super) fn end_round(&mut self) -> Vec<String> {
+        let excused = std::mem::take(&mut self.session_lost) || !self.session.is_up();
+        let accused = std::mem::take(&mut self.unexplained_losses);
         if excused {
             return Vec::new();
         }

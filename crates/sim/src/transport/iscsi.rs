@@ -1,10 +1,10 @@
 //! iSCSI: session machines, connections that fail, and a shard.
 
-mod promises;
+mod connection;
+mod counters;
+mod invariants;
 mod shard;
-mod tally;
-mod watched;
-mod wire;
+mod traced_framing;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,18 +30,18 @@ use target::config::UnitId;
 use target::shard::Shard;
 
 use super::disks::Disks;
-use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
-use crate::house;
+use super::{Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::layout::Layout;
 use crate::media::{Medium, scattered};
-use crate::property::{Broken, Property};
+use crate::property::{Property, PropertyViolation};
 use crate::scenario::{IscsiPlan, Scenario, pick};
 use crate::trace::Trace;
-use promises::{Mercy, Promises};
+use crate::units;
+use connection::{Connection, Side};
+use counters::Counters;
+use invariants::{AllowedOutcomes, SessionInvariants};
 use shard::config;
-use tally::Tally;
-use watched::Watched;
-use wire::{Side, Wire};
+use traced_framing::TracedFraming;
 
 /// Sessions, connections and a shard.
 pub struct Iscsi {
@@ -54,20 +54,20 @@ pub struct Iscsi {
     free: Vec<u32>,
     next_conn: u32,
     hosts: Vec<Host>,
-    wires: BTreeMap<u64, Wire>,
+    wires: BTreeMap<u64, Connection>,
     next_wire: u64,
-    queue: BTreeMap<(Instant, u64), Step>,
+    queue: BTreeMap<(Instant, u64), Scheduled>,
     number: u64,
-    happenings: VecDeque<Happening>,
+    happenings: VecDeque<TransportEvent>,
     trace: Trace,
     rng: Rng,
     healed: bool,
     /// The target does not listen before this.
     boots_at: Instant,
-    tally: Tally,
+    counters: Counters,
     trouble: Instant,
     /// Promises that were not kept.
-    wrongs: Vec<String>,
+    violations: Vec<String>,
 }
 
 /// An initiator.
@@ -82,10 +82,10 @@ struct Host {
     next_conn: u32,
     leaving: bool,
     gone: bool,
-    promises: Promises,
+    invariants: SessionInvariants,
 }
 
-enum Step {
+enum Scheduled {
     /// An attempt to connect comes to its end.
     Connect(usize, Slot, u64),
     Saved(UnitId, u64),
@@ -98,7 +98,7 @@ enum Step {
 }
 
 /// How many rounds of events, actions and bytes one moment may have.
-const SETTLES_WITHIN: u32 = 1_000_000;
+const ROUNDS_MAX: u32 = 1_000_000;
 
 impl Iscsi {
     /// Makes a target and its initiators, which begin to log in.
@@ -112,7 +112,7 @@ impl Iscsi {
     ) -> Self {
         let shard_pool = Pool::new(32 << 20);
         let disks = Disks::new(scenario, media);
-        let mut fabric = Self {
+        let mut transport = Self {
             shard: Shard::new(config(&disks, plan), plan.limits, shard_pool.clone()),
             scenario: scenario.clone(),
             plan: plan.clone(),
@@ -130,22 +130,22 @@ impl Iscsi {
             rng: Rng::from_seed(seed),
             healed: false,
             boots_at: now,
-            tally: Tally::default(),
+            counters: Counters::default(),
             trouble: now,
-            wrongs: Vec::new(),
+            violations: Vec::new(),
         };
-        fabric.boot(now);
+        transport.boot(now);
         for host in 0..scenario.initiators {
-            let fresh = fabric.host(now, host);
-            fabric.hosts.push(fresh);
+            let fresh = transport.host(now, host);
+            transport.hosts.push(fresh);
             for _ in 0..plan.declares {
                 let within =
-                    DurationRange::between(Duration::ZERO, plan.declares_within).pick(&mut fabric.rng);
-                fabric.plan(now.after(within), Step::Declare(host));
+                    DurationRange::between(Duration::ZERO, plan.declares_within).pick(&mut transport.rng);
+                transport.schedule(now.after(within), Scheduled::Declare(host));
             }
         }
-        fabric.settle(now);
-        fabric
+        transport.run_until_idle(now);
+        transport
     }
 
     fn boot(&mut self, now: Instant) {
@@ -169,9 +169,9 @@ impl Iscsi {
             retry: self.plan.retry,
             limits: self.plan.session_limits,
             ..SessionPlan::new(
-                house::initiator(number).parse().unwrap(),
+                units::initiator(number).parse().unwrap(),
                 Isid::random([1, 2, 3], qualifier),
-                Purpose::Target(house::TARGET.parse().unwrap()),
+                Purpose::Target(units::TARGET.parse().unwrap()),
                 portals.collect(),
             )
         };
@@ -185,20 +185,20 @@ impl Iscsi {
             next_conn: 0,
             leaving: false,
             gone: false,
-            promises: Promises::default(),
+            invariants: SessionInvariants::default(),
         }
     }
 
-    fn plan(&mut self, at: Instant, step: Step) {
+    fn schedule(&mut self, at: Instant, step: Scheduled) {
         self.number += 1;
         self.queue.insert((at, self.number), step);
     }
 
-    fn step(&mut self, now: Instant, step: Step) {
+    fn run_scheduled(&mut self, now: Instant, step: Scheduled) {
         match step {
-            Step::Connect(host, slot, token) => self.connect(now, host, slot, token),
-            Step::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
-            Step::Declare(host) => {
+            Scheduled::Connect(host, slot, token) => self.connect(now, host, slot, token),
+            Scheduled::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
+            Scheduled::Declare(host) => {
                 let mut text = TextBuilder::new();
                 let len = pick(&mut self.rng, &["512", "1024", "3000", "8192", "65536"]);
                 text.put(Key::MaxRecvDataSegmentLength.name(), len);
@@ -206,8 +206,8 @@ impl Iscsi {
                 let taken = self.hosts[host].session.send_text(now, None, text).is_ok();
                 self.trace.say(|| format!("initiator {host} declares {len}: {taken}"));
             }
-            Step::Restart(host) => {
-                self.tally.restarts += 1;
+            Scheduled::Restart(host) => {
+                self.counters.restarts += 1;
                 let fresh = self.host(now, host);
                 let old = std::mem::replace(&mut self.hosts[host], fresh);
                 self.hosts[host].leaving = old.leaving;
@@ -216,7 +216,7 @@ impl Iscsi {
                     self.hosts[host].session.logout(now);
                 }
             }
-            Step::Linger(wire, side) => self.lingered(now, wire, side),
+            Scheduled::Linger(wire, side) => self.lingered(now, wire, side),
         }
     }
 
@@ -231,7 +231,7 @@ impl Iscsi {
             self.trouble = now;
             return self.hosts[host].session.connect_failed(now, slot);
         }
-        self.tally.connections += 1;
+        self.counters.connections += 1;
         let mut entropy = [0; 32];
         self.rng.fill(&mut entropy);
         let server = ConnId(self.free.pop().unwrap_or_else(|| {
@@ -243,8 +243,14 @@ impl Iscsi {
         let number = self.next_wire;
         self.next_wire += 1;
         let seed = self.rng.next_u64();
-        let mut wire =
-            Wire::new(&self.plan, host, client, server, Watched::new(self.trace.clone(), number), seed);
+        let mut wire = Connection::new(
+            &self.plan,
+            host,
+            client,
+            server,
+            TracedFraming::new(self.trace.clone(), number),
+            seed,
+        );
         if self.healed {
             wire.heal();
         }
@@ -262,16 +268,16 @@ impl Iscsi {
     }
 
     /// Brings a configuration into force that waits, if it can come.
-    fn lay(&mut self, now: Instant) {
+    fn apply_layout(&mut self, now: Instant) {
         let Some(layout) = self.disks.ready(&mut self.shard) else { return };
-        self.happenings.push_back(Happening::Laid(layout.clone()));
+        self.happenings.push_back(TransportEvent::ConfigApplied(layout.clone()));
         let (plan, serving) = (&self.plan, (&mut self.shard, &self.shard_pool));
         self.disks.change(now, serving, layout, |shard, disks| shard.apply(now, config(disks, plan)));
     }
 
     /// Moves events and bytes until nothing is left to be done now.
-    fn settle(&mut self, now: Instant) {
-        for _ in 0..SETTLES_WITHIN {
+    fn run_until_idle(&mut self, now: Instant) {
+        for _ in 0..ROUNDS_MAX {
             let mut busy = self.events(now);
             busy |= self.actions(now);
             busy |= self.move_bytes(now);
@@ -290,15 +296,15 @@ impl Iscsi {
                 self.event(now, host, event);
             }
             if self.hosts[host].session.is_up() {
-                let wrongs = self.hosts[host].promises.live();
-                self.wrongs.extend(wrongs);
+                let violations = self.hosts[host].invariants.session_alive();
+                self.violations.extend(violations);
             }
         }
         while let Some(request) = self.shard.poll_save() {
             any = true;
             self.disks.save(request.unit, request.state);
             let delay = Duration::from_micros(self.rng.below(2000));
-            self.plan(now.after(delay), Step::Saved(request.unit, request.ticket));
+            self.schedule(now.after(delay), Scheduled::Saved(request.unit, request.ticket));
         }
         any
     }
@@ -309,7 +315,7 @@ impl Iscsi {
                 let token = self.number;
                 self.hosts[host].connecting.insert(slot, token);
                 let delay = self.plan.connect_within.pick(&mut self.rng);
-                self.plan(now.after(delay), Step::Connect(host, slot, token));
+                self.schedule(now.after(delay), Scheduled::Connect(host, slot, token));
             }
             Event::CancelConnect { slot } => {
                 self.hosts[host].connecting.remove(&slot);
@@ -317,24 +323,26 @@ impl Iscsi {
             Event::Up(up) => {
                 self.trace.say(|| format!("initiator {host} is up: {:?}, {:?}", up.origin, up.parameters));
                 let fresh = up.origin != SessionOrigin::Continued;
-                self.hosts[host].promises.up(&up.parameters, up.origin);
-                self.happenings.push_back(Happening::Up { initiator: host, fresh });
+                self.hosts[host].invariants.up(&up.parameters, up.origin);
+                self.happenings.push_back(TransportEvent::Up { initiator: host, is_new_nexus: fresh });
             }
-            Event::Recovering => self.happenings.push_back(Happening::Down { initiator: host, last: false }),
-            Event::Down(why) => self.down(now, host, why),
+            Event::Recovering => {
+                self.happenings.push_back(TransportEvent::Down { initiator: host, is_final: false })
+            }
+            Event::Down(why) => self.session_down(now, host, why),
             Event::Done { task, outcome } => {
                 let Some(ticket) = self.hosts[host].tasks.remove(&task) else {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[host].tickets.remove(&ticket);
-                let wrong = self.hosts[host].promises.ended(ticket, &outcome.end);
-                self.wrongs.extend(wrong);
+                let wrong = self.hosts[host].invariants.ended(ticket, &outcome.end);
+                self.violations.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
                 if let Some(data) = outcome.data_in {
                     self.hosts[host].pool.recycle(data);
                 }
                 let ended = ended(outcome.end, data);
-                self.happenings.push_back(Happening::Ended { initiator: host, ticket, ended });
+                self.happenings.push_back(TransportEvent::Ended { initiator: host, ticket, ended });
             }
             Event::TmfDone { id, result } => {
                 let Some(ticket) = self.hosts[host].manages.remove(&id) else {
@@ -342,14 +350,14 @@ impl Iscsi {
                 };
                 let answer =
                     result.map(|result| matches!(result, TmfResult::COMPLETE | TmfResult::SUCCEEDED));
-                self.happenings.push_back(Happening::Managed { initiator: host, ticket, answer });
+                self.happenings.push_back(TransportEvent::TmfDone { initiator: host, ticket, answer });
             }
             Event::ConnectionUp { slot, .. } => {
                 self.trace.say(|| format!("initiator {host} slot {} is up", slot.0));
             }
             Event::ConnectionDown { slot, why } => {
                 self.trouble = now;
-                self.wrongs.extend(self.hosts[host].promises.lost(now, why));
+                self.violations.extend(self.hosts[host].invariants.lost(now, why));
                 self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
             }
             other => self.trace.say(|| format!("initiator {host}: {other:?}")),
@@ -357,7 +365,7 @@ impl Iscsi {
     }
 
     /// A session is over: its owner begins a new one, unless it wanted the end.
-    fn down(&mut self, now: Instant, host: usize, why: SessionEnd) {
+    fn session_down(&mut self, now: Instant, host: usize, why: SessionEnd) {
         self.trace.say(|| format!("initiator {host} is down: {why}"));
         self.trouble = now;
         let entry = &mut self.hosts[host];
@@ -366,23 +374,23 @@ impl Iscsi {
             entry.manages.is_empty(),
             "a session went down with management requests that were not reported"
         );
-        entry.promises.down();
+        entry.invariants.down();
         entry.gone = entry.leaving;
         let last = entry.leaving;
-        self.happenings.push_back(Happening::Down { initiator: host, last });
+        self.happenings.push_back(TransportEvent::Down { initiator: host, is_final: last });
         if !last {
             let delay = Duration::from_millis(self.rng.below(3000));
-            self.plan(now.after(delay), Step::Restart(host));
+            self.schedule(now.after(delay), Scheduled::Restart(host));
         }
     }
 
     fn count(&mut self, session: &Session) {
-        self.tally.session(&session.stats());
+        self.counters.session(&session.stats());
     }
 }
 
-impl Fabric for Iscsi {
-    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool {
+impl Transport for Iscsi {
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool {
         let mut head = [0; 16];
         head[..order.cdb.len()].copy_from_slice(&order.cdb);
         let mut request = Request::new(u64::from(order.unit) << 48, Cdb::new(head, None));
@@ -395,7 +403,7 @@ impl Fabric for Iscsi {
         request.data_in_len = order.data_in_len;
         request.immediate = order.immediate;
         request.replay = order.replay;
-        let mercy = Mercy {
+        let mercy = AllowedOutcomes {
             immediate: order.immediate,
             aborted: self.scenario.aborts(),
             taken_for_received: false,
@@ -405,28 +413,34 @@ impl Fabric for Iscsi {
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
         host.tickets.insert(ticket, task);
-        host.promises.submitted(ticket, mercy);
-        self.settle(now);
+        host.invariants.submitted(ticket, mercy);
+        self.run_until_idle(now);
         true
     }
 
-    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool {
+    fn task_management(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        function: TaskManagement,
+    ) -> bool {
         let host = &mut self.hosts[initiator];
         let on = |unit: u16| u64::from(unit) << 48;
-        if let Manage::AbortTask(task) = function {
-            host.promises.aborts(task);
+        if let TaskManagement::AbortTask(task) = function {
+            host.invariants.aborts(task);
         }
-        if matches!(function, Manage::WarmReset | Manage::ColdReset) {
-            host.promises.resets_target();
+        if matches!(function, TaskManagement::WarmReset | TaskManagement::ColdReset) {
+            host.invariants.resets_target();
         }
         let (function, lun, task) = match function {
-            Manage::AbortTask(task) => (TmfFunction::ABORT_TASK, 0, Some(task)),
-            Manage::QueryTask(task) => (TmfFunction::QUERY_TASK, 0, Some(task)),
-            Manage::AbortTaskSet(unit) => (TmfFunction::ABORT_TASK_SET, on(unit), None),
-            Manage::ClearTaskSet(unit) => (TmfFunction::CLEAR_TASK_SET, on(unit), None),
-            Manage::UnitReset(unit) => (TmfFunction::LOGICAL_UNIT_RESET, on(unit), None),
-            Manage::WarmReset => (TmfFunction::TARGET_WARM_RESET, 0, None),
-            Manage::ColdReset => (TmfFunction::TARGET_COLD_RESET, 0, None),
+            TaskManagement::AbortTask(task) => (TmfFunction::ABORT_TASK, 0, Some(task)),
+            TaskManagement::QueryTask(task) => (TmfFunction::QUERY_TASK, 0, Some(task)),
+            TaskManagement::AbortTaskSet(unit) => (TmfFunction::ABORT_TASK_SET, on(unit), None),
+            TaskManagement::ClearTaskSet(unit) => (TmfFunction::CLEAR_TASK_SET, on(unit), None),
+            TaskManagement::UnitReset(unit) => (TmfFunction::LOGICAL_UNIT_RESET, on(unit), None),
+            TaskManagement::WarmReset => (TmfFunction::TARGET_WARM_RESET, 0, None),
+            TaskManagement::ColdReset => (TmfFunction::TARGET_COLD_RESET, 0, None),
         };
         let task = match task.map(|ticket| host.tickets.get(&ticket).copied()) {
             Some(None) => return false,
@@ -437,32 +451,32 @@ impl Fabric for Iscsi {
             return false;
         };
         host.manages.insert(id, ticket);
-        self.settle(now);
+        self.run_until_idle(now);
         true
     }
 
-    fn poll(&mut self) -> Option<Happening> {
+    fn poll(&mut self) -> Option<TransportEvent> {
         self.happenings.pop_front()
     }
 
-    fn next(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
         let sessions = self.hosts.iter().filter_map(|host| host.session.poll_timeout());
-        let wires = self.wires.values().filter_map(Wire::next);
+        let wires = self.wires.values().filter_map(Connection::next);
         sessions.chain(wires).chain(queued).chain(self.shard.poll_timeout()).min()
     }
 
-    fn waits(&self) -> String {
+    fn pending_deadlines(&self) -> String {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
         let sessions: Vec<_> = self.hosts.iter().map(|host| host.session.poll_timeout()).collect();
-        let wires: Vec<_> = self.wires.values().map(Wire::next).collect();
+        let wires: Vec<_> = self.wires.values().map(Connection::next).collect();
         let shard = self.shard.poll_timeout();
         format!("shard {shard:?}, sessions {sessions:?}, wires {wires:?}, queue {queued:?}")
     }
 
     fn advance(&mut self, now: Instant) {
         self.disks.media_ready(now, &mut self.shard);
-        self.lay(now);
+        self.apply_layout(now);
         if self.shard.poll_timeout().is_some_and(|at| at <= now) {
             self.shard.handle_timeout(now);
         }
@@ -471,23 +485,23 @@ impl Fabric for Iscsi {
                 host.session.handle_timeout(now);
             }
         }
-        self.settle(now);
+        self.run_until_idle(now);
         while self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             if let Some((_, step)) = self.queue.pop_first() {
-                self.step(now, step);
-                self.settle(now);
+                self.run_scheduled(now, step);
+                self.run_until_idle(now);
             }
         }
     }
 
-    fn give_up(&mut self, now: Instant, initiator: usize) {
+    fn reset_nexus(&mut self, now: Instant, initiator: usize) {
         self.hosts[initiator].session.close(now);
-        self.settle(now);
+        self.run_until_idle(now);
     }
 
-    fn heal(&mut self, _now: Instant) {
+    fn stop_faults(&mut self, _now: Instant) {
         self.healed = true;
-        self.wires.values_mut().for_each(Wire::heal);
+        self.wires.values_mut().for_each(Connection::heal);
     }
 
     fn close(&mut self, now: Instant) {
@@ -495,7 +509,7 @@ impl Fabric for Iscsi {
             self.hosts[host].leaving = true;
             self.hosts[host].session.logout(now);
         }
-        self.settle(now);
+        self.run_until_idle(now);
     }
 
     fn crash(&mut self, now: Instant) {
@@ -503,29 +517,29 @@ impl Fabric for Iscsi {
         for wire in wires {
             self.lose_target(now, wire);
         }
-        self.tally.shard(self.shard.wire_stats());
-        self.queue.retain(|_, step| !matches!(step, Step::Saved(..)));
+        self.counters.shard(self.shard.wire_stats());
+        self.queue.retain(|_, step| !matches!(step, Scheduled::Saved(..)));
         self.boot(now);
         self.boots_at =
             now.after(DurationRange::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
-        self.settle(now);
+        self.run_until_idle(now);
     }
 
     fn reload(&mut self, now: Instant, layout: Layout) {
-        self.disks.want(layout);
-        self.lay(now);
-        self.settle(now);
+        self.disks.request_reload(layout);
+        self.apply_layout(now);
+        self.run_until_idle(now);
     }
 
     fn data_held(&self) -> usize {
         self.shard.data_bytes()
     }
 
-    fn trouble(&self) -> Instant {
+    fn last_fault(&self) -> Instant {
         self.trouble
     }
 
-    fn holds(&self) -> Option<String> {
+    fn busy_reason(&self) -> Option<String> {
         let tasks: u64 = self.shard.units().iter().map(|unit| unit.stats.tasks).sum();
         let sessions = self.shard.sessions();
         let bytes = self.shard.data_bytes();
@@ -539,36 +553,36 @@ impl Fabric for Iscsi {
 
     fn bugs(&self) -> u64 {
         let sessions: u64 = self.hosts.iter().map(|host| host.session.stats().bugs).sum();
-        sessions + self.tally.bugs + self.tally.shard_bugs + self.shard.wire_stats().bugs
+        sessions + self.counters.bugs + self.counters.shard_bugs + self.shard.wire_stats().bugs
     }
 
-    fn wrongs(&mut self) -> Vec<Broken> {
-        self.wrongs.drain(..).map(|how| Broken::new(Property::Session, how)).collect()
+    fn take_violations(&mut self) -> Vec<PropertyViolation> {
+        self.violations.drain(..).map(|how| PropertyViolation::new(Property::Session, how)).collect()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let mut tally = self.tally.clone();
-        self.hosts.iter().for_each(|host| tally.session(&host.session.stats()));
-        tally.shard(self.shard.wire_stats());
-        tally.into_counts()
+        let mut counters = self.counters.clone();
+        self.hosts.iter().for_each(|host| counters.session(&host.session.stats()));
+        counters.shard(self.shard.wire_stats());
+        counters.into_counts()
     }
 
-    fn tally(&self) -> String {
+    fn summary(&self) -> String {
         let stats: Vec<_> = self.hosts.iter().map(|host| host.session.stats()).collect();
-        format!("{:?} {:?} {stats:?}", self.tally, self.shard.wire_stats())
+        format!("{:?} {:?} {stats:?}", self.counters, self.shard.wire_stats())
     }
 }
 
-fn ended(end: TaskResult, data: Vec<u8>) -> Ended {
+fn ended(end: TaskResult, data: Vec<u8>) -> CommandOutcome {
     match end {
         TaskResult::Status(ending) => {
             let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
-            Ended::Status { status: ending.status, sense, data }
+            CommandOutcome::Status { status: ending.status, sense, data }
         }
-        TaskResult::Failed(_) => Ended::Failed,
-        TaskResult::Aborted => Ended::Aborted,
-        TaskResult::Rejected(_) | TaskResult::NotSent => Ended::Refused,
-        TaskResult::Lost => Ended::Lost,
+        TaskResult::Failed(_) => CommandOutcome::Failed,
+        TaskResult::Aborted => CommandOutcome::Aborted,
+        TaskResult::Rejected(_) | TaskResult::NotSent => CommandOutcome::Refused,
+        TaskResult::Lost => CommandOutcome::Lost,
     }
 }
 

@@ -15,9 +15,9 @@ use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
 use target::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
 
-use crate::fabric::disks::Disks;
-use crate::house;
 use crate::scenario::HyperPlan;
+use crate::transport::disks::Disks;
+use crate::units;
 
 const GROUP: &str = "simulated";
 const PASSWORD: &[u8] = b"open sesame";
@@ -26,7 +26,7 @@ const CHEAP: StretchCost = StretchCost { memory_kib: 64, passes: 1, lanes: 1 };
 
 /// Makes what the target keeps of the group's password, if it has one.
 pub(super) fn access(plan: &HyperPlan) -> GroupAccess {
-    if !plan.keyed {
+    if !plan.has_password {
         return GroupAccess::Open;
     }
     let record = PasswordRecord::make(&Password::new(PASSWORD).unwrap(), GROUP, CHEAP, [9; 32]).unwrap();
@@ -39,7 +39,7 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
         portals: vec![],
         targets: vec![TargetConfig {
             id: TargetId(0),
-            name: house::TARGET.parse().unwrap(),
+            name: units::TARGET.parse().unwrap(),
             alias: None,
             ports: vec![],
             luns: vec![],
@@ -69,8 +69,10 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
             }],
         },
     };
-    disks
-        .configure(&mut config, |disk, row| LunEntry { min_level: plan.least[usize::from(disk % 2)], ..row });
+    disks.configure(&mut config, |disk, row| LunEntry {
+        min_level: plan.min_protection[usize::from(disk % 2)],
+        ..row
+    });
     config
 }
 
@@ -98,7 +100,7 @@ pub(super) fn stranger(plan: &HyperPlan, number: usize) -> SessionPlan {
     let password = |text: &[u8]| Some(Password::new(text).unwrap());
     let other_group = GroupName::new("another").unwrap();
     let retry = FrameRetry::NONE;
-    match (plan.keyed, number % 3) {
+    match (plan.has_password, number % 3) {
         // Who knows the names of a member, and not the password.
         (true, 0) => SessionPlan { password: password(b"open barley"), retry, ..somebody },
         (true, 1) => SessionPlan { password: None, level: Level::None, retry, ..somebody },
@@ -112,15 +114,15 @@ pub(super) fn stranger(plan: &HyperPlan, number: usize) -> SessionPlan {
 
 /// Makes what an initiator wants.
 pub(super) fn session(plan: &HyperPlan, number: usize) -> SessionPlan {
-    let name = house::initiator(number);
+    let name = units::initiator(number);
     let number = u8::try_from(number).unwrap() + 1;
-    let password = plan.keyed.then(|| Password::new(PASSWORD).unwrap());
+    let password = plan.has_password.then(|| Password::new(PASSWORD).unwrap());
     let wanted = SessionPlan::new(
         Name::new(&name).unwrap(),
         [0x80, 0, 0, 0, 0, number],
         GroupName::new(GROUP).unwrap(),
         password,
-        Name::new(house::TARGET).unwrap(),
+        Name::new(units::TARGET).unwrap(),
     );
     SessionPlan {
         level: plan.level,

@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, VecDeque};
 use base::ether::EtherPort;
 use base::time::Instant;
 
-use super::net::{Come, Who};
+use super::net::{ArrivedFrame, Node};
 
 /// The receive rings of all ports.
 pub(super) struct Rings {
     /// How many frames each holds.
     slots: usize,
-    asleep: BTreeMap<Who, Instant>,
-    waiting: BTreeMap<(Who, EtherPort), Ring>,
+    asleep: BTreeMap<Node, Instant>,
+    waiting: BTreeMap<(Node, EtherPort), Ring>,
 }
 
 #[derive(Default)]
 struct Ring {
-    frames: VecDeque<Come>,
+    frames: VecDeque<ArrivedFrame>,
     lost: u32,
 }
 
@@ -26,17 +26,17 @@ impl Rings {
         Self { slots, asleep: BTreeMap::new(), waiting: BTreeMap::new() }
     }
 
-    pub(super) fn sleep(&mut self, who: Who, until: Instant) {
+    pub(super) fn sleep(&mut self, who: Node, until: Instant) {
         let known = self.asleep.entry(who).or_insert(until);
         *known = until.max(*known);
     }
 
-    pub(super) fn is_asleep(&self, who: Who) -> bool {
+    pub(super) fn is_asleep(&self, who: Node) -> bool {
         self.asleep.contains_key(&who)
     }
 
     /// Keeps a frame for a host that stands still, if there is room.
-    pub(super) fn keep(&mut self, come: Come) {
+    pub(super) fn keep(&mut self, come: ArrivedFrame) {
         let ring = self.waiting.entry((come.to, come.port)).or_default();
         if ring.frames.len() < self.slots {
             ring.frames.push_back(come);
@@ -46,7 +46,7 @@ impl Rings {
     }
 
     /// Lets a host go on if its time has come. Returns what waited, and how many frames each of its ports lost.
-    pub(super) fn wake(&mut self, now: Instant, who: Who) -> (Vec<Come>, Vec<(EtherPort, u32)>) {
+    pub(super) fn wake(&mut self, now: Instant, who: Node) -> (Vec<ArrivedFrame>, Vec<(EtherPort, u32)>) {
         if self.asleep.get(&who).is_none_or(|until| *until > now) {
             return (Vec::new(), Vec::new());
         }
@@ -55,12 +55,12 @@ impl Rings {
     }
 
     /// The host is gone, with all that it did not read.
-    pub(super) fn forget(&mut self, who: Who) {
+    pub(super) fn forget(&mut self, who: Node) {
         self.asleep.remove(&who);
         self.empty(who);
     }
 
-    fn empty(&mut self, who: Who) -> (Vec<Come>, Vec<(EtherPort, u32)>) {
+    fn empty(&mut self, who: Node) -> (Vec<ArrivedFrame>, Vec<(EtherPort, u32)>) {
         let (mut frames, mut lost) = (Vec::new(), Vec::new());
         self.waiting.retain(|(whose, port), ring| {
             if *whose == who {

@@ -11,13 +11,13 @@ use oracle::history::{
 use oracle::order::TaskPosition;
 
 use crate::compare;
-use crate::fabric::{Ended, Order, Ticket};
-use crate::property::{Broken, Property};
-use crate::reservations::{Judge, Signature};
+use crate::property::{Property, PropertyViolation};
+use crate::reservations::{ReservationJudge, Signature};
+use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 
 /// What an order means to the blocks.
 #[derive(Clone, Debug)]
-pub enum Meaning {
+pub enum Effect {
     /// It reads blocks.
     Read {
         /// The unit.
@@ -48,7 +48,7 @@ pub enum Meaning {
 
 /// What is open at the oracle for one order.
 #[derive(Debug)]
-enum Job {
+enum OpenOp {
     Read(ReadId, u64),
     Change(Vec<OpId>),
     CompareAndWrite(OpId, ReadId, Lba, Vec<Content>),
@@ -67,27 +67,27 @@ struct Counts {
 
 /// The desk.
 #[derive(Debug)]
-pub struct Desk {
+pub struct OracleAdapter {
     history: History,
     devices: Vec<DeviceId>,
     block_len: usize,
-    jobs: BTreeMap<Ticket, Job>,
+    jobs: BTreeMap<Ticket, OpenOp>,
     /// Changes whose end nobody knows, by initiator.
     lost: BTreeMap<usize, Vec<OpId>>,
     /// What the oracle found wrong.
     findings: Vec<Finding>,
-    broken: Vec<Broken>,
+    broken: Vec<PropertyViolation>,
     /// Whether media do harm: a block that is damaged may differ from another at any byte.
-    harmed: bool,
+    expects_corruption: bool,
     /// Where reservations may stop commands.
-    reservations: Option<Judge>,
+    reservations: Option<ReservationJudge>,
     counts: Counts,
     /// How the orders ended: done, failed, refused, unknown.
     ends: [u64; 4],
     judged: u64,
 }
 
-impl Desk {
+impl OracleAdapter {
     /// Opens a desk for units of zeros.
     pub const fn new(devices: Vec<DeviceId>, block_len: usize, tears: bool) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Desk {
             lost: BTreeMap::new(),
             findings: Vec::new(),
             broken: Vec::new(),
-            harmed: false,
+            expects_corruption: false,
             reservations: None,
             counts: Counts { swapped: 0, miscompared: 0, ordered: 0 },
             ends: [0; 4],
@@ -118,16 +118,16 @@ impl Desk {
 
     /// Judges whom reservations keep out, too.
     pub fn watch_reservations(&mut self) {
-        self.reservations = Some(Judge::new(self.devices.len()));
+        self.reservations = Some(ReservationJudge::new(self.devices.len()));
     }
 
     /// Judges no byte at which blocks differ: media do harm.
-    pub const fn expect_harm(&mut self) {
-        self.harmed = true;
+    pub const fn expect_corruption(&mut self) {
+        self.expects_corruption = true;
     }
 
     /// Returns what reservations can be. Only where they are watched.
-    pub fn reservations(&self) -> &Judge {
+    pub fn reservations(&self) -> &ReservationJudge {
         self.reservations.as_ref().expect("reservations are watched where there are any")
     }
 
@@ -139,9 +139,9 @@ impl Desk {
     }
 
     /// Takes note that a signed write takes effect on a medium.
-    pub fn landed(&mut self, signature: Signature) {
+    pub fn took_effect(&mut self, signature: Signature) {
         if let Some(judge) = &mut self.reservations {
-            judge.landed(signature);
+            judge.took_effect(signature);
         }
     }
 
@@ -150,8 +150,8 @@ impl Desk {
         &mut self,
         initiator: usize,
         ticket: Ticket,
-        order: &Order,
-        meaning: Meaning,
+        order: &ScsiCommand,
+        meaning: Effect,
         place: Option<TaskPosition>,
     ) {
         if let Some(judge) = &mut self.reservations {
@@ -160,32 +160,37 @@ impl Desk {
         let simple = |place: TaskPosition| place.attribute == oracle::order::Attribute::Simple;
         self.counts.ordered += u64::from(place.is_some_and(|place| !simple(place)) && !self.jobs.is_empty());
         let job = match meaning {
-            Meaning::Read { unit, lba, blocks } => {
-                Job::Read(self.history.read_begin_ordered(self.device(unit), lba, blocks, place), blocks)
+            Effect::Read { unit, lba, blocks } => {
+                OpenOp::Read(self.history.read_begin_ordered(self.device(unit), lba, blocks, place), blocks)
             }
-            Meaning::Change(changes) => Job::Change(
+            Effect::Change(changes) => OpenOp::Change(
                 changes.into_iter().map(|change| self.history.submit_ordered(change, place)).collect(),
             ),
-            Meaning::CompareAndWrite(change, expected) => {
+            Effect::CompareAndWrite(change, expected) => {
                 let read = self.history.read_begin_ordered(change.device, change.lba, change.blocks, place);
-                Job::CompareAndWrite(self.history.submit_ordered(change, place), read, change.lba, expected)
+                OpenOp::CompareAndWrite(
+                    self.history.submit_ordered(change, place),
+                    read,
+                    change.lba,
+                    expected,
+                )
             }
-            Meaning::Verify { unit, lba, expected } => {
+            Effect::Verify { unit, lba, expected } => {
                 let blocks = u64::try_from(expected.len()).unwrap_or(0);
-                Job::Verify(
+                OpenOp::Verify(
                     self.history.read_begin_ordered(self.device(unit), lba, blocks, place),
                     lba,
                     expected,
                 )
             }
-            Meaning::Flush(unit) => Job::Flush(self.history.flush_begin(self.device(unit))),
-            Meaning::Nothing => Job::Nothing,
+            Effect::Flush(unit) => OpenOp::Flush(self.history.flush_begin(self.device(unit))),
+            Effect::Nothing => OpenOp::Nothing,
         };
         self.jobs.insert(ticket, job);
     }
 
     /// Takes note of how an order ended.
-    pub fn ended(&mut self, initiator: usize, ticket: Ticket, ended: &Ended) {
+    pub fn ended(&mut self, initiator: usize, ticket: Ticket, ended: &CommandOutcome) {
         let end = end_of(ended);
         self.ends[end as usize] += 1;
         let excluded = self.reservations.as_mut().is_some_and(|judge| judge.ended(ticket, ended));
@@ -193,11 +198,11 @@ impl Desk {
         let end = if excluded && end == ChangeResult::Failed { ChangeResult::Refused } else { end };
         let Some(job) = self.jobs.remove(&ticket) else { return };
         match job {
-            Job::Read(read, blocks) => match ended {
-                Ended::Status { status: GOOD, data, .. } => self.read(read, blocks, data),
+            OpenOp::Read(read, blocks) => match ended {
+                CommandOutcome::Status { status: GOOD, data, .. } => self.read(read, blocks, data),
                 _ => self.history.read_failed(read),
             },
-            Job::Change(ops) => {
+            OpenOp::Change(ops) => {
                 // A write that is verified was written before it was found to differ.
                 let written = sense_key(ended) == Some(MISCOMPARE);
                 let end = if written { ChangeResult::Failed } else { end };
@@ -205,7 +210,7 @@ impl Desk {
                     self.end(initiator, op, end);
                 }
             }
-            Job::CompareAndWrite(op, read, lba, expected) => {
+            OpenOp::CompareAndWrite(op, read, lba, expected) => {
                 if end == ChangeResult::Done {
                     self.counts.swapped += 1;
                     self.swapped(op, read, lba, &expected);
@@ -220,7 +225,7 @@ impl Desk {
                     self.end(initiator, op, end);
                 }
             }
-            Job::Verify(read, lba, expected) => {
+            OpenOp::Verify(read, lba, expected) => {
                 if end == ChangeResult::Done {
                     self.matched(read, lba, &expected);
                 } else {
@@ -228,15 +233,15 @@ impl Desk {
                 }
                 self.history.read_failed(read);
             }
-            Job::Flush(flush) if end == ChangeResult::Done => self.history.flush_end(flush),
-            Job::Flush(_) | Job::Nothing => {}
+            OpenOp::Flush(flush) if end == ChangeResult::Done => self.history.flush_end(flush),
+            OpenOp::Flush(_) | OpenOp::Nothing => {}
         }
     }
 
     /// Takes note that nothing that an initiator lost can be carried out any more.
-    pub fn lost_is_gone(&mut self, initiator: usize) {
+    pub fn lost_cannot_run(&mut self, initiator: usize) {
         if let Some(judge) = &mut self.reservations {
-            judge.lost_is_gone(initiator);
+            judge.lost_cannot_run(initiator);
         }
         for op in self.lost.remove(&initiator).unwrap_or_default() {
             self.history.conclude_unknown(op);
@@ -272,15 +277,15 @@ impl Desk {
     }
 
     /// Takes what else was found wrong.
-    pub fn take_broken(&mut self) -> Vec<Broken> {
+    pub fn take_violations(&mut self) -> Vec<PropertyViolation> {
         let mut broken = std::mem::take(&mut self.broken);
-        broken.extend(self.reservations.iter_mut().flat_map(Judge::take_broken));
+        broken.extend(self.reservations.iter_mut().flat_map(ReservationJudge::take_violations));
         broken
     }
 
     /// Returns how often each thing happened that is judged here; zeros included.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        let idle = Judge::new(0);
+        let idle = ReservationJudge::new(0);
         let reservations = self.reservations.as_ref().unwrap_or(&idle).counts();
         let own = [
             ("COMPARE AND WRITEs that wrote", self.counts.swapped),
@@ -296,7 +301,7 @@ impl Desk {
     }
 
     /// Returns how orders ended (done, failed, refused, unknown), and how many blocks were judged.
-    pub const fn tally(&self) -> ([u64; 4], u64) {
+    pub const fn totals(&self) -> ([u64; 4], u64) {
         (self.ends, self.judged)
     }
 
@@ -339,10 +344,10 @@ impl Desk {
         read: ReadId,
         first: Lba,
         expected: &[Content],
-        ended: &Ended,
+        ended: &CommandOutcome,
         except: Option<OpId>,
     ) {
-        let Ended::Status { sense, .. } = ended else { return };
+        let CommandOutcome::Status { sense, .. } = ended else { return };
         if sense_key(ended) != Some(MISCOMPARE) {
             return;
         }
@@ -351,10 +356,10 @@ impl Desk {
             // It tells no offset: only one block can be judged.
             Ok(None) if expected.len() == 1 => 0,
             Ok(None) => return,
-            Err(_) if self.harmed => return,
+            Err(_) if self.expects_corruption => return,
             Err(how) => {
                 let how = format!("a comparison from {first} on {how}");
-                return self.broken.push(Broken::new(Property::MiscompareOffset, how));
+                return self.broken.push(PropertyViolation::new(Property::MiscompareOffset, how));
             }
         };
         for (at, content) in expected.iter().enumerate().take(differs + 1) {
@@ -395,13 +400,12 @@ const MISCOMPARE: u8 = 0xe;
 const NO_LUN: u16 = 0x2500;
 
 /// Returns what an end says of the blocks.
-fn end_of(ended: &Ended) -> ChangeResult {
+fn end_of(ended: &CommandOutcome) -> ChangeResult {
     match ended {
-        Ended::Status { status: GOOD, .. } => ChangeResult::Done,
-        Ended::Status { status: BUSY | RESERVATION_CONFLICT | TASK_SET_FULL, .. } | Ended::Refused => {
-            ChangeResult::Refused
-        }
-        Ended::Status { status: CHECK_CONDITION, .. } => match sense_key(ended) {
+        CommandOutcome::Status { status: GOOD, .. } => ChangeResult::Done,
+        CommandOutcome::Status { status: BUSY | RESERVATION_CONFLICT | TASK_SET_FULL, .. }
+        | CommandOutcome::Refused => ChangeResult::Refused,
+        CommandOutcome::Status { status: CHECK_CONDITION, .. } => match sense_key(ended) {
             // A LUN that is taken away answers what it had begun, too.
             Some(ILLEGAL_REQUEST) if sense_code(ended) == Some((ILLEGAL_REQUEST, NO_LUN)) => {
                 ChangeResult::Failed
@@ -412,31 +416,33 @@ fn end_of(ended: &Ended) -> ChangeResult {
             }
             _ => ChangeResult::Failed,
         },
-        Ended::Status { .. } | Ended::Failed | Ended::Aborted => ChangeResult::Failed,
-        Ended::Lost => ChangeResult::Unknown,
+        CommandOutcome::Status { .. } | CommandOutcome::Failed | CommandOutcome::Aborted => {
+            ChangeResult::Failed
+        }
+        CommandOutcome::Lost => ChangeResult::Unknown,
     }
 }
 
 /// Returns whether a command ended with ILLEGAL REQUEST.
-pub(crate) fn is_illegal(ended: &Ended) -> bool {
+pub(crate) fn is_illegal(ended: &CommandOutcome) -> bool {
     sense_key(ended) == Some(ILLEGAL_REQUEST)
 }
 
 /// Returns whether a command was refused before anything was done.
-pub(crate) fn is_refusal(ended: &Ended) -> bool {
+pub(crate) fn is_refusal(ended: &CommandOutcome) -> bool {
     end_of(ended) == ChangeResult::Refused
 }
 
 /// Returns whether a command was carried out, if not to its end.
-pub(crate) fn was_carried_out(ended: &Ended) -> bool {
+pub(crate) fn was_carried_out(ended: &CommandOutcome) -> bool {
     matches!(sense_key(ended), Some(MISCOMPARE | MEDIUM_ERROR))
 }
 
 /// Returns the signature of what an order writes, if it signs it.
-fn signature_of(meaning: &Meaning) -> Option<Signature> {
+fn signature_of(meaning: &Effect) -> Option<Signature> {
     let change = match meaning {
-        Meaning::Change(changes) => changes.first()?,
-        Meaning::CompareAndWrite(change, _) => change,
+        Effect::Change(changes) => changes.first()?,
+        Effect::CompareAndWrite(change, _) => change,
         _ => return None,
     };
     match change.content {
@@ -446,9 +452,9 @@ fn signature_of(meaning: &Meaning) -> Option<Signature> {
     }
 }
 
-fn sense_key(ended: &Ended) -> Option<u8> {
+fn sense_key(ended: &CommandOutcome) -> Option<u8> {
     match ended {
-        Ended::Status { status: CHECK_CONDITION, sense, .. } => match sense.first()? & 0x7f {
+        CommandOutcome::Status { status: CHECK_CONDITION, sense, .. } => match sense.first()? & 0x7f {
             0x70 | 0x71 => sense.get(2).map(|byte| byte & 0xf),
             _ => sense.get(1).map(|byte| byte & 0xf),
         },
@@ -457,8 +463,8 @@ fn sense_key(ended: &Ended) -> Option<u8> {
 }
 
 /// Returns the sense key and the additional sense code of a CHECK CONDITION.
-pub(crate) fn sense_code(ended: &Ended) -> Option<(u8, u16)> {
-    let Ended::Status { status: CHECK_CONDITION, sense, .. } = ended else { return None };
+pub(crate) fn sense_code(ended: &CommandOutcome) -> Option<(u8, u16)> {
+    let CommandOutcome::Status { status: CHECK_CONDITION, sense, .. } = ended else { return None };
     let at = if matches!(sense.first()? & 0x7f, 0x70 | 0x71) { 12 } else { 2 };
     Some((sense_key(ended)?, u16::from_be_bytes([*sense.get(at)?, *sense.get(at + 1)?])))
 }

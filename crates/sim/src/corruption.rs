@@ -15,7 +15,7 @@ use store::Store;
 use store::api::{Capabilities, Completion, Op, OpAction, OpId, OpOutput};
 use store::ram::Ram;
 
-use crate::scenario::HarmPlan;
+use crate::scenario::CorruptionPlan;
 
 /// The kinds of harm, as they are counted.
 pub const KINDS: [&str; 5] = [
@@ -33,10 +33,10 @@ const FLIPPED: usize = 4;
 
 /// What a medium did. Clones share it.
 #[derive(Clone)]
-pub struct Harms(Rc<RefCell<State>>);
+pub struct Corruptions(Rc<RefCell<State>>);
 
 struct State {
-    plan: HarmPlan,
+    plan: CorruptionPlan,
     rng: Rng,
     block_len: usize,
     len: u64,
@@ -53,22 +53,22 @@ struct State {
 }
 
 /// The medium itself.
-pub struct Harmful {
+pub struct CorruptingStore {
     inner: Box<dyn Store>,
-    harms: Harms,
+    corruptions: Corruptions,
     done: VecDeque<Completion>,
 }
 
-impl Harmful {
+impl CorruptingStore {
     /// Wraps a medium of zeros.
     pub fn new(
         inner: Box<dyn Store>,
-        plan: HarmPlan,
+        plan: CorruptionPlan,
         len: u64,
         block_len: usize,
         seed: u64,
-    ) -> (Self, Harms) {
-        let harms = Harms(Rc::new(RefCell::new(State {
+    ) -> (Self, Corruptions) {
+        let corruptions = Corruptions(Rc::new(RefCell::new(State {
             plan,
             rng: Rng::from_seed(seed),
             block_len,
@@ -80,7 +80,7 @@ impl Harmful {
             victims: BTreeSet::new(),
             counts: [0; KINDS.len()],
         })));
-        (Self { inner, harms: harms.clone(), done: VecDeque::new() }, harms)
+        (Self { inner, corruptions: corruptions.clone(), done: VecDeque::new() }, corruptions)
     }
 
     fn pass_on(&mut self, op: Op) {
@@ -92,8 +92,8 @@ impl Harmful {
 
     /// Carries a write out, well or not.
     fn write(&mut self, op: Op, at: u64, data: &DataList) {
-        let harms = self.harms.clone();
-        let mut state = harms.0.borrow_mut();
+        let corruptions = self.corruptions.clone();
+        let mut state = corruptions.0.borrow_mut();
         let (plan, len) = (state.plan, data.len() as u64);
         state.change(at, len, |truth, id| {
             truth.submit(Op { id, action: rewritten(&op.action, at) });
@@ -129,8 +129,8 @@ impl Harmful {
     fn read(&mut self, op: Op, at: u64, len: usize) {
         let id = op.id;
         self.pass_on(op);
-        let harms = self.harms.clone();
-        let mut state = harms.0.borrow_mut();
+        let corruptions = self.corruptions.clone();
+        let mut state = corruptions.0.borrow_mut();
         let plan = state.plan;
         let block = state.some_block(at, len as u64);
         let stale = state.before.get(&block).cloned().filter(|_| plan.reads_stale_one_in > 0);
@@ -163,7 +163,7 @@ impl Harmful {
     }
 }
 
-impl Store for Harmful {
+impl Store for CorruptingStore {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
@@ -189,7 +189,7 @@ impl Store for Harmful {
                         durability: store::api::Durability::Cached,
                     },
                 };
-                self.harms.0.borrow_mut().change(at, len, |truth, id| truth.submit(Op { id, action }));
+                self.corruptions.0.borrow_mut().change(at, len, |truth, id| truth.submit(Op { id, action }));
                 self.pass_on(op);
             }
             _ => self.pass_on(op),
@@ -201,20 +201,20 @@ impl Store for Harmful {
     }
 }
 
-impl Harms {
+impl Corruptions {
     /// Does no more harm.
     pub fn end(&self) {
         self.0.borrow_mut().left = 0;
     }
 
     /// Returns whether a block was ever harmed.
-    pub fn has_harmed(&self, lba: u64) -> bool {
+    pub fn has_corrupted(&self, lba: u64) -> bool {
         let state = self.0.borrow();
         state.harmed.contains(&(lba * state.block_len as u64))
     }
 
     /// Returns whether something of an operation was not written where, and as, it should have been.
-    pub fn has_harmed_write(&self, writer: WriterId, sequence: Sequence) -> bool {
+    pub fn has_corrupted_write(&self, writer: WriterId, sequence: Sequence) -> bool {
         self.0.borrow().victims.contains(&(writer, sequence))
     }
 
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
     use store::api::Durability;
 
-    const NONE: HarmPlan = HarmPlan {
+    const NONE: CorruptionPlan = CorruptionPlan {
         misdirects_one_in: 0,
         shift_max: 1,
         loses_one_in: 0,
@@ -330,7 +330,7 @@ mod tests {
         harms_max: 1,
     };
 
-    fn write(medium: &mut Harmful, block: u64, fill: u8) {
+    fn write(medium: &mut CorruptingStore, block: u64, fill: u8) {
         let mut data = DataList::new();
         data.push(Bytes::copied_from(&[fill; 512]));
         let action = OpAction::Write { at: block * 512, data, durability: Durability::Cached };
@@ -341,21 +341,22 @@ mod tests {
     #[test]
     fn every_harm_is_done_once_and_known() {
         let plans = [
-            HarmPlan { misdirects_one_in: 1, ..NONE },
-            HarmPlan { loses_one_in: 1, ..NONE },
-            HarmPlan { rots_one_in: 1, ..NONE },
-            HarmPlan { reads_stale_one_in: 1, ..NONE },
-            HarmPlan { flips_one_in: 1, ..NONE },
+            CorruptionPlan { misdirects_one_in: 1, ..NONE },
+            CorruptionPlan { loses_one_in: 1, ..NONE },
+            CorruptionPlan { rots_one_in: 1, ..NONE },
+            CorruptionPlan { reads_stale_one_in: 1, ..NONE },
+            CorruptionPlan { flips_one_in: 1, ..NONE },
         ];
         for (kind, plan) in plans.into_iter().enumerate() {
-            let (mut medium, harms) = Harmful::new(Box::new(Ram::new(64 << 10)), plan, 64 << 10, 512, 7);
+            let (mut medium, corruptions) =
+                CorruptingStore::new(Box::new(Ram::new(64 << 10)), plan, 64 << 10, 512, 7);
             write(&mut medium, 8, 1);
             medium.submit(Op { id: OpId(2), action: OpAction::Read { at: 8 * 512, len: 512 } });
             let Some(Completion { result: Ok(OpOutput::Data(read)), .. }) = medium.poll() else { panic!() };
             assert_ne!(bytes_of(&read), [1; 512], "{}", KINDS[kind]);
-            assert!(harms.has_harmed(8) && !harms.has_harmed(12));
-            assert_eq!(harms.counts()[kind], 1);
-            assert_eq!(harms.truth()[8 * 512..9 * 512], [1; 512]);
+            assert!(corruptions.has_corrupted(8) && !corruptions.has_corrupted(12));
+            assert_eq!(corruptions.counts()[kind], 1);
+            assert_eq!(corruptions.truth()[8 * 512..9 * 512], [1; 512]);
             // That was all that it does.
             write(&mut medium, 9, 2);
             assert_eq!(contents(&mut medium, 9 * 512, 512), [2; 512]);

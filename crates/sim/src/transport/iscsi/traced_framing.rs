@@ -6,19 +6,19 @@ use netem::stream::{PduLayout, StreamDirection};
 use crate::trace::Trace;
 
 /// A framing that tells what passes, before anything happens to it.
-pub(super) struct Watched {
+pub(super) struct TracedFraming {
     inner: Framing,
     trace: Trace,
     wire: u64,
 }
 
-impl Watched {
+impl TracedFraming {
     pub(super) fn new(trace: Trace, wire: u64) -> Self {
         Self { inner: Framing::new(), trace, wire }
     }
 }
 
-impl netem::stream::Framing for Watched {
+impl netem::stream::Framing for TracedFraming {
     fn pdu_layout(&mut self, way: StreamDirection, bytes: &[u8]) -> Option<PduLayout> {
         self.inner.pdu_layout(way, bytes)
     }

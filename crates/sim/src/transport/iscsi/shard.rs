@@ -7,9 +7,9 @@ use iscsi::name::PortalGroupTag;
 use target::config::{DiscoveryConfig, HyperScsiConfig, Portal, ShardConfig, TargetConfig};
 
 use super::address;
-use crate::fabric::disks::Disks;
-use crate::house;
 use crate::scenario::IscsiPlan;
+use crate::transport::disks::Disks;
+use crate::units;
 
 /// Makes the configuration of a shard with one target.
 pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
@@ -25,7 +25,7 @@ pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
     let mut config = ShardConfig {
         targets: vec![TargetConfig {
             id: TargetId(0),
-            name: house::TARGET.parse().unwrap(),
+            name: units::TARGET.parse().unwrap(),
             alias: None,
             ports: portals.iter().map(|portal| (portal.id, RelativePort(1))).collect(),
             luns: vec![],

@@ -9,7 +9,7 @@ use netem::frame::FrameStats;
 
 /// Counts by name.
 #[derive(Clone, Debug)]
-pub(super) struct Tally(BTreeMap<&'static str, u64>);
+pub(super) struct Counters(BTreeMap<&'static str, u64>);
 
 /// What is counted one by one, and is to show if it never happens.
 const EVENTS: [&str; 15] = [
@@ -30,7 +30,7 @@ const EVENTS: [&str; 15] = [
     "reservation commands",
 ];
 
-impl Tally {
+impl Counters {
     pub(super) fn new() -> Self {
         Self(EVENTS.into_iter().map(|name| (name, 0)).collect())
     }

@@ -18,12 +18,12 @@ use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::status::TaskAttribute;
 
-use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
-use crate::house;
+use super::{Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::media::{Medium, scattered};
-use crate::property::Broken;
+use crate::property::PropertyViolation;
 use crate::scenario::Scenario;
 use crate::trace::Trace;
+use crate::units;
 
 /// Units, and who calls them.
 pub struct Direct {
@@ -35,12 +35,12 @@ pub struct Direct {
     rng: Rng,
     hosts: Vec<Host>,
     tasks: BTreeMap<Ticket, Task>,
-    manages: BTreeMap<Ticket, Managing>,
+    manages: BTreeMap<Ticket, PendingTmf>,
     saved: Vec<Option<Vec<u8>>>,
     /// What is on its way, in order of arrival.
-    queue: BTreeMap<(Instant, u64), Step>,
+    queue: BTreeMap<(Instant, u64), Scheduled>,
     number: u64,
-    happenings: VecDeque<Happening>,
+    happenings: VecDeque<TransportEvent>,
     next_nexus: u32,
     commands: u64,
     trouble: Instant,
@@ -55,23 +55,23 @@ struct Host {
 
 struct Task {
     initiator: usize,
-    order: Order,
+    order: ScsiCommand,
     data_in: Vec<u8>,
     /// It has reached its unit.
     begun: bool,
 }
 
-struct Managing {
+struct PendingTmf {
     initiator: usize,
     /// Units that have not answered.
     left: usize,
     good: bool,
 }
 
-enum Step {
+enum Scheduled {
     Execute(Ticket),
     DataOut(Ticket, u32, u32),
-    Manage(Ticket, NexusId, Manage),
+    Manage(Ticket, NexusId, TaskManagement),
     Saved(usize, u64),
     Lose(usize),
     Return(usize),
@@ -107,7 +107,7 @@ impl Direct {
             let at = now.after(
                 DurationRange::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut direct.rng),
             );
-            direct.plan(at, Step::Lose(host));
+            direct.schedule(at, Scheduled::Lose(host));
         }
         direct
     }
@@ -117,12 +117,12 @@ impl Direct {
             .zip(&self.media)
             .zip(&self.saved)
             .map(|((number, medium), saved)| {
-                house::unit(number, &self.scenario, medium, saved.as_deref(), &self.pool)
+                units::unit(number, &self.scenario, medium, saved.as_deref(), &self.pool)
             })
             .collect();
     }
 
-    fn plan(&mut self, at: Instant, step: Step) {
+    fn schedule(&mut self, at: Instant, step: Scheduled) {
         self.number += 1;
         self.queue.insert((at, self.number), step);
     }
@@ -157,7 +157,7 @@ impl Direct {
                 },
             );
         }
-        self.happenings.push_back(Happening::Up { initiator: host, fresh: true });
+        self.happenings.push_back(TransportEvent::Up { initiator: host, is_new_nexus: true });
     }
 
     /// Everything of a nexus is gone; its tasks are lost.
@@ -167,13 +167,13 @@ impl Direct {
         self.trace.say(|| format!("initiator {host} loses its nexus"));
         for unit in 0..self.units.len() {
             self.units[unit].nexus_lost(now, id);
-            self.settle(now);
+            self.handle_unit_events(now);
         }
         let lost: Vec<Ticket> =
             self.tasks.iter().filter(|(_, task)| task.initiator == host).map(|(ticket, _)| *ticket).collect();
         for ticket in lost {
             let begun = self.tasks.get(&ticket).is_some_and(|task| task.begun);
-            self.end(ticket, if begun { Ended::Lost } else { Ended::Refused });
+            self.end(ticket, if begun { CommandOutcome::Lost } else { CommandOutcome::Refused });
         }
         let manages: Vec<Ticket> = self
             .manages
@@ -183,21 +183,22 @@ impl Direct {
             .collect();
         for ticket in manages {
             self.manages.remove(&ticket);
-            self.happenings.push_back(Happening::Managed { initiator: host, ticket, answer: None });
+            self.happenings.push_back(TransportEvent::TmfDone { initiator: host, ticket, answer: None });
         }
-        self.happenings.push_back(Happening::Down { initiator: host, last: self.hosts[host].closed });
+        self.happenings
+            .push_back(TransportEvent::Down { initiator: host, is_final: self.hosts[host].closed });
     }
 
-    fn end(&mut self, ticket: Ticket, ended: Ended) {
+    fn end(&mut self, ticket: Ticket, ended: CommandOutcome) {
         if let Some(task) = self.tasks.remove(&ticket) {
-            self.happenings.push_back(Happening::Ended { initiator: task.initiator, ticket, ended });
+            self.happenings.push_back(TransportEvent::Ended { initiator: task.initiator, ticket, ended });
         }
     }
 
-    fn step(&mut self, now: Instant, step: Step) {
+    fn run_scheduled(&mut self, now: Instant, step: Scheduled) {
         match step {
-            Step::Execute(ticket) => self.execute(now, ticket),
-            Step::DataOut(ticket, offset, len) => {
+            Scheduled::Execute(ticket) => self.execute(now, ticket),
+            Scheduled::DataOut(ticket, offset, len) => {
                 let Some(task) = self.tasks.get(&ticket) else { return };
                 let from = usize::try_from(offset).unwrap();
                 let part = &task.order.data_out[from..from + usize::try_from(len).unwrap()];
@@ -205,17 +206,17 @@ impl Direct {
                 let unit = usize::from(task.order.unit);
                 self.units[unit].data_out(now, TaskKey(ticket.0), offset, Ok(data));
             }
-            Step::Manage(ticket, nexus, function) => self.start_manage(now, ticket, nexus, function),
-            Step::Saved(unit, ticket) => self.units[unit].state_saved(now, ticket, true),
-            Step::Lose(host) => {
+            Scheduled::Manage(ticket, nexus, function) => self.start_manage(now, ticket, nexus, function),
+            Scheduled::Saved(unit, ticket) => self.units[unit].state_saved(now, ticket, true),
+            Scheduled::Lose(host) => {
                 self.lose(now, host);
                 if !self.hosts[host].closed {
                     let at = now.after(Duration::from_millis(self.rng.below(20)));
-                    self.plan(at, Step::Return(host));
+                    self.schedule(at, Scheduled::Return(host));
                 }
             }
-            Step::Return(host) if self.hosts[host].nexus.is_none() => self.come(now, host),
-            Step::Return(_) => {}
+            Scheduled::Return(host) if self.hosts[host].nexus.is_none() => self.come(now, host),
+            Scheduled::Return(_) => {}
         }
     }
 
@@ -242,23 +243,23 @@ impl Direct {
         self.units[usize::from(order.unit)].execute(now, command);
     }
 
-    fn start_manage(&mut self, now: Instant, ticket: Ticket, nexus: NexusId, function: Manage) {
+    fn start_manage(&mut self, now: Instant, ticket: Ticket, nexus: NexusId, function: TaskManagement) {
         if !self.manages.contains_key(&ticket) {
             return;
         }
         let all: Vec<usize> = (0..self.units.len()).collect();
         let (units, function) = match function {
-            Manage::AbortTask(task) | Manage::QueryTask(task) => {
+            TaskManagement::AbortTask(task) | TaskManagement::QueryTask(task) => {
                 let unit = self.tasks.get(&task).filter(|task| task.begun).map(|task| task.order.unit.into());
                 let key = TaskKey(task.0);
-                let query = matches!(function, Manage::QueryTask(_));
+                let query = matches!(function, TaskManagement::QueryTask(_));
                 let function = if query { Tmf::QueryTask(key) } else { Tmf::AbortTask(key) };
                 (unit.into_iter().collect(), function)
             }
-            Manage::AbortTaskSet(unit) => (vec![unit.into()], Tmf::AbortTaskSet),
-            Manage::ClearTaskSet(unit) => (vec![unit.into()], Tmf::ClearTaskSet),
-            Manage::UnitReset(unit) => (vec![unit.into()], Tmf::LogicalUnitReset),
-            Manage::WarmReset | Manage::ColdReset => (all, Tmf::LogicalUnitReset),
+            TaskManagement::AbortTaskSet(unit) => (vec![unit.into()], Tmf::AbortTaskSet),
+            TaskManagement::ClearTaskSet(unit) => (vec![unit.into()], Tmf::ClearTaskSet),
+            TaskManagement::UnitReset(unit) => (vec![unit.into()], Tmf::LogicalUnitReset),
+            TaskManagement::WarmReset | TaskManagement::ColdReset => (all, Tmf::LogicalUnitReset),
         };
         if let Some(open) = self.manages.get_mut(&ticket) {
             open.left = units.len();
@@ -278,12 +279,12 @@ impl Direct {
         if open.left == 0 {
             let (initiator, answer) = (open.initiator, Some(open.good));
             self.manages.remove(&ticket);
-            self.happenings.push_back(Happening::Managed { initiator, ticket, answer });
+            self.happenings.push_back(TransportEvent::TmfDone { initiator, ticket, answer });
         }
     }
 
     /// Collects what the units say until none says anything.
-    fn settle(&mut self, now: Instant) {
+    fn handle_unit_events(&mut self, now: Instant) {
         let mut quiet = 0;
         while quiet < self.units.len() {
             quiet = 0;
@@ -302,7 +303,7 @@ impl Direct {
         match event {
             UnitEvent::FetchDataOut { key, offset, len } => {
                 let at = self.soon(now);
-                self.plan(at, Step::DataOut(Ticket(key.0), offset, len));
+                self.schedule(at, Scheduled::DataOut(Ticket(key.0), offset, len));
             }
             UnitEvent::DataIn { key, offset, data } => {
                 let task = self.tasks.get_mut(&Ticket(key.0)).expect("data of a task that is not open");
@@ -319,7 +320,10 @@ impl Direct {
                 let ticket = Ticket(key.0);
                 let data = self.tasks.get_mut(&ticket).map(|task| std::mem::take(&mut task.data_in));
                 let sense = sense.map(|sense| sense.bytes().to_vec()).unwrap_or_default();
-                self.end(ticket, Ended::Status { status: status.0, sense, data: data.unwrap_or_default() });
+                self.end(
+                    ticket,
+                    CommandOutcome::Status { status: status.0, sense, data: data.unwrap_or_default() },
+                );
             }
             UnitEvent::TmfComplete { key, outcome } => {
                 let good = matches!(
@@ -328,11 +332,11 @@ impl Direct {
                 );
                 self.managed(Ticket(key.0), good, 1);
             }
-            UnitEvent::Aborted { key } => self.end(Ticket(key.0), Ended::Aborted),
+            UnitEvent::Aborted { key } => self.end(Ticket(key.0), CommandOutcome::Aborted),
             UnitEvent::SaveState { ticket, state } => {
                 self.saved[unit] = Some(state);
                 let at = self.soon(now);
-                self.plan(at, Step::Saved(unit, ticket));
+                self.schedule(at, Scheduled::Saved(unit, ticket));
             }
             UnitEvent::ThirdPartyCall(call) => {
                 let caller = ThirdPartyCaller { unit: u32::try_from(unit).unwrap(), call: call.call };
@@ -360,36 +364,42 @@ impl Direct {
     }
 }
 
-impl Fabric for Direct {
-    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool {
+impl Transport for Direct {
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool {
         if self.hosts[initiator].nexus.is_none() {
             return false;
         }
         self.tasks.insert(ticket, Task { initiator, order, data_in: Vec::new(), begun: false });
         let at = self.soon(now).max(self.hosts[initiator].last);
         self.hosts[initiator].last = at;
-        self.plan(at, Step::Execute(ticket));
+        self.schedule(at, Scheduled::Execute(ticket));
         true
     }
 
-    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool {
+    fn task_management(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        function: TaskManagement,
+    ) -> bool {
         let Some(nexus) = self.hosts[initiator].nexus else { return false };
-        self.manages.insert(ticket, Managing { initiator, left: 0, good: true });
+        self.manages.insert(ticket, PendingTmf { initiator, left: 0, good: true });
         let at = self.soon(now);
-        self.plan(at, Step::Manage(ticket, nexus, function));
+        self.schedule(at, Scheduled::Manage(ticket, nexus, function));
         true
     }
 
-    fn poll(&mut self) -> Option<Happening> {
+    fn poll(&mut self) -> Option<TransportEvent> {
         self.happenings.pop_front()
     }
 
-    fn next(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
         self.units.iter().filter_map(LogicalUnit::poll_timeout).chain(queued).min()
     }
 
-    fn waits(&self) -> String {
+    fn pending_deadlines(&self) -> String {
         let units: Vec<_> = self.units.iter().map(LogicalUnit::poll_timeout).collect();
         format!("units {units:?}, queue {:?}", self.queue.first_key_value().map(|((at, _), _)| *at))
     }
@@ -403,21 +413,21 @@ impl Fabric for Direct {
                 self.units[unit].handle_timeout(now);
             }
         }
-        self.settle(now);
+        self.handle_unit_events(now);
         while self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             if let Some((_, step)) = self.queue.pop_first() {
-                self.step(now, step);
-                self.settle(now);
+                self.run_scheduled(now, step);
+                self.handle_unit_events(now);
             }
         }
     }
 
-    fn give_up(&mut self, now: Instant, initiator: usize) {
-        self.plan(now, Step::Lose(initiator));
+    fn reset_nexus(&mut self, now: Instant, initiator: usize) {
+        self.schedule(now, Scheduled::Lose(initiator));
     }
 
-    fn heal(&mut self, _now: Instant) {
-        self.queue.retain(|_, step| !matches!(step, Step::Lose(_)));
+    fn stop_faults(&mut self, _now: Instant) {
+        self.queue.retain(|_, step| !matches!(step, Scheduled::Lose(_)));
     }
 
     fn close(&mut self, now: Instant) {
@@ -425,26 +435,26 @@ impl Fabric for Direct {
             self.hosts[host].closed = true;
             self.lose(now, host);
         }
-        self.settle(now);
+        self.handle_unit_events(now);
     }
 
     fn crash(&mut self, now: Instant) {
         for host in 0..self.hosts.len() {
             self.lose(now, host);
         }
-        self.queue.retain(|_, step| matches!(step, Step::Lose(_)));
+        self.queue.retain(|_, step| matches!(step, Scheduled::Lose(_)));
         self.build();
         for host in 0..self.hosts.len() {
             let at = self.soon(now);
-            self.plan(at, Step::Return(host));
+            self.schedule(at, Scheduled::Return(host));
         }
     }
 
-    fn trouble(&self) -> Instant {
+    fn last_fault(&self) -> Instant {
         self.trouble
     }
 
-    fn holds(&self) -> Option<String> {
+    fn busy_reason(&self) -> Option<String> {
         let tasks: u64 = self.units.iter().map(|unit| unit.stats().tasks).sum();
         (tasks > 0).then(|| format!("{tasks} tasks in the units"))
     }
@@ -453,11 +463,11 @@ impl Fabric for Direct {
         0
     }
 
-    fn wrongs(&mut self) -> Vec<Broken> {
+    fn take_violations(&mut self) -> Vec<PropertyViolation> {
         Vec::new()
     }
 
-    fn tally(&self) -> String {
+    fn summary(&self) -> String {
         format!("{} commands, {} nexuses", self.commands, self.next_nexus - 1)
     }
 }

@@ -1,13 +1,13 @@
 //! HyperSCSI: session machines, Ethernets that fail, and a shard.
 
+mod counters;
 mod events;
-mod fate;
 mod host;
+mod host_events;
 mod net;
 mod rings;
 mod shard;
-mod tally;
-mod watch;
+mod wire_monitor;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,17 +25,17 @@ use target::config::UnitId;
 use target::shard::Shard;
 
 use super::disks::Disks;
-use super::{Attribute, Fabric, Happening, Manage, Order, Ticket};
+use super::{Attribute, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::layout::Layout;
 use crate::media::{Medium, scattered};
-use crate::property::{Broken, Property};
+use crate::property::{Property, PropertyViolation};
 use crate::scenario::{HyperPlan, Scenario};
 use crate::trace::Trace;
+use counters::Counters;
 use host::Host;
-use net::{Come, Nets, Who};
+use net::{ArrivedFrame, Nets, Node};
 use rings::Rings;
-use tally::Tally;
-use watch::Watch;
+use wire_monitor::WireMonitor;
 
 /// Sessions, Ethernets and a shard.
 pub struct HyperScsi {
@@ -51,23 +51,23 @@ pub struct HyperScsi {
     hosts: Vec<Host>,
     nets: Nets,
     rings: Rings,
-    watch: Watch,
-    queue: BTreeMap<(Instant, u64), Step>,
+    watch: WireMonitor,
+    queue: BTreeMap<(Instant, u64), Scheduled>,
     number: u64,
-    happenings: VecDeque<Happening>,
+    happenings: VecDeque<TransportEvent>,
     trace: Trace,
     rng: Rng,
     /// What is over: of machines that are there, see their own counters.
-    tally: Tally,
+    counters: Counters,
     bugs: u64,
     /// Whether nothing fails any more.
     healed: bool,
     trouble: Instant,
     /// Promises that were not kept.
-    wrongs: Vec<String>,
+    violations: Vec<String>,
 }
 
-enum Step {
+enum Scheduled {
     Saved(UnitId, u64),
     /// A session that gave up is begun anew.
     Restart(usize),
@@ -84,14 +84,14 @@ enum Step {
     /// An initiator changes its keys.
     Rekey(usize),
     /// A host stands still until then.
-    Sleep(Who, Instant),
-    Wake(Who),
+    Sleep(Node, Instant),
+    Wake(Node),
     /// An initiator is gone from one moment to the next, and begins anew.
-    Die(usize),
+    Crash(usize),
 }
 
 /// How many rounds of events and frames one moment may have.
-const SETTLES_WITHIN: u32 = 1_000_000;
+const ROUNDS_MAX: u32 = 1_000_000;
 
 impl HyperScsi {
     /// Makes a target and its initiators, which begin to look for it.
@@ -106,12 +106,12 @@ impl HyperScsi {
         let (shard_pool, access) = (Pool::new(32 << 20), shard::access(plan));
         let mut rng = Rng::from_seed(seed);
         let disks = Disks::new(scenario, media);
-        let mut fabric = Self {
+        let mut transport = Self {
             shard: new_shard(&disks, plan, &access, &shard_pool),
             disks,
             nets: Nets::new(plan, scenario.initiators + plan.strangers, now, &mut rng),
             rings: Rings::new((plan.receive_slots / plan.ring_part).max(1)),
-            watch: Watch::new(plan.keyed, plan.key_frames),
+            watch: WireMonitor::new(plan.has_password, plan.key_frames),
             scenario: scenario.clone(),
             plan: plan.clone(),
             access,
@@ -123,20 +123,20 @@ impl HyperScsi {
             happenings: VecDeque::new(),
             trace,
             rng,
-            tally: Tally::new(),
+            counters: Counters::new(),
             bugs: 0,
             healed: false,
             trouble: now,
-            wrongs: Vec::new(),
+            violations: Vec::new(),
         };
-        fabric.boot(now);
+        transport.boot(now);
         for number in 0..scenario.initiators + plan.strangers {
-            fabric.hosts.push(Host::new(now, fabric.plan_of(number)));
-            fabric.plug(now, Who::Initiator(number));
+            transport.hosts.push(Host::new(now, transport.plan_of(number)));
+            transport.plug(now, Node::Initiator(number));
         }
-        fabric.foresee(now);
-        fabric.settle(now);
-        fabric
+        transport.schedule_faults(now);
+        transport.run_until_idle(now);
+        transport
     }
 
     /// Returns what an initiator, or a stranger, wants.
@@ -152,31 +152,31 @@ impl HyperScsi {
     }
 
     /// Plans what will happen by itself.
-    fn foresee(&mut self, now: Instant) {
+    fn schedule_faults(&mut self, now: Instant) {
         for (from, until) in self.nets.cuts() {
-            self.plan(from, Step::Trouble(until));
+            self.schedule(from, Scheduled::Trouble(until));
         }
         for change in self.plan.mtu_changes.clone() {
-            let step = Step::Mtu { net: change.net, mtu: change.mtu, told: change.told };
-            self.plan(now.after(change.after), step);
+            let step = Scheduled::Mtu { net: change.net, mtu: change.mtu, told: change.told };
+            self.schedule(now.after(change.after), step);
         }
         for host in 0..self.scenario.initiators {
             for _ in 0..self.plan.rekeys {
                 let after =
                     DurationRange::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut self.rng);
-                self.plan(now.after(after), Step::Rekey(host));
+                self.schedule(now.after(after), Scheduled::Rekey(host));
             }
         }
         for sleep in self.plan.sleeps.clone() {
             let who = match sleep.who % (self.scenario.initiators + 1) {
-                0 => Who::Target,
-                initiator => Who::Initiator(initiator - 1),
+                0 => Node::Target,
+                initiator => Node::Initiator(initiator - 1),
             };
             let from = now.after(sleep.after);
-            self.plan(from, Step::Sleep(who, from.after(sleep.span)));
+            self.schedule(from, Scheduled::Sleep(who, from.after(sleep.span)));
         }
         for death in self.plan.deaths.clone() {
-            self.plan(now.after(death.after), Step::Die(death.who % self.scenario.initiators));
+            self.schedule(now.after(death.after), Scheduled::Crash(death.who % self.scenario.initiators));
         }
     }
 
@@ -187,7 +187,7 @@ impl HyperScsi {
         if self.scenario.reloads.is_some() {
             self.shard.apply(now, shard::config(&self.disks, &self.plan, self.access.clone()));
         }
-        self.plug(now, Who::Target);
+        self.plug(now, Node::Target);
     }
 
     fn entropy(&mut self) -> [u8; 32] {
@@ -197,41 +197,41 @@ impl HyperScsi {
     }
 
     /// Tells somebody of all ports it has.
-    fn plug(&mut self, now: Instant, who: Who) {
+    fn plug(&mut self, now: Instant, who: Node) {
         for net in 0..self.nets.len() {
             let (port, state) = self.nets.port(net, who);
             let entropy = self.entropy();
             match who {
-                Who::Target => self.shard.port_up(now, port, &state, entropy),
-                Who::Initiator(at) => self.hosts[at].session.port_up(now, port, &state, entropy),
+                Node::Target => self.shard.port_up(now, port, &state, entropy),
+                Node::Initiator(at) => self.hosts[at].session.port_up(now, port, &state, entropy),
             }
         }
     }
 
-    fn plan(&mut self, at: Instant, step: Step) {
+    fn schedule(&mut self, at: Instant, step: Scheduled) {
         self.number += 1;
         self.queue.insert((at, self.number), step);
     }
 
-    fn step(&mut self, now: Instant, step: Step) {
+    fn run_scheduled(&mut self, now: Instant, step: Scheduled) {
         match step {
-            Step::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
-            Step::Restart(at) => {
-                self.tally.one("sessions begun anew by their owners");
+            Scheduled::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
+            Scheduled::Restart(at) => {
+                self.counters.one("sessions begun anew by their owners");
                 self.replace(now, at);
             }
-            Step::Boot => {
+            Scheduled::Boot => {
                 self.trace.say(|| "the target is there again".into());
                 self.trouble = self.trouble.max(now);
                 self.boot(now);
             }
-            Step::Trouble(until) => {
+            Scheduled::Trouble(until) => {
                 self.trace.say(|| format!("something is cut until {:?}", Duration::from_nanos(until.0)));
                 self.trouble = self.trouble.max(until);
             }
-            Step::Mtu { net, mtu, told } => {
+            Scheduled::Mtu { net, mtu, told } => {
                 self.trace.say(|| format!("net {net} takes frames of {mtu} bytes, ports told: {told}"));
-                self.tally.one(if told {
+                self.counters.one(if told {
                     "changes of the MTU, told"
                 } else {
                     "changes of the MTU, not told"
@@ -240,30 +240,30 @@ impl HyperScsi {
                 self.nets.set_mtu(net, mtu, told, now);
                 if told {
                     if self.powered {
-                        self.plug(now, Who::Target);
+                        self.plug(now, Node::Target);
                     }
-                    (0..self.hosts.len()).for_each(|at| self.plug(now, Who::Initiator(at)));
+                    (0..self.hosts.len()).for_each(|at| self.plug(now, Node::Initiator(at)));
                 }
             }
-            Step::Rekey(at) => {
+            Scheduled::Rekey(at) => {
                 let changed = self.hosts[at].session.update_keys(now);
                 self.trace.say(|| format!("initiator {at} changes its keys: {changed}"));
             }
-            Step::Sleep(who, until) => {
+            Scheduled::Sleep(who, until) => {
                 self.trace.say(|| format!("{who:?} stands still until {:?}", Duration::from_nanos(until.0)));
-                self.tally.one("hosts that stood still");
+                self.counters.one("hosts that stood still");
                 self.trouble = self.trouble.max(until);
                 self.rings.sleep(who, until);
-                self.plan(until, Step::Wake(who));
+                self.schedule(until, Scheduled::Wake(who));
             }
-            Step::Wake(who) => self.wake(now, who),
-            Step::Die(at) => self.die(now, at),
+            Scheduled::Wake(who) => self.wake(now, who),
+            Scheduled::Crash(at) => self.crash_host(now, at),
         }
     }
 
     /// Moves events and frames until nothing is left to be done now.
-    fn settle(&mut self, now: Instant) {
-        for _ in 0..SETTLES_WITHIN {
+    fn run_until_idle(&mut self, now: Instant) {
+        for _ in 0..ROUNDS_MAX {
             let mut busy = self.events(now);
             busy |= self.send(now);
             busy |= self.arrive(now);
@@ -285,8 +285,8 @@ impl HyperScsi {
                 any = true;
                 self.event(now, at, event);
             }
-            let wrongs = self.hosts[at].live();
-            self.wrongs.extend(wrongs);
+            let violations = self.hosts[at].end_round();
+            self.violations.extend(violations);
             while self.hosts[at].session.entropy_wanted() > 0 {
                 let entropy = self.entropy();
                 self.hosts[at].session.add_entropy(entropy);
@@ -300,7 +300,7 @@ impl HyperScsi {
             any = true;
             self.disks.save(request.unit, request.state);
             let delay = Duration::from_micros(self.rng.below(2000));
-            self.plan(now.after(delay), Step::Saved(request.unit, request.ticket));
+            self.schedule(now.after(delay), Scheduled::Saved(request.unit, request.ticket));
         }
         while let Some(notice) = self.shard.poll_event() {
             self.trace.say(|| format!("target: {notice:?}"));
@@ -312,7 +312,7 @@ impl HyperScsi {
     fn send(&mut self, now: Instant) -> bool {
         let (mut batch, mut any) = (FrameBatch::new(), false);
         while self.powered
-            && !self.rings.is_asleep(Who::Target)
+            && !self.rings.is_asleep(Node::Target)
             && let Some(port) = self.shard.poll_port()
         {
             any = true;
@@ -321,7 +321,7 @@ impl HyperScsi {
                 if batch.is_empty() {
                     break;
                 }
-                let too_long = self.nets.send(now, Who::Target, port, &batch, &mut self.watch, &self.trace);
+                let too_long = self.nets.send(now, Node::Target, port, &batch, &mut self.watch, &self.trace);
                 batch.clear(&self.shard_pool);
                 if too_long > 0 {
                     self.shard.frames_too_long(now, port, too_long);
@@ -329,7 +329,7 @@ impl HyperScsi {
             }
         }
         for (at, host) in self.hosts.iter_mut().enumerate() {
-            if self.rings.is_asleep(Who::Initiator(at)) {
+            if self.rings.is_asleep(Node::Initiator(at)) {
                 continue;
             }
             while let Some(port) = host.session.poll_port() {
@@ -340,7 +340,7 @@ impl HyperScsi {
                         break;
                     }
                     let too_long =
-                        self.nets.send(now, Who::Initiator(at), port, &batch, &mut self.watch, &self.trace);
+                        self.nets.send(now, Node::Initiator(at), port, &batch, &mut self.watch, &self.trace);
                     batch.clear(&host.pool);
                     if too_long > 0 {
                         host.session.frames_too_long(now, port, too_long);
@@ -365,7 +365,7 @@ impl HyperScsi {
         any
     }
 
-    fn deliver(&mut self, now: Instant, mut come: Come) {
+    fn deliver(&mut self, now: Instant, mut come: ArrivedFrame) {
         let header = hyperscsi::frame::Header::parse(&come.payload).ok().map(|(header, _)| header);
         let header = header.filter(|header| header.sid != 0 && !come.group);
         let before = self.refused(come.to);
@@ -377,9 +377,9 @@ impl HyperScsi {
             payload: &mut come.payload,
         };
         match come.to {
-            Who::Target if self.powered => self.shard.frame_received(now, frame),
-            Who::Target => return,
-            Who::Initiator(at) => self.hosts[at].session.frame_received(now, frame),
+            Node::Target if self.powered => self.shard.frame_received(now, frame),
+            Node::Target => return,
+            Node::Initiator(at) => self.hosts[at].session.frame_received(now, frame),
         }
         if let Some(header) = header.filter(|_| self.refused(come.to) == before) {
             self.watch.took(come.to, &header);
@@ -387,13 +387,13 @@ impl HyperScsi {
     }
 
     /// Returns how many frames somebody did not take so far.
-    fn refused(&self, who: Who) -> u64 {
+    fn refused(&self, who: Node) -> u64 {
         match who {
-            Who::Target => {
+            Node::Target => {
                 let stats = self.shard.frame_stats();
                 stats.refused_frames + stats.unknown_sids + stats.bad_frames
             }
-            Who::Initiator(at) => {
+            Node::Initiator(at) => {
                 let stats = self.hosts[at].session.stats();
                 stats.refused_frames + stats.strays + stats.bad_frames
             }
@@ -408,8 +408,8 @@ fn new_shard(disks: &Disks, plan: &HyperPlan, access: &GroupAccess, pool: &Pool)
     shard
 }
 
-impl Fabric for HyperScsi {
-    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool {
+impl Transport for HyperScsi {
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool {
         let mut request = Request::new(u64::from(order.unit) << 48, Cdb::new(&order.cdb).unwrap());
         // Nothing is immediate here; the head of the queue comes close.
         request.attribute = match order.attribute {
@@ -421,30 +421,36 @@ impl Fabric for HyperScsi {
         request.data_in_len = order.data_in_len;
         request.replay = order.replay;
         if matches!(order.cdb.first(), Some(0x16 | 0x17 | 0x5f)) {
-            self.tally.one("reservation commands");
+            self.counters.one("reservation commands");
         }
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
         host.tickets.insert(ticket, task);
-        self.settle(now);
+        self.run_until_idle(now);
         true
     }
 
-    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool {
+    fn task_management(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        function: TaskManagement,
+    ) -> bool {
         let host = &mut self.hosts[initiator];
         let on = |unit: u16| u64::from(unit) << 48;
-        if let Manage::AbortTask(task) = function {
+        if let TaskManagement::AbortTask(task) = function {
             host.aborting.insert(task);
         }
         let (function, lun, task) = match function {
-            Manage::AbortTask(task) => (ManageFunction::ABORT_TASK, 0, Some(task)),
-            Manage::QueryTask(task) => (ManageFunction::QUERY_TASK, 0, Some(task)),
-            Manage::AbortTaskSet(unit) => (ManageFunction::ABORT_TASK_SET, on(unit), None),
-            Manage::ClearTaskSet(unit) => (ManageFunction::CLEAR_TASK_SET, on(unit), None),
-            Manage::UnitReset(unit) => (ManageFunction::LOGICAL_UNIT_RESET, on(unit), None),
-            Manage::WarmReset => (ManageFunction::TARGET_WARM_RESET, 0, None),
-            Manage::ColdReset => (ManageFunction::TARGET_COLD_RESET, 0, None),
+            TaskManagement::AbortTask(task) => (ManageFunction::ABORT_TASK, 0, Some(task)),
+            TaskManagement::QueryTask(task) => (ManageFunction::QUERY_TASK, 0, Some(task)),
+            TaskManagement::AbortTaskSet(unit) => (ManageFunction::ABORT_TASK_SET, on(unit), None),
+            TaskManagement::ClearTaskSet(unit) => (ManageFunction::CLEAR_TASK_SET, on(unit), None),
+            TaskManagement::UnitReset(unit) => (ManageFunction::LOGICAL_UNIT_RESET, on(unit), None),
+            TaskManagement::WarmReset => (ManageFunction::TARGET_WARM_RESET, 0, None),
+            TaskManagement::ColdReset => (ManageFunction::TARGET_COLD_RESET, 0, None),
         };
         let task = match task.map(|ticket| host.tickets.get(&ticket).copied()) {
             Some(None) => return false,
@@ -453,24 +459,24 @@ impl Fabric for HyperScsi {
         };
         let Ok(id) = host.session.submit_tmf(now, TmfRequest { function, lun, task }) else { return false };
         host.manages.insert(id, ticket);
-        self.settle(now);
+        self.run_until_idle(now);
         true
     }
 
-    fn poll(&mut self) -> Option<Happening> {
+    fn poll(&mut self) -> Option<TransportEvent> {
         self.happenings.pop_front()
     }
 
-    fn next(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
-        let awake = |(at, _): &(usize, &Host)| !self.rings.is_asleep(Who::Initiator(*at));
+        let awake = |(at, _): &(usize, &Host)| !self.rings.is_asleep(Node::Initiator(*at));
         let sessions = self.hosts.iter().enumerate().filter(awake);
         let sessions = sessions.filter_map(|(_, host)| host.session.poll_timeout());
-        let shard = self.shard.poll_timeout().filter(|_| !self.rings.is_asleep(Who::Target));
+        let shard = self.shard.poll_timeout().filter(|_| !self.rings.is_asleep(Node::Target));
         sessions.chain(self.nets.next()).chain(queued).chain(shard).min()
     }
 
-    fn waits(&self) -> String {
+    fn pending_deadlines(&self) -> String {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
         let sessions: Vec<_> = self.hosts.iter().map(|host| host.session.poll_timeout()).collect();
         let (shard, nets) = (self.shard.poll_timeout(), self.nets.next());
@@ -479,26 +485,26 @@ impl Fabric for HyperScsi {
 
     fn advance(&mut self, now: Instant) {
         self.disks.media_ready(now, &mut self.shard);
-        self.lay(now);
+        self.apply_layout(now);
         let awake = |who| !self.rings.is_asleep(who);
-        if awake(Who::Target) && self.shard.poll_timeout().is_some_and(|at| at <= now) {
+        if awake(Node::Target) && self.shard.poll_timeout().is_some_and(|at| at <= now) {
             self.shard.handle_timeout(now);
         }
         for (at, host) in self.hosts.iter_mut().enumerate() {
-            if awake(Who::Initiator(at)) && host.session.poll_timeout().is_some_and(|at| at <= now) {
+            if awake(Node::Initiator(at)) && host.session.poll_timeout().is_some_and(|at| at <= now) {
                 host.session.handle_timeout(now);
             }
         }
-        self.settle(now);
+        self.run_until_idle(now);
         while self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             if let Some((_, step)) = self.queue.pop_first() {
-                self.step(now, step);
-                self.settle(now);
+                self.run_scheduled(now, step);
+                self.run_until_idle(now);
             }
         }
     }
 
-    fn give_up(&mut self, now: Instant, initiator: usize) {
+    fn reset_nexus(&mut self, now: Instant, initiator: usize) {
         let session = &mut self.hosts[initiator].session;
         // As the client library does. Its host has the LUNs open yet.
         if session.is_up() {
@@ -506,16 +512,16 @@ impl Fabric for HyperScsi {
         } else {
             session.close(now)
         }
-        self.settle(now);
+        self.run_until_idle(now);
     }
 
-    fn heal(&mut self, now: Instant) {
+    fn stop_faults(&mut self, now: Instant) {
         self.nets.heal();
         self.healed = true;
         for stranger in self.scenario.initiators..self.hosts.len() {
             self.hosts[stranger].session.close(now);
         }
-        self.settle(now);
+        self.run_until_idle(now);
     }
 
     fn close(&mut self, now: Instant) {
@@ -523,41 +529,41 @@ impl Fabric for HyperScsi {
             host.leaving = true;
             host.session.logout(now);
         }
-        self.settle(now);
+        self.run_until_idle(now);
     }
 
     fn crash(&mut self, now: Instant) {
         let stats = *self.shard.frame_stats();
         self.bugs += stats.bugs;
-        self.tally.engine(&stats);
-        self.tally.one("losses of the target's power");
-        self.rings.forget(Who::Target);
-        self.queue.retain(|_, step| !matches!(step, Step::Saved(..) | Step::Boot));
+        self.counters.engine(&stats);
+        self.counters.one("losses of the target's power");
+        self.rings.forget(Node::Target);
+        self.queue.retain(|_, step| !matches!(step, Scheduled::Saved(..) | Scheduled::Boot));
         // What takes its place has no port before it boots.
         self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
         self.powered = false;
         let off =
             DurationRange::between(Duration::from_micros(1), Duration::from_secs(4)).pick(&mut self.rng);
         self.trouble = self.trouble.max(now.after(off));
-        self.plan(now.after(off), Step::Boot);
-        self.settle(now);
+        self.schedule(now.after(off), Scheduled::Boot);
+        self.run_until_idle(now);
     }
 
     fn reload(&mut self, now: Instant, layout: Layout) {
-        self.disks.want(layout);
-        self.lay(now);
-        self.settle(now);
+        self.disks.request_reload(layout);
+        self.apply_layout(now);
+        self.run_until_idle(now);
     }
 
     fn data_held(&self) -> usize {
         self.shard.data_bytes()
     }
 
-    fn trouble(&self) -> Instant {
+    fn last_fault(&self) -> Instant {
         self.trouble
     }
 
-    fn holds(&self) -> Option<String> {
+    fn busy_reason(&self) -> Option<String> {
         let tasks: u64 = self.shard.units().iter().map(|unit| unit.stats.tasks).sum();
         let (sessions, bytes) = (self.shard.frame_sessions(), self.shard.data_bytes());
         let held = (tasks > 0 || bytes > 0 || !sessions.is_empty())
@@ -570,26 +576,26 @@ impl Fabric for HyperScsi {
         sessions + self.bugs + self.shard.frame_stats().bugs
     }
 
-    fn wrongs(&mut self) -> Vec<Broken> {
-        let wire = self.watch.wrongs.drain(..).map(|how| Broken::new(Property::Wire, how));
-        let session = self.wrongs.drain(..).map(|how| Broken::new(Property::Session, how));
+    fn take_violations(&mut self) -> Vec<PropertyViolation> {
+        let wire = self.watch.violations.drain(..).map(|how| PropertyViolation::new(Property::Wire, how));
+        let session = self.violations.drain(..).map(|how| PropertyViolation::new(Property::Session, how));
         wire.chain(session).collect()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let mut tally = self.tally.clone();
-        self.nets.stats().iter().for_each(|stats| tally.wire(stats));
-        self.hosts.iter().for_each(|host| tally.session(&host.session.stats()));
-        tally.engine(self.shard.frame_stats());
+        let mut counters = self.counters.clone();
+        self.nets.stats().iter().for_each(|stats| counters.wire(stats));
+        self.hosts.iter().for_each(|host| counters.session(&host.session.stats()));
+        counters.engine(self.shard.frame_stats());
         let [shared, parts, unread] = self.watch.shared;
-        tally.add("frames of several parts", shared);
-        tally.add("parts in them", parts);
-        tally.add("frames whose parts cannot be read along", unread);
-        tally.into_counts()
+        counters.add("frames of several parts", shared);
+        counters.add("parts in them", parts);
+        counters.add("frames whose parts cannot be read along", unread);
+        counters.into_counts()
     }
 
-    fn tally(&self) -> String {
+    fn summary(&self) -> String {
         let stats: Vec<_> = self.hosts.iter().map(|host| host.session.stats()).collect();
-        format!("{:?} {:?} {:?} {stats:?}", self.tally, self.nets.stats(), self.shard.frame_stats())
+        format!("{:?} {:?} {:?} {stats:?}", self.counters, self.nets.stats(), self.shard.frame_stats())
     }
 }

@@ -5,32 +5,32 @@ use base::time::Instant;
 
 use super::HyperScsi;
 use super::host::Host;
-use super::net::Who;
+use super::net::Node;
 use super::shard;
-use crate::fabric::{Ended, Happening};
+use crate::transport::{CommandOutcome, TransportEvent};
 
 impl HyperScsi {
     /// Brings a configuration into force that waits, if it can come.
-    pub(super) fn lay(&mut self, now: Instant) {
+    pub(super) fn apply_layout(&mut self, now: Instant) {
         let Some(layout) = self.disks.ready(&mut self.shard) else { return };
-        self.happenings.push_back(Happening::Laid(layout.clone()));
+        self.happenings.push_back(TransportEvent::ConfigApplied(layout.clone()));
         let (plan, access, serving) = (&self.plan, &self.access, (&mut self.shard, &self.shard_pool));
         self.disks.change(now, serving, layout, |shard, disks| {
             shard.apply(now, shard::config(disks, plan, access.clone()));
         });
     }
 
-    pub(super) fn wake(&mut self, now: Instant, who: Who) {
+    pub(super) fn wake(&mut self, now: Instant, who: Node) {
         let (frames, lost) = self.rings.wake(now, who);
         for come in frames {
             self.deliver(now, come);
         }
         for (port, count) in lost {
             self.trace.say(|| format!("{who:?} lost {count} frames on {port:?} for want of room"));
-            self.tally.add("frames lost in full rings", count.into());
+            self.counters.add("frames lost in full rings", count.into());
             match who {
-                Who::Target => self.shard.frames_overrun(now, port, count),
-                Who::Initiator(at) => self.hosts[at].session.frames_overrun(now, port, count),
+                Node::Target => self.shard.frames_overrun(now, port, count),
+                Node::Initiator(at) => self.hosts[at].session.frames_overrun(now, port, count),
             }
         }
     }
@@ -43,9 +43,9 @@ impl HyperScsi {
         let fresh = Host::new(now, self.plan_of(at));
         let old = std::mem::replace(&mut self.hosts[at], fresh);
         let stats = old.session.stats();
-        self.tally.session(&stats);
+        self.counters.session(&stats);
         self.bugs += stats.bugs;
-        self.plug(now, Who::Initiator(at));
+        self.plug(now, Node::Initiator(at));
         if old.leaving {
             self.hosts[at].leaving = true;
             self.hosts[at].session.logout(now);
@@ -54,22 +54,22 @@ impl HyperScsi {
 
     /// An initiator dies without a word: nobody knows what became of what it had asked for, and what it had sent is still
     /// under way.
-    pub(super) fn die(&mut self, now: Instant, at: usize) {
+    pub(super) fn crash_host(&mut self, now: Instant, at: usize) {
         if self.hosts[at].leaving || self.hosts[at].session.is_down() {
             return;
         }
         self.trace.say(|| format!("initiator {at} dies"));
-        self.tally.one("initiators that died");
+        self.counters.one("initiators that died");
         self.trouble = self.trouble.max(now);
-        self.rings.forget(Who::Initiator(at));
+        self.rings.forget(Node::Initiator(at));
         for ticket in std::mem::take(&mut self.hosts[at].tasks).into_values() {
-            let ended = Ended::Lost;
-            self.happenings.push_back(Happening::Ended { initiator: at, ticket, ended });
+            let ended = CommandOutcome::Lost;
+            self.happenings.push_back(TransportEvent::Ended { initiator: at, ticket, ended });
         }
         for ticket in std::mem::take(&mut self.hosts[at].manages).into_values() {
-            self.happenings.push_back(Happening::Managed { initiator: at, ticket, answer: None });
+            self.happenings.push_back(TransportEvent::TmfDone { initiator: at, ticket, answer: None });
         }
-        self.happenings.push_back(Happening::Down { initiator: at, last: false });
+        self.happenings.push_back(TransportEvent::Down { initiator: at, is_final: false });
         self.replace(now, at);
     }
 }

@@ -3,10 +3,10 @@
 use store::api::{Failure, Fault, OpAction};
 use store::shared::SharedStore;
 
-use crate::bytewise::Bytewise;
+use crate::unaligned::UnalignedStore;
 
 /// Makes all that was written durable, waiting for it.
-pub(crate) fn flush(disk: &Bytewise) -> Result<(), Failure> {
+pub(crate) fn flush(disk: &UnalignedStore) -> Result<(), Failure> {
     if disk.capabilities().read_only {
         return Ok(());
     }

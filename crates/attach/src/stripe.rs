@@ -10,8 +10,8 @@ use store::api::{Capabilities, Extent, Failure, Fault, OpAction, OpOutput};
 use store::shared::{OnComplete, SharedStore};
 use thiserror::Error;
 
-use crate::gather::{data, finish, gather, joined};
-use crate::sizes::{narrow, wide};
+use crate::int_cast::{to_u64, to_usize};
+use crate::join::{data, finish, join_all, joined};
 
 /// The chunk that is taken when none is asked for.
 pub const CHUNK_DEFAULT: u64 = 128 << 10;
@@ -20,7 +20,7 @@ const CHUNKS_LISTED_MAX: u64 = 4096;
 
 /// Why media do not make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Mismatch {
+pub enum StripeError {
     /// There are none.
     #[error("there is nothing to stripe")]
     Nothing,
@@ -70,7 +70,7 @@ impl Layout {
             let len = (self.chunk - within).min(end.saturating_sub(at));
             at += len;
             (len > 0).then_some(Share {
-                member: narrow(number % self.members),
+                member: to_usize(number % self.members),
                 at: number / self.members * self.chunk + within,
                 len,
             })
@@ -97,13 +97,13 @@ impl Layout {
     /// Returns how many bytes of a member lie before `end`.
     fn below(self, end: u64, member: usize) -> u64 {
         let (row, within) = (end / (self.chunk * self.members), end % (self.chunk * self.members));
-        let before = wide(member) * self.chunk;
+        let before = to_u64(member) * self.chunk;
         row * self.chunk + within.saturating_sub(before).min(self.chunk)
     }
 
     /// Returns where a byte of a member lies in the whole.
     fn whole(self, member: usize, at: u64) -> u64 {
-        (at / self.chunk * self.members + wide(member)) * self.chunk + at % self.chunk
+        (at / self.chunk * self.members + to_u64(member)) * self.chunk + at % self.chunk
     }
 }
 
@@ -111,30 +111,30 @@ impl Stripe {
     /// Joins `members`, in this order.
     ///
     /// # Errors
-    /// [`Mismatch`]
-    pub fn new(members: Vec<Arc<dyn SharedStore>>, chunk: u64) -> Result<Self, Mismatch> {
+    /// [`StripeError`]
+    pub fn new(members: Vec<Arc<dyn SharedStore>>, chunk: u64) -> Result<Self, StripeError> {
         if !chunk.is_power_of_two() || !(4096..=1 << 30).contains(&chunk) {
-            return Err(Mismatch::Chunk(chunk));
+            return Err(StripeError::Chunk(chunk));
         }
         for (number, member) in members.iter().enumerate() {
             let profile = member.capabilities();
             if !chunk.is_multiple_of(profile.logical_block_len.max(1).into()) {
-                return Err(Mismatch::Blocks { chunk, granule: profile.logical_block_len });
+                return Err(StripeError::Blocks { chunk, granule: profile.logical_block_len });
             }
             if profile.len < chunk {
-                return Err(Mismatch::Small(number));
+                return Err(StripeError::Small(number));
             }
         }
         if members.is_empty() {
-            return Err(Mismatch::Nothing);
+            return Err(StripeError::Nothing);
         }
-        let layout = Layout { chunk, members: wide(members.len()) };
+        let layout = Layout { chunk, members: to_u64(members.len()) };
         Ok(Self { members: members.into(), layout })
     }
 
     /// An operation on each member that the range touches.
     fn each(&self, shares: &[Share], action: impl Fn(&Share) -> OpAction, done: OnComplete) {
-        gather(self.operations(shares, action).into_iter(), finish(done));
+        join_all(self.operations(shares, action).into_iter(), finish(done));
     }
 
     fn operations(
@@ -151,27 +151,28 @@ impl Stripe {
 
     fn read(&self, at: u64, end: u64, done: OnComplete) {
         let (layout, shares) = (self.layout, self.layout.shares(at, end));
-        let reads = self.operations(&shares, |share| OpAction::Read { at: share.at, len: narrow(share.len) });
+        let reads =
+            self.operations(&shares, |share| OpAction::Read { at: share.at, len: to_usize(share.len) });
         let put_together = move |results: Result<Vec<OpOutput>, Failure>| {
             done(results.map(|results| {
                 let parts: Vec<DataList> = results.into_iter().map(data).collect();
                 let piece = |piece: Share| {
                     let index = shares.iter().position(|share| share.member == piece.member)?;
-                    let start = narrow(piece.at - shares.get(index)?.at);
-                    Some(parts.get(index)?.slice(start, start + narrow(piece.len)))
+                    let start = to_usize(piece.at - shares.get(index)?.at);
+                    Some(parts.get(index)?.slice(start, start + to_usize(piece.len)))
                 };
                 OpOutput::Data(joined(layout.pieces(at, end).filter_map(piece)))
             }));
         };
-        gather(reads.into_iter(), Box::new(put_together));
+        join_all(reads.into_iter(), Box::new(put_together));
     }
 
     /// The bytes of `data`, which start at `at`, that lie on the member of `share`.
     fn portion(&self, at: u64, data: &DataList, share: &Share) -> DataList {
         let mut from = 0;
         let mut portion = Vec::new();
-        for piece in self.layout.pieces(at, at.saturating_add(wide(data.len()))) {
-            let to = from + narrow(piece.len);
+        for piece in self.layout.pieces(at, at.saturating_add(to_u64(data.len()))) {
+            let to = from + to_usize(piece.len);
             if piece.member == share.member {
                 portion.push(data.slice(from, to));
             }
@@ -192,7 +193,7 @@ impl Stripe {
                 OpOutput::MapStatus(interleaved(layout, at, end, &lists, count_max))
             }));
         };
-        gather(asked.into_iter(), Box::new(put_together));
+        join_all(asked.into_iter(), Box::new(put_together));
     }
 }
 
@@ -230,7 +231,7 @@ impl SharedStore for Stripe {
             len: chunks.saturating_mul(self.layout.chunk).saturating_mul(self.layout.members),
             logical_block_len: most(|member| member.logical_block_len),
             preferred_block_len: most(|member| member.preferred_block_len),
-            io_len_max: narrow(least(|member| wide(member.io_len_max))),
+            io_len_max: to_usize(least(|member| to_u64(member.io_len_max))),
             // A write over the end of a chunk goes to two of them.
             atomic_len_max: 0,
             read_only: all.iter().any(|member| member.read_only),

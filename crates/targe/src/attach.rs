@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::attach::events::{AttachEvent, EventHandler};
 use ::attach::fuse::{Detached, Mount};
 use ::attach::nbd::{Export, Server};
-use ::attach::notice::{Notice, Watch};
 use ::attach::stripe::Stripe;
 use clap::Args;
 use daemon::config::show_size;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         device::ready(device)?;
     }
     // Before there are threads: they inherit it.
-    let free_of_own_pages = ::attach::writeback::never_wait_for_own_pages();
+    let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
     let client = reach::client()?;
     let disks = match &device {
         Some(device) => device::disks(&client, &urls, device)?,
@@ -294,10 +294,10 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
 }
 
 /// Tells notices on stderr, failures of the disk not more often than they can be read.
-fn teller() -> Watch {
+fn teller() -> EventHandler {
     let told: Mutex<Option<(Instant, u64)>> = Mutex::default();
     Arc::new(move |notice| match notice {
-        Notice::Failed { what, at, len, failure } => {
+        AttachEvent::Failed { what, at, len, failure } => {
             let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
             let (since, untold) = told.unwrap_or((Instant::now(), 0));
             if told.is_some() && since.elapsed() < TELL_AGAIN {
@@ -308,9 +308,9 @@ fn teller() -> Watch {
             let others = if untold > 0 { format!(" (and {untold} more before)") } else { String::new() };
             eprintln!("targe: {what} of {len} bytes at {at}: {}{others}", failure.fault);
         }
-        Notice::Misbehaved(why) => eprintln!("targe: a client was cut off: {why}"),
-        Notice::TooManyClients => eprintln!("targe: a client was turned away: there are too many"),
-        Notice::Refused { errno } => {
+        AttachEvent::Misbehaved(why) => eprintln!("targe: a client was cut off: {why}"),
+        AttachEvent::TooManyClients => eprintln!("targe: a client was turned away: there are too many"),
+        AttachEvent::Refused { errno } => {
             let why = std::io::Error::from_raw_os_error(errno);
             eprintln!("targe: the kernel takes one request less at a time from now on: {why}");
         }

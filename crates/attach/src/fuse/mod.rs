@@ -5,9 +5,9 @@
 //! Nothing is cached in the kernel: what a program was told to be written is written as far as the medium says so, and
 //! `fsync` reaches the medium.
 
-mod machine;
+mod file_system;
 mod mount;
-mod place;
+mod mountpoint;
 mod wire;
 
-pub use mount::{Detached, Mount, StartError};
+pub use mount::{Detached, FuseStartError, Mount};

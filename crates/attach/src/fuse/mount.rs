@@ -17,13 +17,13 @@ use store::shared::SharedStore;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::machine::{FILE_NAME, Machine, Question, Reply, Step, TRANSFER_LEN_MAX, answer};
-use super::place::{Place, mount};
+use super::file_system::{FILE_NAME, FileSystem, Question, Reply, Step, TRANSFER_LEN_MAX, answer};
+use super::mountpoint::{Mountpoint, mount};
 use super::wire::{InHeader, Opcode, OutHeader, TransferIn};
-use crate::bytewise::Bytewise;
+use crate::events::{EventHandler, submit};
 use crate::flush::flush;
-use crate::notice::{Watch, submit};
-use crate::sizes::{short, wide};
+use crate::int_cast::{to_u32, to_u64};
+use crate::unaligned::UnalignedStore;
 use crate::waker::Waker;
 
 /// Requests under way. The kernel hands out 128 asynchronous ones, and one for each program that waits.
@@ -41,7 +41,7 @@ const PIECES_MAX: usize = 1024;
 
 /// Why there is no file.
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum FuseStartError {
     /// The kernel has no FUSE, or it is not for us.
     #[error("cannot open /dev/fuse")]
     NoFuse(#[source] io::Error),
@@ -80,7 +80,7 @@ pub enum Detached {
 #[derive(Debug)]
 pub struct Mount {
     shared: Arc<Shared>,
-    place: Place,
+    place: Mountpoint,
     /// Nothing of ours is in the directory any more; what is, is another's.
     detached: AtomicBool,
     thread: JoinHandle<()>,
@@ -88,8 +88,8 @@ pub struct Mount {
 
 struct Shared {
     device: OwnedFd,
-    disk: Bytewise,
-    watch: Watch,
+    disk: UnalignedStore,
+    watch: EventHandler,
     stopping: AtomicBool,
     waker: Waker,
     load: Mutex<Load>,
@@ -120,14 +120,14 @@ impl Mount {
         dir: &Path,
         disk: Arc<dyn SharedStore>,
         label: &str,
-        watch: Watch,
+        watch: EventHandler,
         ended: Box<dyn FnOnce() + Send>,
-    ) -> Result<Self, StartError> {
-        let waker = Waker::new().map_err(StartError::Start)?;
+    ) -> Result<Self, FuseStartError> {
+        let waker = Waker::new().map_err(FuseStartError::Start)?;
         let (device, place) = mount(dir, label)?;
         let shared = Arc::new(Shared {
             device,
-            disk: Bytewise::new(disk),
+            disk: UnalignedStore::new(disk),
             watch,
             stopping: AtomicBool::new(false),
             waker,
@@ -142,7 +142,7 @@ impl Mount {
         let thread = thread.map_err(|error| {
             // Nobody serves it; if this fails too, the next start takes it back.
             let _ = place.unmount_lazily();
-            StartError::Start(error)
+            FuseStartError::Start(error)
         })?;
         Ok(Self { shared, place, detached: AtomicBool::new(false), thread })
     }
@@ -194,7 +194,7 @@ impl Mount {
 /// Takes requests.
 struct Reader<'a> {
     shared: &'a Arc<Shared>,
-    machine: Machine,
+    machine: FileSystem,
     pool: Pool,
 }
 
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
     fn new(shared: &'a Arc<Shared>) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let machine = Machine::new(uid, gid, since.as_secs());
+        let machine = FileSystem::new(uid, gid, since.as_secs());
         Self { shared, machine, pool: Pool::new(POOL_KEPT_BYTES) }
     }
 
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
                 load.requests += 1;
                 load.held_bytes += held_bytes;
                 drop(load);
-                self.shared.ask(header.unique, held_bytes, action, question);
+                self.shared.submit(header.unique, held_bytes, action, question);
             }
         }
     }
@@ -315,7 +315,7 @@ impl Shared {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(self: &Arc<Self>, unique: u64, held_bytes: usize, action: OpAction, question: Question) {
+    fn submit(self: &Arc<Self>, unique: u64, held_bytes: usize, action: OpAction, question: Question) {
         let shared = Arc::clone(self);
         let done = move |mut result: Result<OpOutput, Failure>| {
             let written = match &mut result {
@@ -323,7 +323,7 @@ impl Shared {
                 _ => DataList::new(),
             };
             match answer(question, result) {
-                Step::Ask(action, question) => shared.ask(unique, held_bytes, action, question),
+                Step::Ask(action, question) => shared.submit(unique, held_bytes, action, question),
                 Step::Reply(reply) => {
                     shared.reply(unique, &reply);
                     shared.completed(held_bytes, written.into_parts().chain(reply.data.into_parts()));
@@ -354,7 +354,7 @@ impl Shared {
         let ok = reply.errno == 0;
         let len = if ok { reply.body.len() + reply.data.len() } else { 0 };
         let header =
-            OutHeader { len: short(wide(len + size_of::<OutHeader>())), error: -reply.errno, unique };
+            OutHeader { len: to_u32(to_u64(len + size_of::<OutHeader>())), error: -reply.errno, unique };
         let mut pieces = vec![IoSlice::new(header.as_bytes())];
         let mut whole;
         if ok {

@@ -6,10 +6,10 @@ use store::api::Capabilities;
 use super::Export;
 use super::session::PAYLOAD_LEN_MAX;
 use super::wire::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, Opt, Rep,
-    Why, option_reply, transmission,
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, Opt,
+    ProtocolError, Rep, option_reply, transmission,
 };
-use crate::sizes::short;
+use crate::int_cast::to_u32;
 
 /// What client and server agreed on so far.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub(super) enum Next {
     /// The end, in order.
     End,
     /// The end, because the client broke a rule.
-    CutOff(Why),
+    CutOff(ProtocolError),
 }
 
 impl Negotiation {
@@ -65,7 +65,7 @@ impl Negotiation {
             },
             Opt::LIST if data.is_empty() => {
                 let name = export.name.as_bytes();
-                let name_len = short(crate::sizes::wide(name.len())).to_be_bytes();
+                let name_len = to_u32(crate::int_cast::to_u64(name.len())).to_be_bytes();
                 option_reply(out, option, Rep::SERVER, &[&name_len, name, export.description.as_bytes()]);
                 option_reply(out, option, Rep::ACK, &[]);
             }
@@ -102,7 +102,7 @@ impl Negotiation {
         out: &mut Vec<u8>,
     ) -> Next {
         if !is_name_of(export, name) {
-            return Next::CutOff(Why::UnknownExport);
+            return Next::CutOff(ProtocolError::UnknownExport);
         }
         out.extend_from_slice(&profile.len.to_be_bytes());
         out.extend_from_slice(&transmission_flags(profile, self.structured).to_be_bytes());
@@ -233,7 +233,7 @@ fn block_sizes(profile: &Capabilities) -> [u32; 3] {
     let minimum = profile.logical_block_len.clamp(1, BLOCK_SIZE_MINIMUM_MAX);
     let minimum = if minimum.is_power_of_two() { minimum } else { 1 };
     let preferred = profile.preferred_block_len.clamp(4096, PREFERRED_MAX).next_power_of_two();
-    [minimum, preferred.max(minimum), short(crate::sizes::wide(PAYLOAD_LEN_MAX))]
+    [minimum, preferred.max(minimum), to_u32(crate::int_cast::to_u64(PAYLOAD_LEN_MAX))]
 }
 
 /// The protocol allows no larger smallest block.

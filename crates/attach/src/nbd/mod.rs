@@ -4,16 +4,16 @@
 //! fixed newstyle negotiation, simple and structured replies, `base:allocation`. There is no TLS and no TCP: who may
 //! use the disk is decided by the permissions of the socket.
 
+mod block_status;
 mod handshake;
 mod server;
 mod session;
 mod socket;
-mod status;
 mod wire;
 
-pub use server::{Server, StartError};
+pub use server::{NbdStartError, Server};
 pub use session::{Session, Ticket};
-pub use wire::Why;
+pub use wire::ProtocolError;
 
 /// What is exported, as clients see it.
 #[derive(Clone, Debug, Default)]

@@ -21,9 +21,9 @@ use thiserror::Error;
 use super::Export;
 use super::session::{Session, Ticket};
 use super::socket::{SocketFile, listen};
-use crate::bytewise::Bytewise;
+use crate::events::{AttachEvent, EventHandler, submit};
 use crate::flush::flush;
-use crate::notice::{Notice, Watch, submit};
+use crate::unaligned::UnalignedStore;
 use crate::waker::Waker;
 
 /// Clients at a time. QEMU's and libnbd's tools open up to 16 connections to one disk; each may hold some 100 MiB at
@@ -41,7 +41,7 @@ const LAST_ANSWERS: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Why a disk is not served.
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum NbdStartError {
     /// Somebody serves there.
     #[error("{}: another process listens on this socket", .0.display())]
     InUse(PathBuf),
@@ -72,9 +72,9 @@ pub struct Server {
 }
 
 struct Shared {
-    disk: Bytewise,
+    disk: UnalignedStore,
     export: Export,
-    watch: Watch,
+    watch: EventHandler,
     stopping: AtomicBool,
     waker: Waker,
     clients: Mutex<Vec<Client>>,
@@ -87,12 +87,12 @@ impl std::fmt::Debug for Shared {
 }
 
 struct Client {
-    inbox: Arc<Inbox>,
+    inbox: Arc<CompletionQueue>,
     thread: JoinHandle<()>,
 }
 
 /// Results of operations, put in by whoever knows them first.
-struct Inbox {
+struct CompletionQueue {
     results: Mutex<Vec<(Ticket, Result<OpOutput, Failure>)>>,
     waker: Waker,
 }
@@ -106,22 +106,22 @@ impl Server {
         path: &Path,
         disk: Arc<dyn SharedStore>,
         export: Export,
-        watch: Watch,
-    ) -> Result<Self, StartError> {
+        watch: EventHandler,
+    ) -> Result<Self, NbdStartError> {
         let (socket, file) = listen(path)?;
         let shared = Arc::new(Shared {
-            disk: Bytewise::new(disk),
+            disk: UnalignedStore::new(disk),
             export,
             watch,
             stopping: AtomicBool::new(false),
-            waker: Waker::new().map_err(StartError::Start)?,
+            waker: Waker::new().map_err(NbdStartError::Start)?,
             clients: Mutex::default(),
         });
         let theirs = Arc::clone(&shared);
         let accepting = std::thread::Builder::new()
             .name("nbd".to_owned())
             .spawn(move || accept_all(&theirs, &socket, file))
-            .map_err(StartError::Start)?;
+            .map_err(NbdStartError::Start)?;
         Ok(Self { shared, accepting })
     }
 
@@ -154,14 +154,14 @@ impl Shared {
     }
 
     /// Gives a client its thread.
-    fn welcome(self: &Arc<Self>, socket: OwnedFd) -> io::Result<()> {
+    fn start_client(self: &Arc<Self>, socket: OwnedFd) -> io::Result<()> {
         let mut clients = self.clients();
         clients.retain(|client| !client.thread.is_finished());
         if clients.len() >= CLIENTS_MAX {
-            (self.watch)(Notice::TooManyClients);
+            (self.watch)(AttachEvent::TooManyClients);
             return Ok(());
         }
-        let inbox = Arc::new(Inbox { results: Mutex::default(), waker: Waker::new()? });
+        let inbox = Arc::new(CompletionQueue { results: Mutex::default(), waker: Waker::new()? });
         let (shared, theirs) = (Arc::clone(self), Arc::clone(&inbox));
         let thread = std::thread::Builder::new()
             .name("nbd client".to_owned())
@@ -181,7 +181,7 @@ fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
             break;
         }
         let accepted = rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-        match accepted.map_err(io::Error::from).and_then(|client| shared.welcome(client)) {
+        match accepted.map_err(io::Error::from).and_then(|client| shared.start_client(client)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The client was gone already, or we lack something that may come back.
@@ -194,7 +194,7 @@ fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
 /// One client's socket and its session.
 struct Connection<'a> {
     shared: &'a Arc<Shared>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<CompletionQueue>,
     socket: OwnedFd,
     session: Session,
     pool: Pool,
@@ -204,10 +204,10 @@ struct Connection<'a> {
 }
 
 /// The connection is no longer of use.
-struct Broken;
+struct Disconnected;
 
 impl<'a> Connection<'a> {
-    fn new(shared: &'a Arc<Shared>, inbox: Arc<Inbox>, socket: OwnedFd) -> Self {
+    fn new(shared: &'a Arc<Shared>, inbox: Arc<CompletionQueue>, socket: OwnedFd) -> Self {
         let pool = Pool::new(POOL_KEPT_BYTES);
         let session = Session::new(shared.export.clone(), shared.disk.capabilities(), pool.clone());
         Self { shared, inbox, socket, session, pool, out: Transmit::new(), congested: false }
@@ -215,9 +215,9 @@ impl<'a> Connection<'a> {
 
     fn run(mut self) {
         let mut receive = vec![0; RECEIVE_LEN];
-        while self.turn(&mut receive).is_ok() && !self.is_over() {}
+        while self.run_once(&mut receive).is_ok() && !self.is_over() {}
         if let Some(why) = self.session.cut_off() {
-            (self.shared.watch)(Notice::Misbehaved(why));
+            (self.shared.watch)(AttachEvent::Misbehaved(why));
         }
     }
 
@@ -227,7 +227,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Does all there is to do, then sleeps until there is more, then takes it in.
-    fn turn(&mut self, receive: &mut [u8]) -> Result<(), Broken> {
+    fn run_once(&mut self, receive: &mut [u8]) -> Result<(), Disconnected> {
         if self.shared.is_stopping() {
             self.session.shut_down();
         }
@@ -252,7 +252,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Waits for the socket or the medium; returns whether the socket has something to read.
-    fn sleep(&mut self) -> Result<bool, Broken> {
+    fn sleep(&mut self) -> Result<bool, Disconnected> {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.session.wants_input());
         wanted.set(PollFlags::OUT, self.congested);
@@ -265,7 +265,7 @@ impl<'a> Connection<'a> {
         // Interrupted, or out of memory: look again.
         let woken = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
         if last && woken == Ok(0) {
-            return Err(Broken);
+            return Err(Disconnected);
         }
         let [waker, socket] = fds.map(|fd| fd.revents());
         if waker.contains(PollFlags::IN) {
@@ -277,7 +277,7 @@ impl<'a> Connection<'a> {
         Ok(wanted.contains(PollFlags::IN) && !socket.is_empty())
     }
 
-    fn send(&mut self) -> Result<(), Broken> {
+    fn send(&mut self) -> Result<(), Disconnected> {
         while !self.out.is_empty() && !self.congested {
             let slices: Vec<IoSlice<'_>> =
                 self.out.pieces().take(Transmit::BATCH_PIECES).map(IoSlice::new).collect();
@@ -286,13 +286,13 @@ impl<'a> Connection<'a> {
                 Ok(len) => self.out.sent(len, &self.pool),
                 Err(Errno::AGAIN) => self.congested = true,
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Broken),
+                Err(_) => return Err(Disconnected),
             }
         }
         Ok(())
     }
 
-    fn receive(&mut self, receive: &mut [u8]) -> Result<(), Broken> {
+    fn receive(&mut self, receive: &mut [u8]) -> Result<(), Disconnected> {
         let mut loan = self.session.take_rx_buffer();
         let mut room = 0;
         let result = if let Some(loan) = &mut loan {
@@ -316,13 +316,13 @@ impl<'a> Connection<'a> {
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => return Err(Broken),
+            Err(_) => return Err(Disconnected),
         }
         Ok(())
     }
 }
 
-impl Inbox {
+impl CompletionQueue {
     fn put(&self, ticket: Ticket, result: Result<OpOutput, Failure>) {
         self.results.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, result));
         self.waker.wake();

@@ -12,13 +12,13 @@ use base::transmit::Transmit;
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
 
 use super::Export;
+use super::block_status::descriptors;
 use super::handshake::{Negotiation, Next, Refusal};
-use super::status::descriptors;
 use super::wire::{
     Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
-    NO_ZEROES, Opt, OptionHeader, Rep, Request, Why, greeting,
+    NO_ZEROES, Opt, OptionHeader, ProtocolError, Rep, Request, greeting,
 };
-use crate::sizes::{narrow, short, wide};
+use crate::int_cast::{to_u32, to_u64, to_usize};
 
 /// The longest payload, as every client may expect without asking.
 pub(super) const PAYLOAD_LEN_MAX: usize = 32 << 20;
@@ -49,7 +49,7 @@ pub struct Session {
     /// Received and not understood yet.
     input: Vec<u8>,
     shutting_down: bool,
-    cut_off: Option<Why>,
+    cut_off: Option<ProtocolError>,
     under_way: Vec<Option<UnderWay>>,
     free: Vec<usize>,
     held_bytes: usize,
@@ -70,7 +70,7 @@ enum Phase {
         left: u64,
     },
     Request,
-    Payload(Incoming),
+    Payload(WritePayload),
     /// The payload of a write that is refused.
     PayloadSkipped {
         left: u64,
@@ -83,7 +83,7 @@ enum Phase {
 
 /// A write whose payload is arriving.
 #[derive(Debug)]
-struct Incoming {
+struct WritePayload {
     request: Request,
     durability: Durability,
     data: DataList,
@@ -165,7 +165,7 @@ impl Session {
             return;
         }
         self.input.extend_from_slice(bytes);
-        self.digest();
+        self.parse_input();
     }
 
     /// Lends the buffer that the next bytes belong into, if they are payload.
@@ -215,7 +215,7 @@ impl Session {
         self.free.push(ticket.0);
         self.held_bytes = self.held_bytes.saturating_sub(done.held_bytes);
         match (done.kind, result) {
-            (Kind::Read { at, len }, Ok(OpOutput::Data(data))) if wide(data.len()) == u64::from(len) => {
+            (Kind::Read { at, len }, Ok(OpOutput::Data(data))) if to_u64(data.len()) == u64::from(len) => {
                 let head = if self.negotiation.structured {
                     Head::offset_data(done.cookie, at, len)
                 } else {
@@ -240,7 +240,7 @@ impl Session {
             // The medium answered something else than it was asked.
             (_, Ok(_)) => self.fail(done.cookie, Errno::IO, None),
         }
-        self.digest();
+        self.parse_input();
     }
 
     /// Appends what is to be sent until `out` is full or nothing is left.
@@ -252,7 +252,7 @@ impl Session {
             out.put_shared_list(answer.data);
         }
         // There may be room for a request that waited.
-        self.digest();
+        self.parse_input();
     }
 
     /// Returns whether there are operations to poll, or something to transmit.
@@ -271,15 +271,15 @@ impl Session {
     }
 
     /// Returns why the client was cut off, if it was.
-    pub const fn cut_off(&self) -> Option<Why> {
+    pub const fn cut_off(&self) -> Option<ProtocolError> {
         self.cut_off
     }
 
     /// Understands as much of the input as there is room for.
-    fn digest(&mut self) {
+    fn parse_input(&mut self) {
         let input = std::mem::take(&mut self.input);
         let mut at = 0;
-        while let Some(consumed) = self.step(input.get(at..).unwrap_or_default()) {
+        while let Some(consumed) = self.parse_next(input.get(at..).unwrap_or_default()) {
             at += consumed;
         }
         if matches!(self.phase, Phase::End) {
@@ -291,12 +291,12 @@ impl Session {
 
     /// Understands the next thing in `input` and returns how long it was; `None` when it waits for more bytes or for
     /// room.
-    fn step(&mut self, input: &[u8]) -> Option<usize> {
+    fn parse_next(&mut self, input: &[u8]) -> Option<usize> {
         match &mut self.phase {
             Phase::ClientFlags => {
                 let flags = u32::from_be_bytes(*input.first_chunk()?);
                 if flags & !(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
-                    self.cut(Why::UnknownClientFlags);
+                    self.cut(ProtocolError::UnknownClientFlags);
                 } else {
                     self.negotiation.no_zeroes = flags & NO_ZEROES != 0;
                     self.phase = Phase::Option;
@@ -314,7 +314,7 @@ impl Session {
                 Some(OptionHeader::LEN)
             }
             Phase::OptionData(header) => {
-                let (option, len) = (header.option, narrow(header.len.into()));
+                let (option, len) = (header.option, to_usize(header.len.into()));
                 let data = input.get(..len)?;
                 self.option(option, data);
                 Some(len)
@@ -394,10 +394,10 @@ impl Session {
                     Phase::PayloadSkipped { left: request.len.into(), cookie: request.cookie, error }
                 }
                 None => {
-                    self.held_bytes += narrow(request.len.into());
-                    let left = narrow(request.len.into());
+                    self.held_bytes += to_usize(request.len.into());
+                    let left = to_usize(request.len.into());
                     let data = DataList::new();
-                    Phase::Payload(Incoming { request, durability, data, block: None, lent_at: 0, left })
+                    Phase::Payload(WritePayload { request, durability, data, block: None, lent_at: 0, left })
                 }
             };
             // A payload of no bytes is complete.
@@ -418,9 +418,9 @@ impl Session {
         let Request { at, len, .. } = request;
         let has = |flag: u16| request.flags & flag != 0;
         let (action, kind) = match request.command {
-            Cmd::READ => (OpAction::Read { at, len: narrow(len.into()) }, Kind::Read { at, len }),
+            Cmd::READ => (OpAction::Read { at, len: to_usize(len.into()) }, Kind::Read { at, len }),
             // The medium may keep what was read at hand; nothing else is promised.
-            Cmd::CACHE => (OpAction::Read { at, len: narrow(len.into()) }, Kind::Plain),
+            Cmd::CACHE => (OpAction::Read { at, len: to_usize(len.into()) }, Kind::Plain),
             Cmd::FLUSH => (OpAction::Flush, Kind::Plain),
             Cmd::TRIM => {
                 let kind = if has(FLAG_FUA) { Kind::PlainThenFlush } else { Kind::Plain };
@@ -436,7 +436,7 @@ impl Session {
             }
         };
         let transfers = matches!(action, OpAction::Read { .. });
-        let held_bytes = if transfers { narrow(len.into()) } else { 0 };
+        let held_bytes = if transfers { to_usize(len.into()) } else { 0 };
         self.held_bytes += held_bytes;
         self.start(UnderWay { cookie: request.cookie, held_bytes, kind }, action);
     }
@@ -469,8 +469,8 @@ impl Session {
             return Some(if grows { Errno::NOSPC } else { Errno::INVAL });
         }
         match request.command {
-            Cmd::READ | Cmd::WRITE if len > wide(PAYLOAD_LEN_MAX) => Some(Errno::INVAL),
-            Cmd::CACHE if len > wide(PAYLOAD_LEN_MAX) => Some(Errno::OVERFLOW),
+            Cmd::READ | Cmd::WRITE if len > to_u64(PAYLOAD_LEN_MAX) => Some(Errno::INVAL),
+            Cmd::CACHE if len > to_u64(PAYLOAD_LEN_MAX) => Some(Errno::OVERFLOW),
             Cmd::BLOCK_STATUS if len == 0 => Some(Errno::INVAL),
             Cmd::WRITE_ZEROES if request.flags & FLAG_FAST_ZERO != 0 && !self.zeroes_fast(request) => {
                 Some(Errno::NOTSUP)
@@ -498,8 +498,8 @@ impl Session {
             return;
         }
         let Phase::Payload(incoming) = std::mem::replace(&mut self.phase, Phase::Request) else { return };
-        let Incoming { request, durability, data, .. } = incoming;
-        let held_bytes = narrow(request.len.into());
+        let WritePayload { request, durability, data, .. } = incoming;
+        let held_bytes = to_usize(request.len.into());
         let under_way = UnderWay { cookie: request.cookie, held_bytes, kind: Kind::Plain };
         self.start(under_way, OpAction::Write { at: request.at, data, durability });
     }
@@ -523,7 +523,7 @@ impl Session {
     fn status(&mut self, cookie: u64, at: u64, len: u32, extents: &[Extent]) {
         let descriptors = descriptors(at, len, extents);
         let data = Bytes::copied_from(&descriptors);
-        let head = Head::block_status(cookie, short(wide(data.len())));
+        let head = Head::block_status(cookie, to_u32(to_u64(data.len())));
         self.push(head, data.into());
     }
 
@@ -555,7 +555,7 @@ impl Session {
         }
     }
 
-    fn cut(&mut self, why: Why) {
+    fn cut(&mut self, why: ProtocolError) {
         self.cut_off = Some(why);
         self.phase = Phase::End;
     }
@@ -568,8 +568,8 @@ struct Skipped {
 }
 
 fn skip(left: &mut u64, input: &[u8]) -> Option<Skipped> {
-    let len = narrow((*left).min(wide(input.len())));
-    *left -= wide(len);
+    let len = to_usize((*left).min(to_u64(input.len())));
+    *left -= to_u64(len);
     let ended = *left == 0;
     (len > 0 || ended).then_some(Skipped { len, ended })
 }

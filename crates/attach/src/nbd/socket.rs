@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::StartError;
+use super::NbdStartError;
 
 /// Clients that may knock before we answer.
 const BACKLOG: i32 = 64;
@@ -23,9 +23,9 @@ pub(super) struct SocketFile {
 }
 
 /// Listens at `path`.
-pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), StartError> {
-    let failed = |source: io::Error| StartError::Listen { path: path.to_owned(), source };
-    let address = SocketAddrUnix::new(path).map_err(|_| StartError::PathTooLong(path.to_owned()))?;
+pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), NbdStartError> {
+    let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
+    let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
     // Whoever replaces a stale socket does so alone, else two would each remove what the other just made.
     let _alone = lock_directory(path).map_err(failed)?;
     let socket = rustix::net::socket_with(
@@ -61,10 +61,10 @@ impl Drop for SocketFile {
 }
 
 /// Removes the socket of a process that is gone.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> {
-    let failed = |source: io::Error| StartError::Listen { path: path.to_owned(), source };
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), NbdStartError> {
+    let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
-        return Err(StartError::NotASocket(path.to_owned()));
+        return Err(NbdStartError::NotASocket(path.to_owned()));
     }
     let probe = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -76,7 +76,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError>
     match rustix::net::connect(&probe, address) {
         Err(rustix::io::Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
         // It took us in, or is too busy to: somebody listens.
-        Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(StartError::InUse(path.to_owned())),
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(NbdStartError::InUse(path.to_owned())),
         Err(errno) => Err(failed(errno.into())),
     }
 }

@@ -14,7 +14,7 @@ const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Why a client is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ProtocolError {
     /// Its flags hold some that were not offered.
     UnknownClientFlags,
     /// What should be an option does not start like one.
@@ -25,7 +25,7 @@ pub enum Why {
     UnknownExport,
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::UnknownClientFlags => "it set flags that were not offered",
@@ -173,12 +173,12 @@ impl OptionHeader {
     pub(super) const LEN: usize = 16;
 
     /// Reads a header. `None` asks for more bytes.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, Why>> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, ProtocolError>> {
         let mut reader = Reader::new(bytes);
         let fields = (|| Ok::<_, UnexpectedEof>((reader.u64()?, reader.u32()?, reader.u32()?)))();
         let (magic, option, len) = fields.ok()?;
         if magic != OPTION_MAGIC {
-            return Some(Err(Why::NotAnOption));
+            return Some(Err(ProtocolError::NotAnOption));
         }
         Some(Ok(Self { option: Opt(option), len }))
     }
@@ -211,7 +211,7 @@ impl Request {
     pub(super) const LEN: usize = 28;
 
     /// Reads a header. `None` asks for more bytes.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, Why>> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, ProtocolError>> {
         let mut reader = Reader::new(bytes);
         let fields = (|| {
             let (magic, flags, command) = (reader.u32()?, reader.u16()?, reader.u16()?);
@@ -219,7 +219,7 @@ impl Request {
         })();
         let (magic, flags, command, cookie, at, len) = fields.ok()?;
         if magic != REQUEST_MAGIC {
-            return Some(Err(Why::NotARequest));
+            return Some(Err(ProtocolError::NotARequest));
         }
         Some(Ok(Self { flags, command: Cmd(command), cookie, at, len }))
     }

@@ -5,8 +5,8 @@ use base::rng::Rng;
 use store::api::{Durability, ExtentState};
 
 use super::*;
-use crate::bytewise::Bytewise;
 use crate::testing::{Medium, seed};
+use crate::unaligned::UnalignedStore;
 
 const CHUNK: u64 = 4096;
 
@@ -61,13 +61,13 @@ fn what_does_not_fit_together_is_refused() {
         let members = members.iter().map(|member| Arc::clone(member) as Arc<dyn SharedStore>).collect();
         Stripe::new(members, chunk).err()
     };
-    assert_eq!(join(&[], CHUNK), Some(Mismatch::Nothing));
+    assert_eq!(join(&[], CHUNK), Some(StripeError::Nothing));
     for chunk in [0, 512, 5000, 3 << 20, 2 << 30] {
-        assert_eq!(join(&media(&[1 << 20]), chunk), Some(Mismatch::Chunk(chunk)));
+        assert_eq!(join(&media(&[1 << 20]), chunk), Some(StripeError::Chunk(chunk)));
     }
     let large_blocks = Medium::new(1 << 20, 8192, 1 << 20);
-    assert_eq!(join(&[large_blocks], 4096), Some(Mismatch::Blocks { chunk: 4096, granule: 8192 }));
-    assert_eq!(join(&media(&[1 << 20, 512]), 4096), Some(Mismatch::Small(1)));
+    assert_eq!(join(&[large_blocks], 4096), Some(StripeError::Blocks { chunk: 4096, granule: 8192 }));
+    assert_eq!(join(&media(&[1 << 20, 512]), 4096), Some(StripeError::Small(1)));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn is_one_disk() {
     let mut rng = Rng::from_seed(seed());
     for count in 1..5 {
         let members = media(&vec![64 << 10; count]);
-        let disk = Bytewise::new(Arc::new(stripe(&members)));
+        let disk = UnalignedStore::new(Arc::new(stripe(&members)));
         let len = disk.capabilities().len;
         let mut expected = vec![0; len as usize];
         for step in 0..300 {

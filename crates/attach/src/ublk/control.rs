@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::device::StartError;
+use super::device::UblkStartError;
 use super::params::{DEPTH, IO_BYTES_MAX};
 use super::ring::{Held, Ring};
 use super::wire::{ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Params, flags};
@@ -29,24 +29,29 @@ pub(super) struct Control {
 
 impl Control {
     /// Opens it, and sees that the kernel can do what we need.
-    pub(super) fn open() -> Result<Self, StartError> {
+    pub(super) fn open() -> Result<Self, UblkStartError> {
         let device =
             OpenOptions::new().read(true).write(true).open(PATH).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => missing(),
-                io::ErrorKind::PermissionDenied => StartError::NotAllowed,
-                _ => StartError::Control(error),
+                io::ErrorKind::PermissionDenied => UblkStartError::NotAllowed,
+                _ => UblkStartError::Control(error),
             })?;
-        let mut ring = Ring::new(ENTRIES).map_err(StartError::NoRing)?;
-        let held = ring.hold(&device).map_err(StartError::Control)?;
+        let mut ring = Ring::new(ENTRIES).map_err(UblkStartError::NoRing)?;
+        let held = ring.hold(&device).map_err(UblkStartError::Control)?;
         let mut control = Self { device, ring, held };
-        let features = match control.ask(ControlOp::GET_FEATURES, ControlCommand::plain(ANY_DEVICE, 0), 0_u64)
-        {
+        let features = match control.command_with(
+            ControlOp::GET_FEATURES,
+            ControlCommand::plain(ANY_DEVICE, 0),
+            0_u64,
+        ) {
             Ok(features) => features,
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(StartError::NotAllowed),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                return Err(UblkStartError::NotAllowed);
+            }
             // Kernels before 6.5 do not know the question.
             Err(_) => 0,
         };
-        if features & NEEDED == NEEDED { Ok(control) } else { Err(StartError::TooOld) }
+        if features & NEEDED == NEEDED { Ok(control) } else { Err(UblkStartError::TooOld) }
     }
 
     /// Holds off whoever else would make or take over a device, until [`Self::unlock`] or our end.
@@ -60,7 +65,7 @@ impl Control {
 
     /// Returns what the kernel says of a device.
     pub(super) fn info(&mut self, device: u32) -> io::Result<DeviceInfo> {
-        self.ask(ControlOp::GET_DEV_INFO, ControlCommand::plain(device, 0), DeviceInfo::default())
+        self.command_with(ControlOp::GET_DEV_INFO, ControlCommand::plain(device, 0), DeviceInfo::default())
     }
 
     /// Makes a device that is no disk yet, with a note of ours that the kernel keeps. Returns its number.
@@ -74,55 +79,55 @@ impl Control {
             note,
             ..DeviceInfo::default()
         };
-        let made = self.ask(ControlOp::ADD_DEV, ControlCommand::plain(ANY_DEVICE, 0), wanted)?;
+        let made = self.command_with(ControlOp::ADD_DEV, ControlCommand::plain(ANY_DEVICE, 0), wanted)?;
         Ok(made.device)
     }
 
     pub(super) fn set_params(&mut self, device: u32, params: Params) -> io::Result<()> {
-        self.ask(ControlOp::SET_PARAMS, ControlCommand::plain(device, 0), params).map(drop)
+        self.command_with(ControlOp::SET_PARAMS, ControlCommand::plain(device, 0), params).map(drop)
     }
 
     pub(super) fn params(&mut self, device: u32) -> io::Result<Params> {
         let room = Params { len: super::params::LEN, ..Params::default() };
-        self.ask(ControlOp::GET_PARAMS, ControlCommand::plain(device, 0), room)
+        self.command_with(ControlOp::GET_PARAMS, ControlCommand::plain(device, 0), room)
     }
 
     /// Makes a disk of a device, once all its commands wait in the kernel. Returns after the kernel has looked for
     /// partitions.
     pub(super) fn start(&mut self, device: u32) -> io::Result<()> {
-        self.order(ControlOp::START_DEV, device, std::process::id().into())
+        self.command(ControlOp::START_DEV, device, std::process::id().into())
     }
 
     /// Ends a disk: what is under way is finished, what follows fails, and every command comes back.
     pub(super) fn stop(&mut self, device: u32) -> io::Result<()> {
-        self.order(ControlOp::STOP_DEV, device, 0)
+        self.command(ControlOp::STOP_DEV, device, 0)
     }
 
     /// Has a device removed as soon as nobody has it open any more, and does not wait for that.
     pub(super) fn remove_in_time(&mut self, device: u32) -> io::Result<()> {
-        self.order(ControlOp::DEL_DEV_ASYNC, device, 0)
+        self.command(ControlOp::DEL_DEV_ASYNC, device, 0)
     }
 
     /// Removes a device, waiting until nobody has it open.
     pub(super) fn remove(&mut self, device: u32) -> io::Result<()> {
-        self.order(ControlOp::DEL_DEV, device, 0)
+        self.command(ControlOp::DEL_DEV, device, 0)
     }
 
     /// Makes a device whose server died ready for another one.
     pub(super) fn begin_recovery(&mut self, device: u32) -> io::Result<()> {
-        self.order(ControlOp::START_USER_RECOVERY, device, 0)
+        self.command(ControlOp::START_USER_RECOVERY, device, 0)
     }
 
     /// Lets the requests go on that waited, once all commands wait in the kernel.
     pub(super) fn end_recovery(&mut self, device: u32) -> io::Result<()> {
-        self.order(ControlOp::END_USER_RECOVERY, device, std::process::id().into())
+        self.command(ControlOp::END_USER_RECOVERY, device, std::process::id().into())
     }
 
-    fn order(&mut self, op: ControlOp, device: u32, inline: u64) -> io::Result<()> {
-        self.ask(op, ControlCommand::plain(device, inline), [0_u8; 0]).map(drop)
+    fn command(&mut self, op: ControlOp, device: u32, inline: u64) -> io::Result<()> {
+        self.command_with(op, ControlCommand::plain(device, inline), [0_u8; 0]).map(drop)
     }
 
-    fn ask<T>(&mut self, op: ControlOp, command: ControlCommand, value: T) -> io::Result<T>
+    fn command_with<T>(&mut self, op: ControlOp, command: ControlCommand, value: T) -> io::Result<T>
     where
         T: zerocopy::IntoBytes + zerocopy::FromBytes + zerocopy::Immutable,
     {
@@ -131,13 +136,13 @@ impl Control {
 }
 
 /// Tells why there is no control device: nothing loads the module by itself.
-fn missing() -> StartError {
+fn missing() -> UblkStartError {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let block = Path::new("/lib/modules").join(release.trim()).join("kernel/drivers/block");
     let built = ["ublk_drv.ko", "ublk_drv.ko.xz", "ublk_drv.ko.zst", "ublk_drv.ko.gz"];
     if built.iter().any(|name| block.join(name).exists()) {
-        StartError::NotLoaded
+        UblkStartError::NotLoaded
     } else {
-        StartError::NoUblk
+        UblkStartError::NoUblk
     }
 }

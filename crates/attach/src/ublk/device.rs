@@ -15,16 +15,18 @@ use store::shared::SharedStore;
 use thiserror::Error;
 
 use super::control::Control;
-use super::params::{DEPTH, Told, Unfit, params};
-use super::place::{DYING_MAX, Key, LOOK_AGAIN, Place, disk_path, is_open, look, open};
+use super::device_lookup::{
+    DYING_MAX, DeviceKey, LOOK_AGAIN, WaitingDevice, disk_path, find_waiting, is_open, open,
+};
+use super::params::{DEPTH, DeviceParams, Unfit, params};
 use super::queue::{Queue, Shared};
-use crate::bytewise::Bytewise;
+use crate::events::EventHandler;
 use crate::flush::flush;
-use crate::notice::Watch;
+use crate::unaligned::UnalignedStore;
 
 /// Why there is no device.
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum UblkStartError {
     /// The kernel was built without it.
     #[error(
         "this kernel has no ublk: it has no module ublk_drv (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later; Debian has it \
@@ -109,7 +111,7 @@ pub enum Started {
 
 /// Whether a device may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detached {
+pub enum DeviceUse {
     /// Nobody uses it.
     Free,
     /// It is mounted, mapped or open.
@@ -121,7 +123,7 @@ pub struct Device {
     control: Control,
     number: u32,
     started: Started,
-    disk: Bytewise,
+    disk: UnalignedStore,
     /// The thread ended, and the device did not.
     broken: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
@@ -142,26 +144,26 @@ impl Device {
     /// When there is none.
     pub fn start(
         disk: Arc<dyn SharedStore>,
-        key: Key,
-        watch: Watch,
+        key: DeviceKey,
+        watch: EventHandler,
         ended: Box<dyn FnOnce() + Send>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, UblkStartError> {
         let mut control = Control::open()?;
-        let disk = Bytewise::new(disk);
-        let wanted = params(&disk.capabilities()).map_err(StartError::Unfit)?;
-        control.lock().map_err(StartError::Control)?;
-        let begun = begin(&mut control, key, &Told::of(&wanted));
-        control.unlock().map_err(StartError::Control)?;
+        let disk = UnalignedStore::new(disk);
+        let wanted = params(&disk.capabilities()).map_err(UblkStartError::Unfit)?;
+        control.lock().map_err(UblkStartError::Control)?;
+        let begun = prepare(&mut control, key, &DeviceParams::of(&wanted));
+        control.unlock().map_err(UblkStartError::Control)?;
         let Begun { number, node, started } = begun?;
         let made = match started {
-            Started::Anew => control.set_params(number, wanted).map(|()| Told::of(&wanted)),
+            Started::Anew => control.set_params(number, wanted).map(|()| DeviceParams::of(&wanted)),
             // It goes by what it was told then.
-            Started::TakenOver => control.params(number).map(|told| Told::of(&told)),
+            Started::TakenOver => control.params(number).map(|told| DeviceParams::of(&told)),
         };
         let broken = Arc::new(AtomicBool::new(false));
-        let served = made.map_err(StartError::Control).and_then(|told| {
-            let shared = Shared::new(node, disk.clone(), watch, told).map_err(StartError::Start)?;
-            serve(Arc::new(shared), Arc::clone(&broken), ended).map_err(StartError::Start)
+        let served = made.map_err(UblkStartError::Control).and_then(|told| {
+            let shared = Shared::new(node, disk.clone(), watch, told).map_err(UblkStartError::Start)?;
+            serve(Arc::new(shared), Arc::clone(&broken), ended).map_err(UblkStartError::Start)
         });
         let thread = match served {
             Ok(thread) => thread,
@@ -182,7 +184,7 @@ impl Device {
                 if started == Started::Anew {
                     let _ = device.stop();
                 }
-                Err(StartError::Control(error))
+                Err(UblkStartError::Control(error))
             }
         }
     }
@@ -201,21 +203,21 @@ impl Device {
     ///
     /// # Errors
     /// The system's.
-    pub fn detach(&self) -> io::Result<Detached> {
+    pub fn check_use(&self) -> io::Result<DeviceUse> {
         let in_use = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
         // Mounts, mappings and swap claim the disk for themselves, which makes this fail.
         let claim =
             OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(self.path());
         let claim = match claim {
             Ok(claim) => claim,
-            Err(error) if in_use(&error) => return Ok(Detached::InUse),
+            Err(error) if in_use(&error) => return Ok(DeviceUse::InUse),
             // It was removed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Detached::Free),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DeviceUse::Free),
             Err(error) => return Err(error),
         };
         claim.sync_all()?;
         drop(claim);
-        Ok(if is_open(self.number)? { Detached::InUse } else { Detached::Free })
+        Ok(if is_open(self.number)? { DeviceUse::InUse } else { DeviceUse::Free })
     }
 
     /// Removes the device, which nobody uses: what is under way is finished. Then makes all that was written durable.
@@ -257,27 +259,28 @@ fn joined(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
 }
 
 /// Makes a device, or prepares the one that waits to be taken over; its character device is ours then.
-fn begin(control: &mut Control, key: Key, disk: &Told) -> Result<Begun, StartError> {
+fn prepare(control: &mut Control, key: DeviceKey, disk: &DeviceParams) -> Result<Begun, UblkStartError> {
     let opened = |number: u32| {
-        open(number).map_err(|source| StartError::Node { path: format!("/dev/ublkc{number}").into(), source })
+        open(number)
+            .map_err(|source| UblkStartError::Node { path: format!("/dev/ublkc{number}").into(), source })
     };
-    if let Some(Place { device: number, key: theirs }) = look(control, key)? {
+    if let Some(WaitingDevice { device: number, key: theirs }) = find_waiting(control, key)? {
         let path = disk_path(number);
         if theirs != key {
-            return Err(StartError::OtherDisk(path));
+            return Err(UblkStartError::OtherDisk(path));
         }
-        let info = control.info(number).map_err(StartError::Control)?;
-        let told = Told::of(&control.params(number).map_err(StartError::Control)?);
-        told.fits(disk).map_err(|source| StartError::OtherForm { path, source })?;
+        let info = control.info(number).map_err(UblkStartError::Control)?;
+        let told = DeviceParams::of(&control.params(number).map_err(UblkStartError::Control)?);
+        told.fits(disk).map_err(|source| UblkStartError::OtherForm { path, source })?;
         if (info.queues, info.depth) != (1, DEPTH) {
-            return Err(StartError::Control(io::Error::other("it has other queues than ours have")));
+            return Err(UblkStartError::Control(io::Error::other("it has other queues than ours have")));
         }
         begin_recovery(control, number, info.server)?;
         return Ok(Begun { number, node: opened(number)?, started: Started::TakenOver });
     }
     let number = control.add(key.note()).map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => StartError::NotAllowed,
-        _ => StartError::Control(error),
+        Some(libc::EPERM | libc::EACCES) => UblkStartError::NotAllowed,
+        _ => UblkStartError::Control(error),
     })?;
     match opened(number) {
         Ok(node) => Ok(Begun { number, node, started: Started::Anew }),
@@ -289,17 +292,17 @@ fn begin(control: &mut Control, key: Key, disk: &Told) -> Result<Begun, StartErr
 }
 
 /// Prepares a device that waits, once its last server is gone for good.
-fn begin_recovery(control: &mut Control, number: u32, server: i32) -> Result<(), StartError> {
+fn begin_recovery(control: &mut Control, number: u32, server: i32) -> Result<(), UblkStartError> {
     let deadline = Instant::now() + DYING_MAX;
     loop {
         match control.begin_recovery(number) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 if Instant::now() > deadline {
-                    return Err(StartError::InUse { path: disk_path(number), server });
+                    return Err(UblkStartError::InUse { path: disk_path(number), server });
                 }
                 std::thread::sleep(LOOK_AGAIN);
             }
-            other => return other.map_err(StartError::Control),
+            other => return other.map_err(UblkStartError::Control),
         }
     }
 }
@@ -320,7 +323,7 @@ fn serve(
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let (tell, told) = channel::<io::Result<()>>();
     let run = move || {
-        let served = turn(shared, &tell);
+        let served = run_queue(shared, &tell);
         broken.store(served.is_err(), Ordering::Release);
         ended();
         served
@@ -330,7 +333,7 @@ fn serve(
     Ok(thread)
 }
 
-fn turn(shared: Arc<Shared>, tell: &Sender<io::Result<()>>) -> io::Result<()> {
+fn run_queue(shared: Arc<Shared>, tell: &Sender<io::Result<()>>) -> io::Result<()> {
     match Queue::new(shared) {
         Ok(queue) => {
             // Whoever started us waits for this word.

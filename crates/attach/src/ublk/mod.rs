@@ -2,7 +2,7 @@
 //!
 //! Requests come through an io_uring: a command for each of the device's tags lies in the kernel until there is a
 //! request, which stands in a table that both see (`descriptors`); the answer to it and the wait for the next are one
-//! command. What a request means is understood by machines (`machine`, `params`), moved by hands (`queue`, [`Device`]).
+//! command. What a request means is understood by machines (`request`, `params`), moved by hands (`queue`, [`Device`]).
 //!
 //! Payloads are copied through the character device (UBLK_F_USER_COPY), not by the driver into a buffer per tag. That
 //! costs a system call for each request with a payload. In return no memory is shared with the kernel for as long as
@@ -14,17 +14,17 @@
 //! meet there again.
 //!
 //! A device outlives its server (UBLK_F_USER_RECOVERY): requests wait until another one takes it over. It must serve the
-//! same disk: the device keeps the [`Key`] that says which.
+//! same disk: the device keeps the [`DeviceKey`] that says which.
 
 mod control;
 mod descriptors;
 mod device;
-mod machine;
+mod device_lookup;
 mod params;
-mod place;
 mod queue;
+mod request;
 mod ring;
 mod wire;
 
-pub use device::{Detached, Device, EndError, StartError, Started};
-pub use place::{Key, Place, calling_card, find};
+pub use device::{Device, DeviceUse, EndError, Started, UblkStartError};
+pub use device_lookup::{DeviceKey, WaitingDevice, find, initiator_id};

@@ -5,7 +5,7 @@ use store::api::Capabilities;
 use super::wire::{
     BasicParams, DiscardParams, PARAMS_BASIC, PARAMS_DISCARD, Params, SECTOR, SECTOR_SHIFT, attributes,
 };
-use crate::sizes::{short, wide};
+use crate::int_cast::{to_u32, to_u64};
 
 /// Requests that the kernel hands out at once: what the longest window of commands of a session is filled with.
 pub(super) const DEPTH: u16 = 128;
@@ -48,7 +48,7 @@ pub enum Unfit {
 
 /// What the kernel was told and goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct DeviceParams {
     /// The size in bytes.
     pub(super) len: u64,
     /// What offsets and lengths are multiples of.
@@ -59,7 +59,7 @@ pub(super) struct Told {
     pub(super) cache: bool,
 }
 
-impl Told {
+impl DeviceParams {
     /// Reads it from what the kernel was or will be told.
     pub(super) fn of(params: &Params) -> Self {
         let basic = &params.basic;
@@ -84,13 +84,13 @@ impl Told {
 /// Says what the kernel is told of a disk.
 pub(super) fn params(profile: &Capabilities) -> Result<Params, Unfit> {
     // A medium of longer blocks than a device can have is patched, as for requests of any length.
-    let logical = profile.logical_block_len.clamp(short(SECTOR), LOGICAL_MAX);
+    let logical = profile.logical_block_len.clamp(to_u32(SECTOR), LOGICAL_MAX);
     let physical = profile.preferred_block_len.max(profile.logical_block_len).clamp(logical, PREFERRED_MAX);
     let len = profile.len - profile.len % u64::from(logical);
     if len == 0 {
         return Err(Unfit::Empty);
     }
-    let sectors = |bytes: u64| short(bytes >> SECTOR_SHIFT);
+    let sectors = |bytes: u64| to_u32(bytes >> SECTOR_SHIFT);
     let mut told = 0;
     for (attribute, holds) in [
         (attributes::READ_ONLY, profile.read_only),
@@ -109,7 +109,9 @@ pub(super) fn params(profile: &Capabilities) -> Result<Params, Unfit> {
             physical_shift: shift(physical),
             io_opt_shift: shift(physical),
             io_min_shift: shift(physical),
-            io_sectors_max: sectors(wide(profile.io_len_max).clamp(LOGICAL_MAX.into(), IO_BYTES_MAX.into())),
+            io_sectors_max: sectors(
+                to_u64(profile.io_len_max).clamp(LOGICAL_MAX.into(), IO_BYTES_MAX.into()),
+            ),
             chunk_sectors: 0,
             sectors: len / SECTOR,
             virt_boundary_mask: 0,

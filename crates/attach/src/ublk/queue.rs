@@ -12,13 +12,13 @@ use store::api::{Failure, OpAction, OpOutput};
 use store::shared::SharedStore;
 
 use super::descriptors::Descriptors;
-use super::machine::{Arrival, Request, Tags, result, understand};
-use super::params::{DEPTH, IO_BYTES_MAX, Told};
+use super::params::{DEPTH, DeviceParams, IO_BYTES_MAX};
+use super::request::{Request, TagCompletion, Tags, parse_request, result};
 use super::ring::{Held, Ring, WOKEN};
 use super::wire::{Descriptor, IoCommand, IoOp, payload_at};
-use crate::bytewise::Bytewise;
-use crate::notice::{Notice, Watch, submit};
-use crate::sizes::{narrow, wide};
+use crate::events::{AttachEvent, EventHandler, submit};
+use crate::int_cast::{to_u64, to_usize};
+use crate::unaligned::UnalignedStore;
 use crate::waker::Waker;
 
 /// A command for each tag and the look-out for wake-ups.
@@ -33,10 +33,10 @@ const PIECES_MAX: usize = 1024;
 pub(super) struct Shared {
     /// The character device.
     pub(super) device: File,
-    pub(super) disk: Bytewise,
-    pub(super) watch: Watch,
+    pub(super) disk: UnalignedStore,
+    pub(super) watch: EventHandler,
     pub(super) waker: Waker,
-    pub(super) told: Told,
+    pub(super) told: DeviceParams,
     answers: Mutex<Answers>,
 }
 
@@ -49,7 +49,12 @@ struct Answers {
 }
 
 impl Shared {
-    pub(super) fn new(device: File, disk: Bytewise, watch: Watch, told: Told) -> io::Result<Self> {
+    pub(super) fn new(
+        device: File,
+        disk: UnalignedStore,
+        watch: EventHandler,
+        told: DeviceParams,
+    ) -> io::Result<Self> {
         Ok(Self { device, disk, watch, waker: Waker::new()?, told, answers: Mutex::default() })
     }
 
@@ -67,7 +72,7 @@ impl Shared {
     }
 
     /// Gives the payload of a read to the kernel.
-    fn give(&self, tag: u16, data: &DataList) -> io::Result<()> {
+    fn copy_to_kernel(&self, tag: u16, data: &DataList) -> io::Result<()> {
         let (mut at, mut given) = (payload_at(tag), 0);
         while given < data.len() {
             let rest = data.slice(given, data.len());
@@ -77,7 +82,7 @@ impl Shared {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(len) => {
                     given += len;
-                    at += wide(len);
+                    at += to_u64(len);
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -91,7 +96,7 @@ impl Shared {
         let mut answer = result(len, &outcome);
         let blocks = match outcome {
             Ok(OpOutput::Data(data)) if answer >= 0 => {
-                if let Err(error) = self.give(tag, &data) {
+                if let Err(error) = self.copy_to_kernel(tag, &data) {
                     answer = -error.raw_os_error().unwrap_or(libc::EIO);
                 }
                 data
@@ -156,16 +161,16 @@ impl Queue {
 
     fn arrived(&mut self, name: u64, result: i32) {
         match self.tags.arrived(name, result) {
-            Arrival::Request(tag) => self.serve(tag),
-            Arrival::Refused(errno) => (self.shared.watch)(Notice::Refused { errno }),
-            Arrival::Ended | Arrival::Unasked => {}
+            TagCompletion::Request(tag) => self.serve(tag),
+            TagCompletion::Refused(errno) => (self.shared.watch)(AttachEvent::Refused { errno }),
+            TagCompletion::Ended | TagCompletion::Unasked => {}
         }
     }
 
     fn serve(&self, tag: u16) {
         let shared = &self.shared;
         let request = self.descriptors.request(tag).unwrap_or_default();
-        match self.begin(tag, &request) {
+        match self.parse_and_copy(tag, &request) {
             Ok((len, action)) => {
                 let theirs = Arc::clone(shared);
                 let done = move |outcome| theirs.completed(tag, len, outcome);
@@ -176,20 +181,22 @@ impl Queue {
     }
 
     /// Understands a request and takes its payload: what to ask the medium, and the length that is answered for.
-    fn begin(&self, tag: u16, request: &Descriptor) -> Result<(usize, OpAction), i32> {
-        match understand(request, &self.shared.told, &self.shared.disk.capabilities())? {
+    fn parse_and_copy(&self, tag: u16, request: &Descriptor) -> Result<(usize, OpAction), i32> {
+        match parse_request(request, &self.shared.told, &self.shared.disk.capabilities())? {
             Request::Read { at, len } => Ok((len, OpAction::Read { at, len })),
             Request::Plain(action) => Ok((0, action)),
             Request::Write { at, len, durability } => {
-                let data = self.take(tag, len).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+                let data = self
+                    .copy_from_kernel(tag, len)
+                    .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
                 Ok((len, OpAction::Write { at, data, durability }))
             }
         }
     }
 
     /// Copies the payload of a write.
-    fn take(&self, tag: u16, len: usize) -> io::Result<DataList> {
-        let mut buf = self.pool.take(len.min(narrow(IO_BYTES_MAX.into())));
+    fn copy_from_kernel(&self, tag: u16, len: usize) -> io::Result<DataList> {
+        let mut buf = self.pool.take(len.min(to_usize(IO_BYTES_MAX.into())));
         let room = buf.spare_mut().get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
         self.shared.device.read_exact_at(room, payload_at(tag))?;
         buf.advance(len);

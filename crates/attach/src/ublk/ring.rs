@@ -9,7 +9,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::wire::{ControlCommand, ControlOp, IoCommand, IoOp};
-use crate::sizes::wide;
+use crate::int_cast::to_u64;
 
 /// Names the look-out for a wake-up among completions; no tag has this number.
 pub(super) const WOKEN: u64 = u64::MAX;
@@ -91,7 +91,7 @@ impl Ring {
         let mut value = Box::new(value);
         let bytes = (*value).as_mut_bytes();
         let len = u16::try_from(bytes.len()).unwrap_or_default();
-        let addr = if len == 0 { 0 } else { wide(bytes.as_mut_ptr().expose_provenance()) };
+        let addr = if len == 0 { 0 } else { to_u64(bytes.as_mut_ptr().expose_provenance()) };
         let command = ControlCommand { len, addr, ..command };
         let entry = opcode::UringCmd80::new(self.descriptor(control)?, op.0).cmd(room(&command)).build();
         // SAFETY: the descriptor is the ring's own; what the command points to is in a box of its own, which is neither touched nor freed until the

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use ::attach::ublk::{Detached, Device, Key, Started};
+use ::attach::ublk::{Device, DeviceKey, DeviceUse, Started};
 use daemon::config::show_size;
 use initiator::client::Client;
 use initiator::disk::RemoteDisk;
@@ -40,7 +40,7 @@ pub(super) fn ready(name: &str) -> Result<(), Failure> {
 /// Logs in as whoever serves the device: a session of the one before us ends, with all that it left at the target.
 pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<RemoteDisk>, Failure> {
     let open = |(member, url)| {
-        let [a, b, c, d, e] = ::attach::ublk::calling_card(name.as_bytes(), member);
+        let [a, b, c, d, e] = ::attach::ublk::initiator_id(name.as_bytes(), member);
         let isid = Isid::random([a, b, c], u16::from_be_bytes([d, e]));
         let watchers = vec![reach::teller(url)];
         block_on(open_disk_as(client, url, &EnvSecrets, isid, watchers)).map_err(|why| reach::failure(&why))
@@ -61,7 +61,7 @@ pub(super) fn serve(
         // The main thread may be beyond listening.
         let _ = tell.send(Occasion::Ended);
     });
-    let key = Key::new(name.as_bytes(), identities(disks)?.as_bytes());
+    let key = DeviceKey::new(name.as_bytes(), identities(disks)?.as_bytes());
     let device =
         Device::start(whole, key, teller(), ended).map_err(|why| Failure::Failed(reach::told(&why)))?;
     let path = device.path();
@@ -73,25 +73,25 @@ pub(super) fn serve(
     let how = wait_for_the_end(&device, end);
     end.last();
     let ended = match how {
-        Detached::Free => device.stop(),
-        Detached::InUse => device.cut_off(),
+        DeviceUse::Free => device.stop(),
+        DeviceUse::InUse => device.cut_off(),
     };
     ended.map_err(|why| Failure::Failed(reach::told(&why)))
 }
 
 /// Returns once the device shall go, and nobody uses it any more or a second signal does not wait for that.
-fn wait_for_the_end(device: &Device, end: &End) -> Detached {
+fn wait_for_the_end(device: &Device, end: &End) -> DeviceUse {
     if !matches!(end.occasions.recv(), Ok(Occasion::Stop)) {
-        return Detached::Free;
+        return DeviceUse::Free;
     }
     end.asked();
     let path = device.path();
     let asked = Instant::now();
     let mut told = false;
     loop {
-        let why = match device.detach() {
-            Ok(Detached::Free) => return Detached::Free,
-            Ok(Detached::InUse) => "somebody still uses it (mounted, mapped or open)".to_owned(),
+        let why = match device.check_use() {
+            Ok(DeviceUse::Free) => return DeviceUse::Free,
+            Ok(DeviceUse::InUse) => "somebody still uses it (mounted, mapped or open)".to_owned(),
             Err(error) => format!("it cannot be told whether somebody uses it: {error}"),
         };
         if !told && asked.elapsed() > PASSING {
@@ -105,9 +105,9 @@ fn wait_for_the_end(device: &Device, end: &End) -> Detached {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Occasion::Stop) => {
                 eprintln!("targe: {}: cut off from those who still use it", path.display());
-                return Detached::InUse;
+                return DeviceUse::InUse;
             }
-            Ok(Occasion::Ended) | Err(RecvTimeoutError::Disconnected) => return Detached::Free,
+            Ok(Occasion::Ended) | Err(RecvTimeoutError::Disconnected) => return DeviceUse::Free,
         }
     }
 }

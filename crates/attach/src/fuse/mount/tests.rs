@@ -30,7 +30,7 @@ impl House {
         });
         match Mount::start(&dir, disk, "test", Arc::new(|_| ()), told) {
             Ok(mount) => Some(Self { medium, dir, mount: Some(mount), ended }),
-            Err(why @ (StartError::NoFuse(_) | StartError::NotAllowed)) => {
+            Err(why @ (FuseStartError::NoFuse(_) | FuseStartError::NotAllowed)) => {
                 println!("SKIP {name}: {why}");
                 let _ = std::fs::remove_dir(&dir);
                 None
@@ -206,8 +206,8 @@ fn a_directory_in_use_is_refused() {
     let Some(house) = House::new("in-use") else { return };
     let disk = Arc::clone(&house.medium) as Arc<dyn SharedStore>;
     let second = Mount::start(&house.dir, Arc::clone(&disk), "test", Arc::new(|_| ()), Box::new(|| ()));
-    assert!(matches!(second, Err(StartError::InUse(_))));
+    assert!(matches!(second, Err(FuseStartError::InUse(_))));
     let file = std::env::current_exe().unwrap();
     let third = Mount::start(&file, disk, "test", Arc::new(|_| ()), Box::new(|| ()));
-    assert!(matches!(third, Err(StartError::NotADirectory(_))));
+    assert!(matches!(third, Err(FuseStartError::NotADirectory(_))));
 }

@@ -28,7 +28,7 @@ impl Drop for Scratch {
     }
 }
 
-fn start(scratch: &Scratch, medium: &Arc<Medium>) -> Result<Server, StartError> {
+fn start(scratch: &Scratch, medium: &Arc<Medium>) -> Result<Server, NbdStartError> {
     let disk = Arc::clone(medium) as Arc<dyn SharedStore>;
     Server::start(&scratch.socket(), disk, Export::default(), Arc::new(|_| ()))
 }
@@ -158,16 +158,16 @@ fn only_a_stale_socket_is_replaced() {
     drop(UnixListener::bind(scratch.socket()).unwrap());
     assert!(scratch.socket().exists());
     let server = start(&scratch, &medium).unwrap();
-    assert!(matches!(start(&scratch, &medium), Err(StartError::InUse(_))));
+    assert!(matches!(start(&scratch, &medium), Err(NbdStartError::InUse(_))));
     connect(&scratch);
     server.stop().unwrap();
     std::fs::write(scratch.socket(), "precious").unwrap();
-    assert!(matches!(start(&scratch, &medium), Err(StartError::NotASocket(_))));
+    assert!(matches!(start(&scratch, &medium), Err(NbdStartError::NotASocket(_))));
     assert_eq!(std::fs::read(scratch.socket()).unwrap(), b"precious");
     let long = scratch.0.join("x".repeat(120));
     let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
     let refused = Server::start(&long, disk, Export::default(), Arc::new(|_| ()));
-    assert!(matches!(refused, Err(StartError::PathTooLong(_))));
+    assert!(matches!(refused, Err(NbdStartError::PathTooLong(_))));
 }
 
 #[test]

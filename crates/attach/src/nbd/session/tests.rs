@@ -4,8 +4,8 @@ use base::rng::Rng;
 use store::shared::SharedStore;
 
 use super::*;
-use crate::bytewise::Bytewise;
 use crate::testing::{Medium, seed};
+use crate::unaligned::UnalignedStore;
 
 const MIB: u64 = 1 << 20;
 const CHUNK_ERROR: u16 = 0x8001;
@@ -16,7 +16,7 @@ type Results = Arc<Mutex<Vec<(Ticket, Result<OpOutput, Failure>)>>>;
 struct Client {
     session: Session,
     medium: Arc<Medium>,
-    disk: Bytewise,
+    disk: UnalignedStore,
     results: Results,
     heard: Vec<u8>,
 }
@@ -34,7 +34,7 @@ impl Client {
     }
 
     fn of(medium: Arc<Medium>) -> Self {
-        let disk = Bytewise::new(Arc::clone(&medium) as Arc<dyn SharedStore>);
+        let disk = UnalignedStore::new(Arc::clone(&medium) as Arc<dyn SharedStore>);
         let export = Export { name: "disk".to_owned(), description: "a disk".to_owned() };
         let session = Session::new(export, disk.capabilities(), Pool::new(1 << 20));
         Self { session, medium, disk, results: Arc::default(), heard: Vec::new() }
@@ -270,7 +270,7 @@ fn the_oldest_clients_are_served() {
 
 #[test]
 fn who_breaks_the_rules_is_cut_off() {
-    let cut = |says: &[&[u8]], why: Why| {
+    let cut = |says: &[&[u8]], why: ProtocolError| {
         let mut client = Client::new();
         says.iter().for_each(|bytes| client.says(bytes));
         assert_eq!(client.session.cut_off(), Some(why));
@@ -278,11 +278,11 @@ fn who_breaks_the_rules_is_cut_off() {
         client.says(b"more");
         assert!(!client.session.wants_input());
     };
-    cut(&[&[0, 0, 0, 4]], Why::UnknownClientFlags);
-    cut(&[&[0, 0, 0, 3], b"GET / HTTP/1.1\r\n\r\n"], Why::NotAnOption);
-    cut(&[&[0, 0, 0, 3], b"IHAVEOPT\0\0\0\x01\0\0\0\x01x"], Why::UnknownExport);
+    cut(&[&[0, 0, 0, 4]], ProtocolError::UnknownClientFlags);
+    cut(&[&[0, 0, 0, 3], b"GET / HTTP/1.1\r\n\r\n"], ProtocolError::NotAnOption);
+    cut(&[&[0, 0, 0, 3], b"IHAVEOPT\0\0\0\x01\0\0\0\x01x"], ProtocolError::UnknownExport);
     let go = [b"IHAVEOPT\0\0\0\x07\0\0\0\x06".to_vec(), info("", &[])].concat();
-    cut(&[&[0, 0, 0, 3], &go, &[9; 28]], Why::NotARequest);
+    cut(&[&[0, 0, 0, 3], &go, &[9; 28]], ProtocolError::NotARequest);
 }
 
 #[test]

@@ -54,16 +54,16 @@ fn each_quality_of_the_disk_is_told() {
 
 #[test]
 fn a_device_is_served_by_a_disk_of_its_form_only() {
-    let of = |disk: &Capabilities| Told::of(&params(disk).unwrap());
+    let of = |disk: &Capabilities| DeviceParams::of(&params(disk).unwrap());
     let device = of(&disk());
-    assert_eq!(device, Told { len: 1 << 30, block: 512, io_len_max: 256 << 10, cache: true });
+    assert_eq!(device, DeviceParams { len: 1 << 30, block: 512, io_len_max: 256 << 10, cache: true });
     assert_eq!(device.fits(&device), Ok(()));
     assert_eq!(device.fits(&of(&Capabilities { len: 2 << 30, ..disk() })), Ok(()), "it has grown");
     // It may have got or lost its cache: what is asked of it then is up to the machine.
     assert_eq!(device.fits(&of(&Capabilities { volatile_cache: false, ..disk() })), Ok(()));
     assert!(device.fits(&of(&Capabilities { len: (1 << 30) - 512, ..disk() })).is_err());
     assert!(device.fits(&of(&Capabilities { logical_block_len: 4096, ..disk() })).is_err());
-    assert!(Told { io_len_max: 1 << 20, ..device }.fits(&device).is_err(), "longer than our buffers");
+    assert!(DeviceParams { io_len_max: 1 << 20, ..device }.fits(&device).is_err(), "longer than our buffers");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn nonsense_of_the_kernel_is_told_as_it_is() {
     let mut params = params(&disk()).unwrap();
     params.basic.logical_shift = 200;
     params.basic.sectors = u64::MAX;
-    let told = Told::of(&params);
+    let told = DeviceParams::of(&params);
     assert_eq!((told.block, told.len), (0, u64::MAX));
     assert!(told.fits(&told).is_ok(), "compared only; no request fits into it");
 }

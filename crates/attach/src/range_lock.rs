@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What runs once its range is free.
-type Entrant = Box<dyn FnOnce(Pass) + Send>;
+type Entrant = Box<dyn FnOnce(RangeGuard) + Send>;
 
 /// The gate of one medium.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct RangeLock {
     state: Mutex<State>,
 }
 
@@ -40,14 +40,14 @@ impl Visit {
 }
 
 /// The right to change a range; ends when dropped.
-pub(crate) struct Pass {
-    gate: Arc<Gate>,
+pub(crate) struct RangeGuard {
+    gate: Arc<RangeLock>,
     id: u64,
 }
 
-impl Gate {
+impl RangeLock {
     /// Runs `entrant` as soon as `range` is free for it: now, or on the thread of whoever makes room.
-    pub(crate) fn enter(self: &Arc<Self>, range: Range<u64>, alone: bool, entrant: Entrant) {
+    pub(crate) fn acquire(self: &Arc<Self>, range: Range<u64>, alone: bool, entrant: Entrant) {
         let mut state = self.lock();
         let visit = Visit { id: state.next_id, range, alone };
         state.next_id += 1;
@@ -56,13 +56,13 @@ impl Gate {
             state.waiting.push_back((visit, entrant));
             return;
         }
-        let pass = Pass { gate: Arc::clone(self), id: visit.id };
+        let pass = RangeGuard { gate: Arc::clone(self), id: visit.id };
         state.inside.push(visit);
         drop(state);
         entrant(pass);
     }
 
-    fn leave(self: &Arc<Self>, id: u64) {
+    fn release(self: &Arc<Self>, id: u64) {
         let mut free = Vec::new();
         let mut state = self.lock();
         state.inside.retain(|visit| visit.id != id);
@@ -72,7 +72,7 @@ impl Gate {
             if state.inside.iter().any(blocked) || still.iter().any(|(other, _)| blocked(other)) {
                 still.push_back((visit, entrant));
             } else {
-                free.push((Pass { gate: Arc::clone(self), id: visit.id }, entrant));
+                free.push((RangeGuard { gate: Arc::clone(self), id: visit.id }, entrant));
                 state.inside.push(visit);
             }
         }
@@ -89,9 +89,9 @@ impl Gate {
     }
 }
 
-impl Drop for Pass {
+impl Drop for RangeGuard {
     fn drop(&mut self) {
-        self.gate.leave(self.id);
+        self.gate.release(self.id);
     }
 }
 
@@ -101,8 +101,8 @@ mod tests {
 
     /// Lets visitors in and notes who is inside, holding their passes.
     struct House {
-        gate: Arc<Gate>,
-        inside: Arc<Mutex<Vec<(u32, Pass)>>>,
+        gate: Arc<RangeLock>,
+        inside: Arc<Mutex<Vec<(u32, RangeGuard)>>>,
     }
 
     impl House {
@@ -112,7 +112,7 @@ mod tests {
 
         fn visit(&self, name: u32, range: Range<u64>, alone: bool) {
             let inside = Arc::clone(&self.inside);
-            self.gate.enter(range, alone, Box::new(move |pass| inside.lock().unwrap().push((name, pass))));
+            self.gate.acquire(range, alone, Box::new(move |pass| inside.lock().unwrap().push((name, pass))));
         }
 
         fn leave(&self, name: u32) {

@@ -10,7 +10,7 @@ use super::wire::{
     Opcode, OpenIn, OpenOut, SetattrIn, StatfsOut, TransferIn, WriteOut, init,
 };
 use crate::errno;
-use crate::sizes::{narrow, short, wide};
+use crate::int_cast::{to_u32, to_u64, to_usize};
 
 /// The name of the file.
 pub(super) const FILE_NAME: &str = "disk";
@@ -30,7 +30,7 @@ const FILE: u64 = 2;
 
 /// The file system.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct FileSystem {
     uid: u32,
     gid: u32,
     /// When it was mounted, which is all we know of times.
@@ -94,7 +94,7 @@ fn done() -> Step {
     Step::Reply(Reply::default())
 }
 
-impl Machine {
+impl FileSystem {
     pub(super) const fn new(uid: u32, gid: u32, since_s: u64) -> Self {
         Self { uid, gid, since_s }
     }
@@ -156,7 +156,7 @@ impl Machine {
             flags: asked.flags & wanted,
             max_background: BACKGROUND_MAX,
             congestion_threshold: BACKGROUND_MAX / 4 * 3,
-            max_write: short(wide(TRANSFER_LEN_MAX)),
+            max_write: to_u32(to_u64(TRANSFER_LEN_MAX)),
             time_granularity_ns: 1,
             max_pages: TRANSFER_PAGES_MAX,
             ..InitOut::default()
@@ -246,12 +246,12 @@ fn open(node: u64, asked: &OpenIn, profile: &Capabilities) -> Step {
 /// Reads up to the end, as of a file.
 fn read(asked: &TransferIn, profile: &Capabilities) -> Step {
     let len = u64::from(asked.len).min(profile.len.saturating_sub(asked.at));
-    Step::Ask(OpAction::Read { at: asked.at.min(profile.len), len: narrow(len) }, Question::Read)
+    Step::Ask(OpAction::Read { at: asked.at.min(profile.len), len: to_usize(len) }, Question::Read)
 }
 
 /// Writes up to the end, as to a device.
 fn write(asked: &TransferIn, payload: DataList, profile: &Capabilities) -> Step {
-    if wide(payload.len()) != u64::from(asked.len) {
+    if to_u64(payload.len()) != u64::from(asked.len) {
         return refuse(libc::EPROTO);
     }
     let len = u64::from(asked.len).min(profile.len.saturating_sub(asked.at));
@@ -260,8 +260,8 @@ fn write(asked: &TransferIn, payload: DataList, profile: &Capabilities) -> Step 
     }
     let synchronous = asked.file_flags & (libc::O_SYNC | libc::O_DSYNC).unsigned_abs() != 0;
     let durability = if synchronous { Durability::Stable } else { Durability::Cached };
-    let data = payload.slice(0, narrow(len));
-    Step::Ask(OpAction::Write { at: asked.at, data, durability }, Question::Write(short(len)))
+    let data = payload.slice(0, to_usize(len));
+    Step::Ask(OpAction::Write { at: asked.at, data, durability }, Question::Write(to_u32(len)))
 }
 
 fn fallocate(asked: &FallocateIn, profile: &Capabilities) -> Step {
@@ -297,11 +297,11 @@ fn seek(asked: &LseekIn, profile: &Capabilities) -> Step {
     if asked.at >= profile.len {
         return refuse(libc::ENXIO);
     }
-    look(asked.at, data, profile.len)
+    query_extents(asked.at, data, profile.len)
 }
 
 /// Asks for the extents from `at` on.
-fn look(at: u64, data: bool, end: u64) -> Step {
+fn query_extents(at: u64, data: bool, end: u64) -> Step {
     let action = OpAction::MapStatus { at, len: end - at, count_max: EXTENTS_MAX };
     Step::Ask(action, Question::Seek { data, end })
 }
@@ -313,7 +313,7 @@ fn found(data: bool, end: u64, extents: &[Extent]) -> Step {
         return reply(extent.at);
     }
     match extents.last().map(|extent| extent.at.saturating_add(extent.len)) {
-        Some(next) if next < end => look(next, data, end),
+        Some(next) if next < end => query_extents(next, data, end),
         Some(_) if data => refuse(libc::ENXIO),
         Some(_) => reply(end),
         None => refuse(libc::EIO),
@@ -337,11 +337,11 @@ fn read_directory(asked: &TransferIn) -> Step {
     let entries: [(u64, u32, &str); 3] =
         [(ROOT, libc::S_IFDIR, "."), (ROOT, libc::S_IFDIR, ".."), (FILE, libc::S_IFREG, FILE_NAME)];
     let mut body = Vec::new();
-    for (index, (ino, mode, name)) in (0_u64..).zip(entries).skip(narrow(asked.at)) {
-        let name_len = short(wide(name.len()));
+    for (index, (ino, mode, name)) in (0_u64..).zip(entries).skip(to_usize(asked.at)) {
+        let name_len = to_u32(to_u64(name.len()));
         let entry = Dirent { ino, next: index + 1, name_len, kind: mode >> 12 };
         let len = (size_of::<Dirent>() + name.len()).next_multiple_of(8);
-        if body.len() + len > narrow(asked.len.into()) {
+        if body.len() + len > to_usize(asked.len.into()) {
             break;
         }
         let end = body.len() + len;

@@ -20,14 +20,14 @@ fn write(at: u64, bytes: &[u8]) -> OpAction {
 }
 
 /// Does one operation on a medium that answers at once.
-fn does(disk: &Bytewise, action: OpAction) -> Result<OpOutput, Failure> {
+fn does(disk: &UnalignedStore, action: OpAction) -> Result<OpOutput, Failure> {
     let slot = Arc::new(Mutex::new(None));
     let there = Arc::clone(&slot);
     disk.submit(action, Box::new(move |result| *there.lock().unwrap() = Some(result)));
     slot.lock().unwrap().take().expect("the medium answers at once")
 }
 
-fn reads(disk: &Bytewise, at: u64, len: usize) -> Vec<u8> {
+fn reads(disk: &UnalignedStore, at: u64, len: usize) -> Vec<u8> {
     let Ok(OpOutput::Data(list)) = does(disk, OpAction::Read { at, len }) else { panic!("cannot read") };
     assert_eq!(list.len(), len);
     let mut bytes = vec![0; len];
@@ -35,9 +35,9 @@ fn reads(disk: &Bytewise, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn disk() -> (Arc<Medium>, Bytewise) {
+fn disk() -> (Arc<Medium>, UnalignedStore) {
     let medium = Medium::new(LEN, GRANULE, IO_LEN_MAX);
-    (Arc::clone(&medium), Bytewise::new(medium))
+    (Arc::clone(&medium), UnalignedStore::new(medium))
 }
 
 #[test]

@@ -4,7 +4,7 @@
 /// kernel would write back first may be those of the file system on the disk that we serve. Returns whether the
 /// system allows it, which takes CAP_SYS_RESOURCE; without it, a host that is out of memory may hang.
 #[allow(unsafe_code, reason = "no safe wrapper of this call exists")]
-pub fn never_wait_for_own_pages() -> bool {
+pub fn set_io_flusher() -> bool {
     // The call takes any number of arguments of any types, and reads four of `unsigned long`: what else is passed leaves the
     // upper half of each to chance, and the kernel refuses unused ones that are not zero.
     let (on, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
@@ -25,7 +25,7 @@ mod tests {
     fn is_told_from_those_who_may_not() {
         // Of a thread of its own: the others of this process stay as they are.
         let may = rustix::process::geteuid().is_root();
-        let done = std::thread::spawn(never_wait_for_own_pages).join().unwrap();
+        let done = std::thread::spawn(set_io_flusher).join().unwrap();
         // Root in a container may lack the capability; everybody else lacks it.
         assert!(may || !done);
     }

@@ -2,7 +2,7 @@
 //! transfer.
 //!
 //! What fits the medium passes through untouched. What does not is cut, and its ends are patched into the granules
-//! they lie in, alone in that range (`gate`).
+//! they lie in, alone in that range (`range_lock`).
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use base::buffer::{Bytes, DataList};
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
 use store::shared::{OnComplete, SharedStore};
 
-use crate::gate::{Gate, Pass};
-use crate::gather::{data, finish, gather, joined};
-use crate::sizes::{narrow, wide};
+use crate::int_cast::{to_u64, to_usize};
+use crate::join::{data, finish, join_all, joined};
+use crate::range_lock::{RangeGuard, RangeLock};
 
 /// A medium of single bytes. Clones are the same medium.
 #[derive(Clone)]
-pub struct Bytewise {
+pub struct UnalignedStore {
     store: Arc<dyn SharedStore>,
-    gate: Arc<Gate>,
+    gate: Arc<RangeLock>,
 }
 
 /// The granules that a range touches.
 #[derive(Clone, Copy)]
 struct Span {
-    granule: u64,
+    block_len: u64,
     at: u64,
     end: u64,
 }
@@ -32,18 +32,21 @@ struct Span {
 impl Span {
     /// Where its first granule starts.
     fn low(self) -> u64 {
-        self.at - self.at % self.granule
+        self.at - self.at % self.block_len
     }
 
     /// Where its last granule ends.
     fn high(self) -> u64 {
-        self.end.div_ceil(self.granule).saturating_mul(self.granule)
+        self.end.div_ceil(self.block_len).saturating_mul(self.block_len)
     }
 
     /// Where its first granule that it covers whole starts, and where the last of those ends; the first is beyond
     /// the second when it covers none.
     fn whole(self) -> (u64, u64) {
-        (self.at.div_ceil(self.granule).saturating_mul(self.granule), self.end - self.end % self.granule)
+        (
+            self.at.div_ceil(self.block_len).saturating_mul(self.block_len),
+            self.end - self.end % self.block_len,
+        )
     }
 
     fn is_whole(self) -> bool {
@@ -61,7 +64,7 @@ enum Filling {
     Zeros { may_deallocate: bool },
 }
 
-impl Bytewise {
+impl UnalignedStore {
     /// Makes requests of any range possible on `store`.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
         Self { store, gate: Arc::default() }
@@ -69,22 +72,22 @@ impl Bytewise {
 
     fn read(&self, span: Span, io_len_max: u64, done: OnComplete) {
         let reads = pieces(span.low(), span.high(), io_len_max)
-            .map(|(at, len)| OpAction::Read { at, len: narrow(len) })
+            .map(|(at, len)| OpAction::Read { at, len: to_usize(len) })
             .collect();
-        let skip = narrow(span.at - span.low());
-        let len = narrow(span.len());
+        let skip = to_usize(span.at - span.low());
+        let len = to_usize(span.len());
         let gathered = move |parts: Result<Vec<OpOutput>, Failure>| {
             let whole = parts.map(|parts| joined(parts.into_iter().map(data)));
             done(whole.map(|whole| OpOutput::Data(whole.slice(skip, skip.saturating_add(len)))));
         };
-        gather(on(&self.store, reads), Box::new(gathered));
+        join_all(on(&self.store, reads), Box::new(gathered));
     }
 
     /// Lets a change through the gate and through to the medium.
     fn change(&self, span: Span, action: OpAction, done: OnComplete) {
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: Pass| store.submit(action, after(pass, done));
-        self.gate.enter(span.low()..span.high(), false, Box::new(entrant));
+        let entrant = move |pass: RangeGuard| store.submit(action, after(pass, done));
+        self.gate.acquire(span.low()..span.high(), false, Box::new(entrant));
     }
 
     fn write_long(
@@ -97,16 +100,16 @@ impl Bytewise {
     ) {
         let writes = writes(span.at, &data, durability, io_len_max);
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: Pass| gather(on(&store, writes), finish(after(pass, done)));
-        self.gate.enter(span.low()..span.high(), false, Box::new(entrant));
+        let entrant = move |pass: RangeGuard| join_all(on(&store, writes), finish(after(pass, done)));
+        self.gate.acquire(span.low()..span.high(), false, Box::new(entrant));
     }
 
     /// Changes a range whose ends lie inside granules: reads those, alone in the range, and writes them back.
     fn patch(&self, span: Span, filling: Filling, durability: Durability, io_len_max: u64, done: OnComplete) {
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: Pass| {
-            let (low, high, granule) = (span.low(), span.high(), span.granule);
-            let one = |at| OpAction::Read { at, len: narrow(granule) };
+        let entrant = move |pass: RangeGuard| {
+            let (low, high, granule) = (span.low(), span.high(), span.block_len);
+            let one = |at| OpAction::Read { at, len: to_usize(granule) };
             let mut edges = Vec::new();
             if span.at > low {
                 edges.push(one(low));
@@ -121,18 +124,18 @@ impl Bytewise {
                 Ok(parts) => {
                     let parts: Vec<DataList> = parts.into_iter().map(data).collect();
                     let head = if span.at > low { parts.first() } else { None }
-                        .map(|block| block.slice(0, narrow(span.at - low)))
+                        .map(|block| block.slice(0, to_usize(span.at - low)))
                         .unwrap_or_default();
                     let tail = if span.end < high { parts.last() } else { None }
-                        .map(|block| block.slice(narrow(span.end - (high - granule)), narrow(granule)))
+                        .map(|block| block.slice(to_usize(span.end - (high - granule)), to_usize(granule)))
                         .unwrap_or_default();
                     let actions = patched(span, filling, head, tail, durability, io_len_max);
-                    gather(on(&again, actions), finish(done));
+                    join_all(on(&again, actions), finish(done));
                 }
             };
-            gather(on(&store, edges), Box::new(read));
+            join_all(on(&store, edges), Box::new(read));
         };
-        self.gate.enter(span.low()..span.high(), true, Box::new(entrant));
+        self.gate.acquire(span.low()..span.high(), true, Box::new(entrant));
     }
 
     fn extents(&self, span: Span, count_max: usize, done: OnComplete) {
@@ -152,7 +155,7 @@ impl Bytewise {
     }
 }
 
-impl SharedStore for Bytewise {
+impl SharedStore for UnalignedStore {
     /// The medium's own, less the part of a granule at its end. Its granule is what it likes best, not what it needs.
     fn capabilities(&self) -> Capabilities {
         let mut profile = self.store.capabilities();
@@ -167,9 +170,9 @@ impl SharedStore for Bytewise {
         let Some(end) = at.checked_add(len).filter(|end| *end <= profile.len) else {
             return done(Err(Failure { fault: Fault::OutOfRange, at: Some(at) }));
         };
-        let span = Span { granule: profile.logical_block_len.into(), at, end };
-        let granule = narrow(span.granule);
-        let io_len_max = wide((profile.io_len_max - profile.io_len_max % granule).max(granule));
+        let span = Span { block_len: profile.logical_block_len.into(), at, end };
+        let granule = to_usize(span.block_len);
+        let io_len_max = to_u64((profile.io_len_max - profile.io_len_max % granule).max(granule));
         match action {
             OpAction::Flush | OpAction::CryptoErase => self.store.submit(action, done),
             _ if len == 0 => done(Ok(nothing(&action))),
@@ -240,11 +243,11 @@ fn patched(
 
 /// Cuts a write into such as the medium takes.
 fn writes(at: u64, data: &DataList, durability: Durability, io_len_max: u64) -> Vec<OpAction> {
-    let end = at.saturating_add(wide(data.len()));
+    let end = at.saturating_add(to_u64(data.len()));
     pieces(at, end, io_len_max)
         .map(|(start, len)| {
-            let from = narrow(start - at);
-            let data = data.slice(from, from.saturating_add(narrow(len)));
+            let from = to_usize(start - at);
+            let data = data.slice(from, from.saturating_add(to_usize(len)));
             OpAction::Write { at: start, data, durability }
         })
         .collect()
@@ -258,7 +261,7 @@ fn pieces(at: u64, end: u64, len_max: u64) -> impl Iterator<Item = (u64, u64)> {
 
 /// Less than two granules of zeros.
 fn zeros(len: u64) -> DataList {
-    Bytes::copied_from(&vec![0; narrow(len)]).into()
+    Bytes::copied_from(&vec![0; to_usize(len)]).into()
 }
 
 /// Operations on one medium.
@@ -270,7 +273,7 @@ fn on(
 }
 
 /// Ends a pass before it tells the result.
-fn after(pass: Pass, done: OnComplete) -> OnComplete {
+fn after(pass: RangeGuard, done: OnComplete) -> OnComplete {
     Box::new(move |result| {
         drop(pass);
         done(result);

@@ -11,29 +11,29 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::StartError;
-use super::machine::TRANSFER_LEN_MAX;
+use super::FuseStartError;
+use super::file_system::TRANSFER_LEN_MAX;
 
 /// The type that `mount` and `/proc/self/mountinfo` show.
 const TYPE: &str = "fuse.targe";
 
 /// A directory that is mounted on.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Mountpoint {
     pub(super) dir: PathBuf,
 }
 
 /// Mounts on `dir`; the kernel's requests come from the descriptor.
-pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Place), StartError> {
-    let failed = |source: io::Error| StartError::Mount { dir: dir.to_owned(), source };
+pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Mountpoint), FuseStartError> {
+    let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
     let dir_absolute = absolute(dir).map_err(failed)?;
     take_back(dir, &dir_absolute)?;
     if !fs::metadata(dir).map_err(failed)?.is_dir() {
-        return Err(StartError::NotADirectory(dir.to_owned()));
+        return Err(FuseStartError::NotADirectory(dir.to_owned()));
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-        .map_err(|errno| StartError::NoFuse(errno.into()))?;
+        .map_err(|errno| FuseStartError::NoFuse(errno.into()))?;
     let options = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={TRANSFER_LEN_MAX}",
         device.as_fd().as_raw_fd(),
@@ -43,13 +43,13 @@ pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Place), StartEr
     let options = CString::new(options).map_err(|error| failed(error.into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     match rustix::mount::mount(label, dir, TYPE, flags, Some(options.as_c_str())) {
-        Ok(()) => Ok((device, Place { dir: dir_absolute })),
-        Err(Errno::PERM) => Err(StartError::NotAllowed),
+        Ok(()) => Ok((device, Mountpoint { dir: dir_absolute })),
+        Err(Errno::PERM) => Err(FuseStartError::NotAllowed),
         Err(errno) => Err(failed(errno.into())),
     }
 }
 
-impl Place {
+impl Mountpoint {
     /// Unmounts, unless somebody has the file open.
     pub(super) fn unmount(&self) -> io::Result<()> {
         Ok(rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW)?)
@@ -62,8 +62,8 @@ impl Place {
 }
 
 /// Clears the mount of one of us that died without unmounting.
-fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), StartError> {
-    let failed = |source: io::Error| StartError::Mount { dir: dir.to_owned(), source };
+fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), FuseStartError> {
+    let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
     let mounts = fs::read("/proc/self/mountinfo").map_err(failed)?;
     if !is_ours(&mounts, dir_absolute) {
         return Ok(());
@@ -73,7 +73,7 @@ fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), StartError> {
             Ok(rustix::mount::unmount(dir_absolute, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
                 .map_err(|errno| failed(errno.into()))?)
         }
-        _ => Err(StartError::InUse(dir.to_owned())),
+        _ => Err(FuseStartError::InUse(dir.to_owned())),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use store::api::{Capabilities, Durability, Failure, OpAction, OpOutput};
 
-use super::params::Told;
+use super::params::DeviceParams;
 use super::wire::{ABORTED, Descriptor, IoCommand, REQUEST_FUA, REQUEST_NOUNMAP, RequestOp, SECTOR};
 use crate::errno;
-use crate::sizes::narrow;
+use crate::int_cast::to_usize;
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -20,7 +20,11 @@ pub(super) enum Request {
 
 /// Understands a request, or says with which error it is answered: what a kernel in its senses never asks is EIO, what
 /// we do not know is EOPNOTSUPP.
-pub(super) fn understand(request: &Descriptor, told: &Told, profile: &Capabilities) -> Result<Request, i32> {
+pub(super) fn parse_request(
+    request: &Descriptor,
+    told: &DeviceParams,
+    profile: &Capabilities,
+) -> Result<Request, i32> {
     if request.op() == RequestOp::FLUSH {
         return Ok(Request::Plain(OpAction::Flush));
     }
@@ -31,8 +35,8 @@ pub(super) fn understand(request: &Descriptor, told: &Told, profile: &Capabiliti
     let durability = if durable { Durability::Stable } else { Durability::Cached };
     match request.op() {
         RequestOp::READ | RequestOp::WRITE if len > told.io_len_max => Err(libc::EIO),
-        RequestOp::READ => Ok(Request::Read { at, len: narrow(len) }),
-        RequestOp::WRITE => Ok(Request::Write { at, len: narrow(len), durability }),
+        RequestOp::READ => Ok(Request::Read { at, len: to_usize(len) }),
+        RequestOp::WRITE => Ok(Request::Write { at, len: to_usize(len), durability }),
         RequestOp::DISCARD => Ok(Request::Plain(OpAction::Deallocate { at, len })),
         RequestOp::WRITE_ZEROES => {
             let may_deallocate = !request.has(REQUEST_NOUNMAP);
@@ -43,7 +47,7 @@ pub(super) fn understand(request: &Descriptor, told: &Told, profile: &Capabiliti
 }
 
 /// The bytes of a request: some whole blocks of the device.
-fn range(request: &Descriptor, told: &Told) -> Option<(u64, u64)> {
+fn range(request: &Descriptor, told: &DeviceParams) -> Option<(u64, u64)> {
     let at = request.start.checked_mul(SECTOR)?;
     let len = u64::from(request.sectors) * SECTOR;
     let end = at.checked_add(len)?;
@@ -82,7 +86,7 @@ enum Tag {
 
 /// What the completion of a command means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum TagCompletion {
     /// The tag has a request.
     Request(u16),
     /// The tag gets no more requests, as all will.
@@ -100,19 +104,19 @@ impl Tags {
     }
 
     /// Takes the completion of a command.
-    pub(super) fn arrived(&mut self, name: u64, result: i32) -> Arrival {
-        let Ok(number) = u16::try_from(name) else { return Arrival::Unasked };
+    pub(super) fn arrived(&mut self, name: u64, result: i32) -> TagCompletion {
+        let Ok(number) = u16::try_from(name) else { return TagCompletion::Unasked };
         match self.tags.get_mut(usize::from(number)) {
             Some(tag) if *tag == Tag::Fetching => {
                 if result >= 0 {
                     *tag = Tag::Serving;
-                    return Arrival::Request(number);
+                    return TagCompletion::Request(number);
                 }
                 *tag = Tag::Ended;
                 self.ended += 1;
-                if result == ABORTED { Arrival::Ended } else { Arrival::Refused(-result) }
+                if result == ABORTED { TagCompletion::Ended } else { TagCompletion::Refused(-result) }
             }
-            _ => Arrival::Unasked,
+            _ => TagCompletion::Unasked,
         }
     }
 

@@ -16,7 +16,7 @@ fn ask(opcode: Opcode, node: u64, body: impl IntoBytes + Immutable) -> Step {
 
 fn ask_of(profile: &Capabilities, opcode: Opcode, node: u64, body: &[u8]) -> Step {
     let header = InHeader { opcode: opcode.0, node, ..InHeader::default() };
-    Machine::new(1, 2, 3).request(&header, body, DataList::new(), profile)
+    FileSystem::new(1, 2, 3).request(&header, body, DataList::new(), profile)
 }
 
 fn errno(step: Step) -> i32 {
@@ -132,7 +132,7 @@ fn writes_stop_at_the_end_and_are_stable_when_asked_to_be() {
         let file_flags = file_flags.unsigned_abs();
         let body = TransferIn { at, len, file_flags, ..TransferIn::default() };
         let payload = Bytes::copied_from(&vec![1; sent]).into();
-        Machine::new(1, 2, 3).request(&header, body.as_bytes(), payload, &profile())
+        FileSystem::new(1, 2, 3).request(&header, body.as_bytes(), payload, &profile())
     };
     assert_eq!(asks(write(100, 10, 10, 0)).range(), (100, 10));
     let Step::Ask(action, question) = write(LEN - 4, 10, 10, libc::O_DSYNC) else { panic!() };

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::control::Control;
-use super::device::StartError;
+use super::device::UblkStartError;
 use super::wire::{DeviceInfo, State};
-use crate::sizes::wide;
+use crate::int_cast::to_u64;
 
 /// How long a server that was killed may take to be gone.
 pub(super) const DYING_MAX: Duration = Duration::from_secs(5);
@@ -20,19 +20,19 @@ const DEVICES_MAX: usize = 4096;
 /// Which disk a device is: by what name it was attached, and what the disk says of itself. A device keeps it, so that
 /// after its server's death it is served by the same disk or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct DeviceKey {
     name: u32,
     disk: u32,
 }
 
 /// A device that waits for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WaitingDevice {
     pub(super) device: u32,
-    pub(super) key: Key,
+    pub(super) key: DeviceKey,
 }
 
-impl Key {
+impl DeviceKey {
     /// Makes the key of what is attached by `name`, and says of itself `disk`.
     pub fn new(name: &[u8], disk: &[u8]) -> Self {
         Self { name: folded(name), disk: folded(disk) }
@@ -57,11 +57,11 @@ impl Key {
 ///
 /// # Errors
 /// The kernel has no ublk, it is not for us, or somebody serves the device.
-pub fn find(name: &[u8]) -> Result<Option<Place>, StartError> {
+pub fn find(name: &[u8]) -> Result<Option<WaitingDevice>, UblkStartError> {
     let mut control = Control::open()?;
     // Until we close it: who makes a device holds this too until the device is seen to be his.
-    control.lock().map_err(StartError::Control)?;
-    look(&mut control, Key::new(name, &[]))
+    control.lock().map_err(UblkStartError::Control)?;
+    find_waiting(&mut control, DeviceKey::new(name, &[]))
 }
 
 /// Returns five bytes for whoever serves a device of this name, and its disk number `member`, to be known by at its target:
@@ -69,33 +69,36 @@ pub fn find(name: &[u8]) -> Result<Option<Place>, StartError> {
 ///
 /// A target then ends what the last server left there when the next one comes: without that, a write of the dead one that
 /// is still on its way could arrive after a newer one to the same place.
-pub fn calling_card(name: &[u8], member: usize) -> [u8; 5] {
+pub fn initiator_id(name: &[u8], member: usize) -> [u8; 5] {
     // Devices do not outlive it either. Without it, hosts with the same name would take each other's place.
     let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let hash = fnv(&[&boot, name, &wide(member).to_be_bytes()].concat());
+    let hash = fnv(&[&boot, name, &to_u64(member).to_be_bytes()].concat());
     let [a, b, c, d, e, ..] = (hash ^ hash >> 24).to_le_bytes();
     [a, b, c, d, e]
 }
 
 /// Looks for a device with this name. One that never became a disk, and that nobody has, is removed.
-pub(super) fn look(control: &mut Control, key: Key) -> Result<Option<Place>, StartError> {
+pub(super) fn find_waiting(
+    control: &mut Control,
+    key: DeviceKey,
+) -> Result<Option<WaitingDevice>, UblkStartError> {
     let deadline = Instant::now() + DYING_MAX;
-    for device in numbers().map_err(StartError::Control)? {
+    for device in numbers().map_err(UblkStartError::Control)? {
         // One that is gone, or another's, is no matter.
         while let Ok(info) = control.info(device) {
-            let theirs = Key::of_note(info.note);
+            let theirs = DeviceKey::of_note(info.note);
             if !theirs.has_name_of(key) {
                 break;
             }
             match standing(&info) {
-                Standing::Waiting => return Ok(Some(Place { device, key: theirs })),
-                Standing::Stale => {
-                    control.remove(device).map_err(StartError::Control)?;
+                DeviceStatus::Waiting => return Ok(Some(WaitingDevice { device, key: theirs })),
+                DeviceStatus::Stale => {
+                    control.remove(device).map_err(UblkStartError::Control)?;
                     break;
                 }
-                Standing::Dying if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-                Standing::Dying | Standing::Served => {
-                    return Err(StartError::InUse { path: disk_path(device), server: info.server });
+                DeviceStatus::Dying if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                DeviceStatus::Dying | DeviceStatus::Served => {
+                    return Err(UblkStartError::InUse { path: disk_path(device), server: info.server });
                 }
             }
         }
@@ -104,7 +107,7 @@ pub(super) fn look(control: &mut Control, key: Key) -> Result<Option<Place>, Sta
 }
 
 /// What is to be done about a device.
-enum Standing {
+enum DeviceStatus {
     /// It waits for a server.
     Waiting,
     /// It is no disk, and nobody makes one of it.
@@ -115,12 +118,12 @@ enum Standing {
     Served,
 }
 
-fn standing(info: &DeviceInfo) -> Standing {
+fn standing(info: &DeviceInfo) -> DeviceStatus {
     match info.state {
-        State::QUIESCED => Standing::Waiting,
-        State::DEAD if open(info.device).is_ok() => Standing::Stale,
-        _ if lives(info.server) => Standing::Served,
-        _ => Standing::Dying,
+        State::QUIESCED => DeviceStatus::Waiting,
+        State::DEAD if open(info.device).is_ok() => DeviceStatus::Stale,
+        _ if lives(info.server) => DeviceStatus::Served,
+        _ => DeviceStatus::Dying,
     }
 }
 
@@ -198,11 +201,11 @@ mod tests {
 
     #[test]
     fn a_key_survives_the_kernel() {
-        let key = Key::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", b"naa.6001");
-        assert_eq!(Key::of_note(key.note()), key);
-        let other_disk = Key::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", b"naa.6002");
+        let key = DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", b"naa.6001");
+        assert_eq!(DeviceKey::of_note(key.note()), key);
+        let other_disk = DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", b"naa.6002");
         assert!(key != other_disk && key.has_name_of(other_disk));
-        assert!(!key.has_name_of(Key::new(b"iscsi://host/iqn.2026-11.org.targe:rig/1", b"naa.6001")));
+        assert!(!key.has_name_of(DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/1", b"naa.6001")));
     }
 
     #[test]
@@ -214,9 +217,9 @@ mod tests {
 
     #[test]
     fn the_next_server_has_the_same_card_and_nobody_else() {
-        let card = calling_card(b"disk", 0);
-        assert_eq!(card, calling_card(b"disk", 0));
-        assert!(card != calling_card(b"disk", 1) && card != calling_card(b"disc", 0));
+        let card = initiator_id(b"disk", 0);
+        assert_eq!(card, initiator_id(b"disk", 0));
+        assert!(card != initiator_id(b"disk", 1) && card != initiator_id(b"disc", 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use store::shared::{OnComplete, SharedStore};
 pub(crate) type Gathered = Box<dyn FnOnce(Result<Vec<OpOutput>, Failure>) + Send>;
 
 /// Starts all `operations` and hands over what came of them once all are done.
-pub(crate) fn gather(
+pub(crate) fn join_all(
     operations: impl ExactSizeIterator<Item = (Arc<dyn SharedStore>, OpAction)>,
     done: Gathered,
 ) {

@@ -6,7 +6,7 @@ use store::ram::Ram;
 use super::*;
 use crate::testing::seed;
 
-const TOLD: Told = Told { len: 1 << 20, block: 4096, io_len_max: 64 << 10, cache: true };
+const TOLD: DeviceParams = DeviceParams { len: 1 << 20, block: 4096, io_len_max: 64 << 10, cache: true };
 
 fn disk() -> Capabilities {
     use store::api::Store;
@@ -18,8 +18,8 @@ fn shown(op_flags: u32, start: u64, sectors: u32) -> String {
     understood(&Descriptor { op_flags, sectors, start, addr: 0 }, &TOLD, &disk())
 }
 
-fn understood(request: &Descriptor, told: &Told, profile: &Capabilities) -> String {
-    match understand(request, told, profile) {
+fn understood(request: &Descriptor, told: &DeviceParams, profile: &Capabilities) -> String {
+    match parse_request(request, told, profile) {
         Ok(Request::Read { at, len }) => format!("read {at}+{len}"),
         Ok(Request::Write { at, len, durability }) => format!("write {at}+{len} {durability:?}"),
         Ok(Request::Plain(OpAction::Flush)) => "flush".to_owned(),
@@ -69,14 +69,14 @@ fn refuses_what_cannot_be() {
     ] {
         assert_eq!(shown(op_flags, start, sectors), format!("error {errno}"), "{op_flags} {start} {sectors}");
     }
-    let no_blocks = Told { block: 0, ..TOLD };
+    let no_blocks = DeviceParams { block: 0, ..TOLD };
     let read = Descriptor { op_flags: 0, sectors: 8, start: 0, addr: 0 };
     assert_eq!(understood(&read, &no_blocks, &disk()), format!("error {}", libc::EIO));
 }
 
 #[test]
 fn a_cache_that_the_kernel_does_not_know_is_not_used() {
-    let untold = Told { cache: false, ..TOLD };
+    let untold = DeviceParams { cache: false, ..TOLD };
     let write = Descriptor { op_flags: 1, sectors: 8, start: 0, addr: 0 };
     assert_eq!(understood(&write, &untold, &disk()), "write 0+4096 Stable");
     let without = Capabilities { volatile_cache: false, ..disk() };
@@ -95,7 +95,7 @@ fn whatever_is_asked_stays_within_the_device() {
         let sectors = near(&mut rng, 40) as u32;
         let op_flags = rng.next_u64() as u32 & !0xf8;
         let request = Descriptor { op_flags, sectors, start, addr: rng.next_u64() };
-        let (at, len) = match understand(&request, &TOLD, &disk()) {
+        let (at, len) = match parse_request(&request, &TOLD, &disk()) {
             Ok(Request::Read { at, len } | Request::Write { at, len, .. }) => {
                 assert!(len as u64 <= TOLD.io_len_max);
                 (at, len as u64)
@@ -132,26 +132,26 @@ fn answers_say_how_much_is_done_or_why_not() {
 #[test]
 fn a_tag_is_served_answered_and_served_again() {
     let mut tags = Tags::new(2);
-    assert_eq!(tags.arrived(1, 0), Arrival::Request(1));
-    assert_eq!(tags.arrived(1, 0), Arrival::Unasked, "its request is with us");
+    assert_eq!(tags.arrived(1, 0), TagCompletion::Request(1));
+    assert_eq!(tags.arrived(1, 0), TagCompletion::Unasked, "its request is with us");
     assert!(tags.answer(0, 0).is_none(), "it has no request");
     let commit = tags.answer(1, -5).unwrap();
     assert_eq!((commit.tag, commit.result), (1, -5));
     assert!(tags.answer(1, 0).is_none(), "answered twice");
-    assert_eq!(tags.arrived(1, 0), Arrival::Request(1));
+    assert_eq!(tags.arrived(1, 0), TagCompletion::Request(1));
 }
 
 #[test]
 fn the_end_is_reached_once_every_tag_has_ended() {
     let mut tags = Tags::new(3);
-    assert_eq!(tags.arrived(0, 0), Arrival::Request(0));
-    assert_eq!(tags.arrived(1, ABORTED), Arrival::Ended);
-    assert_eq!(tags.arrived(1, ABORTED), Arrival::Unasked);
-    assert_eq!(tags.arrived(2, -libc::EINVAL), Arrival::Refused(libc::EINVAL));
+    assert_eq!(tags.arrived(0, 0), TagCompletion::Request(0));
+    assert_eq!(tags.arrived(1, ABORTED), TagCompletion::Ended);
+    assert_eq!(tags.arrived(1, ABORTED), TagCompletion::Unasked);
+    assert_eq!(tags.arrived(2, -libc::EINVAL), TagCompletion::Refused(libc::EINVAL));
     assert!(!tags.are_ended(), "a request is with us");
     assert!(tags.answer(0, 512).is_some());
     assert!(!tags.are_ended(), "its answer is under way");
-    assert_eq!(tags.arrived(0, ABORTED), Arrival::Ended);
+    assert_eq!(tags.arrived(0, ABORTED), TagCompletion::Ended);
     assert!(tags.are_ended());
 }
 
@@ -159,7 +159,7 @@ fn the_end_is_reached_once_every_tag_has_ended() {
 fn completions_of_no_tag_are_told_apart() {
     let mut tags = Tags::new(2);
     for name in [2, 65535, 65536, u64::MAX] {
-        assert_eq!(tags.arrived(name, 0), Arrival::Unasked);
+        assert_eq!(tags.arrived(name, 0), TagCompletion::Unasked);
     }
     assert!(tags.answer(2, 0).is_none());
 }

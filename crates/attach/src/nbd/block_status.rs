@@ -3,7 +3,7 @@
 use store::api::{Extent, ExtentState};
 
 use super::wire::{STATE_HOLE, STATE_ZERO};
-use crate::sizes::short;
+use crate::int_cast::to_u32;
 
 /// The descriptors of a block status: at least one, together no longer than what was asked.
 pub(super) fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {
@@ -32,5 +32,5 @@ pub(super) fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {
     if runs.is_empty() {
         runs.push((len.into(), 0));
     }
-    runs.iter().flat_map(|(len, state)| [short(*len).to_be_bytes(), state.to_be_bytes()]).flatten().collect()
+    runs.iter().flat_map(|(len, state)| [to_u32(*len).to_be_bytes(), state.to_be_bytes()]).flatten().collect()
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use store::api::{Failure, OpAction};
 use store::shared::{OnComplete, SharedStore};
 
-use crate::bytewise::Bytewise;
-use crate::nbd::Why;
+use crate::nbd::ProtocolError;
+use crate::unaligned::UnalignedStore;
 
 /// Something rare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum AttachEvent {
     /// The medium failed a request; the program that made it is told so too.
     Failed {
         /// What was asked.
@@ -23,7 +23,7 @@ pub enum Notice {
         failure: Failure,
     },
     /// A client was cut off.
-    Misbehaved(Why),
+    Misbehaved(ProtocolError),
     /// A client was turned away: there are too many.
     TooManyClients,
     /// The kernel refused a command of ours: the device serves fewer requests at once from now on.
@@ -34,10 +34,10 @@ pub enum Notice {
 }
 
 /// Hears of them, on any thread; must not block.
-pub type Watch = Arc<dyn Fn(Notice) + Send + Sync>;
+pub type EventHandler = Arc<dyn Fn(AttachEvent) + Send + Sync>;
 
 /// Starts `action`, and tells `watch` if it fails.
-pub(crate) fn submit(disk: &Bytewise, action: OpAction, watch: &Watch, done: OnComplete) {
+pub(crate) fn submit(disk: &UnalignedStore, action: OpAction, watch: &EventHandler, done: OnComplete) {
     let what = match action {
         OpAction::Read { .. } => "read",
         OpAction::Write { .. } => "write",
@@ -52,7 +52,7 @@ pub(crate) fn submit(disk: &Bytewise, action: OpAction, watch: &Watch, done: OnC
     let watch = Arc::clone(watch);
     let told = move |result| {
         if let Err(failure) = &result {
-            watch(Notice::Failed { what, at, len, failure: *failure });
+            watch(AttachEvent::Failed { what, at, len, failure: *failure });
         }
         done(result);
     };

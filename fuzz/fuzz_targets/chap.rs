@@ -2,10 +2,10 @@
 #![no_main]
 
 use ground::{Operations, itself, user};
-use iscsi::chap::conversation::{ChapKeys, InitiatorChap, TargetChap};
+use iscsi::chap::exchange::{ChapKeys, InitiatorChap, TargetChap};
 use iscsi::chap::{Algorithms, Secret};
 use iscsi::keys::Key;
-use iscsi::text::{TextOut, parse};
+use iscsi::text::{TextBuilder, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
                 keys.take(key, pair);
             }
         }
-        let mut out = TextOut::new();
+        let mut out = TextBuilder::new();
         if which & 1 == 0 {
             let user = target.handle(&keys, &secret_of, Some(&itself()), &mut out);
             assert!(!matches!(user, Ok(Some(_))), "somebody got in without the secret");

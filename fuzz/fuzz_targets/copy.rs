@@ -6,8 +6,8 @@ use base::buffer::{Bytes, Pool};
 use base::time::Instant;
 use base::units::BlockSize;
 use device::contract::{
-    Claims,
-    Access, Command, Event, Identity, Nexus, NexusId, PeerCaller, PeerUnit, RelativePort, TaskKey, UnitConfig,
+    Access, Command, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TaskKey, ThirdPartyCaller,
+    ThirdPartyUnit, UnitConfig, UnitEvent,
 };
 use device::unit::LogicalUnit;
 use ground::Operations;
@@ -55,23 +55,27 @@ fn run(unit: &mut LogicalUnit, key: u64, cdb: [u8; 16], out: &[u8]) {
     let mut answered = false;
     while let Some(event) = unit.poll() {
         match event {
-            Event::Fetch { key, offset, len } => {
+            UnitEvent::FetchDataOut { key, offset, len } => {
                 let start = usize::try_from(offset).unwrap();
                 let part = &out[start..start + usize::try_from(len).unwrap()];
                 unit.data_out(now, key, offset, Ok(Bytes::copied_from(part).into()));
             }
-            Event::Peer(call) => {
-                let here = matches!(&call.unit, PeerUnit::Designator { code_set, kind, designator }
+            UnitEvent::ThirdPartyCall(call) => {
+                let here = matches!(&call.unit, ThirdPartyUnit::Designator { code_set, kind, designator }
                     if unit.is_designated_by(*code_set, *kind, designator));
                 if here {
-                    let caller = PeerCaller { unit: 0, call: call.call };
-                    unit.serve_peer(now, caller, NEXUS, call.request);
+                    let caller = ThirdPartyCaller { unit: 0, call: call.call };
+                    unit.execute_third_party(now, caller, NEXUS, call.request);
                 } else {
-                    unit.peer_answer(now, call.call, Err(device::contract::PeerFault::NotReachable));
+                    unit.third_party_reply(
+                        now,
+                        call.call,
+                        Err(device::contract::ThirdPartyError::NotReachable),
+                    );
                 }
             }
-            Event::PeerDone { caller, result } => unit.peer_answer(now, caller.call, result),
-            Event::Finish { key: ended, .. } => answered |= ended == TaskKey(key),
+            UnitEvent::ThirdPartyReply { caller, result } => unit.third_party_reply(now, caller.call, result),
+            UnitEvent::CommandComplete { key: ended, .. } => answered |= ended == TaskKey(key),
             _ => {}
         }
     }
@@ -95,7 +99,7 @@ fn unit() -> LogicalUnit {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
-        claims: Claims::default(),
+        overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),
         task_set_max: 64,
         io_timeout: None,
@@ -113,7 +117,7 @@ fn unit() -> LogicalUnit {
             initiator_name: "iqn.2026-11.com.example:initiator".into(),
             target_port: RelativePort(1),
             access: Access::ReadWrite,
-            newer_functions: true,
+            rfc_7144_functions: true,
             luns: [Lun(0)].as_slice().into(),
         },
     );
@@ -121,7 +125,13 @@ fn unit() -> LogicalUnit {
 }
 
 fn reads_what_it_writes(which: u8, list: &[u8]) {
-    let limits = Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 2304, inline_len_max: 64, cscd_fields: CscdFields::Spc4 };
+    let limits = Limits {
+        cscds_max: 8,
+        segments_max: 64,
+        descriptors_len_max: 2304,
+        inline_len_max: 64,
+        cscd_fields: CscdFields::Spc4,
+    };
     match which & 0x3f {
         0x00 => {
             if let Ok(first) = CopyList::parse_lid1(list, &limits) {

@@ -9,13 +9,13 @@ use base::ether::{FrameBatch, Mac};
 use base::time::{Duration, Instant};
 use ground::{Operations, hyper};
 use hyperscsi::Role;
+use hyperscsi::aead::{Decryptor, Encryptor, Level, SessionKeys};
 use hyperscsi::frame::{BadFrame, Flags, HEADER_LEN, Header};
-use hyperscsi::seal::{Level, Opener, Sealer, SessionKeys};
 use libfuzzer_sys::fuzz_target;
 
 struct World {
-    sealer: Sealer,
-    opener: Opener,
+    sealer: Encryptor,
+    opener: Decryptor,
     now: Instant,
     pn: u64,
 }
@@ -23,8 +23,8 @@ struct World {
 fuzz_target!(|input: &[u8]| {
     let keys = SessionKeys::from_secret(b"no input holds this secret", &[3; 64]);
     let mut world = World {
-        sealer: Sealer::for_role(&keys, Role::Initiator),
-        opener: Opener::for_role(&keys, Role::Target),
+        sealer: Encryptor::for_role(&keys, Role::Initiator),
+        opener: Decryptor::for_role(&keys, Role::Target),
         now: Instant::ORIGIN,
         pn: 0,
     };

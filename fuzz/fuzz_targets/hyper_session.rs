@@ -12,19 +12,19 @@ use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use ground::Operations;
+use hyperscsi::aead::{Level, put_crc};
 use hyperscsi::frame::{HEADER_LEN, Header};
 use hyperscsi::initiator::contract::{Request, SessionPlan};
 use hyperscsi::initiator::session::Session;
-use hyperscsi::login::directory::{self, Access, Entrance, Export};
-use hyperscsi::login::{Password, Record};
+use hyperscsi::login::directory::{self, Export, GroupAccess, TargetAccess};
+use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::command::Cdb;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::seal::{Level, put_crc};
-use hyperscsi::target::contract::{Directory, Event, Finish, SessionId};
-use hyperscsi::target::engine::{Engine, Limits};
+use hyperscsi::target::contract::{Event, Finish, SessionDirectory, SessionId};
+use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
 
 const PORT: EtherPort = EtherPort(0);
@@ -32,13 +32,13 @@ const TARGET: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const HOST: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const CDB: [u8; 6] = [0x12, 0xfa, 0x57, 0, 36, 0];
 
-struct Site(Access);
+struct Site(GroupAccess);
 
-fn record() -> Arc<Record> {
-    static RECORD: OnceLock<Arc<Record>> = OnceLock::new();
+fn record() -> Arc<PasswordRecord> {
+    static RECORD: OnceLock<Arc<PasswordRecord>> = OnceLock::new();
     let make = || {
         let cost = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
-        Arc::new(Record::make(&password(), "backup", cost, [9; 32]).unwrap())
+        Arc::new(PasswordRecord::make(&password(), "backup", cost, [9; 32]).unwrap())
     };
     Arc::clone(RECORD.get_or_init(make))
 }
@@ -47,20 +47,20 @@ fn password() -> Password {
     Password::new(b"no input holds this password").unwrap()
 }
 
-impl directory::Directory for Site {
+impl directory::TargetDirectory for Site {
     fn instance(&self) -> [u8; 16] {
         [7; 16]
     }
 
-    fn entrance(&self, _: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
+    fn target_access(&self, _: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
         let parameters = Parameters { exchanges: 8, ..Parameters::DEFAULT };
         let known = **group == *"backup" && target.starts_with("iqn.");
-        known.then(|| Entrance { access: self.0.clone(), parameters, steering: 3 })
+        known.then(|| TargetAccess { access: self.0.clone(), parameters, steering: 3 })
     }
 
     fn export_behind(&self, _: EtherPort, _: &GroupName, after: Option<&Name>) -> Option<Export> {
         let target = Name::new("iqn.2026-01.org.example:disk").unwrap();
-        let authenticates = matches!(self.0, Access::Password(_));
+        let authenticates = matches!(self.0, GroupAccess::Password(_));
         let export = Export { target, authenticates, luns: vec![], macs: vec![TARGET] };
         after.is_none().then_some(export)
     }
@@ -70,9 +70,9 @@ impl directory::Directory for Site {
     }
 }
 
-impl Directory for Site {
+impl SessionDirectory for Site {
     fn least_level(&self, _: SessionId, _: u64) -> Level {
-        if matches!(self.0, Access::Password(_)) { Level::Integrity } else { Level::None }
+        if matches!(self.0, GroupAccess::Password(_)) { Level::Integrity } else { Level::None }
     }
 }
 
@@ -108,7 +108,7 @@ impl World {
     fn new(keyed: bool) -> Self {
         let pool = Pool::new(1 << 20);
         let now = Instant(1_000_000_000);
-        let limits = Limits { sessions_max: 4, ..Limits::default() };
+        let limits = EngineLimits { sessions_max: 4, ..EngineLimits::default() };
         let mut plan = SessionPlan::new(
             Name::new("iqn.2026-01.org.example:host").unwrap(),
             [0x80, 0, 0, 0, 0, 1],
@@ -121,7 +121,7 @@ impl World {
         }
         let mut world = Self {
             now,
-            site: Site(if keyed { Access::Password(record()) } else { Access::Open }),
+            site: Site(if keyed { GroupAccess::Password(record()) } else { GroupAccess::Open }),
             engine: Engine::new(limits, pool.clone()),
             session: Session::new(now, plan, pool.clone()),
             pool,
@@ -144,7 +144,7 @@ impl World {
             }
         }
         // Several at once, so that they share frames.
-        for _ in self.session.open()..4 {
+        for _ in self.session.open_tasks()..4 {
             if self.session.is_up() {
                 let request = Request { data_in_len: 36, ..Request::new(0, Cdb::new(&CDB).unwrap()) };
                 _ = self.session.submit(self.now, request);
@@ -161,7 +161,7 @@ impl World {
         if end == 0 {
             self.engine.frame(self.now, frame, &self.site);
         } else {
-            self.session.frame(self.now, frame);
+            self.session.frame_received(self.now, frame);
         }
     }
 
@@ -192,10 +192,10 @@ impl World {
         self.engine.handle_timeout(self.now);
         self.session.handle_timeout(self.now);
         for _ in 0..self.engine.entropy_wanted() {
-            self.engine.stir([3; 32]);
+            self.engine.add_entropy([3; 32]);
         }
         for _ in 0..self.session.entropy_wanted() {
-            self.session.stir([4; 32]);
+            self.session.add_entropy([4; 32]);
         }
     }
 
@@ -236,7 +236,7 @@ impl World {
                 assert!(!self.keyed || command.cdb[..] == CDB, "a command that nobody gave");
                 self.engine.finish(command.task, Finish::good(0));
             }
-            Event::Manage(manage) => self.engine.managed(manage.tmf, ManageResult::COMPLETE),
+            Event::Tmf(manage) => self.engine.finish_tmf(manage.tmf, ManageResult::COMPLETE),
             _ => {}
         }
     }

@@ -11,15 +11,15 @@ use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use ground::Operations;
+use hyperscsi::aead::{Level, put_crc};
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header, VERSION};
-use hyperscsi::login::directory::{self, Access, Entrance, Export};
+use hyperscsi::login::directory::{self, Export, GroupAccess, TargetAccess};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::{Cookie, Hello, Negotiate, Negotiated, Start};
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::seal::{Level, put_crc};
-use hyperscsi::target::contract::{Command, Directory, Event, Finish, Manage, SessionId};
-use hyperscsi::target::engine::{Engine, Limits};
+use hyperscsi::target::contract::{Command, Event, Finish, SessionDirectory, SessionId, TmfRequest};
+use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
 
 const PORT: EtherPort = EtherPort(0);
@@ -34,23 +34,23 @@ struct World {
     pn: u64,
     heard: Vec<Negotiated>,
     held: VecDeque<(Command, u32)>,
-    manages: VecDeque<Manage>,
+    manages: VecDeque<TmfRequest>,
     sessions: usize,
 }
 
 /// A server with one target for one group; even logical units may be used without protection.
 struct Site;
 
-impl directory::Directory for Site {
+impl directory::TargetDirectory for Site {
     fn instance(&self) -> [u8; 16] {
         [7; 16]
     }
 
-    fn entrance(&self, _: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
+    fn target_access(&self, _: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
         let parameters =
             Parameters { exchanges: 8, first_burst: 8192, burst_max: 4096, ..Parameters::DEFAULT };
         let known = **group == *"backup" && target.starts_with("iqn.");
-        known.then_some(Entrance { access: Access::Open, parameters, steering: 3 })
+        known.then_some(TargetAccess { access: GroupAccess::Open, parameters, steering: 3 })
     }
 
     fn export_behind(&self, _: EtherPort, _: &GroupName, _: Option<&Name>) -> Option<Export> {
@@ -62,7 +62,7 @@ impl directory::Directory for Site {
     }
 }
 
-impl Directory for Site {
+impl SessionDirectory for Site {
     fn least_level(&self, _: SessionId, lun: u64) -> Level {
         if lun & 1 == 0 { Level::None } else { Level::Integrity }
     }
@@ -95,12 +95,12 @@ impl World {
     fn logged_in() -> Self {
         let pool = Pool::new(1 << 20);
         // Little of everything, so that every limit is met.
-        let limits = Limits {
+        let limits = EngineLimits {
             sessions_max: 4,
             data_out_bytes_max: 64 << 10,
             data_in_bytes_max: 64 << 10,
             unsent_bytes_max: 16 << 10,
-            ..Limits::default()
+            ..EngineLimits::default()
         };
         let mut world = Self {
             engine: Engine::new(limits, pool.clone()),
@@ -212,7 +212,7 @@ impl World {
             for (command, _) in self.held.drain(..) {
                 self.engine.abort(command.task);
             }
-            self.engine.managed(manage.tmf, ManageResult(bytes.first().copied().unwrap_or(0)));
+            self.engine.finish_tmf(manage.tmf, ManageResult(bytes.first().copied().unwrap_or(0)));
         } else if let Some((command, sent)) = self.held.pop_front() {
             let room = command.data_in_len - sent;
             match which >> 1 & 3 {
@@ -273,7 +273,7 @@ impl World {
                 assert_eq!(command.lun & 1, 0, "a command came up below the level of its unit");
                 self.held.push_back((command, 0));
             }
-            Event::Manage(manage) => self.manages.push_back(manage),
+            Event::Tmf(manage) => self.manages.push_back(manage),
             Event::TaskGone { task } => {
                 let before = self.held.len();
                 self.held.retain(|(command, _)| command.task != task);

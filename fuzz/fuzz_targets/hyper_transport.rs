@@ -9,10 +9,10 @@ use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::time::{Duration, Instant};
 use ground::Operations;
 use hyperscsi::Role;
-use hyperscsi::association::{Association, Message, PathAddress, Plan};
+use hyperscsi::aead::{Encryptor, Level, SessionKeys};
+use hyperscsi::connection::{Connection, ConnectionConfig, Message, PathAddress};
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header, VERSION};
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::seal::{Level, Sealer, SessionKeys};
 use libfuzzer_sys::fuzz_target;
 
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -20,9 +20,9 @@ const PORT: EtherPort = EtherPort(0);
 const SID: u32 = 0x0102_0304;
 
 struct World {
-    association: Association,
+    connection: Connection,
     /// What the peer seals its frames with.
-    sealer: Sealer,
+    encryptor: Encryptor,
     keyed: bool,
     pns: [u64; 2],
     now: Instant,
@@ -44,9 +44,9 @@ fuzz_target!(|input: &[u8]| {
     }
     // Left alone, it comes to an end: no path shows a sign of life.
     for _ in 0..500 {
-        let Some(at) = world.association.poll_timeout() else { return };
+        let Some(at) = world.connection.poll_timeout() else { return };
         world.now = world.now.max(at);
-        world.association.handle_timeout(world.now);
+        world.connection.handle_timeout(world.now);
         world.drain();
     }
     assert!(world.now.since(Instant::ORIGIN) < Duration::from_secs(3600), "it lives on by itself");
@@ -59,14 +59,15 @@ impl World {
         let ours = Parameters { frame_max: 9000, lost_after_ms: 1000, ..Parameters::DEFAULT };
         let repair =
             if first & 4 == 0 { Default::default() } else { hyperscsi::pdu::parameters::Repair::Window };
-        let plan = Plan::new(&ours, &Parameters { repair, ..ours }, 256, [5; 16], [9; 8]);
+        let plan = ConnectionConfig::new(&ours, &Parameters { repair, ..ours }, 256, [5; 16], [9; 8]);
         let state = PortState { mac: Mac([2, 0, 0, 0, 0, 2]), mtu: 9000, receive_slots: 256 };
         let address = PathAddress { port: PORT, mac: PEER };
-        let association =
-            Association::new(role, &plan, Instant::ORIGIN, keys.as_ref(), 7, SID, address, &state);
+        let connection =
+            Connection::new(role, &plan, Instant::ORIGIN, keys.as_ref(), 7, SID, address, &state);
         Self {
-            association,
-            sealer: keys.map_or_else(Sealer::open, |keys| Sealer::for_role(&keys, role.other())),
+            connection,
+            encryptor: keys
+                .map_or_else(Encryptor::without_keys, |keys| Encryptor::for_role(&keys, role.other())),
             keyed,
             pns: [0; 2],
             now: Instant::ORIGIN,
@@ -103,7 +104,7 @@ impl World {
         batch.begin_frame(PEER);
         batch.put(&header.to_bytes());
         batch.put(payload);
-        self.sealer.seal(&header, &mut batch).unwrap();
+        self.encryptor.seal(&header, &mut batch).unwrap();
         batch.end_frame();
         let mut frame: Vec<u8> =
             batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
@@ -119,11 +120,11 @@ impl World {
         let delivered = &mut self.delivered;
         let came = self.now.before(Duration::from_nanos(self.now.0 % 3_000_000));
         let address = PathAddress { port: PORT, mac: PEER };
-        let taken = self.association.frame(self.now, came, address, header, frame, &mut |header, payload| {
+        let taken = self.connection.frame(self.now, came, address, header, frame, &mut |header, payload| {
             assert!(payload.len() == usize::from(header.len) && !matches!(header.cmd, Cmd::Ack | Cmd::Ask));
             *delivered += 1;
         });
-        let again = self.association.frame(self.now, came, address, header, frame, &mut |_, _| {
+        let again = self.connection.frame(self.now, came, address, header, frame, &mut |_, _| {
             assert!(taken.is_err(), "a frame came up twice");
         });
         assert!(taken.is_err() || again.is_err(), "a frame was taken twice");
@@ -137,24 +138,24 @@ impl World {
         };
         if which & 4 == 0 {
             let head = bytes[..bytes.len().min(600)].to_vec();
-            self.association.send(Message::block(Cmd::Reply, 1, 0, level, head));
+            self.connection.send(Message::block(Cmd::Reply, 1, 0, level, head));
         } else {
             let body = Bytes::copied_from(&vec![0x5a; bytes.len() * 16]);
-            self.association.send(Message::data(Cmd::Reply, 1, 0, level, 0, body.into()));
+            self.connection.send(Message::data(Cmd::Reply, 1, 0, level, 0, body.into()));
         }
     }
 
     fn pass(&mut self, span: Duration) {
         self.now = self.now.after(span);
-        self.association.handle_timeout(self.now);
+        self.connection.handle_timeout(self.now);
     }
 
     fn drain(&mut self) {
-        while self.association.poll_event().is_some() {}
+        while self.connection.poll_event().is_some() {}
         let mut batch = FrameBatch::new();
         for _ in 0..1000 {
-            let Some(port) = self.association.poll_port() else { return };
-            self.association.transmit(self.now, port, &mut batch);
+            let Some(port) = self.connection.poll_port() else { return };
+            self.connection.transmit(self.now, port, &mut batch);
             for (to, len, _) in batch.frames() {
                 assert!(to == PEER && len <= 9000, "{len} bytes to {to}");
             }

@@ -15,7 +15,7 @@ use ground::{Operations, TARGET};
 use iscsi::digest::Crc32c;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    ConnectionDown, Event, Management, Portal, Purpose, Request, SessionPlan, TaskId,
+    ConnectionDown, Event, Portal, Purpose, Request, SessionPlan, TaskId, TmfParameters,
 };
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
@@ -23,7 +23,7 @@ use iscsi::pdu::ahs::Cdb;
 use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::{BHS_LEN, Bhs, Message, TargetSn};
+use iscsi::pdu::{BHS_LEN, Bhs, PduHeader, TargetSn};
 use iscsi::serial::{CmdSn, StatSn};
 use libfuzzer_sys::fuzz_target;
 
@@ -206,7 +206,7 @@ impl World {
             3 => {
                 let task = self.open.iter().min().copied();
                 let function = TmfFunction(bytes.first().copied().unwrap_or(1));
-                let _ = self.session.manage(self.now, Management { function, lun: 0, task });
+                let _ = self.session.submit_tmf(self.now, TmfParameters { function, lun: 0, task });
                 return self.drain();
             }
             4 => {

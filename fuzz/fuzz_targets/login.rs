@@ -4,13 +4,15 @@
 use base::time::Instant;
 use ground::{Operations, Site, TARGET, arrival, itself, user};
 use iscsi::chap::Algorithms;
-use iscsi::login::directory::Via;
-use iscsi::login::initiator::{AuthPlan, CallStep, InitiatorLogin, LoginPlan, Path, Purpose};
+use iscsi::login::directory::ConnectionPath;
+use iscsi::login::initiator::{
+    AuthPlan, InitiatorLogin, InitiatorLoginStep, LoginPlan, LoginStages, Purpose,
+};
 use iscsi::login::target::TargetLogin;
-use iscsi::login::{LoginRequest, LoginResponse, LoginStep, Outcome, Stage};
+use iscsi::login::{LoginOutcome, LoginRequest, LoginResponse, LoginStep, Stage};
 use iscsi::name::Isid;
 use iscsi::negotiate::KeyPolicy;
-use iscsi::negotiate::full_feature::{NO_TAG, Talker, TargetText, TextRequest};
+use iscsi::negotiate::full_feature::{NO_TAG, TargetText, TextContext, TextRequest};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -63,15 +65,15 @@ fn to_target(first: u8, rest: &[u8]) {
 }
 
 /// Each further operation is a Text Request: F, C, and whether it goes on with the last tag.
-fn converse(site: &Site, outcome: &Outcome, operations: Operations<'_>) {
+fn converse(site: &Site, outcome: &LoginOutcome, operations: Operations<'_>) {
     let (mut text, mut ttt) = (TargetText::new(), NO_TAG);
     for (at, (flags, data)) in operations.enumerate() {
         let tag = if flags & 1 == 0 { ttt } else { NO_TAG };
         let request =
             TextRequest { is_final: flags & 0x80 != 0, cont: flags & 0x40 != 0, itt: 1, ttt: tag, data };
-        let talker = Talker {
+        let talker = TextContext {
             directory: site,
-            via: &Via::from(&arrival()),
+            via: &ConnectionPath::from(&arrival()),
             initiator: &outcome.initiator,
             kind: &outcome.kind,
             initiator_max_recv: outcome.negotiated.connection.initiator_max_recv,
@@ -93,15 +95,15 @@ fn to_initiator(first: u8, rest: &[u8]) {
         },
     };
     let proves = matches!(auth, AuthPlan::Chap { peer: Some(_), .. });
-    let path = match first >> 2 & 3 {
-        0 => Path::SecurityOnly,
-        1 => Path::OperationalOnly,
-        _ => Path::SecurityAndOperational,
+    let stages = match first >> 2 & 3 {
+        0 => LoginStages::SecurityOnly,
+        1 => LoginStages::OperationalOnly,
+        _ => LoginStages::SecurityAndOperational,
     };
     let initiator = "iqn.2026-11.com.example:host".parse().unwrap();
     let purpose = Purpose::NewSession(TARGET.parse().unwrap());
     let isid = Isid([0x80, 0, 0, 0, 0, 1]);
-    let plan = LoginPlan { path, ..LoginPlan::new(initiator, purpose, isid, auth, KeyPolicy::default()) };
+    let plan = LoginPlan { stages, ..LoginPlan::new(initiator, purpose, isid, auth, KeyPolicy::default()) };
     let mut login = InitiatorLogin::new(plan, [9; 32]);
     let call = login.start();
     for (flags, data) in Operations::of(rest) {
@@ -120,13 +122,18 @@ fn to_initiator(first: u8, rest: &[u8]) {
             data: data.to_vec(),
         };
         match login.handle(&response) {
-            CallStep::Send(next) => assert!(!(next.transit && next.cont)),
-            CallStep::Complete(done) => {
+            InitiatorLoginStep::Send(next) => assert!(!(next.transit && next.cont)),
+            InitiatorLoginStep::Complete(done) => {
                 assert!(!done.peer_authenticated, "a target proved itself without the secret");
-                assert!(!proves || path == Path::OperationalOnly, "a target got away without a proof");
+                assert!(
+                    !proves || stages == LoginStages::OperationalOnly,
+                    "a target got away without a proof"
+                );
                 break;
             }
-            CallStep::Redirected { .. } | CallStep::Refused(_) | CallStep::Drop(_) => break,
+            InitiatorLoginStep::Redirected { .. }
+            | InitiatorLoginStep::Refused(_)
+            | InitiatorLoginStep::Drop(_) => break,
         }
     }
 }

@@ -9,8 +9,8 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::transmit::Transmit;
 use ground::Operations;
 use libfuzzer_sys::fuzz_target;
-use store::contract::{Extent, ExtentState, Fault, OpAction, Outcome, Profile};
 use store::Store;
+use store::api::{Capabilities, Extent, ExtentState, Fault, OpAction, OpOutput};
 use store::ram::Ram;
 
 const LEN: u64 = 1 << 20;
@@ -19,7 +19,7 @@ const OPERATIONS_MAX: usize = 256;
 
 struct World {
     session: Session,
-    profile: Profile,
+    profile: Capabilities,
     pool: Pool,
     held: Vec<(Ticket, OpAction)>,
 }
@@ -47,9 +47,13 @@ fuzz_target!(|input: &[u8]| {
 impl World {
     fn new(first: u8) -> Self {
         let pool = Pool::new(1 << 20);
-        let granule = if first & 1 == 0 { 512 } else { 4096 };
-        let profile =
-            Profile { granule, read_only: first & 2 != 0, thin: first & 4 == 0, ..Ram::new(LEN).profile() };
+        let logical_block_len = if first & 1 == 0 { 512 } else { 4096 };
+        let profile = Capabilities {
+            logical_block_len,
+            read_only: first & 2 != 0,
+            thin: first & 4 == 0,
+            ..Ram::new(LEN).capabilities()
+        };
         let export = Export { name: "disk".into(), description: "a disk".into() };
         let session = Session::new(export, profile.clone(), pool.clone());
         let mut world = Self { session, profile, pool, held: Vec::new() };
@@ -105,7 +109,7 @@ impl World {
         match how {
             0 => self.session.input_ended(),
             1 => self.session.shut_down(),
-            _ => self.session.medium_is(Profile { len: u64::from(how) << 15, ..self.profile.clone() }),
+            _ => self.session.medium_is(Capabilities { len: u64::from(how) << 15, ..self.profile.clone() }),
         }
     }
 
@@ -118,20 +122,20 @@ impl World {
         let faults = [Fault::Medium, Fault::Unsupported, Fault::OutOfRange];
         let result = match (how & 7, action) {
             (fault @ 5..=7, _) => Err(faults[usize::from(fault - 5)].into()),
-            (4, _) => Ok(Outcome::Extents(Vec::new())),
+            (4, _) => Ok(OpOutput::MapStatus(Vec::new())),
             (_, OpAction::Read { len, .. }) => {
                 let data: DataList = Bytes::copied_from(&vec![7; len]).into();
-                Ok(Outcome::Data(data))
+                Ok(OpOutput::Data(data))
             }
-            (_, OpAction::Write { data, .. }) => Ok(Outcome::Done(data)),
-            (state, OpAction::Extents { at, len, .. }) => {
+            (_, OpAction::Write { data, .. }) => Ok(OpOutput::Done(data)),
+            (state, OpAction::MapStatus { at, len, .. }) => {
                 let half = len / 2;
                 let states = [ExtentState::Mapped, ExtentState::Hole];
                 let second = states[usize::from(state & 1)];
                 let first = Extent { at, len: half, state: ExtentState::Hole };
-                Ok(Outcome::Extents(vec![first, Extent { at: at + half, len: LEN, state: second }]))
+                Ok(OpOutput::MapStatus(vec![first, Extent { at: at + half, len: LEN, state: second }]))
             }
-            _ => Ok(Outcome::Done(DataList::new())),
+            _ => Ok(OpOutput::Done(DataList::new())),
         };
         self.session.completed(ticket, result);
     }

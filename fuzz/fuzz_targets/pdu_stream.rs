@@ -14,9 +14,9 @@ use ground::{Operations, Site, TARGET, arrival};
 use iscsi::digest::Crc32c;
 use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::tmf_response::TmfResult;
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
-use iscsi::target::contract::{Command, Event, Finish, Manage};
+use iscsi::target::contract::{Command, Event, Finish, TmfIndication};
 use iscsi::target::engine::{Engine, Limits};
 use libfuzzer_sys::fuzz_target;
 
@@ -30,7 +30,7 @@ struct World {
     now: Instant,
     digests: bool,
     held: VecDeque<(Command, u32)>,
-    manages: VecDeque<Manage>,
+    manages: VecDeque<TmfIndication>,
     over: bool,
 }
 
@@ -150,7 +150,7 @@ impl World {
             for (command, _) in self.held.drain(..) {
                 self.engine.abort(command.task);
             }
-            self.engine.managed(manage.tmf, TmfResult(bytes.first().copied().unwrap_or(0)));
+            self.engine.finish_tmf(manage.tmf, TmfResult(bytes.first().copied().unwrap_or(0)));
         } else if let Some((command, sent)) = self.held.pop_front() {
             let room = command.data_in_len - sent;
             match which >> 1 & 3 {
@@ -196,7 +196,7 @@ impl World {
     fn hear(&mut self, event: Event) {
         match event {
             Event::Command(command) => self.held.push_back((command, 0)),
-            Event::Manage(manage) => self.manages.push_back(manage),
+            Event::Tmf(manage) => self.manages.push_back(manage),
             Event::TaskGone { task } => {
                 let before = self.held.len();
                 self.held.retain(|(command, _)| command.task != task);

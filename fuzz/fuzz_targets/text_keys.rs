@@ -6,9 +6,9 @@ use iscsi::keys::{Key, Role};
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
-use iscsi::negotiate::exchange::{Exchange, Setting, answer_unknown};
+use iscsi::negotiate::negotiator::{LoginContext, Negotiator, answer_unknown};
 use iscsi::text::value::{binary, boolean, list, number, to_base64, to_hex};
-use iscsi::text::{MAX_TEXT, Pair, TextOut, parse};
+use iscsi::text::{MAX_TEXT, Pair, TextBuilder, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     let Ok(pairs) = parse(text) else { return };
-    let mut again = TextOut::new();
+    let mut again = TextBuilder::new();
     for pair in &pairs {
         value(pair.value);
         again.put(pair.name, pair.value);
@@ -50,12 +50,12 @@ fn value(value: &[u8]) {
 }
 
 fn negotiate(first: u8, pairs: &[Pair<'_>]) {
-    let setting = if first & 1 == 0 { Setting::Leading } else { Setting::Discovery };
+    let context = if first & 1 == 0 { LoginContext::Leading } else { LoginContext::Discovery };
     let role = if first & 2 == 0 { Role::Target } else { Role::Initiator };
-    let mut exchange = Exchange::new(role, KeyPolicy::default(), setting);
-    let mut out = TextOut::new();
+    let mut negotiator = Negotiator::new(role, KeyPolicy::default(), context);
+    let mut out = TextBuilder::new();
     if role == Role::Initiator {
-        exchange.offer_all(&mut out);
+        negotiator.offer_all(&mut out);
     }
     let mut known = Vec::new();
     for pair in pairs {
@@ -64,12 +64,12 @@ fn negotiate(first: u8, pairs: &[Pair<'_>]) {
             None => drop(answer_unknown(pair, &mut out)),
         }
     }
-    if exchange.receive(&known, &mut out).is_err() {
+    if negotiator.receive(&known, &mut out).is_err() {
         return;
     }
-    exchange.offer_what_must_change(&mut out);
+    negotiator.offer_unacceptable(&mut out);
     assert!(!out.has_overflowed());
-    if let Ok(done) = exchange.finish() {
+    if let Ok(done) = negotiator.finish() {
         let session = done.session;
         assert!(session.first_burst_length <= session.max_burst_length);
         assert!((512..1 << 24).contains(&session.max_burst_length));

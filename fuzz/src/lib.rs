@@ -12,8 +12,8 @@ use base::bytes::Reader;
 use base::state_machine::{AcceptInfo, PortalId};
 use iscsi::chap::{Algorithms, Credentials, Secret};
 use iscsi::login::directory::{
-    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
-    TargetAddress, TargetId, Via,
+    AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo,
+    SessionQuery, TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use iscsi::name::{IscsiName, PortalGroupTag, Tsih};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy, SessionParameters};
@@ -71,24 +71,24 @@ pub fn arrival() -> AcceptInfo {
 }
 
 impl Directory for Site {
-    fn find_target(&self, _: &Via, _: &IscsiName, name: &IscsiName) -> Found {
+    fn find_target(&self, _: &ConnectionPath, _: &IscsiName, name: &IscsiName) -> TargetLookup {
         match name.as_str() {
-            TARGET => Found::Here(TargetAccess {
+            TARGET => TargetLookup::Found(TargetAccess {
                 target: TargetId(1),
                 portal_group: PortalGroupTag(1),
                 alias: Some("disk".into()),
                 auth: self.auth(),
                 keys: self.keys(),
             }),
-            "iqn.2026-11.com.example:moved" => Found::Moved {
+            "iqn.2026-11.com.example:moved" => TargetLookup::Moved {
                 to: TargetAddress::Host { name: "san.example.com".into(), port: 3260 },
                 permanently: true,
             },
-            _ => Found::NotFound,
+            _ => TargetLookup::NotFound,
         }
     }
 
-    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+    fn discovery(&self, _: &ConnectionPath, _: &IscsiName) -> DiscoveryAccess {
         DiscoveryAccess::Granted { auth: self.auth(), keys: self.keys() }
     }
 
@@ -96,8 +96,8 @@ impl Directory for Site {
         (name == user().name).then(|| user().secret)
     }
 
-    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts> {
-        (query.tsih == Tsih(1)).then(|| SessionFacts {
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
+        (query.tsih == Tsih(1)).then(|| SessionInfo {
             tsih: Tsih(1),
             portal_group: PortalGroupTag(1),
             parameters: SessionParameters { max_connections: 2, ..SessionParameters::default() },
@@ -106,11 +106,19 @@ impl Directory for Site {
         })
     }
 
-    fn target_behind(&self, _: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn next_target(
+        &self,
+        _: &ConnectionPath,
+        _: &IscsiName,
+        after: Option<&IscsiName>,
+    ) -> Option<SendTargetsEntry> {
         let names = ["iqn.2026-11.com.example:a", TARGET, "iqn.2026-11.com.example:z"];
         let name = names.iter().find(|name| after.is_none_or(|after| after.as_str() < **name))?;
         let address = TargetAddress::Socket(SocketAddr::from(([10, 0, 0, 1], 3260)));
-        Some(Listed { name: name.parse().unwrap(), addresses: vec![(address, PortalGroupTag(1)); 3] })
+        Some(SendTargetsEntry {
+            name: name.parse().unwrap(),
+            addresses: vec![(address, PortalGroupTag(1)); 3],
+        })
     }
 }
 

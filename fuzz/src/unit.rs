@@ -10,9 +10,8 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, Lba};
 use device::contract::{
-    Claims,
-    Access, Command, DataOutFault, Event, Identity, ManageFunction, ManageKey, Nexus, NexusId, PeerCaller,
-    PeerRequest, RelativePort, TargetPort, TaskKey, UnitConfig,
+    Access, Command, DataOutFault, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
+    TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
 };
 use device::unit::{LogicalUnit, Reset};
 use scsi::cdb::Cdb;
@@ -20,8 +19,8 @@ use scsi::lun::Lun;
 use scsi::status::TaskAttribute;
 use scsi::transport_id::TransportId;
 use store::Store;
-use store::contract::{Completion, Fault, Op, Profile};
-use store::faulty::{Faulty, Kind, Rule};
+use store::api::{Capabilities, Completion, Fault, Op};
+use store::fault_inject::{FaultInjector, OpKind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
 
@@ -169,7 +168,7 @@ impl Ordeal {
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
             write_cache: choice & 8 == 0,
-            claims: Claims::default(),
+            overrides: InquiryOverrides::default(),
             tasks: device::contract::TaskRules::default(),
             task_set_max: 32,
             io_timeout: None,
@@ -216,7 +215,7 @@ impl Ordeal {
             initiator_name: Rc::from(HOST),
             target_port: RelativePort(1),
             access: if id == NexusId(3) { Access::ReadOnly } else { Access::ReadWrite },
-            newer_functions: true,
+            rfc_7144_functions: true,
             luns: Rc::from([Lun(0)].as_slice()),
         };
         self.unit.nexus_established(self.now, nexus);
@@ -267,15 +266,15 @@ impl Ordeal {
         let some_task = self.tasks.keys().nth(usize::from(first) % (self.tasks.len() + 1)).copied();
         let key = some_task.unwrap_or(TaskKey(999_999));
         let function = match first >> 3 & 15 {
-            0 => ManageFunction::AbortTask(key),
-            1 => ManageFunction::AbortTaskSet,
-            2 => ManageFunction::ClearTaskSet,
-            3 => ManageFunction::LogicalUnitReset,
-            4 => ManageFunction::NexusReset,
-            5 => ManageFunction::QueryTask(key),
-            6 => ManageFunction::QueryTaskSet,
-            7 => ManageFunction::QueryAsynchronousEvent,
-            8 => ManageFunction::ClearAca,
+            0 => Tmf::AbortTask(key),
+            1 => Tmf::AbortTaskSet,
+            2 => Tmf::ClearTaskSet,
+            3 => Tmf::LogicalUnitReset,
+            4 => Tmf::NexusReset,
+            5 => Tmf::QueryTask(key),
+            6 => Tmf::QueryTaskSet,
+            7 => Tmf::QueryAsynchronousEvent,
+            8 => Tmf::ClearAca,
             9 => {
                 self.unit.reset(self.now, Reset::Target);
                 return;
@@ -289,7 +288,7 @@ impl Ordeal {
         let number = self.key_next;
         self.key_next += 1;
         self.manage_open.insert(number, ());
-        self.unit.manage(self.now, nexus, ManageKey(number), function);
+        self.unit.execute_tmf(self.now, nexus, TmfKey(number), function);
     }
 
     fn lose(&mut self, nexus: NexusId, first: u8) {
@@ -337,46 +336,46 @@ impl Ordeal {
         let lba = Lba(reader.u16().map_or(0, u64::from));
         let blocks = Blocks(reader.u16().map_or(1, u64::from));
         let request = match bytes.first().copied().unwrap_or(0) >> 4 & 3 {
-            0 => PeerRequest::Read { lba, blocks },
-            1 => PeerRequest::Zero { lba, blocks },
-            2 => PeerRequest::Describe,
+            0 => ThirdPartyRequest::Read { lba, blocks },
+            1 => ThirdPartyRequest::Zero { lba, blocks },
+            2 => ThirdPartyRequest::Describe,
             _ => {
                 let block = self.unit.block_size().bytes();
-                PeerRequest::Write { lba, data: part(bytes, 0, block * (blocks.0 as u32 % 8)) }
+                ThirdPartyRequest::Write { lba, data: part(bytes, 0, block * (blocks.0 as u32 % 8)) }
             }
         };
-        let caller = PeerCaller { unit: 1, call: u32::MAX };
-        self.unit.serve_peer(self.now, caller, nexus, request);
+        let caller = ThirdPartyCaller { unit: 1, call: u32::MAX };
+        self.unit.execute_third_party(self.now, caller, nexus, request);
     }
 
     /// Takes what the unit says, and checks that it may.
     fn drain(&mut self) {
         while let Some(event) = self.unit.poll() {
             match event {
-                Event::Fetch { key, offset, len } => self.fetch(key, offset, len),
-                Event::DataIn { key, offset, data } => self.deliver(key, offset, &data),
-                Event::Finish { key, sense, .. } => {
+                UnitEvent::FetchDataOut { key, offset, len } => self.fetch(key, offset, len),
+                UnitEvent::DataIn { key, offset, data } => self.deliver(key, offset, &data),
+                UnitEvent::CommandComplete { key, sense, .. } => {
                     assert!(self.tasks.remove(&key).is_some(), "{key:?} ended twice");
                     assert!(sense.is_none_or(|sense| sense.bytes().len() >= 8));
                 }
-                Event::Aborted { key } => {
+                UnitEvent::Aborted { key } => {
                     assert!(self.tasks.remove(&key).is_some(), "{key:?} ended twice");
                 }
-                Event::Managed { key, .. } => {
+                UnitEvent::TmfComplete { key, .. } => {
                     assert!(self.manage_open.remove(&key.0).is_some(), "{key:?} answered twice");
                 }
-                Event::Save { ticket, state } => self.save(ticket, &state),
-                Event::Peer(call) => {
+                UnitEvent::SaveState { ticket, state } => self.save(ticket, &state),
+                UnitEvent::ThirdPartyCall(call) => {
                     // Every unit it may name is this one.
                     self.calls += 1;
                     assert!(self.calls < CALLS_MAX, "a copy that never ends");
-                    let caller = PeerCaller { unit: 0, call: call.call };
-                    self.unit.serve_peer(self.now, caller, call.nexus, call.request);
+                    let caller = ThirdPartyCaller { unit: 0, call: call.call };
+                    self.unit.execute_third_party(self.now, caller, call.nexus, call.request);
                 }
-                Event::PeerDone { caller, result } if caller.unit == 0 => {
-                    self.unit.peer_answer(self.now, caller.call, result);
+                UnitEvent::ThirdPartyReply { caller, result } if caller.unit == 0 => {
+                    self.unit.third_party_reply(self.now, caller.call, result);
                 }
-                Event::PeerDone { .. } => {}
+                UnitEvent::ThirdPartyReply { .. } => {}
             }
         }
     }
@@ -406,7 +405,7 @@ impl Ordeal {
         let config = self.unit.config().clone();
         let again = LogicalUnit::new(config, Box::new(Ram::new(1 << 16)), Some(state), Pool::new(0));
         assert!(again.is_ok(), "{:?}", again.err());
-        self.unit.saved(self.now, ticket, !ticket.is_multiple_of(5));
+        self.unit.state_saved(self.now, ticket, !ticket.is_multiple_of(5));
     }
 
     /// Everything comes to an end when data comes, the medium answers and time passes.
@@ -450,15 +449,15 @@ fn part(data: &[u8], offset: u32, len: u32) -> DataList {
 }
 
 /// A medium with bad places.
-fn flaky() -> Faulty<Ram> {
-    let (medium, faults) = Faulty::new(Ram::new(MEDIUM_LEN), 1);
+fn flaky() -> FaultInjector<Ram> {
+    let (medium, faults) = FaultInjector::new(Ram::new(MEDIUM_LEN), 1);
     for (kind, at, fault) in [
-        (Kind::Read, 64 << 10, Fault::Medium),
-        (Kind::Write, 128 << 10, Fault::NoSpace),
-        (Kind::WriteZeroes, 192 << 10, Fault::Unsupported),
-        (Kind::Deallocate, 256 << 10, Fault::Gone),
-        (Kind::Extents, 320 << 10, Fault::Bug),
-        (Kind::Flush, 0, Fault::Medium),
+        (OpKind::Read, 64 << 10, Fault::Medium),
+        (OpKind::Write, 128 << 10, Fault::NoSpace),
+        (OpKind::WriteZeroes, 192 << 10, Fault::Unsupported),
+        (OpKind::Deallocate, 256 << 10, Fault::Gone),
+        (OpKind::MapStatus, 320 << 10, Fault::Bug),
+        (OpKind::Flush, 0, Fault::Medium),
     ] {
         faults.add(Rule { chance: (1, 2), ..Rule::always(kind, at, 4096, fault) });
     }
@@ -473,8 +472,8 @@ struct Gated {
 }
 
 impl Store for Gated {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn submit(&mut self, op: Op) {

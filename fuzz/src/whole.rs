@@ -5,23 +5,23 @@
 use std::rc::Rc;
 
 use base::buffer::Pool;
-use base::state_machine::{Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
 use base::rng::Rng;
+use base::state_machine::{Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use base::units::BlockSize;
-use device::contract::{Access, Claims, Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Access, Identity, InquiryOverrides, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::pdu::login_request::LoginRequest;
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::ram::Ram;
 use target::config::{
-    DiscoveryConfig, FramesConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
+    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
 };
 use target::shard::Shard;
 
@@ -278,7 +278,7 @@ impl World {
             }
         }
         while let Some(save) = self.shard.poll_save() {
-            self.shard.saved(self.now, save.unit, save.ticket, save.ticket % 5 != 0);
+            self.shard.state_saved(self.now, save.unit, save.ticket, save.ticket % 5 != 0);
         }
     }
 
@@ -369,7 +369,7 @@ fn config(how: u8) -> ShardConfig {
             session_limits: None,
         }],
         discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys },
-        frames: FramesConfig::default(),
+        frames: HyperScsiConfig::default(),
     }
 }
 
@@ -390,7 +390,7 @@ fn unit_config(number: u32) -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
-        claims: Claims::default(),
+        overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),
         task_set_max: 32,
         io_timeout: None,

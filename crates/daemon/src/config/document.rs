@@ -56,8 +56,8 @@ pub(crate) struct Entry {
 }
 
 impl Tree {
-    pub(crate) const fn new(place: SourceSpan) -> Self {
-        Self { span: place, entries: BTreeMap::new() }
+    pub(crate) const fn new(span: SourceSpan) -> Self {
+        Self { span, entries: BTreeMap::new() }
     }
 
     /// Sets a key, at the place of its value.
@@ -74,13 +74,13 @@ impl Tree {
 
     /// Appends a table to the list under `key`.
     pub(crate) fn push(&mut self, key: &str, table: Self) {
-        let place = table.span.clone();
+        let span = table.span.clone();
         let entry = self.entries.entry(key.to_owned()).or_insert_with(|| Entry {
-            key_span: place.clone(),
-            value: Located::new(RawValue::List(Vec::new()), place.clone()),
+            key_span: span.clone(),
+            value: Located::new(RawValue::List(Vec::new()), span.clone()),
         });
         if let RawValue::List(list) = &mut entry.value.value {
-            list.push(Located::new(RawValue::Table(table), place));
+            list.push(Located::new(RawValue::Table(table), span));
         }
     }
 }
@@ -126,20 +126,20 @@ fn raw(value: &toml::Spanned<DeValue<'_>>, index: &LineIndex<'_>) -> RawValue {
 
 /// Turns a word of a command line, or a default, into the value that a key of this kind takes in TOML. A word that
 /// does not fit stays a string, so that the reader says what is wrong with it.
-pub(crate) fn from_word(word: &str, kind: Kind, place: &SourceSpan) -> Located<RawValue> {
-    let text = |word: &str| Located::new(RawValue::Text(word.to_owned()), place.clone());
+pub(crate) fn from_word(word: &str, kind: Kind, span: &SourceSpan) -> Located<RawValue> {
+    let text = |word: &str| Located::new(RawValue::Text(word.to_owned()), span.clone());
     match kind {
         Kind::Switch => match word {
-            "true" | "yes" | "on" => Located::new(RawValue::Switch(true), place.clone()),
-            "false" | "no" | "off" => Located::new(RawValue::Switch(false), place.clone()),
+            "true" | "yes" | "on" => Located::new(RawValue::Switch(true), span.clone()),
+            "false" | "no" | "off" => Located::new(RawValue::Switch(false), span.clone()),
             _ => text(word),
         },
         Kind::Count { .. } => match word.parse() {
-            Ok(number) => Located::new(RawValue::Integer(Some(number)), place.clone()),
+            Ok(number) => Located::new(RawValue::Integer(Some(number)), span.clone()),
             Err(_) => text(word),
         },
         Kind::Choices(_) | Kind::Texts { .. } => {
-            Located::new(RawValue::List(word.split_whitespace().map(text).collect()), place.clone())
+            Located::new(RawValue::List(word.split_whitespace().map(text).collect()), span.clone())
         }
         _ => text(word),
     }

@@ -51,9 +51,9 @@ impl Flags {
             tree.entries.remove("portal");
         }
         for listen in &self.listen {
-            let place = flag_span("--listen", listen);
-            let mut portal = Tree::new(place.clone());
-            portal.set("listen", Located::new(RawValue::Text(listen.clone()), place));
+            let span = flag_span("--listen", listen);
+            let mut portal = Tree::new(span.clone());
+            portal.set("listen", Located::new(RawValue::Text(listen.clone()), span));
             tree.push("portal", portal);
         }
         if self.config.is_some() {
@@ -104,13 +104,13 @@ impl Flags {
         let mut frames = Tree::new(flag_span("--iface", interface));
         frames.set("interfaces", list("--iface", &self.interfaces, interface));
         for name in &self.groups {
-            let place = flag_span("--group", name);
-            let mut group = Tree::new(place.clone());
-            group.set("name", Located::new(RawValue::Text(name.clone()), place));
+            let span = flag_span("--group", name);
+            let mut group = Tree::new(span.clone());
+            group.set("name", Located::new(RawValue::Text(name.clone()), span));
             if let Some(path) = &self.group_password {
                 let path = utf8(path, report);
-                let place = flag_span("--group-password-file", &path);
-                group.set("password_file", Located::new(RawValue::Text(path), place));
+                let span = flag_span("--group-password-file", &path);
+                group.set("password_file", Located::new(RawValue::Text(path), span));
             }
             frames.push("group", group);
         }
@@ -128,8 +128,8 @@ impl Flags {
             ("--log", "log", self.log.clone()),
         ] {
             if let (Some(value), Some(key)) = (value, ROOT.key(key)) {
-                let place = flag_span(flag, if matches!(key.kind, Kind::Switch) { "" } else { &value });
-                tree.set(key.name, from_word(&value, key.kind, &place));
+                let span = flag_span(flag, if matches!(key.kind, Kind::Switch) { "" } else { &value });
+                tree.set(key.name, from_word(&value, key.kind, &span));
             }
         }
     }
@@ -145,10 +145,10 @@ fn utf8(path: &Path, report: &mut ConfigReport) -> String {
 
 /// The disk that is served when nothing else is asked for: 1 GiB, thin, in the state directory.
 fn default_disk(path: &str) -> Tree {
-    let place = SourceSpan::Flag("the default disk".into());
-    let mut lun = Tree::new(place.clone());
+    let span = SourceSpan::Flag("the default disk".into());
+    let mut lun = Tree::new(span.clone());
     for (key, value) in [("type", "file"), ("path", path), ("size", "1G")] {
-        lun.set(key, Located::new(RawValue::Text(value.to_owned()), place.clone()));
+        lun.set(key, Located::new(RawValue::Text(value.to_owned()), span.clone()));
     }
     lun
 }

@@ -9,8 +9,8 @@ use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer", "disc"];
 
 /// Parses a spec into the table that it stands for. Mistakes go to the report; what is right is returned all the same.
-pub(crate) fn parse(spec: &str, place: &SourceSpan, report: &mut ConfigReport) -> Tree {
-    let mut tree = Tree::new(place.clone());
+pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) -> Tree {
+    let mut tree = Tree::new(span.clone());
     let mut words = split(spec).into_iter();
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
@@ -18,52 +18,50 @@ pub(crate) fn parse(spec: &str, place: &SourceSpan, report: &mut ConfigReport) -
         "file" | "block" => Some("path"),
         "ram" | "null" => Some("size"),
         later if LATER.contains(&later) => {
-            report.error(place, format!("media of type \"{later}\" are not in this build"));
+            report.error(span, format!("media of type \"{later}\" are not in this build"));
             None
         }
         _ => {
             let hint = did_you_mean(kind, ["file", "block", "ram", "null"]);
-            report.error(
-                place,
-                format!("a LUN begins with file:, block:, ram: or null:, not \"{kind}\"{hint}"),
-            );
+            report
+                .error(span, format!("a LUN begins with file:, block:, ram: or null:, not \"{kind}\"{hint}"));
             None
         }
     };
     if let Some(name) = argument_key {
-        tree.set("type", from_word(kind, Kind::Choice(&[]), place));
+        tree.set("type", from_word(kind, Kind::Choice(&[]), span));
         if argument.is_empty() {
             let example = if name == "path" { "/srv/disk.img" } else { "512M" };
-            report.error(place, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
+            report.error(span, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
         }
-        tree.set(name, from_word(argument, Kind::Path, place));
+        tree.set(name, from_word(argument, Kind::Path, span));
     }
     for word in words {
-        option(&word, &mut tree, place, report);
+        option(&word, &mut tree, span, report);
     }
     tree
 }
 
-fn option(word: &str, tree: &mut Tree, place: &SourceSpan, report: &mut ConfigReport) {
+fn option(word: &str, tree: &mut Tree, span: &SourceSpan, report: &mut ConfigReport) {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (word, None),
     };
     let Some(key) = options().find(|key| key.name == name) else {
         let hint = did_you_mean(name, options().map(|key| key.name));
-        report.error(place, format!("unknown key \"{name}\" in lun{hint}"));
+        report.error(span, format!("unknown key \"{name}\" in lun{hint}"));
         return;
     };
     if tree.entries.contains_key(name) {
-        report.error(place, format!("\"{name}\" is given twice"));
+        report.error(span, format!("\"{name}\" is given twice"));
         return;
     }
     match (value, key.kind) {
-        (Some(value), kind) => tree.set(name, from_word(value, kind, place)),
+        (Some(value), kind) => tree.set(name, from_word(value, kind, span)),
         (None, Kind::Switch) => {
-            tree.set(name, Located::new(super::document::RawValue::Switch(true), place.clone()))
+            tree.set(name, Located::new(super::document::RawValue::Switch(true), span.clone()))
         }
-        (None, _) => report.error(place, format!("\"{name}\" needs a value ({name}=…)")),
+        (None, _) => report.error(span, format!("\"{name}\" needs a value ({name}=…)")),
     }
 }
 

@@ -73,27 +73,27 @@ impl Config {
     ///
     /// # Errors
     /// The report, when it has mistakes.
-    pub fn load(flags: &Flags, around: &Environment) -> Result<Loaded, ConfigReport> {
-        Self::read(flags, around).map_err(|unusable| unusable.report)
+    pub fn load(flags: &Flags, environment: &Environment) -> Result<Loaded, ConfigReport> {
+        Self::read(flags, environment).map_err(|unusable| unusable.report)
     }
 
     /// The same, for a daemon that takes access away even if a medium cannot be used.
     ///
     /// # Errors
     /// [`InvalidConfig`], when there are mistakes.
-    pub(crate) fn read(flags: &Flags, around: &Environment) -> Result<Loaded, Box<InvalidConfig>> {
-        let mut around = around.clone();
+    pub(crate) fn read(flags: &Flags, environment: &Environment) -> Result<Loaded, Box<InvalidConfig>> {
+        let mut environment = environment.clone();
         let mut flags = flags.clone();
         for path in [&mut flags.state_dir, &mut flags.socket].into_iter().flatten() {
-            *path = around.absolute(path);
+            *path = environment.absolute(path);
         }
         let mut report = ConfigReport::new(flags.config.clone());
         let mut tree = match &flags.config {
             Some(file) => match read(file) {
                 Ok((text, mode)) => {
-                    around.file_mode = Some(mode);
-                    let whole = around.absolute(file);
-                    around.directory = whole.parent().map_or(around.directory, Path::to_path_buf);
+                    environment.file_mode = Some(mode);
+                    let whole = environment.absolute(file);
+                    environment.directory = whole.parent().map_or(environment.directory, Path::to_path_buf);
                     document::from_toml(&text, &mut report)
                 }
                 Err(why) => {
@@ -103,11 +103,11 @@ impl Config {
             },
             None => document::Tree::new(SourceSpan::Default),
         };
-        let state_dir = flags.state_dir.clone().unwrap_or_else(|| around.state_dir.clone());
+        let state_dir = flags.state_dir.clone().unwrap_or_else(|| environment.state_dir.clone());
         flags.apply(&mut tree, &state_dir, &mut report);
-        around.name_is_ours = flags.config.is_none() && flags.target.is_none();
+        environment.name_is_ours = flags.config.is_none() && flags.target.is_none();
         let root = raw::Root::read(tree, &mut report);
-        let config = resolve::resolve(root, &around, &mut report);
+        let config = resolve::resolve(root, &environment, &mut report);
         if report.is_clean() {
             return Ok(Loaded { config, report });
         }

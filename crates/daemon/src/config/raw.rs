@@ -239,12 +239,12 @@ impl Group {
 impl HyperScsi {
     fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&HYPERSCSI, tree, report);
-        let place = r.span().clone();
+        let span = r.span().clone();
         let interfaces = r.some_texts("interfaces").unwrap_or_default();
         let groups = r.tables("group");
         drop(r);
         Self {
-            span: place,
+            span,
             interfaces,
             groups: groups.into_iter().map(|tree| HyperScsiGroup::read(tree, report)).collect(),
         }
@@ -356,7 +356,7 @@ impl Lun {
 impl Target {
     fn read(tree: Tree, session: &Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&TARGET, tree, report);
-        let place = r.span().clone();
+        let span = r.span().clone();
         let name = r.text("name");
         let alias = r.text("alias");
         let portals = r.some_texts("portals");
@@ -364,7 +364,7 @@ impl Target {
         let max_sessions = r.count16("max_sessions");
         let queue_depth = r.count16("queue_depth");
         let (nop_interval, nop_timeout) = (r.duration("nop_interval"), r.duration("nop_timeout"));
-        let mut own = r.table("session").unwrap_or_else(|| Tree::new(place.clone()));
+        let mut own = r.table("session").unwrap_or_else(|| Tree::new(span.clone()));
         own.underlay(session);
         let auth = r.table("auth");
         let luns = r.tables("lun");
@@ -372,7 +372,7 @@ impl Target {
         let acl = r.tables("acl");
         drop(r);
         Self {
-            span: place,
+            span,
             name,
             alias,
             portals,

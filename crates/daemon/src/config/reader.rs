@@ -50,23 +50,23 @@ impl<'r> Reader<'r> {
     /// Takes a string.
     pub(crate) fn text(&mut self, name: &'static str) -> Option<Located<String>> {
         let (key, value) = self.take(name)?;
-        let place = value.span.clone();
+        let span = value.span.clone();
         match (value.value, key.kind) {
             (RawValue::Text(text), Kind::Text { len_max }) => {
                 if text.len() > len_max {
-                    self.report.error(&place, format!("\"{name}\" is longer than {len_max} bytes"));
+                    self.report.error(&span, format!("\"{name}\" is longer than {len_max} bytes"));
                     None
                 } else if text.contains(char::is_control) {
-                    self.report.error(&place, format!("\"{name}\" contains a control character"));
+                    self.report.error(&span, format!("\"{name}\" contains a control character"));
                     None
                 } else if text.is_empty() {
-                    self.report.error(&place, format!("\"{name}\" is empty"));
+                    self.report.error(&span, format!("\"{name}\" is empty"));
                     None
                 } else {
-                    Some(Located::new(text, place))
+                    Some(Located::new(text, span))
                 }
             }
-            (other, _) => self.wrong(name, "a string", &other, &place),
+            (other, _) => self.wrong(name, "a string", &other, &span),
         }
     }
 
@@ -185,10 +185,10 @@ impl<'r> Reader<'r> {
 
     /// Takes a list of strings that must not be empty.
     pub(crate) fn some_texts(&mut self, name: &'static str) -> Option<Vec<Located<String>>> {
-        let place = self.given(name);
+        let span = self.given(name);
         let texts = self.texts(name)?;
-        if let (true, Some(place)) = (texts.is_empty(), place) {
-            self.report.error(&place, format!("\"{name}\" is an empty list"));
+        if let (true, Some(span)) = (texts.is_empty(), span) {
+            self.report.error(&span, format!("\"{name}\" is an empty list"));
         }
         Some(texts)
     }
@@ -254,12 +254,12 @@ impl<'r> Reader<'r> {
         Some((key?, self.tree.entries.remove(name)?.value))
     }
 
-    fn wrong<T>(&mut self, name: &str, wanted: &str, found: &RawValue, place: &SourceSpan) -> Option<T> {
+    fn wrong<T>(&mut self, name: &str, wanted: &str, found: &RawValue, span: &SourceSpan) -> Option<T> {
         let shown = match found {
             RawValue::Text(word) => format!("\"{word}\""),
             other => other.noun().to_owned(),
         };
-        self.report.error(place, format!("\"{name}\" must be {wanted}, not {shown}"));
+        self.report.error(span, format!("\"{name}\" must be {wanted}, not {shown}"));
         None
     }
 
@@ -268,13 +268,13 @@ impl<'r> Reader<'r> {
         name: &str,
         words: &'static [&'static str],
         word: &str,
-        place: &SourceSpan,
+        span: &SourceSpan,
     ) -> Option<&'static str> {
         let found = words.iter().find(|known| known.eq_ignore_ascii_case(word)).copied();
         if found.is_none() {
             let hint = did_you_mean(word, words.iter().copied());
             let list = words.join(", ");
-            self.report.error(place, format!("\"{name}\" must be one of {list}, not \"{word}\"{hint}"));
+            self.report.error(span, format!("\"{name}\" must be one of {list}, not \"{word}\"{hint}"));
         }
         found
     }

@@ -160,13 +160,13 @@ impl GroupSet {
 
     /// Returns the set with another group in it.
     #[must_use]
-    pub const fn with(self, place: usize) -> Self {
-        Self(self.0 | 1 << (place % GROUPS_MAX))
+    pub const fn with(self, span: usize) -> Self {
+        Self(self.0 | 1 << (span % GROUPS_MAX))
     }
 
     /// Returns whether a group is in it.
-    pub const fn has(self, place: usize) -> bool {
-        place < GROUPS_MAX && self.0 & (1 << place) != 0
+    pub const fn has(self, span: usize) -> bool {
+        span < GROUPS_MAX && self.0 & (1 << span) != 0
     }
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct Located<T> {
 }
 
 impl<T> Located<T> {
-    pub(crate) const fn new(value: T, place: SourceSpan) -> Self {
-        Self { value, span: place }
+    pub(crate) const fn new(value: T, span: SourceSpan) -> Self {
+        Self { value, span }
     }
 
     pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Located<U> {
@@ -78,28 +78,28 @@ impl ConfigReport {
     }
 
     /// Notes that a medium cannot be used as it is now.
-    pub(crate) fn medium_error(&mut self, place: &SourceSpan, message: impl Into<String>) {
-        let mistake = ConfigError { span: Some(place.clone()), message: message.into() };
-        self.of_media.insert(mistake.clone());
-        self.errors.insert(mistake);
+    pub(crate) fn medium_error(&mut self, span: &SourceSpan, message: impl Into<String>) {
+        let error = ConfigError { span: Some(span.clone()), message: message.into() };
+        self.of_media.insert(error.clone());
+        self.errors.insert(error);
     }
 
     /// Notes a mistake.
-    pub(crate) fn error(&mut self, place: &SourceSpan, message: impl Into<String>) {
-        self.errors.insert(ConfigError { span: Some(place.clone()), message: message.into() });
+    pub(crate) fn error(&mut self, span: &SourceSpan, message: impl Into<String>) {
+        self.errors.insert(ConfigError { span: Some(span.clone()), message: message.into() });
     }
 
     /// Notes that something is not there. Left out when the text is damaged: it may well be there.
-    pub(crate) fn missing(&mut self, place: &SourceSpan, message: impl Into<String>) {
+    pub(crate) fn missing(&mut self, span: &SourceSpan, message: impl Into<String>) {
         if !self.damaged {
-            self.error(place, message);
+            self.error(span, message);
         }
     }
 
     /// Notes a mistake of the text itself.
-    pub(crate) fn damage(&mut self, place: &SourceSpan, message: impl Into<String>) {
+    pub(crate) fn damage(&mut self, span: &SourceSpan, message: impl Into<String>) {
         self.damaged = true;
-        self.error(place, message);
+        self.error(span, message);
     }
 
     /// Notes a mistake that has no position.
@@ -108,8 +108,8 @@ impl ConfigReport {
     }
 
     /// Notes something odd.
-    pub(crate) fn warn(&mut self, place: &SourceSpan, message: impl Into<String>) {
-        self.warnings.insert(ConfigError { span: Some(place.clone()), message: message.into() });
+    pub(crate) fn warn(&mut self, span: &SourceSpan, message: impl Into<String>) {
+        self.warnings.insert(ConfigError { span: Some(span.clone()), message: message.into() });
     }
 
     /// Returns what deserves a look, for a log, whose lines say by themselves that they warn.
@@ -117,8 +117,8 @@ impl ConfigReport {
         self.warnings.iter().map(|warning| self.line(warning, ""))
     }
 
-    fn line(&self, mistake: &ConfigError, kind: &str) -> String {
-        let place = match (&mistake.span, &self.file) {
+    fn line(&self, error: &ConfigError, kind: &str) -> String {
+        let span = match (&error.span, &self.file) {
             (Some(SourceSpan::Flag(flag)), _) => format!("{flag}: "),
             (Some(SourceSpan::File { line, column }), Some(file)) => {
                 format!("{}:{line}:{column}: ", file.display())
@@ -126,15 +126,15 @@ impl ConfigReport {
             (_, Some(file)) => format!("{}: ", file.display()),
             (_, None) => String::new(),
         };
-        format!("{place}{kind}{}", mistake.message)
+        format!("{span}{kind}{}", error.message)
     }
 }
 
 /// One line each, mistakes first: `targe.toml:12:9: unknown key "sise" in lun (did you mean "size"?)`.
 impl fmt::Display for ConfigReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mistake in &self.errors {
-            writeln!(f, "{}", self.line(mistake, ""))?;
+        for error in &self.errors {
+            writeln!(f, "{}", self.line(error, ""))?;
         }
         for warning in &self.warnings {
             writeln!(f, "{}", self.line(warning, "warning: "))?;

@@ -23,7 +23,7 @@ impl Scratch {
         path
     }
 
-    fn around(&self) -> Environment {
+    fn environment(&self) -> Environment {
         Environment {
             directory: self.path().to_path_buf(),
             state_dir: self.path().to_path_buf(),
@@ -36,11 +36,11 @@ impl Scratch {
 
     fn load(&self, text: &str) -> Result<Loaded, ConfigReport> {
         let flags = Flags { config: Some(self.file("targe.toml", text, 0o600)), ..Flags::default() };
-        Config::load(&flags, &self.around())
+        Config::load(&flags, &self.environment())
     }
 
     fn flags(&self, flags: &Flags) -> Result<Loaded, ConfigReport> {
-        Config::load(flags, &self.around())
+        Config::load(flags, &self.environment())
     }
 
     /// Returns the report with the directory's name replaced by `DIR`.
@@ -48,7 +48,7 @@ impl Scratch {
         report.to_string().replace(self.path().to_str().unwrap(), "DIR")
     }
 
-    fn mistakes(&self, text: &str) -> String {
+    fn errors(&self, text: &str) -> String {
         self.told(&self.load(text).expect_err("the configuration has mistakes"))
     }
 

@@ -320,8 +320,8 @@ fn covers(outer: &[u8], inner: &[u8]) -> bool {
             } else {
                 continue;
             };
-            if let Some(place) = next.get_mut(to) {
-                *place = true;
+            if let Some(span) = next.get_mut(to) {
+                *span = true;
             }
         }
         fits = next;
@@ -367,8 +367,8 @@ fn overlap(a: &[u8], b: &[u8]) -> bool {
                 (Some(x), Some(y)) => x == y && both,
                 _ => false,
             };
-            if let Some(place) = row.get_mut(to) {
-                *place = fits;
+            if let Some(span) = row.get_mut(to) {
+                *span = fits;
             }
         }
         below = row;

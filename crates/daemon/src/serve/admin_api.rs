@@ -62,12 +62,12 @@ impl RequestHandler for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(flags: &Flags, blueprint: &RuntimeConfig, reactors: &[ReactorThread]) -> Self {
+    pub(super) fn new(flags: &Flags, runtime: &RuntimeConfig, reactors: &[ReactorThread]) -> Self {
         Self {
             started: Instant::now(),
             config_file: flags.config.as_ref().map(|path| path.display().to_string()),
             reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
-            current: Mutex::new(Current { runtime: blueprint.clone(), reloads: 0, reload: None }),
+            current: Mutex::new(Current { runtime: runtime.clone(), reloads: 0, reload: None }),
         }
     }
 
@@ -162,12 +162,12 @@ impl Shared {
         let views: BTreeMap<_, UnitView> =
             views.into_iter().flatten().map(|view| (view.report.unit, view)).collect();
         let current = self.current();
-        let blueprint = &current.runtime;
+        let runtime = &current.runtime;
         let mut luns = Vec::new();
-        for target in &blueprint.config.targets {
+        for target in &runtime.config.targets {
             for mapped in &target.luns {
                 let (Some(unit), Some(id)) =
-                    (blueprint.config.units.get(mapped.unit.0), blueprint.number(mapped.unit))
+                    (runtime.config.units.get(mapped.unit.0), runtime.number(mapped.unit))
                 else {
                     continue;
                 };

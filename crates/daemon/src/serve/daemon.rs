@@ -93,7 +93,7 @@ impl Daemon {
     /// Opens everything and serves.
     pub(super) fn start(
         flags: Flags,
-        around: Environment,
+        environment: Environment,
         loaded: Loaded,
         occasions: (Sender<DaemonEvent>, Receiver<DaemonEvent>),
     ) -> Result<Self, ServeError> {
@@ -117,32 +117,32 @@ impl Daemon {
         numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
         // Before anything can be reserved through one of them.
         state.save_ports(&numbers.ports)?;
-        let blueprint = numbers.runtime_config(config, &listening, &owners);
-        let former = blueprint.owners();
+        let runtime = numbers.runtime_config(config, &listening, &owners);
+        let former = runtime.owners();
         let (mut units, mut disks) = (Vec::new(), DiskIds::default());
         let mut provisional = FileRollback::default();
         for index in 0..count {
-            units.push(open_units(blueprint.units(index), &state, &mut disks, &mut provisional)?);
+            units.push(open_units(runtime.units(index), &state, &mut disks, &mut provisional)?);
         }
         let ports =
-            (0..count).map(|index| open_ports(&blueprint, index, &[])).collect::<Result<Vec<_>, _>>()?;
-        let (saves, _) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
-        let watched = MediaWatch::default();
+            (0..count).map(|index| open_ports(&runtime, index, &[])).collect::<Result<Vec<_>, _>>()?;
+        let (state_writer, _) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
+        let media_watch = MediaWatch::default();
         let (reactors, router) =
-            start_reactors(&blueprint, (units, ports), listeners, (&saves, &watched), &occasions.0)?;
+            start_reactors(&runtime, (units, ports), listeners, (&state_writer, &media_watch), &occasions.0)?;
         provisional.commit();
-        if let Err(error) = served_size::save(&blueprint.config, |_| true, &state) {
+        if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
             crate::warning!("{error}");
         }
-        let watch = watched.start().map_err(ServeError::Thread)?;
-        let shared = Arc::new(Shared::new(&flags, &blueprint, &reactors));
+        let watch = media_watch.start().map_err(ServeError::Thread)?;
+        let shared = Arc::new(Shared::new(&flags, &runtime, &reactors));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
         let occasions = occasions.1;
         Ok(Self {
             flags,
-            environment: around,
+            environment,
             ids: numbers,
-            runtime: blueprint,
+            runtime,
             state,
             disks,
             last_owners: former,
@@ -151,7 +151,7 @@ impl Daemon {
             shared,
             events: occasions,
             admin,
-            media_watch: watched,
+            media_watch,
             _watch: watch,
         })
     }
@@ -234,29 +234,29 @@ impl Daemon {
     fn try_reload(&mut self, config: Config) -> Result<String, String> {
         let old = Arc::clone(&self.runtime.config);
         let changes = Config::diff(&old, &config);
-        let homes = Placement { former: self.last_owners.clone(), ..self.runtime.placement() };
-        let owners = placement::owners(&config, &homes, self.reactors.len());
+        let placement = Placement { former: self.last_owners.clone(), ..self.runtime.placement() };
+        let owners = placement::owners(&config, &placement, self.reactors.len());
         let owners = owners.map_err(|parted| parted.to_string())?;
         refuse_replaced_media(&old, &config)?;
         self.refuse_writing(&old, &config)?;
         let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
         let log = config.log;
         self.ids.assign_ports_and_records(&config)?;
-        let blueprint =
+        let runtime =
             self.ids.runtime_config(Arc::new(without_restart_changes(config, &old)), &listening, &owners);
-        let open = |index| open_ports(&blueprint, index, &self.runtime.interfaces);
+        let open = |index| open_ports(&runtime, index, &self.runtime.interfaces);
         let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
         let ports = ports.map_err(|error| error.to_string())?;
-        self.wait_for_media_close(&blueprint)?;
+        self.wait_for_media_close(&runtime)?;
         let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
         for index in 0..self.reactors.len() {
             let known: Vec<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
-            let new = blueprint.units(index).filter(|(id, ..)| !known.contains(id));
+            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
             let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
             fresh.push(opened.map_err(|error| error.to_string())?);
         }
-        let wrong = self.compare_media(&old, &blueprint);
-        for (id, unit) in kept_units(&old, &blueprint).map(|(id, _, unit)| (id, unit)) {
+        let wrong = self.compare_media(&old, &runtime);
+        for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
             if !wrong.contains_key(&id) {
                 media::grow(unit, &mut provisional).map_err(|error| error.to_string())?;
             }
@@ -267,36 +267,35 @@ impl Daemon {
         crate::log::set_level(log);
         let mut told = changes.to_string();
         for (id, why) in &wrong {
-            let label = blueprint.unit(*id).map_or("a disk", |unit| unit.label.as_str());
+            let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
             told += &format!("; {label} is not ready: {why}");
         }
-        let uncached: Vec<Unit> = kept_units(&old, &blueprint)
+        let uncached: Vec<Unit> = kept_units(&old, &runtime)
             .filter(|(_, was, unit)| was.write_cache && !unit.write_cache)
             .map(|(_, _, unit)| unit.clone())
             .collect();
-        for (portal, (id, address)) in blueprint.config.portals.iter().zip(&blueprint.portals) {
+        for (portal, (id, address)) in runtime.config.portals.iter().zip(&runtime.portals) {
             if opened.iter().any(|(_, new)| new == id) {
                 crate::info!("listening on {address}, portal group tag {}", portal.tag);
             }
         }
-        let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| blueprint.unit(*id)).collect();
-        if let Err(error) =
-            served_size::save(&blueprint.config, |unit| !not_right.contains(&unit), &self.state)
+        let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| runtime.unit(*id)).collect();
+        if let Err(error) = served_size::save(&runtime.config, |unit| !not_right.contains(&unit), &self.state)
         {
             crate::warning!("{error}");
         }
-        self.apply(blueprint, (fresh, ports), opened, Some(&wrong));
+        self.apply(runtime, (fresh, ports), opened, Some(&wrong));
         self.flush_caches(&uncached);
         Ok(told)
     }
 
     /// Waits until the files and devices that are to be served again are closed, whose units were removed not long ago.
-    fn wait_for_media_close(&self, blueprint: &RuntimeConfig) -> Result<(), String> {
-        let served = |blueprint: &RuntimeConfig| -> Vec<(UnitId, Unit)> {
-            let units = (0..self.reactors.len()).flat_map(|index| blueprint.units(index));
+    fn wait_for_media_close(&self, runtime: &RuntimeConfig) -> Result<(), String> {
+        let served = |runtime: &RuntimeConfig| -> Vec<(UnitId, Unit)> {
+            let units = (0..self.reactors.len()).flat_map(|index| runtime.units(index));
             units.map(|(id, _, unit)| (id, unit.clone())).collect()
         };
-        let mut wanted = served(blueprint);
+        let mut wanted = served(runtime);
         let before = served(&self.runtime);
         wanted.retain(|(id, _)| !before.iter().any(|(known, _)| known == id));
         let deadline = Instant::now() + CLOSE_WAIT;
@@ -340,15 +339,15 @@ impl Daemon {
     /// Applies a configuration. `wrong` has the disks that are not what they were; without it, none is measured again.
     fn apply(
         &mut self,
-        blueprint: RuntimeConfig,
+        runtime: RuntimeConfig,
         (fresh, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
         opened: Vec<PortalListener>,
         wrong: Option<&BTreeMap<UnitId, String>>,
     ) {
-        if blueprint.config.max_connections > self.runtime.config.max_connections {
-            super::raise_file_limit(&blueprint.config);
+        if runtime.config.max_connections > self.runtime.config.max_connections {
+            super::raise_file_limit(&runtime.config);
         }
-        let shut = self.runtime.interfaces.iter().filter(|known| !blueprint.interfaces.contains(known));
+        let shut = self.runtime.interfaces.iter().filter(|known| !runtime.interfaces.contains(known));
         let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
         for (running, (units, ports)) in self.reactors.iter().zip(fresh.into_iter().zip(ports)) {
             for port in &shut {
@@ -357,24 +356,24 @@ impl Daemon {
             for (port, socket) in ports {
                 let _ = running.handle.open_port(port, socket);
             }
-            let _ = running.handle.limit(reactors::driver_limits(&blueprint.config));
-            let (blueprint, wrong) = (blueprint.clone(), wrong.cloned());
+            let _ = running.handle.limit(reactors::driver_limits(&runtime.config));
+            let (runtime, wrong) = (runtime.clone(), wrong.cloned());
             // A reactor that is gone is told of by its own occasion.
             let reload =
-                move |member: &mut ReactorShard, now| member.reload(now, blueprint, units, wrong.as_ref());
+                move |member: &mut ReactorShard, now| member.reload(now, runtime, units, wrong.as_ref());
             let _ = running.handle.post(reload);
         }
         let gone = self.runtime.portals.iter().map(|(id, _)| *id);
         let gone: Vec<PortalId> =
-            gone.filter(|id| !blueprint.portals.iter().any(|(kept, _)| kept == id)).collect();
+            gone.filter(|id| !runtime.portals.iter().any(|(kept, _)| kept == id)).collect();
         for (_, address) in self.runtime.portals.iter().filter(|(id, _)| gone.contains(id)) {
             crate::info!("no longer listening on {address}");
         }
         let first = self.reactors.first().map(|running| running.handle.clone());
         match (&self.router, first) {
             (Some(router), _) => {
-                router.owners(blueprint.owners());
-                router.timeout(blueprint.config.login_timeout);
+                router.owners(runtime.owners());
+                router.timeout(runtime.config.login_timeout);
                 gone.into_iter().for_each(|id| router.unlisten(id));
                 opened.into_iter().for_each(|(listener, id)| router.listen(listener, id));
             }
@@ -388,13 +387,13 @@ impl Daemon {
             }
             (None, None) => {}
         }
-        self.last_owners.extend(blueprint.owners());
-        self.runtime = blueprint;
+        self.last_owners.extend(runtime.owners());
+        self.runtime = runtime;
     }
 
     /// Ends every session in order, makes everything durable, and returns when nothing is left.
     fn stop(self) -> Result<(), ServeError> {
-        let Self { runtime: blueprint, reactors, router, admin, .. } = self;
+        let Self { runtime, reactors, router, admin, .. } = self;
         crate::info!("stopping");
         drop(router);
         for running in &reactors {
@@ -416,7 +415,7 @@ impl Daemon {
         if panics::count() > 0 {
             failed.push(format!("{} threads panicked; this is a bug of targe", panics::count()));
         }
-        for unit in &blueprint.config.units {
+        for unit in &runtime.config.units {
             if let Err(error) = media::sync(unit) {
                 crate::error!("{error}");
                 failed.push(error.to_string());
@@ -459,19 +458,19 @@ fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
 
 /// Opens the interfaces of a blueprint that are not among those in use, for one reactor.
 fn open_ports(
-    blueprint: &RuntimeConfig,
+    runtime: &RuntimeConfig,
     reactor: usize,
     known: &[(EtherPort, String)],
 ) -> Result<Vec<Port>, ServeError> {
-    let fresh = blueprint.interfaces.iter().filter(|interface| !known.contains(interface));
+    let fresh = runtime.interfaces.iter().filter(|interface| !known.contains(interface));
     let open = |(port, name): &(EtherPort, String)| {
         // What the driver keeps away without being asked: frames of other VLANs, and to other stations.
         //= hyperscsi#section-3.1
         //# a receiver MUST NOT take a frame that
         //# was sent in a VLAN in which its port is not. It MUST NOT take a frame that was sent to another station
         let config = PortConfig {
-            steering: Some(Steering { at: SID_AT, mine: blueprint.steering(reactor) }),
-            receive_bytes: blueprint.receive_bytes(),
+            steering: Some(Steering { at: SID_AT, mine: runtime.steering(reactor) }),
+            receive_bytes: runtime.receive_bytes(),
             ..PortConfig::new(name, hyperscsi::ETHERTYPE)
         };
         Ok((*port, PortSocket::open(config)?))
@@ -499,10 +498,10 @@ fn open_units<'u>(
 
 /// Starts the reactors; a router before them when there are several.
 fn start_reactors(
-    blueprint: &RuntimeConfig,
+    runtime: &RuntimeConfig,
     (units, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
     listeners: Vec<PortalListener>,
-    (saves, watched): (&StateWriter, &MediaWatch),
+    (state_writer, media_watch): (&StateWriter, &MediaWatch),
     occasions: &Sender<DaemonEvent>,
 ) -> Result<(Vec<ReactorThread>, Option<Router>), ServeError> {
     let count = units.len();
@@ -512,12 +511,12 @@ fn start_reactors(
         reactors.push(reactors::start(ReactorSetup {
             index,
             count,
-            runtime: blueprint.clone(),
+            runtime: runtime.clone(),
             units,
             listeners: std::mem::take(&mut own),
             ports,
-            state_writer: saves.clone(),
-            media_watch: watched.clone(),
+            state_writer: state_writer.clone(),
+            media_watch: media_watch.clone(),
             events: occasions.clone(),
         })?);
     }
@@ -531,8 +530,8 @@ fn start_reactors(
         })
     });
     let router =
-        Router::start(deliver.collect(), blueprint.config.login_timeout).map_err(ServeError::Thread)?;
-    router.owners(blueprint.owners());
+        Router::start(deliver.collect(), runtime.config.login_timeout).map_err(ServeError::Thread)?;
+    router.owners(runtime.owners());
     shared.into_iter().for_each(|(listener, id)| router.listen(listener, id));
     Ok((reactors, Some(router)))
 }

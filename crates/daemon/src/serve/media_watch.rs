@@ -43,10 +43,10 @@ impl MediaWatch {
     /// Starts to look. It ends when the returned sender is dropped.
     pub(super) fn start(&self) -> io::Result<Sender<()>> {
         let (sender, ended) = channel();
-        let watched = self.clone();
+        let media_watch = self.clone();
         std::thread::Builder::new()
             .name("media-watch".to_owned())
-            .spawn(move || watched.poll_until(&ended))
+            .spawn(move || media_watch.poll_until(&ended))
             .map(|_| sender)
     }
 

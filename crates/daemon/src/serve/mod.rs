@@ -93,20 +93,24 @@ pub struct Started {
 ///
 /// # Errors
 /// [`ServeError`]
-pub fn serve(flags: Flags, around: Environment, started: impl FnOnce(&Started)) -> Result<(), ServeError> {
+pub fn serve(
+    flags: Flags,
+    environment: Environment,
+    started: impl FnOnce(&Started),
+) -> Result<(), ServeError> {
     let (sender, receiver) = channel();
     signals::watch(sender.clone()).map_err(ServeError::Thread)?;
     panics::install_hook(sender.clone());
     if flags.is_default_disk() {
-        create_state_dir(&flags, &around)?;
+        create_state_dir(&flags, &environment)?;
     }
-    let loaded = Config::load(&flags, &around).map_err(ServeError::Config)?;
+    let loaded = Config::load(&flags, &environment).map_err(ServeError::Config)?;
     crate::log::set_level(loaded.config.log);
     for line in loaded.report.warning_lines() {
         crate::warning!("{line}");
     }
     raise_file_limit(&loaded.config);
-    let daemon = daemon::Daemon::start(flags, around, loaded, (sender, receiver))?;
+    let daemon = daemon::Daemon::start(flags, environment, loaded, (sender, receiver))?;
     started(&daemon.started());
     daemon.run()
 }
@@ -139,9 +143,11 @@ fn raise_file_limit(config: &Config) {
 }
 
 /// Makes the state directory before a configuration that puts a disk in it is checked.
-fn create_state_dir(flags: &Flags, around: &Environment) -> Result<(), ServeError> {
-    let path =
-        flags.state_dir.as_ref().map_or_else(|| around.state_dir.clone(), |path| around.absolute(path));
+fn create_state_dir(flags: &Flags, environment: &Environment) -> Result<(), ServeError> {
+    let path = flags
+        .state_dir
+        .as_ref()
+        .map_or_else(|| environment.state_dir.clone(), |path| environment.absolute(path));
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
     made.map_err(|error| {
         ServeError::Failed(format!(

@@ -49,7 +49,7 @@ pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
 /// already; else the one with the fewest targets.
 pub(super) fn owners(
     config: &Config,
-    homes: &Placement,
+    placement: &Placement,
     reactors: usize,
 ) -> Result<Owners, PlacementConflict> {
     let mut owners = Owners::new();
@@ -57,14 +57,14 @@ pub(super) fn owners(
     let mut homeless = Vec::new();
     for component in components(config) {
         let members: Vec<&Target> = component.iter().filter_map(|at| config.targets.get(*at)).collect();
-        match current_reactor(config, &members, homes)? {
+        match current_reactor(config, &members, placement)? {
             Some(reactor) => assign(&members, reactor, &mut owners, &mut load),
             None => homeless.push(members),
         }
     }
     for members in homeless {
         let roomiest = load.iter().enumerate().min_by_key(|(_, targets)| **targets).map_or(0, |(at, _)| at);
-        let former = members.iter().find_map(|target| homes.former.get(&target.name).copied());
+        let former = members.iter().find_map(|target| placement.former.get(&target.name).copied());
         assign(&members, former.unwrap_or(roomiest), &mut owners, &mut load);
     }
     Ok(owners)
@@ -81,15 +81,15 @@ fn assign(members: &[&Target], reactor: usize, owners: &mut Owners, load: &mut [
 fn current_reactor(
     config: &Config,
     members: &[&Target],
-    homes: &Placement,
+    placement: &Placement,
 ) -> Result<Option<usize>, PlacementConflict> {
     let targets = members
         .iter()
-        .filter_map(|target| Some((target.name.to_string(), *homes.targets.get(&target.name)?)));
+        .filter_map(|target| Some((target.name.to_string(), *placement.targets.get(&target.name)?)));
     let luns = members.iter().flat_map(|target| &target.luns);
     let units = luns.filter_map(|lun| {
         let unit = config.units.get(lun.unit.0)?;
-        Some((unit.label.clone(), *homes.units.get(&unit.key())?))
+        Some((unit.label.clone(), *placement.units.get(&unit.key())?))
     });
     let mut settled = targets.chain(units);
     let Some((first, reactor)) = settled.next() else { return Ok(None) };
@@ -122,7 +122,7 @@ mod tests {
             }
         }
         std::fs::write(&file, text).unwrap();
-        let around = Environment {
+        let environment = Environment {
             directory: scratch.path().to_path_buf(),
             state_dir: scratch.path().to_path_buf(),
             admin_socket: None,
@@ -131,7 +131,7 @@ mod tests {
             name_is_ours: false,
         };
         let flags = Flags { config: Some(file), ..Flags::default() };
-        Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
+        Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
     }
 
     fn show(owners: &Owners) -> String {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Returns where a daemon that spread `config` so has everything.
-    fn homes(config: &Config, owners: &Owners) -> Placement {
+    fn placement(config: &Config, owners: &Owners) -> Placement {
         let units = config.targets.iter().flat_map(|target| {
             target.luns.iter().map(|lun| (config.units[lun.unit.0].key(), owners[&target.name]))
         });
@@ -173,32 +173,32 @@ mod tests {
         let first = config(&[("b", &[0]), ("c", &[1])]);
         let before = owners(&first, &Placement::default(), 2).unwrap();
         assert_eq!(show(&before), "b0 c1");
-        let homes = homes(&first, &before);
-        let next = |targets: &[(&str, &[u8])]| show(&owners(&config(targets), &homes, 2).unwrap());
+        let placement = placement(&first, &before);
+        let next = |targets: &[(&str, &[u8])]| show(&owners(&config(targets), &placement, 2).unwrap());
         assert_eq!(next(&[("a", &[2]), ("c", &[1]), ("d", &[3])]), "a0 c1 d0");
         assert_eq!(next(&[("a", &[1]), ("c", &[1])]), "a1 c1");
     }
 
     #[test]
     fn a_target_that_comes_back_goes_where_it_was() {
-        let homes = Placement {
+        let placement = Placement {
             former: BTreeMap::from([("iqn.2001-04.com.example:c".parse().unwrap(), 1)]),
-            ..homes(
+            ..placement(
                 &config(&[("b", &[0])]),
                 &BTreeMap::from([("iqn.2001-04.com.example:b".parse().unwrap(), 1)]),
             )
         };
         let now = config(&[("b", &[0]), ("c", &[1])]);
-        assert_eq!(show(&owners(&now, &homes, 2).unwrap()), "b1 c1");
+        assert_eq!(show(&owners(&now, &placement, 2).unwrap()), "b1 c1");
         let elsewhere = config(&[("b", &[0]), ("d", &[1])]);
-        assert_eq!(show(&owners(&elsewhere, &homes, 2).unwrap()), "b1 d0");
+        assert_eq!(show(&owners(&elsewhere, &placement, 2).unwrap()), "b1 d0");
     }
 
     #[test]
     fn what_is_on_different_reactors_cannot_come_to_belong_together() {
         let first = config(&[("b", &[0]), ("c", &[1])]);
-        let homes = homes(&first, &owners(&first, &Placement::default(), 2).unwrap());
-        let parted = owners(&config(&[("b", &[0]), ("c", &[0])]), &homes, 2).unwrap_err();
+        let placement = placement(&first, &owners(&first, &Placement::default(), 2).unwrap());
+        let parted = owners(&config(&[("b", &[0]), ("c", &[0])]), &placement, 2).unwrap_err();
         assert_eq!(
             parted.to_string(),
             "iqn.2001-04.com.example:b and iqn.2001-04.com.example:c belong together now, but run on different \
@@ -211,9 +211,9 @@ mod tests {
         // The name of a shared unit comes from the first target that shows it, so that one stays.
         let first = config(&[("a", &[0]), ("b", &[1, 2])]);
         let before = owners(&first, &Placement::default(), 2).unwrap();
-        let homes = homes(&first, &before);
+        let placement = placement(&first, &before);
         let mut moved = first.clone();
         moved.targets[1].name = "iqn.2001-04.com.example:c".parse().unwrap();
-        assert_eq!(show(&owners(&moved, &homes, 2).unwrap()), "a0 c1");
+        assert_eq!(show(&owners(&moved, &placement, 2).unwrap()), "a0 c1");
     }
 }

@@ -92,27 +92,27 @@ pub(super) struct ReactorContext {
     pub(super) index: usize,
     pub(super) files: Files,
     pub(super) pool: Pool,
-    pub(super) saves: StateWriter,
-    pub(super) watched: MediaWatch,
+    pub(super) state_writer: StateWriter,
+    pub(super) media_watch: MediaWatch,
     pub(super) own: Handle<ReactorShard>,
 }
 
 impl ReactorShard {
     /// Makes the machine of one reactor, without units.
-    pub(super) fn new(shard: Shard, blueprint: RuntimeConfig, place: ReactorContext) -> Self {
-        let ReactorContext { index, files, pool, saves, watched, own } = place;
+    pub(super) fn new(shard: Shard, runtime: RuntimeConfig, place: ReactorContext) -> Self {
+        let ReactorContext { index, files, pool, state_writer, media_watch, own } = place;
         let (disks, names, removed) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self {
             shard,
             index,
-            runtime: blueprint,
+            runtime,
             disks,
             naas: names,
             retiring: removed,
             files,
             pool,
-            state_writer: saves,
-            media_watch: watched,
+            state_writer,
+            media_watch,
             own,
         }
     }
@@ -184,11 +184,11 @@ impl ReactorShard {
     pub(super) fn reload(
         &mut self,
         now: Instant,
-        blueprint: RuntimeConfig,
+        runtime: RuntimeConfig,
         fresh: Vec<NewUnit>,
         wrong: Option<&BTreeMap<UnitId, String>>,
     ) {
-        let before = std::mem::replace(&mut self.runtime, blueprint);
+        let before = std::mem::replace(&mut self.runtime, runtime);
         for fresh in fresh {
             if let Err(why) = self.add(now, fresh) {
                 crate::error!("{why}");

@@ -111,17 +111,9 @@ struct Prepared {
 impl Prepared {
     fn new(start: ReactorSetup) -> Result<Self, ServeError> {
         let ReactorSetup {
-            index,
-            count,
-            runtime: blueprint,
-            units,
-            listeners,
-            ports,
-            state_writer: saves,
-            media_watch: watched,
-            ..
+            index, count, runtime, units, listeners, ports, state_writer, media_watch, ..
         } = start;
-        let config = std::sync::Arc::clone(&blueprint.config);
+        let config = std::sync::Arc::clone(&runtime.config);
         let core = pin(&config, index);
         let mut reactor = Reactor::new(&driver_config(&config, count)).map_err(|error| {
             let source =
@@ -129,17 +121,17 @@ impl Prepared {
             ServeError::Failed(format!("{error}{source}"))
         })?;
         let mut shard =
-            Shard::new(blueprint.shard_config(index), limits(&config, index, count), reactor.pool().clone());
+            Shard::new(runtime.shard_config(index), limits(&config, index, count), reactor.pool().clone());
         shard.limit_frames(frame_limits(&config, count), reactor.pool().clone());
         let place = ReactorContext {
             index,
             files: reactor.files().clone(),
             pool: reactor.pool().clone(),
-            saves,
-            watched,
+            state_writer,
+            media_watch,
             own: reactor.handle(),
         };
-        let mut member = ReactorShard::new(shard, blueprint, place);
+        let mut member = ReactorShard::new(shard, runtime, place);
         for unit in units {
             member.add(reactor.now(), unit).map_err(ServeError::Failed)?;
         }

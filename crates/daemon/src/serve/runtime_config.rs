@@ -210,9 +210,9 @@ impl RuntimeConfig {
 
     /// Returns whether a unit was in `before` as well and presents itself otherwise now.
     pub(crate) fn presents_otherwise(&self, before: &Self, id: UnitId) -> bool {
-        let of = |blueprint: &Self| {
-            let (index, unit) = blueprint.find(id)?;
-            Some((unit.clone(), blueprint.unit_config(index)?.ports))
+        let of = |runtime: &Self| {
+            let (index, unit) = runtime.find(id)?;
+            Some((unit.clone(), runtime.unit_config(index)?.ports))
         };
         matches!((of(before), of(self)), (Some(was), Some(is)) if was != is)
     }

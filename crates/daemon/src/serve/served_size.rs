@@ -181,7 +181,7 @@ mod tests {
         );
         fs::write(scratch.path().join("targe.toml"), text).unwrap();
         let flags = Flags { config: Some(scratch.path().join("targe.toml")), ..Flags::default() };
-        let around = Environment {
+        let environment = Environment {
             directory: scratch.path().to_path_buf(),
             state_dir: scratch.path().join("state"),
             admin_socket: None,
@@ -189,7 +189,7 @@ mod tests {
             file_mode: None,
             name_is_ours: false,
         };
-        Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
+        Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub(super) fn start(state: StateDir) -> io::Result<(StateWriter, JoinHandle<()>)
     Ok((sender, thread))
 }
 
-fn keep_all(state: &StateDir, saves: &Receiver<StateWrite>) {
-    for StateWrite { reactor, unit, ticket, naa, state: bytes } in saves {
+fn keep_all(state: &StateDir, state_writer: &Receiver<StateWrite>) {
+    for StateWrite { reactor, unit, ticket, naa, state: bytes } in state_writer {
         let kept = state.save(naa, &bytes);
         if let Err(error) = &kept {
             crate::error!("{error}; the command that wanted it kept is refused");

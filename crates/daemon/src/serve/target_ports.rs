@@ -250,9 +250,9 @@ fn free_for_group(port: &Port, taken: impl Fn(u16) -> bool) -> Option<u16> {
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let folded = u16::try_from((hash >> 16 ^ hash) & 0xffff).unwrap_or_default();
     let first = HyperScsiService::PORT_TAGS.start() | folded;
-    let around =
+    let environment =
         (first..=*HyperScsiService::PORT_TAGS.end()).chain(*HyperScsiService::PORT_TAGS.start()..first);
-    around.into_iter().find(|number| !taken(*number))
+    environment.into_iter().find(|number| !taken(*number))
 }
 
 #[cfg(test)]

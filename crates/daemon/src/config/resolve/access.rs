@@ -36,7 +36,7 @@ pub(super) fn acl(
     luns: &TargetLuns,
     target_auth: &Auth,
     groups: &Groups,
-    around: &Environment,
+    environment: &Environment,
     report: &mut ConfigReport,
 ) -> Vec<AclEntry> {
     let mut resolved: Vec<AclEntry> = Vec::new();
@@ -55,7 +55,8 @@ pub(super) fn acl(
                 .collect(),
             Some(mappings) => mappings_of(mappings, entry.ro, luns, report),
         };
-        let auth = entry.auth.map_or_else(|| target_auth.clone(), |written| auth(written, around, report));
+        let auth =
+            entry.auth.map_or_else(|| target_auth.clone(), |written| auth(written, environment, report));
         resolved.push(AclEntry { initiators, luns: mapped, auth });
     }
     resolved
@@ -109,9 +110,9 @@ fn mappings_of(
     mapped
 }
 
-pub(super) fn auth(written: raw::Auth, around: &Environment, report: &mut ConfigReport) -> Auth {
+pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut ConfigReport) -> Auth {
     let raw::Auth {
-        span: place,
+        span,
         method,
         user,
         secret_file,
@@ -124,40 +125,40 @@ pub(super) fn auth(written: raw::Auth, around: &Environment, report: &mut Config
     if method.is_some_and(|at| at.value == "none") {
         let given = [&user, &secret, &mutual_user, &mutual_secret].into_iter().flatten().map(|at| &at.span);
         let files = [&secret_file, &mutual_secret_file].into_iter().flatten().map(|at| &at.span);
-        if let Some(place) = given.chain(files).next() {
-            report.error(place, "auth with method \"none\" takes no names or secrets");
+        if let Some(span) = given.chain(files).next() {
+            report.error(span, "auth with method \"none\" takes no names or secrets");
         }
         return Auth::None;
     }
     if user.is_none() {
-        report.missing(&place, "auth has no \"user\"");
+        report.missing(&span, "auth has no \"user\"");
     }
     let secret_place =
         secret_file.as_ref().map(|at| at.span.clone()).or(secret.as_ref().map(|at| at.span.clone()));
-    let secret = read_secret("secret", secret_file, secret, around, report);
+    let secret = read_secret("secret", secret_file, secret, environment, report);
     if secret_place.is_none() {
-        report.missing(&place, "auth has no \"secret_file\"");
+        report.missing(&span, "auth has no \"secret_file\"");
     }
     let mutual_place = mutual_secret_file
         .as_ref()
         .map(|at| at.span.clone())
         .or(mutual_secret.as_ref().map(|at| at.span.clone()));
-    let mutual = read_secret("mutual_secret", mutual_secret_file, mutual_secret, around, report);
+    let mutual = read_secret("mutual_secret", mutual_secret_file, mutual_secret, environment, report);
     match (&mutual_user, &mutual_place) {
         (Some(name), None) => {
             report.missing(&name.span, "auth has a \"mutual_user\" and no \"mutual_secret_file\"")
         }
-        (None, Some(place)) => report.missing(place, "auth has a mutual secret and no \"mutual_user\""),
+        (None, Some(span)) => report.missing(span, "auth has a mutual secret and no \"mutual_user\""),
         _ => {}
     }
     // RFC 7143 §9.2.1: the two directions must not share a secret.
-    if let (Some(secret), Some(mutual), Some(place)) = (&secret, &mutual, &mutual_place)
+    if let (Some(secret), Some(mutual), Some(span)) = (&secret, &mutual, &mutual_place)
         && secret == mutual
     {
-        report.error(place, "the mutual secret must be another one than the initiator's");
+        report.error(span, "the mutual secret must be another one than the initiator's");
     }
     if algorithms.is_empty() {
-        report.missing(&place, "auth accepts no algorithm");
+        report.missing(&span, "auth accepts no algorithm");
     }
     let credentials =
         |name: Option<Located<String>>, secret| Some(Credentials { name: name?.value, secret: secret? });
@@ -180,34 +181,34 @@ fn read_secret(
     key: &str,
     file: Option<Located<PathBuf>>,
     inline: Option<Located<String>>,
-    around: &Environment,
+    environment: &Environment,
     report: &mut ConfigReport,
 ) -> Option<Secret> {
-    let (result, place) = match (file, inline) {
+    let (result, span) = match (file, inline) {
         (Some(_), Some(inline)) => {
             report.error(&inline.span, format!("give \"{key}_file\" or \"{key}\", not both"));
             return None;
         }
-        (Some(file), None) => (secret::from_file(&around.absolute(&file.value)), file.span),
+        (Some(file), None) => (secret::from_file(&environment.absolute(&file.value)), file.span),
         (None, Some(inline)) => {
-            check_inline(key, &inline.span, around, report);
+            check_inline(key, &inline.span, environment, report);
             (secret::check(inline.value.as_bytes()), inline.span)
         }
         (None, None) => return None,
     };
-    result.map_err(|why| report.error(&place, why)).ok()
+    result.map_err(|why| report.error(&span, why)).ok()
 }
 
 /// A secret in the configuration is as secret as the file is.
-fn check_inline(key: &str, place: &SourceSpan, around: &Environment, report: &mut ConfigReport) {
-    match around.file_mode {
+fn check_inline(key: &str, span: &SourceSpan, environment: &Environment, report: &mut ConfigReport) {
+    match environment.file_mode {
         Some(mode) if mode & 0o077 != 0 => report.error(
-            place,
+            span,
             format!(
                 "\"{key}\" in a file that others can read (mode {mode:03o}); use \"{key}_file\" or chmod 600"
             ),
         ),
         _ => report
-            .warn(place, format!("\"{key}\" is written in the configuration; \"{key}_file\" keeps it apart")),
+            .warn(span, format!("\"{key}\" is written in the configuration; \"{key}_file\" keeps it apart")),
     }
 }

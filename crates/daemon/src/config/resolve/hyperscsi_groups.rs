@@ -25,7 +25,7 @@ pub(super) struct HyperScsiGroups {
 pub(super) fn resolve(
     written: Option<raw::HyperScsi>,
     portals: &[Portal],
-    around: &Environment,
+    environment: &Environment,
     report: &mut ConfigReport,
 ) -> HyperScsiGroups {
     let mut groups = HyperScsiGroups { frames: None, places: BTreeMap::new(), written: Vec::new() };
@@ -64,7 +64,7 @@ pub(super) fn resolve(
         };
         groups.places.insert(name.value.clone(), frames.groups.len());
         groups.written.push(name.span.clone());
-        frames.groups.push(resolve_group(known, &group, &frames.interfaces, around, report));
+        frames.groups.push(resolve_group(known, &group, &frames.interfaces, environment, report));
     }
     groups.frames = Some(frames);
     groups
@@ -74,11 +74,13 @@ fn resolve_group(
     name: GroupName,
     group: &raw::HyperScsiGroup,
     interfaces: &[String],
-    around: &Environment,
+    environment: &Environment,
     report: &mut ConfigReport,
 ) -> Group {
     let password = group.password_file.as_ref().and_then(|at| {
-        secret::password_file(&around.absolute(&at.value)).map_err(|why| report.error(&at.span, why)).ok()
+        secret::password_file(&environment.absolute(&at.value))
+            .map_err(|why| report.error(&at.span, why))
+            .ok()
     });
     let usual = if group.password_file.is_some() { Level::Integrity } else { Level::None };
     let least = group.protection.as_ref().map_or(usual, |at| level(at.value));
@@ -88,7 +90,7 @@ fn resolve_group(
         report.error(&at.span, format!("protection \"{}\" needs a \"password_file\"", at.value));
     }
     let listed = group.interfaces.as_ref().map(|names| {
-        let place = |name: &Located<String>| {
+        let span = |name: &Located<String>| {
             let found = interfaces.iter().position(|interface| *interface == name.value);
             if found.is_none() {
                 let hint = did_you_mean(&name.value, interfaces.iter().map(String::as_str));
@@ -96,7 +98,7 @@ fn resolve_group(
             }
             found
         };
-        names.iter().filter_map(place).collect()
+        names.iter().filter_map(span).collect()
     });
     Group { name, password, min_protection: least, interfaces: listed }
 }
@@ -107,7 +109,7 @@ impl HyperScsiGroups {
         let mut set = GroupSet::NONE;
         for name in names {
             match self.places.get(&name.value) {
-                Some(place) => set = set.with(*place),
+                Some(span) => set = set.with(*span),
                 None => {
                     let hint = did_you_mean(&name.value, self.places.keys().map(String::as_str));
                     report.error(&name.span, format!("hyperscsi has no group \"{}\"{hint}", name.value));
@@ -126,19 +128,18 @@ impl HyperScsiGroups {
     ) {
         // What has mistakes is odd because of them: a group by a wrong name is no group.
         let Some(frames) = self.frames.as_ref().filter(|_| report.is_clean()) else { return };
-        for (at, (group, place)) in frames.groups.iter().zip(&self.written).enumerate() {
+        for (at, (group, span)) in frames.groups.iter().zip(&self.written).enumerate() {
             if !targets.iter().any(|(exported, _)| exported.has(at)) {
                 report.warn(
-                    place,
+                    span,
                     format!("no target is exported to group \"{}\" (by its \"groups\")", group.name),
                 );
             }
         }
-        for (_, place) in
+        for (_, span) in
             targets.iter().filter(|(exported, _)| *exported == GroupSet::NONE && portals.is_empty())
         {
-            report
-                .warn(place, "nobody reaches this target: there is no \"portal\", and it has no \"groups\"");
+            report.warn(span, "nobody reaches this target: there is no \"portal\", and it has no \"groups\"");
         }
     }
 
@@ -147,7 +148,7 @@ impl HyperScsiGroups {
         &self,
         luns: &[super::super::resolved::MappedLun],
         groups: GroupSet,
-        place: &SourceSpan,
+        span: &SourceSpan,
         report: &mut ConfigReport,
     ) {
         for lun in luns.iter().filter(|lun| lun.protection > Level::None) {
@@ -160,7 +161,7 @@ impl HyperScsiGroups {
                     "LUN {} is protected, so that iSCSI does not show it, and no group with a password sees it",
                     lun.lun
                 );
-                report.warn(place, message);
+                report.warn(span, message);
             }
         }
     }

@@ -64,9 +64,9 @@ pub(super) struct TargetLuns {
 
 impl<'a> UnitResolver<'a> {
     /// Starts with the shared units.
-    pub(super) fn new(around: &'a Environment, shared: &[raw::Lun], report: &mut ConfigReport) -> Self {
+    pub(super) fn new(environment: &'a Environment, shared: &[raw::Lun], report: &mut ConfigReport) -> Self {
         let mut pool = Self {
-            environment: around,
+            environment,
             units: Vec::new(),
             shared: BTreeMap::new(),
             media: BTreeMap::new(),
@@ -172,8 +172,8 @@ impl<'a> UnitResolver<'a> {
         scope: Option<&str>,
         report: &mut ConfigReport,
     ) -> Option<UnitIndex> {
-        for (key, place) in &lun.own_keys {
-            report.error(place, format!("\"{key}\" belongs to the shared lun, not to the target's"));
+        for (key, span) in &lun.own_keys {
+            report.error(span, format!("\"{key}\" belongs to the shared lun, not to the target's"));
         }
         let Some(shared) = self.shared.get_mut(&name.value) else {
             let hint = did_you_mean(&name.value, self.shared.keys().map(String::as_str));
@@ -252,14 +252,14 @@ impl<'a> UnitResolver<'a> {
         medium: &str,
         report: &mut ConfigReport,
     ) {
-        let place = given.naa.as_ref().map_or(given.span, |at| at.span.clone());
+        let span = given.naa.as_ref().map_or(given.span, |at| at.span.clone());
         let derived = || scope.map(|scope| identity::derived_naa(scope, medium));
         let Some(naa) = given.naa.map(|at| at.value).or_else(derived) else { return };
         let Some(unit) = self.units.get_mut(index.0) else { return };
         unit.identity.naa = naa;
         unit.identity.serial = given.serial.unwrap_or_else(|| naa.to_string());
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
-            report.error(&place, format!("the name naa.{naa} is already that of {other}"));
+            report.error(&span, format!("the name naa.{naa} is already that of {other}"));
         }
     }
 
@@ -285,7 +285,7 @@ impl<'a> UnitResolver<'a> {
         if !on_disk && !lun.size_given {
             report.missing(&kind.span, format!("lun of type {} has no \"size\"", kind.value));
         }
-        for (name, place) in &lun.own_keys {
+        for (name, span) in &lun.own_keys {
             let fits = match *name {
                 "path" | "direct" => on_disk,
                 "atomic_bs" => !on_disk,
@@ -294,7 +294,7 @@ impl<'a> UnitResolver<'a> {
                 _ => true,
             };
             if !fits {
-                report.error(place, unfit(name));
+                report.error(span, unfit(name));
             }
         }
         let direct = lun.direct.as_ref().is_some_and(|at| at.value);
@@ -436,7 +436,7 @@ fn whole_blocks(size: &Located<u64>, bs: BlockSize, report: &mut ConfigReport) -
 
 fn check_file(
     path: &Path,
-    place: &SourceSpan,
+    span: &SourceSpan,
     lun: &raw::Lun,
     bs: BlockSize,
     report: &mut ConfigReport,
@@ -465,7 +465,7 @@ fn check_file(
         report.warn(&size.span, format!("{name} is longer than \"size\" ({len}) and is served whole"));
     }
     if meta.len() % u64::from(bs.bytes()) != 0 && lun.size.is_none() {
-        report.warn(place, format!("the end of {name} is no whole block and is not served"));
+        report.warn(span, format!("the end of {name} is no whole block and is not served"));
     }
     Ok(())
 }

@@ -49,13 +49,13 @@ impl Environment {
 }
 
 /// Resolves a configuration. The result is whole if and only if the report stays clean.
-pub(crate) fn resolve(root: raw::Root, around: &Environment, report: &mut ConfigReport) -> Config {
+pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut ConfigReport) -> Config {
     let portals = portals::resolve(&root.portals, root.hyperscsi.is_some(), report);
-    let frames = hyperscsi_groups::resolve(root.hyperscsi, &portals.list, around, report);
+    let frames = hyperscsi_groups::resolve(root.hyperscsi, &portals.list, environment, report);
     let groups = access::groups(&root.groups, report);
-    let mut pool = luns::UnitResolver::new(around, &root.luns, report);
+    let mut pool = luns::UnitResolver::new(environment, &root.luns, report);
     let discovery_auth = match root.discovery_auth {
-        Some(auth) => access::auth(auth, around, report),
+        Some(auth) => access::auth(auth, environment, report),
         None => Auth::None,
     };
     let mut names = BTreeMap::new();
@@ -64,14 +64,14 @@ pub(crate) fn resolve(root: raw::Root, around: &Environment, report: &mut Config
     usual.idle_within = root.nop_idle_timeout.map_or(usual.idle_within, |at| at.value);
     for target in root.targets {
         let name = target_name(target.name.as_ref(), &mut names, report);
-        let scope = name.as_ref().map(|name| identity_scope(name, around));
+        let scope = name.as_ref().map(|name| identity_scope(name, environment));
         let label = name.as_ref().map_or("", IscsiName::as_str);
         let exported = frames.set(&target.groups, report);
         let luns = pool.target_luns(label, scope.as_deref(), target.luns, &frames, report);
         frames.check(&luns.mapped, exported, &target.span, report);
         exports.push((exported, target.span));
-        let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
-        let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, around, report));
+        let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, environment, report));
+        let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, environment, report));
         let portals = portals.of_target(target.portals, report);
         let keys = session::resolve(&target.session, report);
         let Some(name) = name else { continue };
@@ -96,11 +96,11 @@ pub(crate) fn resolve(root: raw::Root, around: &Environment, report: &mut Config
     frames.finish(&exports, &portals.list, report);
     portals.warn_of_open_access(&root.portals, &targets, report);
     let units = pool.finish(report);
-    let state_dir = root.state_dir.as_ref().map(|path| around.absolute(&path.value));
-    let admin_socket = match (root.admin_socket, &state_dir, &around.admin_socket) {
-        (Some(path), _, _) => around.absolute(&path.value),
+    let state_dir = root.state_dir.as_ref().map(|path| environment.absolute(&path.value));
+    let admin_socket = match (root.admin_socket, &state_dir, &environment.admin_socket) {
+        (Some(path), _, _) => environment.absolute(&path.value),
         (None, None, Some(socket)) => socket.clone(),
-        (None, dir, _) => Environment::socket_in(dir.as_ref().unwrap_or(&around.state_dir)),
+        (None, dir, _) => Environment::socket_in(dir.as_ref().unwrap_or(&environment.state_dir)),
     };
     let max_sessions = root.max_sessions.as_ref().map_or(1, |at| at.value);
     if let Some(connections) = &root.max_connections
@@ -110,7 +110,7 @@ pub(crate) fn resolve(root: raw::Root, around: &Environment, report: &mut Config
         report.warn(&connections.span, message);
     }
     Config {
-        state_dir: state_dir.unwrap_or_else(|| around.state_dir.clone()),
+        state_dir: state_dir.unwrap_or_else(|| environment.state_dir.clone()),
         admin_socket,
         log: root.log.and_then(|at| Level::parse(at.value)).unwrap_or(Level::Info),
         reactor: match root.reactor.map(|at| at.value) {
@@ -160,8 +160,8 @@ fn cores(list: &Located<String>, report: &mut ConfigReport) -> Vec<u16> {
 }
 
 /// Returns what the identities of a target's units are derived from, besides their media.
-fn identity_scope(name: &IscsiName, around: &Environment) -> String {
-    if around.name_is_ours { format!("{name}\0{}", around.host) } else { name.to_string() }
+fn identity_scope(name: &IscsiName, environment: &Environment) -> String {
+    if environment.name_is_ours { format!("{name}\0{}", environment.host) } else { name.to_string() }
 }
 
 /// Returns a target's name; `None` when it is wrong or taken.
@@ -170,26 +170,26 @@ fn target_name(
     seen: &mut BTreeMap<IscsiName, SourceSpan>,
     report: &mut ConfigReport,
 ) -> Option<IscsiName> {
-    let Located { value, span: place } = name?;
+    let Located { value, span } = name?;
     let parsed = value.parse::<IscsiName>();
-    let name = parsed.map_err(|why| report.error(place, format!("\"{value}\": {why}"))).ok()?;
+    let name = parsed.map_err(|why| report.error(span, format!("\"{value}\": {why}"))).ok()?;
     if let Some(first) = seen.get(&name) {
-        report.error(place, format!("target \"{name}\" is given twice{}", at_line(first)));
+        report.error(span, format!("target \"{name}\" is given twice{}", at_line(first)));
         return None;
     }
     if value.contains('_') {
         report.warn(
-            place,
+            span,
             format!("\"{value}\": RFC 3722 has no '_' in iSCSI names; some initiators refuse it"),
         );
     }
-    seen.insert(name.clone(), place.clone());
+    seen.insert(name.clone(), span.clone());
     Some(name)
 }
 
 /// Returns ` (first on line N)` where there is a line.
-fn at_line(place: &SourceSpan) -> String {
-    match place {
+fn at_line(span: &SourceSpan) -> String {
+    match span {
         SourceSpan::File { line, .. } => format!(" (first on line {line})"),
         SourceSpan::Flag(_) | SourceSpan::Default => String::new(),
     }

@@ -71,11 +71,11 @@ impl Portals {
         };
         for (at, (portal, from)) in self.list.iter().zip(written).enumerate() {
             let open = targets.iter().filter(|target| target.portals.contains(&at)).find(is_open);
-            if let (true, Some(target), Some(place)) =
+            if let (true, Some(target), Some(span)) =
                 (portal.listen.ip().is_unspecified(), open, &from.listen)
             {
                 report.warn(
-                    &place.span,
+                    &span.span,
                     format!(
                         "everybody who reaches this host reaches target {} without a password ({} is every address, and \
                          names of initiators prove nothing)",

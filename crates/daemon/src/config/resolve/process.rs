@@ -93,7 +93,7 @@ mod tests {
         let scratch = Scratch::new();
         let root = scratch.path();
         std::fs::create_dir_all(root.join("run/user/5")).unwrap();
-        let around = Environment {
+        let environment = Environment {
             directory: root.to_path_buf(),
             state_dir: root.join("state"),
             admin_socket: None,
@@ -102,7 +102,7 @@ mod tests {
             name_is_ours: false,
         };
         let of_home = absolute("HOME").map(|home| Environment::socket_in(&home.join(".local/state/targe")));
-        let sockets = around.sockets_below(root);
+        let sockets = environment.sockets_below(root);
         assert!(sockets.contains(&root.join("run/targe/admin.sock")), "{sockets:?}");
         let elsewhere = |socket: &&PathBuf| !socket.starts_with(root) && Some(*socket) != of_home.as_ref();
         assert_eq!(sockets.iter().find(elsewhere), None);

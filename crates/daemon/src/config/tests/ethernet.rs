@@ -77,7 +77,7 @@ fn a_group_without_a_target_and_a_target_without_a_group_are_odd() {
 fn mistakes_about_hyperscsi_have_their_places() {
     let scratch = Scratch::new();
     scratch.file("open.password", "correct horse battery", 0o644);
-    let told = scratch.mistakes(
+    let told = scratch.errors(
         r#"
         portal = [{ listen = "127.0.0.1", tag = 65535 }]
         [hyperscsi]

@@ -11,13 +11,13 @@ fn no_flag_at_all_serves_a_default_disk() {
     let Medium::File { path, size, direct: false } = &config.units[0].medium else { panic!("a file") };
     assert_eq!((path, size.unwrap().0), (&scratch.path().join("disk.img"), 1 << 30));
     // Two hosts that serve a default disk must not be taken for two paths to one.
-    let other = Environment { host: "other".to_owned(), ..scratch.around() };
+    let other = Environment { host: "other".to_owned(), ..scratch.environment() };
     let other = Config::load(&Flags::default(), &other).unwrap().config;
     assert_ne!(other.units[0].identity.naa, config.units[0].identity.naa);
     let named = Flags { target: Some(DEFAULT_TARGET.to_owned()), ..Flags::default() };
     assert_eq!(
         scratch.flags(&named).unwrap().config.units[0].identity,
-        Config::load(&named, &Environment { host: "other".to_owned(), ..scratch.around() })
+        Config::load(&named, &Environment { host: "other".to_owned(), ..scratch.environment() })
             .unwrap()
             .config
             .units[0]

@@ -48,7 +48,7 @@ luns = [9, { lun = 0, as = 1, rw = true }, { lun = 1 }, "2"]
 user = "alice"
 "#;
     check(
-        &scratch.mistakes(text),
+        &scratch.errors(text),
         r#"
         DIR/targe.toml:2:1: unknown key "colour" in the configuration
         DIR/targe.toml:3:7: "log" must be one of error, warn, info, debug, not "loud"
@@ -92,7 +92,7 @@ user = "alice"
 fn damaged_text_is_reported_without_what_only_seems_missing() {
     let scratch = Scratch::new();
     check(
-        &scratch.mistakes(
+        &scratch.errors(
             "[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[[target.lun]]\ntype = ram\nsise = 5\n[x\n",
         ),
         r#"
@@ -118,7 +118,7 @@ fn a_file_that_is_none_is_reported_without_a_place() {
     check(&load(scratch.path().to_path_buf()), "DIR: cannot read: is a directory");
     check(&load(PathBuf::from("/dev/zero")), "/dev/zero: longer than 8M");
     check(&load(scratch.file("bad.toml", b"a = 1\n# \xff\n", 0o600)), "DIR/bad.toml: not UTF-8 (on line 2)");
-    check(&scratch.mistakes(""), "DIR/targe.toml:1:1: the configuration has no \"target\"");
+    check(&scratch.errors(""), "DIR/targe.toml:1:1: the configuration has no \"target\"");
 }
 
 /// Mistakes that show only when sections are held against each other: one snippet each.
@@ -219,7 +219,7 @@ fn contradictions_are_reported_where_the_second_word_stands() {
              11:9: the target shows \"x\" twice (first on line 8)",
         ),
     ] {
-        let told = scratch.mistakes(&text).replace("DIR/targe.toml:", "");
+        let told = scratch.errors(&text).replace("DIR/targe.toml:", "");
         check(&told, expected);
     }
 }

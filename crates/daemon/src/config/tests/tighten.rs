@@ -155,7 +155,7 @@ fn a_disk_that_cannot_be_used_keeps_no_access_from_being_taken_away() {
     fs::remove_file(disk).unwrap();
     let read = |text: &str| {
         let flags = Flags { config: Some(scratch.file("targe.toml", text, 0o600)), ..Flags::default() };
-        *Config::read(&flags, &scratch.around()).unwrap_err()
+        *Config::read(&flags, &scratch.environment()).unwrap_err()
     };
     // The disk is gone, and an initiator as well.
     let without = before.replace("\"iqn.2001-04.com.example:one\", ", "");

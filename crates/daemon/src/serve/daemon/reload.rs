@@ -14,9 +14,9 @@ use crate::serve::runtime_config::RuntimeConfig;
 impl Daemon {
     /// Returns the disks whose file or device is not what is served of it. One may be shorter only where the operator says so, which
     /// is to change its size in the configuration: a file that shrank otherwise would come back with zeros where data was.
-    pub(super) fn compare_media(&self, old: &Config, blueprint: &RuntimeConfig) -> BTreeMap<UnitId, String> {
+    pub(super) fn compare_media(&self, old: &Config, runtime: &RuntimeConfig) -> BTreeMap<UnitId, String> {
         let mut wrong = BTreeMap::new();
-        for (id, was, unit) in kept_units(old, blueprint) {
+        for (id, was, unit) in kept_units(old, runtime) {
             let Some(facts) = self.media_watch.find(id) else { continue };
             let block = u64::from(unit.block_size.bytes());
             let least = match (size(was), size(unit)) {
@@ -43,11 +43,11 @@ impl Daemon {
         }
         let listening: Vec<SocketAddr> = self.runtime.portals.iter().map(|(_, address)| *address).collect();
         let owners = self.runtime.owners();
-        let blueprint = self.ids.runtime_config(Arc::new(config), &listening, &owners);
+        let runtime = self.ids.runtime_config(Arc::new(config), &listening, &owners);
         let nothing = || (0..self.reactors.len()).map(|_| Vec::new()).collect();
         let (units, ports) = (nothing(), (0..self.reactors.len()).map(|_| Vec::new()).collect());
         // A disk that is withheld stays so until a reload is applied as a whole.
-        self.apply(blueprint, (units, ports), Vec::new(), None);
+        self.apply(runtime, (units, ports), Vec::new(), None);
         Some(changes.to_string())
     }
 
@@ -86,12 +86,12 @@ impl Daemon {
 /// Returns the units of a configuration with numbers that the old one had as well, each with what it was.
 pub(super) fn kept_units<'c>(
     old: &'c Config,
-    blueprint: &'c RuntimeConfig,
+    runtime: &'c RuntimeConfig,
 ) -> impl Iterator<Item = (UnitId, &'c Unit, &'c Unit)> {
-    let units = blueprint.config.units.iter().enumerate();
+    let units = runtime.config.units.iter().enumerate();
     units.filter_map(|(at, unit)| {
         let was = old.units.iter().find(|was| was.key() == unit.key())?;
-        Some((blueprint.number(UnitIndex(at))?, was, unit))
+        Some((runtime.number(UnitIndex(at))?, was, unit))
     })
 }
 

@@ -8,7 +8,7 @@ fn config(text: &str) -> Config {
     let scratch = Scratch::new();
     let file = scratch.path().join("targe.toml");
     std::fs::write(&file, text).unwrap();
-    let around = Environment {
+    let environment = Environment {
         directory: scratch.path().to_path_buf(),
         state_dir: scratch.path().to_path_buf(),
         admin_socket: None,
@@ -17,10 +17,10 @@ fn config(text: &str) -> Config {
         name_is_ours: false,
     };
     let flags = Flags { config: Some(file), ..Flags::default() };
-    Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
+    Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
 }
 
-fn blueprint(numbers: &mut IdAllocator, text: &str) -> RuntimeConfig {
+fn runtime(numbers: &mut IdAllocator, text: &str) -> RuntimeConfig {
     let config = config(text);
     let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
     numbers.assign_ports_and_records(&config).unwrap();
@@ -62,8 +62,8 @@ share = "data"
 
 #[test]
 fn the_machine_is_told_who_sees_what_and_where() {
-    let blueprint = blueprint(&mut IdAllocator::default(), TWO);
-    let shard = blueprint.shard_config(0);
+    let runtime = runtime(&mut IdAllocator::default(), TWO);
+    let shard = runtime.shard_config(0);
     let announced: Vec<_> = shard
         .portals
         .iter()
@@ -90,14 +90,14 @@ fn the_machine_is_told_who_sees_what_and_where() {
 
 #[test]
 fn ports_of_targets_that_share_a_unit_differ() {
-    let blueprint = blueprint(&mut IdAllocator::default(), TWO);
-    let shard = blueprint.shard_config(0);
+    let runtime = runtime(&mut IdAllocator::default(), TWO);
+    let shard = runtime.shard_config(0);
     let mut relative: Vec<u16> =
         shard.targets.iter().flat_map(|t| t.ports.iter().map(|(_, p)| p.0)).collect();
     relative.sort_unstable();
     assert_eq!(relative, [1, 2, 3, 4]);
-    let (_, index, _) = blueprint.units(0).next().unwrap();
-    let unit = blueprint.unit_config(index).unwrap();
+    let (_, index, _) = runtime.units(0).next().unwrap();
+    let unit = runtime.unit_config(index).unwrap();
     let ports: Vec<_> = unit.ports.iter().map(|p| (p.relative.0, p.port_name.as_str())).collect();
     assert_eq!(
         ports,
@@ -115,20 +115,20 @@ fn ports_of_targets_that_share_a_unit_differ() {
 fn ports_of_a_target_on_its_own_are_its_tags() {
     let text = TWO
         .replace("[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[[target.lun]]\nshare = \"data\"\n", "");
-    let blueprint = blueprint(&mut IdAllocator::default(), &text);
-    let shard = blueprint.shard_config(0);
+    let runtime = runtime(&mut IdAllocator::default(), &text);
+    let shard = runtime.shard_config(0);
     assert_eq!(shard.targets[0].ports.iter().map(|(_, port)| port.0).collect::<Vec<_>>(), [1, 2]);
-    let (_, index, _) = blueprint.units(0).nth(1).unwrap();
-    let unit = blueprint.unit_config(index).unwrap();
+    let (_, index, _) = runtime.units(0).nth(1).unwrap();
+    let unit = runtime.unit_config(index).unwrap();
     assert_eq!((&unit.identity.vendor, unit.read_only), (b"ACME    ", true));
 }
 
 #[test]
 fn numbers_stay_with_what_they_name() {
     let mut numbers = IdAllocator::default();
-    let first = blueprint(&mut numbers, TWO);
+    let first = runtime(&mut numbers, TWO);
     // The null disk grows, which makes it another one; everything else keeps its number.
-    let second = blueprint(&mut numbers, &TWO.replace("2M", "4M").replace("[::1]:3260", "[::1]:3261"));
+    let second = runtime(&mut numbers, &TWO.replace("2M", "4M").replace("[::1]:3260", "[::1]:3261"));
     let ids = |b: &RuntimeConfig| b.units(0).map(|(id, ..)| id.0).collect::<Vec<_>>();
     assert_eq!((ids(&first), ids(&second)), (vec![0, 1], vec![0, 2]));
     assert_eq!(first.targets, second.targets);
@@ -136,7 +136,7 @@ fn numbers_stay_with_what_they_name() {
         b.units(0).map(|(id, ..)| b.presents_otherwise(before, id)).collect::<Vec<_>>()
     };
     assert_eq!(grown(&second, &first), [false, false]);
-    let renamed = blueprint(&mut numbers, &TWO.replace("ACME", "EMCA").replace("2M", "4M"));
+    let renamed = runtime(&mut numbers, &TWO.replace("ACME", "EMCA").replace("2M", "4M"));
     assert_eq!(grown(&renamed, &second), [false, true]);
     let portals = |b: &RuntimeConfig| b.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
     assert_eq!((portals(&first), portals(&second)), (vec![0, 1], vec![0, 2]));
@@ -145,8 +145,8 @@ fn numbers_stay_with_what_they_name() {
 #[test]
 fn several_portals_may_take_any_free_port() {
     let text = TWO.replace("0.0.0.0:3260", "127.0.0.1:0").replace("[::1]:3260", "127.0.0.1:0");
-    let blueprint = blueprint(&mut IdAllocator::default(), &text);
-    assert_eq!(blueprint.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [0, 1]);
+    let runtime = runtime(&mut IdAllocator::default(), &text);
+    assert_eq!(runtime.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [0, 1]);
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn chap_is_asked_of_whom_the_configuration_names() {
          [[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:free\"]\nauth = {{ method = \"none\" }}\n\
          [[target.acl]]\ninitiators = [\"*\"]\n"
     );
-    let blueprint = blueprint(&mut IdAllocator::default(), &text);
-    let shard = blueprint.shard_config(0);
+    let runtime = runtime(&mut IdAllocator::default(), &text);
+    let shard = runtime.shard_config(0);
     assert!(!shard.discovery.auth.allows_none);
     let target = &shard.targets[0];
     assert!(target.auth_of("iqn.2001-04.com.example:free").0.allows_none);
@@ -182,16 +182,16 @@ fn a_reactor_serves_its_own_targets_and_tells_of_all() {
         ("iqn.2001-04.com.example:a".parse().unwrap(), 0),
         ("iqn.2001-04.com.example:b".parse().unwrap(), 1),
     ]);
-    let blueprint = IdAllocator::default().runtime_config(Arc::new(config), &listening, &owners);
-    assert_eq!(blueprint.owners(), owners);
+    let runtime = IdAllocator::default().runtime_config(Arc::new(config), &listening, &owners);
+    assert_eq!(runtime.owners(), owners);
     let served = |reactor| {
-        let targets = blueprint.shard_config(reactor).targets;
+        let targets = runtime.shard_config(reactor).targets;
         targets.iter().map(|t| (t.sessions_max > 0, t.luns.len())).collect::<Vec<_>>()
     };
     assert_eq!((served(0), served(1)), (vec![(true, 1), (false, 0)], vec![(false, 0), (true, 2)]));
-    let foreign = blueprint.shard_config(0);
+    let foreign = runtime.shard_config(0);
     assert!(foreign.targets[1].luns_of("eui.0123456789abcdef").is_empty());
-    let labels = |reactor| blueprint.units(reactor).map(|(.., unit)| unit.label.clone()).collect::<Vec<_>>();
+    let labels = |reactor| runtime.units(reactor).map(|(.., unit)| unit.label.clone()).collect::<Vec<_>>();
     assert_eq!(labels(0), ["data"]);
     assert_eq!(labels(1), ["iqn.2001-04.com.example:b/3", "iqn.2001-04.com.example:b/0"]);
 }
@@ -224,12 +224,12 @@ lun = [{ share = "data" }]
 #[test]
 fn each_group_has_a_target_port_that_nothing_else_in_the_file_moves() {
     let ports = |text: &str, at: usize| {
-        let blueprint = blueprint(&mut IdAllocator::default(), text);
-        let name = blueprint.config.targets[at].name.clone();
-        let shard = blueprint.shard_config(0);
+        let runtime = runtime(&mut IdAllocator::default(), text);
+        let name = runtime.config.targets[at].name.clone();
+        let shard = runtime.shard_config(0);
         let target = shard.targets.into_iter().find(|target| target.name == name).unwrap();
         let mut all: Vec<u16> =
-            blueprint.unit_config(UnitIndex(0)).unwrap().ports.iter().map(|port| port.relative.0).collect();
+            runtime.unit_config(UnitIndex(0)).unwrap().ports.iter().map(|port| port.relative.0).collect();
         let count = all.len();
         all.dedup();
         assert_eq!(all.len(), count, "the unit shows each port once: {all:?}");

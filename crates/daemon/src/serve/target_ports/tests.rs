@@ -23,7 +23,7 @@ fn config(targets: &[(&str, &[u8])]) -> Config {
         }
     }
     std::fs::write(&file, text).unwrap();
-    let around = Environment {
+    let environment = Environment {
         directory: scratch.path().to_path_buf(),
         state_dir: scratch.path().to_path_buf(),
         admin_socket: None,
@@ -32,7 +32,7 @@ fn config(targets: &[(&str, &[u8])]) -> Config {
         name_is_ours: false,
     };
     let flags = Flags { config: Some(file), ..Flags::default() };
-    Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
+    Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
 }
 
 /// Returns the identifiers of a target's portals, by tag, and of its group.

@@ -1,14 +1,14 @@
 //! Tests of an initiator: we are a scripted target.
 
 mod conn;
+mod default_behavior;
 mod disk;
+pub(crate) mod fixture;
 mod policy;
-mod serve;
-pub(crate) mod station;
 
+mod cmd_sn;
 mod command;
 mod management;
-mod order;
 mod session;
 mod transfer;
 
@@ -16,11 +16,11 @@ use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::suite::{Case, CaseResult, Entry, Selection};
+use crate::suite::{Case, CaseInfo, CaseResult, Selection};
 
-use station::Station;
+use fixture::Fixture;
 
-pub use station::{Options, TARGET};
+pub use fixture::{Options, TARGET};
 
 /// The longest that one case may take, unless told otherwise.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -28,15 +28,15 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A case on an initiator.
-type Test = Case<Station>;
+type Test = Case<Fixture>;
 
 fn cases() -> impl Iterator<Item = &'static Test> {
-    let tables = [order::CASES, transfer::CASES, command::CASES, session::CASES, management::CASES];
+    let tables = [cmd_sn::CASES, transfer::CASES, command::CASES, session::CASES, management::CASES];
     tables.into_iter().flatten()
 }
 
 /// Lists the cases in the order in which they run.
-pub fn list() -> Vec<Entry> {
+pub fn list() -> Vec<CaseInfo> {
     cases().map(Case::entry).collect()
 }
 
@@ -60,7 +60,7 @@ pub fn run(
         while let Ok((stream, _)) = listener.accept() {
             drop(stream);
         }
-        let mut station = Station::new(&options, &listener, case.id);
+        let mut station = Fixture::new(&options, &listener, case.id);
         let began = Instant::now();
         let outcome = (case.run)(&mut station);
         station.stop();

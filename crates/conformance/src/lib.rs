@@ -25,14 +25,14 @@ pub mod target;
 
 mod cdb;
 mod entropy;
-mod record;
 mod suite;
 mod text;
+mod transcript;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
 pub use iscsi::chap::{Credentials, Secret};
-pub use suite::{CaseResult, Entry, Selection, Summary};
+pub use suite::{CaseInfo, CaseResult, Selection, Summary};
 pub use verdict::Verdict;

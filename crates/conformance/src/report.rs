@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::suite::{CaseResult, Entry, Summary};
+use crate::suite::{CaseInfo, CaseResult, Summary};
 use crate::verdict::Verdict;
 
 /// Returns the results as one JSON object.
 pub fn json(results: &[CaseResult]) -> String {
     let mut out = String::from("{\"results\":[");
     for (index, result) in results.iter().enumerate() {
-        let Entry { id, clause, title } = result.entry;
+        let CaseInfo { id, clause, title } = result.entry;
         out.push_str(if index == 0 { "\n" } else { ",\n" });
         let fields = [
             ("id", id),
@@ -60,14 +60,14 @@ pub fn markdown(subject: &str, command: &str, results: &[CaseResult]) -> String 
         }
         let _ = writeln!(out, "## {heading}\n\n| id | clause | title | why |\n|---|---|---|---|");
         for result in rows {
-            let Entry { id, clause, title } = result.entry;
+            let CaseInfo { id, clause, title } = result.entry;
             let _ = writeln!(out, "| {id} | {clause} | {title} | {} |", cell(&result.why));
         }
         out.push('\n');
     }
     let _ = writeln!(out, "## All\n\n| id | clause | title | verdict |\n|---|---|---|---|");
     for result in results {
-        let Entry { id, clause, title } = result.entry;
+        let CaseInfo { id, clause, title } = result.entry;
         let _ = writeln!(out, "| {id} | {clause} | {title} | {} |", result.verdict.word());
     }
     out
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn result(verdict: Verdict, why: &str) -> CaseResult {
-        let entry = Entry { id: "x-1", clause: "RFC 7143 §1", title: "a \"title\"" };
+        let entry = CaseInfo { id: "x-1", clause: "RFC 7143 §1", title: "a \"title\"" };
         CaseResult {
             entry,
             verdict,

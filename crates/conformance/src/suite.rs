@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::record::Record;
+use crate::transcript::Record;
 use crate::verdict::{Outcome, Stop, Verdict};
 
 /// A case, which works on a `C`.
@@ -40,7 +40,7 @@ pub(crate) const fn writing<C: ?Sized>(
 
 /// What a case is, without its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CaseInfo {
     /// Names the case for ever.
     pub id: &'static str,
     /// The clause that it judges by.
@@ -50,8 +50,8 @@ pub struct Entry {
 }
 
 impl<C: ?Sized> Case<C> {
-    pub(crate) const fn entry(&self) -> Entry {
-        Entry { id: self.id, clause: self.clause, title: self.title }
+    pub(crate) const fn entry(&self) -> CaseInfo {
+        CaseInfo { id: self.id, clause: self.clause, title: self.title }
     }
 }
 
@@ -78,7 +78,7 @@ impl Selection {
     }
 
     /// Returns the first pattern that names none of `ids`: most likely a slip.
-    pub fn idle<'a>(&'a self, ids: &[Entry]) -> Option<&'a str> {
+    pub fn idle<'a>(&'a self, ids: &[CaseInfo]) -> Option<&'a str> {
         let names_one = |pattern: &&String| {
             ids.iter().any(|entry| matches(pattern.trim_start_matches('!').as_bytes(), entry.id.as_bytes()))
         };
@@ -102,7 +102,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaseResult {
     /// Which case.
-    pub entry: Entry,
+    pub entry: CaseInfo,
     /// What it came to.
     pub verdict: Verdict,
     /// Why it failed or was skipped; for a pass, what is worth knowing.
@@ -115,7 +115,7 @@ pub struct CaseResult {
 
 impl CaseResult {
     /// Judges what a case returned.
-    pub(crate) fn of(entry: Entry, outcome: Outcome, record: &Record, began: Instant) -> Self {
+    pub(crate) fn of(entry: CaseInfo, outcome: Outcome, record: &Record, began: Instant) -> Self {
         let (verdict, why) = match outcome {
             Ok(()) => (Verdict::Pass, record.take_remark().unwrap_or_default()),
             Err(Stop::Fail(why)) => (Verdict::Fail, why),
@@ -126,7 +126,7 @@ impl CaseResult {
 
     /// Returns the case in one line: verdict, id, title, clause, and why.
     pub fn line(&self) -> String {
-        let Entry { id, clause, title } = self.entry;
+        let CaseInfo { id, clause, title } = self.entry;
         let mut line = format!("{} {id}: {title} [{clause}]", self.verdict.word().to_uppercase());
         if !self.why.is_empty() {
             // Writing to a string does not fail.
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_names_nothing_is_found() {
-        let entries = [Entry { id: "a-1", clause: "", title: "" }];
+        let entries = [CaseInfo { id: "a-1", clause: "", title: "" }];
         assert_eq!(Selection::new(&["a-*,b-*".to_owned()]).idle(&entries), Some("b-*"));
         assert_eq!(Selection::new(&["a-?".to_owned()]).idle(&entries), None);
     }

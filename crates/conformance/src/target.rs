@@ -1,8 +1,8 @@
 //! Tests of a target: we are the initiator.
 
 mod conn;
+pub(crate) mod fixture;
 mod login;
-pub(crate) mod station;
 mod task;
 
 mod chap;
@@ -29,14 +29,14 @@ use std::time::{Duration, Instant};
 use iscsi::pdu::text_response::TextResponse;
 
 use crate::cdb;
-use crate::suite::{Case, CaseResult, Entry, Selection};
+use crate::suite::{Case, CaseInfo, CaseResult, Selection};
 use crate::text::Keys;
 use crate::verdict::{Outcome, Stop};
 
 use conn::{Conn, Flow};
-use station::{Station, Unit};
+use fixture::{Fixture, Unit};
 
-pub use station::{INITIATOR, Options};
+pub use fixture::{INITIATOR, Options};
 
 /// The longest that one case may take, unless told otherwise.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -44,7 +44,7 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A case on a target.
-type Test = Case<Station>;
+type Test = Case<Fixture>;
 
 fn cases() -> impl Iterator<Item = &'static Test> {
     let tables = [
@@ -69,7 +69,7 @@ fn cases() -> impl Iterator<Item = &'static Test> {
 }
 
 /// Lists the cases in the order in which they run.
-pub fn list() -> Vec<Entry> {
+pub fn list() -> Vec<CaseInfo> {
     cases().map(Case::entry).collect()
 }
 
@@ -90,7 +90,7 @@ pub fn run(
     let mut gone_since = None;
     let mut unit = unit;
     for case in cases().filter(|case| selection.takes(case.id)) {
-        let mut station = Station::new(&options, &name, unit);
+        let mut station = Fixture::new(&options, &name, unit);
         let began = Instant::now();
         let mut outcome = if let Some(since) = gone_since {
             Err(Stop::Skip(format!("the target cannot be reached since {since}")))
@@ -122,7 +122,7 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// Returns whether the target cannot be reached any more after a case. Where it can be brought back, every case is looked
 /// at, so that none is blamed for what an earlier one did.
-fn is_gone(station: &Station, outcome: &Outcome) -> bool {
+fn is_gone(station: &Fixture, outcome: &Outcome) -> bool {
     let failed = matches!(outcome, Err(Stop::Fail(_)));
     if !failed && station.options.revive.is_none() {
         return false;
@@ -167,10 +167,10 @@ fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
     let nowhere = Unit { lun: 0, block: 512, blocks: 0 };
     let name = match &options.target {
         Some(name) => name.clone(),
-        None => discover(&mut Station::new(options, "", nowhere))?,
+        None => discover(&mut Fixture::new(options, "", nowhere))?,
     };
-    let mut station = Station::new(options, &name, nowhere);
-    let plan = login::Plan::normal(&station);
+    let mut station = Fixture::new(options, &name, nowhere);
+    let plan = login::LoginPlan::normal(&station);
     let mut conn = station.login(&plan)?;
     let luns = match options.lun {
         Some(number) => match scsi::lun::Lun::from_number(number) {
@@ -188,7 +188,7 @@ fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
 }
 
 /// Returns the first target that a discovery session shows.
-fn discover(station: &mut Station) -> Outcome<String> {
+fn discover(station: &mut Fixture) -> Outcome<String> {
     let mut conn = station.discover()?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[("SendTargets", "All")]).to_bytes());

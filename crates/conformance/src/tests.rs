@@ -129,7 +129,7 @@ fn judge_target(id: &str, fault: Fault) -> CaseResult {
             patience: PATIENCE,
         });
         let listener = Rc::new(listener);
-        let mut station = initiator::station::Station::new(&options, &listener, "itself");
+        let mut station = initiator::fixture::Fixture::new(&options, &listener, "itself");
         while !stop.load(Ordering::Relaxed) {
             if let Ok(Some(event)) = station.step(Instant::now() + Duration::from_millis(20)) {
                 let _ = station.serve(&event);
@@ -147,9 +147,9 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let portal = peers.relay(listen, fault, sound);
     peers.keep(move || {
-        let unit = target::station::Unit { lun: 0, block: 512, blocks: 1 << 17 };
+        let unit = target::fixture::Unit { lun: 0, block: 512, blocks: 1 << 17 };
         let options = Rc::new(target_options(portal));
-        let mut station = target::station::Station::new(&options, initiator::TARGET, unit);
+        let mut station = target::fixture::Fixture::new(&options, initiator::TARGET, unit);
         let _ = station.start(&[]).and_then(|mut conn| {
             conn.write_blocks(&[7; 4096])?;
             conn.write_blocks(&[8; 1024])?;
@@ -213,7 +213,7 @@ fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
                 patience: PATIENCE,
             });
             let listener = Rc::new(listener);
-            let mut station = initiator::station::Station::new(&options, &listener, "itself");
+            let mut station = initiator::fixture::Fixture::new(&options, &listener, "itself");
             let mut dies = false;
             while !stop.load(Ordering::Relaxed) && !dies {
                 let Ok(Some(event)) = station.step(Instant::now() + Duration::from_millis(20)) else {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use iscsi::digest::{Crc32c, DIGEST_LEN};
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader};
 
-use crate::record::{Record, Way};
 use crate::text::Keys;
+use crate::transcript::{Record, Way};
 use crate::verdict::Outcome;
 
 /// A PDU with all its segments.
@@ -33,7 +33,7 @@ pub(crate) enum Damage {
 
 /// What came of waiting.
 #[derive(Clone)]
-pub(crate) enum Came {
+pub(crate) enum Received {
     Pdu(Pdu),
     /// The peer closed the connection.
     Closed,
@@ -86,7 +86,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct PduStream {
     stream: TcpStream,
     number: usize,
     record: Record,
@@ -100,7 +100,7 @@ pub(crate) struct Line {
     pub(crate) data_digest: bool,
 }
 
-impl Line {
+impl PduStream {
     /// Opens connection `number` of a case.
     pub(crate) fn open(addr: SocketAddr, number: usize, record: &Record, deadline: Instant) -> Outcome<Self> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -158,12 +158,12 @@ impl Line {
     }
 
     /// Holds back what is sent from here on, so that it arrives together.
-    pub(crate) fn gather(&mut self) {
+    pub(crate) fn hold_output(&mut self) {
         self.together = Some(Vec::new());
     }
 
     /// Sends what was held back.
-    pub(crate) fn scatter(&mut self) {
+    pub(crate) fn flush_output(&mut self) {
         if let Some(bytes) = self.together.take() {
             self.put(&bytes);
         }
@@ -207,16 +207,16 @@ impl Line {
     }
 
     /// Waits for the next PDU.
-    pub(crate) fn receive(&mut self, wait: Duration) -> Outcome<Came> {
+    pub(crate) fn receive(&mut self, wait: Duration) -> Outcome<Received> {
         let until = Instant::now() + wait;
         let mut looked = false;
         loop {
             if let Some(pdu) = self.take()? {
                 self.record.pdu(Way::Came, self.number, &pdu.shown());
-                return Ok(Came::Pdu(pdu));
+                return Ok(Received::Pdu(pdu));
             }
             if self.closed {
-                return Ok(Came::Closed);
+                return Ok(Received::Closed);
             }
             let now = Instant::now();
             if now >= self.deadline {
@@ -224,7 +224,7 @@ impl Line {
             }
             // However short the wait, what is there already is taken.
             if now >= until && looked {
-                return Ok(Came::Nothing);
+                return Ok(Received::Nothing);
             }
             looked = true;
             self.fill(until.min(self.deadline).saturating_duration_since(now));

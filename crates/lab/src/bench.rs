@@ -20,7 +20,7 @@ pub use histogram::Histogram;
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// One for each session.
     pub jobs: Vec<Job>,
     /// How many commands in a hundred are reads.
@@ -64,11 +64,11 @@ pub struct Job {
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct BenchReport {
     /// What was measured of reads.
-    pub reads: Side,
+    pub reads: DirectionStats,
     /// What was measured of writes.
-    pub writes: Side,
+    pub writes: DirectionStats,
     /// How long was measured.
     pub seconds: f64,
     /// Processor time of this process meanwhile.
@@ -89,7 +89,7 @@ pub struct Report {
 
 /// What was measured of one direction.
 #[derive(Clone, Debug, Default)]
-pub struct Side {
+pub struct DirectionStats {
     /// Commands.
     pub count: u64,
     /// Their bytes.
@@ -121,10 +121,10 @@ pub enum BenchError {
 ///
 /// # Errors
 /// [`BenchError`]: the first thing that went wrong, if nothing was measured before it; else the report names it. Everything stops then.
-pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
+pub fn run(plan: &BenchPlan, stop: &AtomicBool) -> Result<BenchReport, BenchError> {
     plan.check()?;
     let threads = plan.threads.clamp(1, plan.jobs.len());
-    let gate = worker::Gate::new(threads, stop);
+    let gate = worker::RunControl::new(threads, stop);
     let parts: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|number| {
@@ -134,7 +134,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
             .collect();
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(died()))).collect()
     });
-    let (mut report, mut failed) = (Report::default(), None);
+    let (mut report, mut failed) = (BenchReport::default(), None);
     for part in parts {
         match part {
             Ok(part) => report.add(part),
@@ -155,7 +155,7 @@ fn died() -> BenchError {
     BenchError::Reactor("its thread died".to_owned())
 }
 
-impl Plan {
+impl BenchPlan {
     fn check(&self) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Plan(text));
         let (from, to) = self.range;
@@ -197,9 +197,9 @@ impl Plan {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// Returns what was measured of both directions.
-    pub fn total(&self) -> Side {
+    pub fn total(&self) -> DirectionStats {
         let mut total = self.reads.clone();
         total.add(&self.writes);
         total
@@ -219,7 +219,7 @@ impl Report {
     }
 }
 
-impl Side {
+impl DirectionStats {
     fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.bytes += other.bytes;

@@ -23,13 +23,13 @@ use serde::Serialize;
 use faults::Faults;
 
 /// How often waiting threads look whether the proxy is to end, and how soon a change of plan is seen.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The most connections at a time; more are closed as soon as they come.
 pub const CONNECTIONS_MAX: usize = 1024;
 
 /// Hears of each fault.
-pub type Watch = fn(&InjectedFault);
+pub type FaultHandler = fn(&InjectedFault);
 
 /// A proxy at work. It ends when it is dropped.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Shared {
     plan_generation: AtomicU64,
     faults: Mutex<Faults>,
     counts: Counts,
-    watch: Option<Watch>,
+    watch: Option<FaultHandler>,
 }
 
 /// What a proxy did so far.
@@ -65,20 +65,20 @@ struct Counts {
 
 /// What a proxy did so far, as a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct ProxyReport {
     /// Connections that came.
     pub connections: u64,
     /// Connections that were closed because the target could not be reached, or too many were open.
     pub refused: u64,
     /// From initiator to target.
-    pub requests: Lane,
+    pub requests: DirectionCounts,
     /// From target to initiator.
-    pub responses: Lane,
+    pub responses: DirectionCounts,
 }
 
 /// What happened in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Lane {
+pub struct DirectionCounts {
     /// Bytes that came in, before any fault.
     pub bytes: u64,
     /// PDUs with flipped bits in the header.
@@ -105,7 +105,7 @@ pub struct Lane {
     pub damaged_data: u64,
 }
 
-impl Lane {
+impl DirectionCounts {
     /// Returns how many faults there were, of all kinds.
     pub const fn total(&self) -> u64 {
         self.header
@@ -130,7 +130,7 @@ impl Proxy {
         upstream: SocketAddr,
         faults: Faults,
         seed: u64,
-        watch: Option<Watch>,
+        watch: Option<FaultHandler>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
         listener.set_nonblocking(true)?;
@@ -163,14 +163,14 @@ impl Proxy {
     }
 
     /// Returns what was done so far.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> ProxyReport {
         let counts = &self.shared.counts;
         let lane = |way: StreamDirection| {
             let (row, [damaged_headers, damaged_data]) = (counts.row(way), counts.damaged_of(way));
             let count = |kind| {
                 place(kind).and_then(|at| row.get(at)).map_or(0, |count| count.load(Ordering::Relaxed))
             };
-            Lane {
+            DirectionCounts {
                 bytes: counts.bytes_of(way).load(Ordering::Relaxed),
                 header: count(FaultKind::Header),
                 header_digest: count(FaultKind::HeaderDigest),
@@ -185,7 +185,7 @@ impl Proxy {
                 damaged_data: damaged_data.load(Ordering::Relaxed),
             }
         };
-        Report {
+        ProxyReport {
             connections: counts.connections.load(Ordering::Relaxed),
             refused: counts.refused.load(Ordering::Relaxed),
             requests: lane(StreamDirection::Forward),
@@ -275,7 +275,7 @@ fn accept(listener: &TcpListener, upstream: SocketAddr, seed: u64, shared: &Arc<
     while !shared.ends() {
         relays.retain(|relay| !relay.is_finished());
         let Ok((initiator, _)) = listener.accept() else {
-            relay::wait_readable(listener, LOOK);
+            relay::wait_readable(listener, POLL_INTERVAL);
             continue;
         };
         shared.counts.connections.fetch_add(1, Ordering::Relaxed);

@@ -5,13 +5,13 @@
 //! a read may return it asks of an [`oracle::history`], so writes that failed, or whose end nobody knows, are judged
 //! fairly. A [`journal`] outlives the run: [`check`] judges with it what a crash of either side left behind.
 //!
-//! The unit of judgement is a signed block of [`Plan::unit`] bytes, a whole number of the device's blocks, numbered
+//! The unit of judgement is a signed block of [`VerifyPlan::unit`] bytes, a whole number of the device's blocks, numbered
 //! from the start of the device. No two operations on the same unit are under way at a time, but for reads.
 
 pub mod journal;
-mod pass;
 pub mod plan;
 pub mod report;
+mod runner;
 
 use std::time::{Duration, Instant};
 
@@ -21,22 +21,22 @@ use oracle::history::{History, InitialContent};
 use oracle::journal::replay;
 use store::shared::SharedStore;
 
-use journal::{BadJournal, Journal};
-use pass::Pass;
-use plan::{Plan, Refused, Span};
-use report::{Progress, Report};
+use journal::{Journal, JournalError};
+use plan::{RunError, UnitRange, VerifyPlan};
+use report::{Progress, VerifyReport};
+use runner::Runner;
 
 /// Whether a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Go {
+pub enum Control {
     /// It does.
-    On,
+    Continue,
     /// It ends: what is under way is waited for, and nothing more is judged.
     Stop,
 }
 
 /// How often the caller hears how far a run is.
-pub(crate) const TELL: Duration = Duration::from_millis(200);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Writes, reads back, and verifies all of it at the end. `watch` hears how far it is, several times a second.
 ///
@@ -45,15 +45,15 @@ pub(crate) const TELL: Duration = Duration::from_millis(200);
 /// nothing more.
 pub fn run(
     disk: &dyn SharedStore,
-    plan: &Plan,
+    plan: &VerifyPlan,
     journal: Option<Journal>,
-    watch: &mut dyn FnMut(&Progress) -> Go,
-) -> Result<Report, Refused> {
+    watch: &mut dyn FnMut(&Progress) -> Control,
+) -> Result<VerifyReport, RunError> {
     let span = plan.fit(&disk.capabilities())?;
     let mut rng = Rng::from_seed(plan.seed);
     let (device, writer) = (DeviceId(rng.next_u64()), WriterId(low_half(rng.next_u64())));
     let history = History::new(InitialContent::Anything, true);
-    let mut pass = Pass::new(disk, plan, span, history, (device, writer), rng, watch);
+    let mut pass = Runner::new(disk, plan, span, history, (device, writer), rng, watch);
     if let Some(journal) = journal {
         pass.keep(journal)?;
     }
@@ -72,12 +72,17 @@ pub fn check(
     journal: &[u8],
     lost_power: bool,
     stop_on_corruption: bool,
-    watch: &mut dyn FnMut(&Progress) -> Go,
-) -> Result<Report, BadJournal> {
+    watch: &mut dyn FnMut(&Progress) -> Control,
+) -> Result<VerifyReport, JournalError> {
     let (head, entries) = journal::read(journal)?;
-    let plan =
-        Plan { unit: head.unit, from: head.from, len: Some(head.len), stop_on_corruption, ..Plan::default() };
-    let span = plan.fit(&disk.capabilities()).map_err(BadJournal::Refused)?;
+    let plan = VerifyPlan {
+        unit: head.unit,
+        from: head.from,
+        len: Some(head.len),
+        stop_on_corruption,
+        ..VerifyPlan::default()
+    };
+    let span = plan.fit(&disk.capabilities()).map_err(JournalError::Refused)?;
     let mut history = History::new(InitialContent::Anything, true);
     let replayed = replay(entries, &mut history);
     if lost_power {
@@ -85,20 +90,20 @@ pub fn check(
     }
     let touched = runs(history.touched(head.device).map(|lba| lba.0));
     let identity = (head.device, WriterId(0));
-    let mut pass = Pass::new(disk, &plan, span, history, identity, Rng::from_seed(0), watch);
-    pass.verify(Some(&touched)).map_err(BadJournal::Refused)?;
+    let mut pass = Runner::new(disk, &plan, span, history, identity, Rng::from_seed(0), watch);
+    pass.verify(Some(&touched)).map_err(JournalError::Refused)?;
     let mut report = pass.into_report();
     report.journal_entries = Some(replayed.entries);
     Ok(report)
 }
 
 /// Puts ascending unit numbers together to runs.
-fn runs(units: impl Iterator<Item = u64>) -> Vec<Span> {
-    let mut runs: Vec<Span> = Vec::new();
+fn runs(units: impl Iterator<Item = u64>) -> Vec<UnitRange> {
+    let mut runs: Vec<UnitRange> = Vec::new();
     for unit in units {
         match runs.last_mut() {
             Some(run) if run.end() == unit => run.count += 1,
-            _ => runs.push(Span { first: unit, count: 1 }),
+            _ => runs.push(UnitRange { first: unit, count: 1 }),
         }
     }
     runs

@@ -29,7 +29,7 @@ const WAITING_MAX: usize = 4096;
 const REST: Duration = Duration::from_micros(100);
 
 /// How often the end is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often one end receives before the other has its turn.
 const RECEIVES_PER_TURN: usize = 4;
@@ -40,12 +40,12 @@ const TURNS: usize = 64;
 /// A wire that was laid.
 pub struct Wire {
     ends: [RawPort; 2],
-    lanes: [Lane; 2],
+    lanes: [Direction; 2],
     started: WallClock,
 }
 
 /// One direction.
-struct Lane {
+struct Direction {
     link: FrameLink,
     /// Frames that have arrived and are to be put onto the other interface.
     waiting: VecDeque<Vec<u8>>,
@@ -59,18 +59,18 @@ struct Lane {
 
 /// What a wire did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct WireReport {
     /// How long it lay there.
     pub milliseconds: u64,
     /// From the first interface to the second.
-    pub a_to_b: LaneReport,
+    pub a_to_b: DirectionReport,
     /// And back.
-    pub b_to_a: LaneReport,
+    pub b_to_a: DirectionReport,
 }
 
 /// What happened in one direction, in frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LaneReport {
+pub struct DirectionReport {
     /// That came in.
     pub sent: u64,
     /// That went out, or will: copies included.
@@ -102,7 +102,7 @@ impl Wire {
     ///
     /// # Errors
     /// When an interface cannot be opened.
-    pub fn lay(
+    pub fn open(
         interfaces: [&str; 2],
         ether_type: Option<u16>,
         plans: [FramePlan; 2],
@@ -111,7 +111,7 @@ impl Wire {
         let [a, b] = interfaces;
         let [there, back] = plans;
         let mut seeds = Rng::from_seed(seed);
-        let lanes = [there, back].map(|plan| Lane::new(FrameLink::new(plan, seeds.next_u64())));
+        let lanes = [there, back].map(|plan| Direction::new(FrameLink::new(plan, seeds.next_u64())));
         let open = |name| RawPort::open(name, ether_type, RECEIVE_BYTES);
         Ok(Self { ends: [open(a)?, open(b)?], lanes, started: WallClock::now() })
     }
@@ -125,11 +125,11 @@ impl Wire {
         let mut looked = self.started;
         while !ends.load(Ordering::Relaxed) && span.is_none_or(|span| self.started.elapsed() < span) {
             for _ in 0..TURNS {
-                if !self.turn() {
+                if !self.poll_once() {
                     break;
                 }
             }
-            if looked.elapsed() >= LOOK {
+            if looked.elapsed() >= POLL_INTERVAL {
                 looked = WallClock::now();
                 self.ends.iter_mut().for_each(RawPort::look);
             }
@@ -139,12 +139,12 @@ impl Wire {
     }
 
     /// Returns what happened so far.
-    pub fn report(&mut self) -> Report {
+    pub fn report(&mut self) -> WireReport {
         let [a, b] = &self.ends;
         let [there, back] = &mut self.lanes;
         there.unheard += a.take_drops();
         back.unheard += b.take_drops();
-        Report {
+        WireReport {
             milliseconds: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             a_to_b: there.report(),
             b_to_a: back.report(),
@@ -156,7 +156,7 @@ impl Wire {
     }
 
     /// Takes in and puts out what there is. Returns whether there was anything.
-    fn turn(&mut self) -> bool {
+    fn poll_once(&mut self) -> bool {
         let mut any = false;
         for way in 0..2 {
             for _ in 0..RECEIVES_PER_TURN {
@@ -181,8 +181,8 @@ impl Wire {
     /// Waits until a frame comes or is due, but not long.
     fn sleep(&self) -> io::Result<()> {
         let now = self.now();
-        let due = self.lanes.iter().filter_map(Lane::next_deadline).min();
-        let span = due.map_or(LOOK, |due| due.since(now).min(LOOK));
+        let due = self.lanes.iter().filter_map(Direction::next_deadline).min();
+        let span = due.map_or(POLL_INTERVAL, |due| due.since(now).min(POLL_INTERVAL));
         let span = Timespec {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: span.subsec_nanos().into(),
@@ -195,7 +195,7 @@ impl Wire {
     }
 }
 
-impl Lane {
+impl Direction {
     const fn new(link: FrameLink) -> Self {
         Self {
             link,
@@ -238,12 +238,12 @@ impl Lane {
         [self.link.poll_timeout(), self.rest_until].into_iter().flatten().min()
     }
 
-    const fn report(&self) -> LaneReport {
+    const fn report(&self) -> DirectionReport {
         let FrameStats { sent, arrived, lost, queue_full, too_long, cut, duplicated, reordered, corrupted } =
             self.link.stats();
         let unsent = self.overrun + self.too_long + self.failed;
         let (bytes, unheard) = (self.bytes, self.unheard);
-        LaneReport {
+        DirectionReport {
             sent,
             arrived,
             bytes,

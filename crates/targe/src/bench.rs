@@ -6,7 +6,7 @@ use std::time::Duration;
 use drivers::config::Config;
 use initiator::login::plan;
 use initiator::url::{EnvSecrets, Scheme};
-use lab::bench::{BenchError, Histogram, Job, Plan, Report, Side, run as run_load};
+use lab::bench::{BenchError, BenchPlan, BenchReport, DirectionStats, Histogram, Job, run as run_load};
 use scsi::lun::Lun;
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let (from, len) = args.range.unwrap_or((0, u64::MAX));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(processors, |threads| usize::try_from(threads).unwrap_or(1));
-    let plan = Plan {
+    let plan = BenchPlan {
         read_percent: args.rw,
         random: args.random,
         block_bytes,
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_json(plan: &Plan, report: &Report) -> Value {
+fn as_json(plan: &BenchPlan, report: &BenchReport) -> Value {
     let total = report.total();
     let mut all = side_as_json(&total, report.seconds);
     if let Value::Object(all) = &mut all {
@@ -129,7 +129,7 @@ fn as_json(plan: &Plan, report: &Report) -> Value {
     all
 }
 
-fn side_as_json(side: &Side, seconds: f64) -> Value {
+fn side_as_json(side: &DirectionStats, seconds: f64) -> Value {
     let per_second = |count: u64| if seconds > 0.0 { to_f64(count) / seconds } else { 0.0 };
     let latency = &side.latency;
     let us = |span: Duration| span.as_secs_f64() * 1e6;
@@ -148,13 +148,13 @@ fn side_as_json(side: &Side, seconds: f64) -> Value {
     })
 }
 
-fn calls_per_io(report: &Report) -> f64 {
+fn calls_per_io(report: &BenchReport) -> f64 {
     if report.commands == 0 { 0.0 } else { to_f64(report.system_calls) / to_f64(report.commands) }
 }
 
-fn show(plan: &Plan, report: &Report) -> String {
+fn show(plan: &BenchPlan, report: &BenchReport) -> String {
     let mut table = Table::new(&["", "IOPS", "BYTES/S", "MEAN", "P50", "P90", "P99", "P99.9", "MAX"]);
-    let mut row = |name: &str, side: &Side| {
+    let mut row = |name: &str, side: &DirectionStats| {
         let per_second = |count: u64| to_f64(count) / report.seconds.max(1e-9);
         let spans = spans(&side.latency);
         let mut cells =

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use conformance::{
-    CaseResult, Credentials, Entry, Secret, Selection, Summary, Verdict, initiator, report, target,
+    CaseInfo, CaseResult, Credentials, Secret, Selection, Summary, Verdict, initiator, report, target,
 };
 
 use crate::{Failure, print};
@@ -228,7 +228,7 @@ fn credentials(
     }
 }
 
-fn list(entries: &[Entry], selection: &Selection) {
+fn list(entries: &[CaseInfo], selection: &Selection) {
     let mut table = crate::tables::Table::new(&["ID", "CLAUSE", "TITLE"]);
     for entry in entries.iter().filter(|entry| selection.takes(entry.id)) {
         table.row(&[entry.id, entry.clause, entry.title]);

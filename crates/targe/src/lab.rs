@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use lab::proxy::faults::Faults;
-use lab::proxy::{Lane, Proxy, Report, Watch};
+use lab::proxy::{DirectionCounts, FaultHandler, Proxy, ProxyReport};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::tables::Table;
@@ -72,7 +72,7 @@ fn proxy(args: &ProxyArgs) -> Result<(), Failure> {
         signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(|error| failed("signals", error))?;
     }
     let watch = match args.verbose {
-        true => Some((|injected| eprintln!("{injected}")) as Watch),
+        true => Some((|injected| eprintln!("{injected}")) as FaultHandler),
         false => None,
     };
     let proxy = Proxy::start(args.listen, upstream, faults, args.seed, watch)
@@ -100,9 +100,9 @@ fn resolve(name: &str) -> Result<SocketAddr, Failure> {
     found.next().ok_or_else(|| Failure::Misused(format!("--upstream {name}: no such host")))
 }
 
-fn show(report: &Report) -> String {
+fn show(report: &ProxyReport) -> String {
     let mut table = Table::new(&["", "REQUESTS", "RESPONSES"]);
-    type Count = fn(&Lane) -> u64;
+    type Count = fn(&DirectionCounts) -> u64;
     let rows: [(&str, Count); 12] = [
         ("bytes", |lane| lane.bytes),
         ("header", |lane| lane.header),

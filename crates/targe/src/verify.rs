@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use initiator::disk::RemoteDisk;
 use initiator::future::block_on;
 use initiator::url::Url;
-use lab::verify::journal::{BadJournal, Journal};
-use lab::verify::plan::{Plan, Refused, Until, Work};
-use lab::verify::report::{Progress, Report, Stage};
-use lab::verify::{Go, check, run as verify};
+use lab::verify::journal::{Journal, JournalError};
+use lab::verify::plan::{RunError, Until, VerifyPlan, Work};
+use lab::verify::report::{Progress, Stage, VerifyReport};
+use lab::verify::{Control, check, run as verify};
 use oracle::pattern::Pattern;
 use serde_json::{Value, json};
 use store::shared::SharedStore;
@@ -56,8 +56,8 @@ fn judge(args: &VerifyArgs, url: &Url) -> Result<(), Failure> {
     });
     teller.end();
     let report = report.map_err(|why| match why {
-        BadJournal::NotOne => Failure::Misused(format!("{}: {why}", path.display())),
-        BadJournal::Refused(_) => Failure::Failed(format!("{}: {}", path.display(), reach::told(&why))),
+        JournalError::NotOne => Failure::Misused(format!("{}: {why}", path.display())),
+        JournalError::Refused(_) => Failure::Failed(format!("{}: {}", path.display(), reach::told(&why))),
     })?;
     tell(args, url, &disk, &report)
 }
@@ -68,7 +68,7 @@ fn create(path: &std::path::Path, synced: bool) -> Result<Journal, Failure> {
     Ok(Journal::new(file, synced))
 }
 
-fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
+fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<VerifyPlan, Failure> {
     let pattern = args.pattern.as_deref().map(|name| {
         let names = || Pattern::ALL.map(Pattern::name).join(", ");
         Pattern::by_name(name)
@@ -81,9 +81,9 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
     };
     let unit = match args.unit {
         Some(unit) => usize::try_from(unit).unwrap_or(usize::MAX),
-        None => Plan::unit_for(len.unwrap_or(profile.len), profile.logical_block_len),
+        None => VerifyPlan::unit_for(len.unwrap_or(profile.len), profile.logical_block_len),
     };
-    Ok(Plan {
+    Ok(VerifyPlan {
         from,
         len,
         unit,
@@ -109,9 +109,9 @@ fn seed() -> u64 {
     u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap_or(0)
 }
 
-fn refused(url: &Url, why: &Refused) -> Failure {
+fn refused(url: &Url, why: &RunError) -> Failure {
     match why {
-        Refused::ReadOnly | Refused::Journal(_) => Failure::Failed(format!("{url}: {}", reach::told(why))),
+        RunError::ReadOnly | RunError::Journal(_) => Failure::Failed(format!("{url}: {}", reach::told(why))),
         why => Failure::Misused(format!("{url}: {}", reach::told(why))),
     }
 }
@@ -127,12 +127,12 @@ impl Teller {
         Ok(Self { shown: std::io::stderr().is_terminal(), ends: interrupt::flag()? })
     }
 
-    fn tell(&self, progress: &Progress) -> Go {
+    fn tell(&self, progress: &Progress) -> Control {
         if self.shown {
             eprint!("\r\x1b[K{}", line(progress));
             let _ = std::io::stderr().flush();
         }
-        if self.ends.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
+        if self.ends.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     }
 
     fn end(&mut self) {
@@ -182,7 +182,7 @@ fn repairs(disk: &RemoteDisk) -> Value {
     })
 }
 
-fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &Report) -> Result<(), Failure> {
+fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &VerifyReport) -> Result<(), Failure> {
     let verdict = if report.wrong.total() > 0 {
         Some(format!("{} wrong blocks", report.wrong.total()))
     } else if report.errors > 0 {
@@ -209,7 +209,7 @@ fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &Report) -> Res
     }
 }
 
-fn show(report: &Report) -> String {
+fn show(report: &VerifyReport) -> String {
     let mut text = String::new();
     let bytes = |count: u64| amount(crate::progress::to_f64(count));
     let took = Duration::from_secs_f64(report.seconds);

@@ -9,11 +9,11 @@ use crate::suite::case;
 use crate::verdict::Outcome;
 
 use super::Test;
+use super::cmd_sn::SILENCE;
 use super::conn::End;
 use super::disk::Answer;
-use super::order::HUSH;
-use super::station::{Event, Got, Station, What};
-use super::transfer::{begin, collect, finish, release};
+use super::fixture::{Event, EventKind, Fixture, ReceivedCommand};
+use super::transfer::{collect, finish, release, start_and_hold_write};
 
 const FIELDS: &str = "RFC 7143 §11.3";
 const UNSOLICITED: &str = "RFC 7143 §11.3.4, §4.2.5.2";
@@ -36,20 +36,20 @@ pub(super) const CASES: &[Test] = &[
     }),
     case("ffp-i-16.3.1", FIELDS, "F is set where no unsolicited data follows", final_bit),
     case("ffp-i-16.4.1", FAILURE, "a CRC error at the target is no success", |s| {
-        failure(s, Ending::Sense(0x4705))
+        failure(s, CommandFailure::Sense(0x4705))
     }),
     case("ffp-i-16.4.2", "RFC 7143 §7.2.1, §11.16", "a refused SNACK is no success", snack_refused),
     case("ffp-i-16.4.3", FAILURE, "unexpected unsolicited data is no success", |s| {
-        failure(s, Ending::Sense(0x0c0c))
+        failure(s, CommandFailure::Sense(0x0c0c))
     }),
     case("ffp-i-16.4.4", FAILURE, "too little unsolicited data is no success", |s| {
-        failure(s, Ending::Sense(0x0c0d))
+        failure(s, CommandFailure::Sense(0x0c0d))
     }),
     case("ffp-i-16.4.5", "RFC 7143 §11.4.2, SAM-5 §5.3.1", "BUSY is no success", |s| {
-        failure(s, Ending::Status(8))
+        failure(s, CommandFailure::Status(8))
     }),
     case("ffp-i-16.4.6", "RFC 7143 §11.4.2, SAM-5 §5.3.1", "RESERVATION CONFLICT is no success", |s| {
-        failure(s, Ending::Status(0x18))
+        failure(s, CommandFailure::Status(0x18))
     }),
     case(
         "ffp-i-16.5",
@@ -65,11 +65,11 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-fn fields(station: &mut Station, immediate: bool) -> Outcome {
+fn fields(station: &mut Fixture, immediate: bool) -> Outcome {
     station.start(&[("ImmediateData", if immediate { "Yes" } else { "No" })])?;
     let wait = station.start_wait();
-    let event = station.until(wait, |event| event.is(Opcode::SCSI_COMMAND).is_some())?;
-    let Some(Event { conn, what: What::Came(pdu), .. }) = event else {
+    let event = station.serve_until(wait, |event| event.is(Opcode::SCSI_COMMAND).is_some())?;
+    let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
         need!(false, "the initiator sent no command");
         return Ok(());
     };
@@ -89,7 +89,7 @@ fn fields(station: &mut Station, immediate: bool) -> Outcome {
     Ok(())
 }
 
-fn write_mode(station: &mut Station, immediate: bool, initial_r2t: bool) -> Outcome {
+fn write_mode(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outcome {
     let spell = |yes| if yes { "Yes" } else { "No" };
     let keys = [
         ("ImmediateData", spell(immediate)),
@@ -97,7 +97,7 @@ fn write_mode(station: &mut Station, immediate: bool, initial_r2t: bool) -> Outc
         ("FirstBurstLength", "8192"),
         ("MaxBurstLength", "65536"),
     ];
-    let got = begin(station, &keys)?;
+    let got = start_and_hold_write(station, &keys)?;
     let (sent, total) = (got.pdu.data.len(), got.command.expected_data_transfer_length);
     let total = usize::try_from(total).unwrap_or_default();
     require!(got.command.write, "W is clear in a WRITE: {}", got.pdu.shown());
@@ -119,11 +119,11 @@ fn write_mode(station: &mut Station, immediate: bool, initial_r2t: bool) -> Outc
     Ok(())
 }
 
-fn final_bit(station: &mut Station) -> Outcome {
-    let got = begin(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn final_bit(station: &mut Fixture) -> Outcome {
+    let got = start_and_hold_write(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     require!(got.pdu.data.is_empty(), "ImmediateData=No, but {} bytes are immediate", got.pdu.data.len());
     require!(got.command.is_final, "no unsolicited data follows, but F is clear");
-    let early = station.until(HUSH / 3, |event| {
+    let early = station.serve_until(SILENCE / 3, |event| {
         event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt)
     })?;
     require!(early.is_none(), "data comes before any R2T");
@@ -135,27 +135,28 @@ fn final_bit(station: &mut Station) -> Outcome {
 
 /// How a command fails.
 #[derive(Clone, Copy)]
-enum Ending {
+enum CommandFailure {
     Status(u8),
     /// CHECK CONDITION, ABORTED COMMAND.
     Sense(u16),
 }
 
-fn fail_it(station: &mut Station, got: &Got, ending: Ending) {
+fn fail_it(station: &mut Fixture, got: &ReceivedCommand, ending: CommandFailure) {
     if let Some(conn) = station.conns.get_mut(got.conn) {
         conn.pending.clear();
     }
     match ending {
-        Ending::Status(status) => station.respond(got.conn, got.command.itt, status, None),
-        Ending::Sense(code) => station.respond(got.conn, got.command.itt, 2, Some((0xb, code))),
+        CommandFailure::Status(status) => station.respond(got.conn, got.command.itt, status, None),
+        CommandFailure::Sense(code) => station.respond(got.conn, got.command.itt, 2, Some((0xb, code))),
     }
 }
 
 /// After a command that failed: it comes again as a new one, or the caller hears of it.
-fn is_told(station: &mut Station, got: &Got) -> Outcome {
+fn is_told(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     let (cdb, number) = (got.command.cdb, got.command.cmd_sn);
-    let wait = station.options.patience.max(HUSH);
-    let again = station.until(wait, |event| event.command().is_some_and(|command| command.cdb == cdb))?;
+    let wait = station.options.patience.max(SILENCE);
+    let again =
+        station.serve_until(wait, |event| event.command().is_some_and(|command| command.cdb == cdb))?;
     if let Some(event) = again {
         let again = event.command().map(|command| command.cmd_sn);
         require!(
@@ -177,14 +178,14 @@ fn is_told(station: &mut Station, got: &Got) -> Outcome {
     }
 }
 
-fn failure(station: &mut Station, ending: Ending) -> Outcome {
+fn failure(station: &mut Fixture, ending: CommandFailure) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     fail_it(station, &got, ending);
     is_told(station, &got)
 }
 
-fn snack_refused(station: &mut Station) -> Outcome {
+fn snack_refused(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ", Event::reads)?;
     let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
@@ -201,10 +202,12 @@ fn snack_refused(station: &mut Station) -> Outcome {
         station.data_in(got.conn, &got.command, (number, half + index * limit), bytes, end);
     }
     let wait = station.options.patience;
-    while let Some(event) = station.until(wait, |event| {
-        event.is(Opcode::SNACK).is_some() || event.reads().is_some() || matches!(event.what, What::Closed)
+    while let Some(event) = station.serve_until(wait, |event| {
+        event.is(Opcode::SNACK).is_some()
+            || event.reads().is_some()
+            || matches!(event.what, EventKind::Closed)
     })? {
-        let What::Came(pdu) = &event.what else { return Ok(()) };
+        let EventKind::Received(pdu) = &event.what else { return Ok(()) };
         if let Some(command) = event.reads() {
             require!(command.cmd_sn != got.command.cmd_sn, "the command comes again with its old CmdSN");
             return Ok(());
@@ -216,15 +219,16 @@ fn snack_refused(station: &mut Station) -> Outcome {
     is_told(station, &got)
 }
 
-fn window_in_response(station: &mut Station) -> Outcome {
+fn window_in_response(station: &mut Fixture) -> Outcome {
     station.window = 1;
-    let got = begin(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+    let got = start_and_hold_write(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let len = got.command.expected_data_transfer_length.min(65_536);
     collect(station, &got, 0, 0, len)?;
     station.window = 0;
     finish(station, &got)?;
-    let event = station.until(HUSH, |event| event.command().is_some_and(|command| !command.immediate))?;
-    if let Some(Event { what: What::Came(pdu), .. }) = event {
+    let event =
+        station.serve_until(SILENCE, |event| event.command().is_some_and(|command| !command.immediate))?;
+    if let Some(Event { what: EventKind::Received(pdu), .. }) = event {
         let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
         require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
     }
@@ -233,9 +237,11 @@ fn window_in_response(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn expected_length(station: &mut Station) -> Outcome {
-    let got =
-        begin(station, &[("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("FirstBurstLength", "512")])?;
+fn expected_length(station: &mut Fixture) -> Outcome {
+    let got = start_and_hold_write(
+        station,
+        &[("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("FirstBurstLength", "512")],
+    )?;
     let (sent, total) = (got.pdu.data.len(), got.command.expected_data_transfer_length);
     let total = usize::try_from(total).unwrap_or_default();
     let Answer::Write { len, .. } = station.disk.answer(got.command.lun, &got.command.cdb) else {
@@ -245,7 +251,7 @@ fn expected_length(station: &mut Station) -> Outcome {
     require!(sent < total || got.command.is_final, "all data is immediate, but F is clear");
     require!(sent <= 512, "{sent} bytes are immediate, FirstBurstLength is 512");
     if sent < total {
-        let early = station.until(HUSH / 3, |event| {
+        let early = station.serve_until(SILENCE / 3, |event| {
             event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt)
         })?;
         require!(early.is_none(), "data comes before any R2T although InitialR2T=Yes");

@@ -9,9 +9,9 @@ use iscsi::pdu::scsi_response::{ScsiResponse, ServiceResponse};
 use iscsi::pdu::{Itt, PduHeader, Residual, TargetSn, Ttt};
 use iscsi::serial::{CmdSn, DataSn, R2tSn, StatSn};
 
-use crate::wire::{Damage, Line};
+use crate::wire::{Damage, PduStream};
 
-use super::policy::Agreed;
+use super::policy::Negotiated;
 
 /// A session: what its connections share.
 #[derive(Debug)]
@@ -21,12 +21,12 @@ pub(super) struct Session {
     pub(super) exp_cmd_sn: CmdSn,
     /// The highest number ever told, which must not shrink.
     pub(super) max_cmd_sn: CmdSn,
-    pub(super) agreed: Agreed,
+    pub(super) agreed: Negotiated,
 }
 
 /// A write whose data is coming.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingWrite {
     pub(super) command: ScsiCommand,
     pub(super) lba: u64,
     pub(super) data: Vec<u8>,
@@ -42,29 +42,29 @@ pub(super) struct Pending {
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) line: Line,
+    pub(super) line: PduStream,
     pub(super) gone: bool,
     pub(super) session: Option<usize>,
     pub(super) cid: u16,
     pub(super) stat_sn: StatSn,
-    pub(super) agreed: Agreed,
+    pub(super) agreed: Negotiated,
     pub(super) offered: bool,
     pub(super) first: Option<LoginRequest>,
     pub(super) is_discovery: bool,
     pub(super) in_full_feature: bool,
-    pub(super) pending: Vec<Pending>,
+    pub(super) pending: Vec<PendingWrite>,
     next_ttt: u32,
 }
 
 impl Conn {
-    pub(super) fn new(line: Line) -> Self {
+    pub(super) fn new(line: PduStream) -> Self {
         Self {
             line,
             gone: false,
             session: None,
             cid: 0,
             stat_sn: StatSn(0x7fff_fff0),
-            agreed: Agreed::new(),
+            agreed: Negotiated::new(),
             offered: false,
             first: None,
             is_discovery: false,
@@ -85,9 +85,9 @@ impl Conn {
     }
 }
 
-use super::station::Station;
+use super::fixture::Fixture;
 
-impl Station {
+impl Fixture {
     /// Returns the counters for a PDU of `conn` that uses up a StatSN.
     pub(super) fn counted(&mut self, conn: usize) -> TargetSn {
         let sn = self.uncounted(conn);
@@ -224,7 +224,7 @@ impl Station {
     }
 
     /// Asks for `len` bytes of a write.
-    pub(super) fn ask(
+    pub(super) fn send_r2t(
         &mut self,
         conn: usize,
         command: &ScsiCommand,
@@ -233,11 +233,11 @@ impl Station {
         len: u32,
     ) -> R2t {
         let ttt = self.conns.get_mut(conn).map_or(Ttt(1), Conn::ttt);
-        self.ask_as(conn, command, (r2t_sn, ttt), offset, len)
+        self.send_r2t_as(conn, command, (r2t_sn, ttt), offset, len)
     }
 
-    /// As [`Station::ask`], with this number and tag.
-    pub(super) fn ask_as(
+    /// As [`Fixture::send_r2t`], with this number and tag.
+    pub(super) fn send_r2t_as(
         &mut self,
         conn: usize,
         command: &ScsiCommand,

@@ -12,7 +12,7 @@ use crate::wire::Pdu;
 use super::Test;
 use super::conn::End;
 use super::disk::Answer;
-use super::station::{Event, Got, Station, What};
+use super::fixture::{Event, EventKind, Fixture, ReceivedCommand};
 
 const SET: &str = "RFC 7143 §4.2.3.3, §11.5.1";
 
@@ -28,17 +28,17 @@ pub(super) const CASES: &[Test] = &[
 
 /// Starts, lets the first read or write hang, and waits for the task management that follows.
 fn provoked(
-    station: &mut Station,
+    station: &mut Fixture,
     wanted: fn(TmfFunction) -> bool,
-) -> Outcome<(Got, usize, TmfRequest, Pdu)> {
+) -> Outcome<(ReceivedCommand, usize, TmfRequest, Pdu)> {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     let wait = station.options.limit / 2;
-    let event = station.until(wait, |event| {
+    let event = station.serve_until(wait, |event| {
         event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| wanted(TmfFunction(pdu.flags() & 0x7f)))
     })?;
     match event {
-        Some(Event { conn, what: What::Came(pdu), .. }) => {
+        Some(Event { conn, what: EventKind::Received(pdu), .. }) => {
             station.number(conn, &pdu);
             let request = pdu.read()?;
             Ok((got, conn, request, pdu))
@@ -62,20 +62,20 @@ fn aborts_a_set(function: TmfFunction) -> bool {
     )
 }
 
-fn number(station: &mut Station) -> Outcome {
+fn number(station: &mut Fixture) -> Outcome {
     let (_, conn, request, pdu) = provoked(station, any)?;
     station.answer_management(conn, &request, TmfResult::COMPLETE);
-    let next = station.until(station.options.patience, |event| {
+    let next = station.serve_until(station.options.patience, |event| {
         event.conn == conn && event.command().is_some_and(|command| !command.immediate)
     })?;
-    if let Some(Event { what: What::Came(next), .. }) = next {
+    if let Some(Event { what: EventKind::Received(next), .. }) = next {
         let expected = if request.immediate { pdu.word(24) } else { pdu.word(24).wrapping_add(1) };
         require!(next.word(24) == expected, "expected CmdSN {expected:x} in {}", next.shown());
     }
     Ok(())
 }
 
-fn lun(station: &mut Station) -> Outcome {
+fn lun(station: &mut Fixture) -> Outcome {
     let (got, _, request, pdu) = provoked(station, any)?;
     let lun = got.command.lun;
     require!(request.lun == lun, "expected LUN {lun:x} in {}", pdu.shown());
@@ -86,7 +86,7 @@ fn lun(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn ref_cmd_sn(station: &mut Station) -> Outcome {
+fn ref_cmd_sn(station: &mut Fixture) -> Outcome {
     let (got, conn, request, pdu) = provoked(station, aborts_a_task)?;
     let (expected, came) = (got.command.cmd_sn, request.ref_cmd_sn);
     require!(came == expected, "expected RefCmdSN {:x} in {}", expected.0, pdu.shown());
@@ -99,30 +99,31 @@ fn ref_cmd_sn(station: &mut Station) -> Outcome {
 }
 
 /// Pings and waits for the answer.
-fn ping(station: &mut Station, conn: usize) -> Outcome {
+fn ping(station: &mut Fixture, conn: usize) -> Outcome {
     let ping: NopIn = station.ping(conn, true);
-    let event = station.until(station.options.patience, |event| {
+    let event = station.serve_until(station.options.patience, |event| {
         event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.word(20) == ping.ttt.0)
     })?;
     require!(event.is_some(), "a ping is not answered while a set is aborted");
     Ok(())
 }
 
-fn pings_go_on(station: &mut Station) -> Outcome {
+fn pings_go_on(station: &mut Fixture) -> Outcome {
     let (_, conn, request, _) = provoked(station, aborts_a_set)?;
     ping(station, conn)?;
     station.answer_management(conn, &request, TmfResult::COMPLETE);
     Ok(())
 }
 
-fn acknowledgements_go_on(station: &mut Station) -> Outcome {
+fn acknowledgements_go_on(station: &mut Fixture) -> Outcome {
     let (got, conn, request, _) = provoked(station, aborts_a_set)?;
     ping(station, conn)?;
     if let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) {
         let limit = station.send_max(conn).min(data.len());
         let bytes = data.get(..limit).unwrap_or_default().to_vec();
         station.data_in(conn, &got.command, (0, 0), &bytes, End::Acknowledge);
-        let event = station.until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+        let event =
+            station.serve_until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
         let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
         require!(event.is_some() || level == 0, "Data-In with A is not acknowledged while a set is aborted");
     }
@@ -130,7 +131,7 @@ fn acknowledgements_go_on(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn answers_are_taken(station: &mut Station) -> Outcome {
+fn answers_are_taken(station: &mut Fixture) -> Outcome {
     let (got, conn, request, _) = provoked(station, aborts_a_set)?;
     if let Some(conn) = station.conns.get_mut(conn) {
         conn.pending.clear();
@@ -138,16 +139,16 @@ fn answers_are_taken(station: &mut Station) -> Outcome {
     station.respond(conn, got.command.itt, 8, None);
     station.answer_management(conn, &request, TmfResult::COMPLETE);
     let wait = station.options.patience;
-    let event = station.until(wait, |event| {
+    let event = station.serve_until(wait, |event| {
         event.conn == conn
-            && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, What::Closed))
+            && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, EventKind::Closed))
     })?;
-    let dropped = matches!(event, Some(Event { what: What::Closed, .. }));
+    let dropped = matches!(event, Some(Event { what: EventKind::Closed, .. }));
     require!(!dropped, "the initiator drops the connection because of an answer that was under way");
     Ok(())
 }
 
-fn reassign(station: &mut Station) -> Outcome {
+fn reassign(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "2")])?;
     let got = station.command("READ", Event::reads)?;
     let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
@@ -160,10 +161,12 @@ fn reassign(station: &mut Station) -> Outcome {
         conn.line.drop_connection();
         conn.gone = true;
     }
-    let event = station.until(station.options.patience * 2, |event| {
+    let event = station.serve_until(station.options.patience * 2, |event| {
         event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| pdu.flags() & 0x7f == TmfFunction::TASK_REASSIGN.0)
     })?;
-    let Some(Event { conn, what: What::Came(pdu), .. }) = event else { fail!("no TASK REASSIGN came") };
+    let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
+        fail!("no TASK REASSIGN came")
+    };
     require!(
         Itt(pdu.word(20)) == got.command.itt,
         "expected task {:x} in {}",

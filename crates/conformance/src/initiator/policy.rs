@@ -14,7 +14,7 @@ pub(super) struct Policy {
 
 /// What was agreed on.
 #[derive(Clone, Debug)]
-pub(super) struct Agreed {
+pub(super) struct Negotiated {
     keys: Keys,
     /// The longest data segment that the initiator takes.
     pub(super) send_max: u32,
@@ -52,7 +52,7 @@ impl Policy {
     }
 
     /// Answers the keys of an operational request, and records what they come to.
-    pub(super) fn answer(&self, offered: &Keys, agreed: &mut Agreed) -> Keys {
+    pub(super) fn answer(&self, offered: &Keys, agreed: &mut Negotiated) -> Keys {
         let mut out = Keys::new();
         for (name, value) in offered.iter() {
             match name {
@@ -70,7 +70,7 @@ impl Policy {
     }
 
     /// Returns what the target offers by itself: what the case insists on and nobody has mentioned.
-    pub(super) fn offer(&self, agreed: &mut Agreed) -> Keys {
+    pub(super) fn offer(&self, agreed: &mut Negotiated) -> Keys {
         let mut out = Keys::new();
         for name in &self.insists {
             if agreed.keys.value(name).is_none()
@@ -101,7 +101,7 @@ impl Policy {
     }
 }
 
-impl Agreed {
+impl Negotiated {
     pub(super) const fn new() -> Self {
         Self { keys: Keys::new(), send_max: 8192 }
     }
@@ -138,7 +138,7 @@ impl Agreed {
     }
 }
 
-impl Default for Agreed {
+impl Default for Negotiated {
     fn default() -> Self {
         Self::new()
     }

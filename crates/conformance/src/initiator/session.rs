@@ -19,11 +19,11 @@ use crate::verdict::{Outcome, Stop};
 use crate::wire::Pdu;
 
 use super::Test;
+use super::cmd_sn::SILENCE;
 use super::conn::End;
 use super::disk::Answer;
-use super::order::HUSH;
-use super::station::{Event, Got, Station, What};
-use super::transfer::{acknowledges, begin, collect, finish};
+use super::fixture::{Event, EventKind, Fixture, ReceivedCommand};
+use super::transfer::{acknowledges, collect, finish, start_and_hold_write};
 
 const ASYNC: &str = "RFC 7143 §11.9.1";
 const LOGOUT: &str = "RFC 7143 §11.9.1, §11.14";
@@ -67,7 +67,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-fn level(station: &Station, least: u32) -> Outcome {
+fn level(station: &Fixture, least: u32) -> Outcome {
     let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
     if level < least {
         return Err(Stop::Skip(format!("the initiator agrees to ErrorRecoveryLevel={level} only")));
@@ -75,7 +75,7 @@ fn level(station: &Station, least: u32) -> Outcome {
     Ok(())
 }
 
-fn reassigns(station: &mut Station) -> Outcome {
+fn reassigns(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "2")])?;
     let got = station.command("READ", Event::reads)?;
     level(station, 2)?;
@@ -93,8 +93,10 @@ fn reassigns(station: &mut Station) -> Outcome {
     let is_reassign = |event: &Event| {
         event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| pdu.flags() & 0x7f == TmfFunction::TASK_REASSIGN.0)
     };
-    let event = station.until(wait, is_reassign)?;
-    let Some(Event { conn, what: What::Came(pdu), .. }) = event else { fail!("no TASK REASSIGN came") };
+    let event = station.serve_until(wait, is_reassign)?;
+    let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
+        fail!("no TASK REASSIGN came")
+    };
     require!(pdu.word(20) == got.command.itt.0, "expected task {:x} in {}", got.command.itt.0, pdu.shown());
     require!(conn != got.conn, "TASK REASSIGN comes on the connection that broke");
     station.number(conn, &pdu);
@@ -119,7 +121,7 @@ fn reassigns(station: &mut Station) -> Outcome {
 }
 
 /// Sends a read's data in pieces of 512 bytes but for number `hole`.
-fn with_a_hole(station: &mut Station, got: &Got, hole: usize) -> Vec<Vec<u8>> {
+fn with_a_hole(station: &mut Fixture, got: &ReceivedCommand, hole: usize) -> Vec<Vec<u8>> {
     let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
         return Vec::new();
     };
@@ -132,7 +134,7 @@ fn with_a_hole(station: &mut Station, got: &Got, hole: usize) -> Vec<Vec<u8>> {
     pieces
 }
 
-fn snack(station: &mut Station) -> Outcome {
+fn snack(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ", Event::reads)?;
     level(station, 1)?;
@@ -141,8 +143,10 @@ fn snack(station: &mut Station) -> Outcome {
         "the READ is too short to miss the fourth PDU of it"
     );
     let pieces = with_a_hole(station, &got, 3);
-    let event = station.until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
-    let Some(Event { what: What::Came(pdu), .. }) = event else { fail!("missing Data-In is not asked for") };
+    let event = station.serve_until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+    let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
+        fail!("missing Data-In is not asked for")
+    };
     require!(
         pdu.flags() & 0xf == SnackKind::DATA_OR_R2T.0,
         "expected a Data/R2T SNACK, came {}",
@@ -165,7 +169,12 @@ fn snack(station: &mut Station) -> Outcome {
 }
 
 /// Sends an asynchronous message.
-fn tell(station: &mut Station, conn: usize, event: AsyncEventCode, parameters: (u16, u16, u16)) -> Instant {
+fn send_async(
+    station: &mut Fixture,
+    conn: usize,
+    event: AsyncEventCode,
+    parameters: (u16, u16, u16),
+) -> Instant {
     let sn = station.counted(conn);
     let (parameter1, parameter2, parameter3) = parameters;
     let message = AsyncMessage { lun: 0, sn, event, vendor_code: 0, parameter1, parameter2, parameter3 };
@@ -174,12 +183,12 @@ fn tell(station: &mut Station, conn: usize, event: AsyncEventCode, parameters: (
 }
 
 /// Waits for a Logout on `conn`, no later than `within`.
-fn logout_on(station: &mut Station, conn: usize, since: Instant, within: Duration) -> Outcome<Pdu> {
-    let event = station.until(within + Duration::from_millis(500), |event| {
+fn logout_on(station: &mut Fixture, conn: usize, since: Instant, within: Duration) -> Outcome<Pdu> {
+    let event = station.serve_until(within + Duration::from_millis(500), |event| {
         event.conn == conn
-            && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, What::Closed))
+            && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, EventKind::Closed))
     })?;
-    let Some(Event { what: What::Came(pdu), at, .. }) = event else {
+    let Some(Event { what: EventKind::Received(pdu), at, .. }) = event else {
         fail!("no Logout came within {within:?}")
     };
     let took = at.saturating_duration_since(since);
@@ -191,7 +200,7 @@ fn logout_on(station: &mut Station, conn: usize, since: Instant, within: Duratio
 }
 
 /// Judges a Logout that was asked for, and answers it.
-fn judge_logout(station: &mut Station, conn: usize, pdu: &Pdu) -> Outcome {
+fn judge_logout(station: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     let request: iscsi::pdu::logout_request::LogoutRequest = pdu.read()?;
     let (cid, stat_sn) = station.conns.get(conn).map(|conn| (conn.cid, conn.stat_sn)).unwrap_or_default();
     require!(
@@ -210,19 +219,24 @@ fn judge_logout(station: &mut Station, conn: usize, pdu: &Pdu) -> Outcome {
 }
 
 /// Fails if a command comes on `conn` within a moment.
-fn no_command(station: &mut Station, conn: usize) -> Outcome {
-    let event = station.until(HUSH, |event| event.conn == conn && event.command().is_some())?;
+fn no_command(station: &mut Fixture, conn: usize) -> Outcome {
+    let event = station.serve_until(SILENCE, |event| event.conn == conn && event.command().is_some())?;
     match event {
-        Some(Event { what: What::Came(pdu), .. }) => fail!("a command follows the Logout: {}", pdu.shown()),
+        Some(Event { what: EventKind::Received(pdu), .. }) => {
+            fail!("a command follows the Logout: {}", pdu.shown())
+        }
         _ => Ok(()),
     }
 }
 
-fn logs_out(station: &mut Station) -> Outcome {
-    let got = begin(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes"), ("ErrorRecoveryLevel", "1")])?;
+fn logs_out(station: &mut Fixture) -> Outcome {
+    let got = start_and_hold_write(
+        station,
+        &[("ImmediateData", "No"), ("InitialR2T", "Yes"), ("ErrorRecoveryLevel", "1")],
+    )?;
     let len = got.command.expected_data_transfer_length.min(65_536);
     collect(station, &got, 0, 0, len)?;
-    let since = tell(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    let since = send_async(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
     finish(station, &got)?;
     let pdu = logout_on(station, got.conn, since, Duration::from_secs(5))?;
     judge_logout(station, got.conn, &pdu)?;
@@ -230,7 +244,7 @@ fn logs_out(station: &mut Station) -> Outcome {
 }
 
 /// Serves until the initiator has two connections in one session.
-fn two_connections(station: &mut Station) -> Outcome<(usize, usize)> {
+fn two_connections(station: &mut Fixture) -> Outcome<(usize, usize)> {
     let until = Instant::now() + station.start_wait();
     loop {
         let mut of_first = station
@@ -249,12 +263,13 @@ fn two_connections(station: &mut Station) -> Outcome<(usize, usize)> {
     }
 }
 
-fn logs_one_out(station: &mut Station) -> Outcome {
+fn logs_one_out(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let (one, two) = two_connections(station)?;
-    let since = tell(station, two, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
-    let event = station.until(Duration::from_secs(5), |event| event.is(Opcode::LOGOUT_REQUEST).is_some())?;
-    let Some(Event { conn, what: What::Came(pdu), at, .. }) = event else {
+    let since = send_async(station, two, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    let event =
+        station.serve_until(Duration::from_secs(5), |event| event.is(Opcode::LOGOUT_REQUEST).is_some())?;
+    let Some(Event { conn, what: EventKind::Received(pdu), at, .. }) = event else {
         fail!("no Logout came within 5 s")
     };
     require!(at.saturating_duration_since(since) <= Duration::from_millis(5200), "the Logout came too late");
@@ -275,37 +290,38 @@ fn logs_one_out(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn answers_ping(station: &mut Station) -> Outcome {
+fn answers_ping(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     let ping = station.ping(got.conn, true);
     let wait = station.options.patience;
     let event = station
-        .until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.word(20) == ping.ttt.0))?;
-    let Some(Event { what: What::Came(pdu), .. }) = event else { fail!("a ping is not answered") };
+        .serve_until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.word(20) == ping.ttt.0))?;
+    let Some(Event { what: EventKind::Received(pdu), .. }) = event else { fail!("a ping is not answered") };
     require!(pdu.itt() == Itt::NONE, "an answer to a ping has no task tag: {}", pdu.shown());
     require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
     require!(pdu.bhs.lun() == ping.lun, "expected the LUN of the ping in {}", pdu.shown());
     require!(pdu.data.is_empty(), "the ping had no data: {}", pdu.shown());
     station.execute(got.conn, &got.command, &got.pdu.data)?;
-    let next = station.until(wait, |event| event.command().is_some_and(|command| !command.immediate))?;
-    if let Some(Event { what: What::Came(next), .. }) = next {
+    let next =
+        station.serve_until(wait, |event| event.command().is_some_and(|command| !command.immediate))?;
+    if let Some(Event { what: EventKind::Received(next), .. }) = next {
         require!(next.word(24) == pdu.word(24), "the immediate NOP-Out used up a CmdSN: {}", next.shown());
     }
     Ok(())
 }
 
 /// Judges a NOP-Out that asks for an answer, and answers it.
-fn judge_ping(station: &mut Station, conn: usize, pdu: &Pdu) -> Outcome {
+fn judge_ping(station: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     require!(pdu.word(20) == u32::MAX, "a ping of the initiator has no transfer tag: {}", pdu.shown());
     require!(pdu.bhs.lun() == 0, "the LUN is reserved in {}", pdu.shown());
     station.number(conn, pdu);
     let pong = NopIn { lun: 0, itt: pdu.itt(), ttt: Ttt::NONE, sn: station.counted(conn) };
     station.send(conn, &pong, &pdu.data);
-    let next = station.until(station.options.patience, |event| {
+    let next = station.serve_until(station.options.patience, |event| {
         event.conn == conn && event.command().is_some_and(|command| !command.immediate)
     })?;
-    if let Some(Event { what: What::Came(next), .. }) = next {
+    if let Some(Event { what: EventKind::Received(next), .. }) = next {
         let expected = if pdu.bhs.is_immediate() { pdu.word(24) } else { pdu.word(24).wrapping_add(1) };
         require!(
             next.word(24) == expected,
@@ -316,30 +332,30 @@ fn judge_ping(station: &mut Station, conn: usize, pdu: &Pdu) -> Outcome {
     Ok(())
 }
 
-fn pings(station: &mut Station) -> Outcome {
+fn pings(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     // A target that falls silent: the command is taken and not answered.
     let got = station.command("READ or WRITE", Event::moves)?;
     let wait = station.options.limit / 2;
-    let event =
-        station.until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() != Itt::NONE))?;
-    let Some(Event { conn, what: What::Came(pdu), .. }) = event else {
+    let event = station
+        .serve_until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() != Itt::NONE))?;
+    let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
         return Err(Stop::Skip(format!("the initiator does not ping within {wait:?}; it need not")));
     };
     judge_ping(station, conn, &pdu)?;
     station.execute(got.conn, &got.command, &got.pdu.data)
 }
 
-fn confirms(station: &mut Station) -> Outcome {
+fn confirms(station: &mut Fixture) -> Outcome {
     // Where nothing can be asked for again, nobody waits for it.
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     station.execute(got.conn, &got.command, &got.pdu.data)?;
     let wait = station.options.limit / 2;
-    let event = station.until(wait, |event| {
+    let event = station.serve_until(wait, |event| {
         event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() == Itt::NONE && pdu.word(20) == u32::MAX)
     })?;
-    let Some(Event { what: What::Came(pdu), .. }) = event else {
+    let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         return Err(Stop::Skip("the initiator tells ExpStatSN by other requests only; it may".to_owned()));
     };
     require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
@@ -351,28 +367,28 @@ fn confirms(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn nothing_after_logout(station: &mut Station) -> Outcome {
+fn nothing_after_logout(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
-    let since = tell(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    let since = send_async(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
     station.execute(got.conn, &got.command, &got.pdu.data)?;
     let pdu = logout_on(station, got.conn, since, Duration::from_secs(5))?;
     judge_logout(station, got.conn, &pdu)?;
     no_command(station, got.conn)?;
-    let closed = |station: &Station| station.conns.get(got.conn).is_some_and(|conn| conn.gone);
+    let closed = |station: &Fixture| station.conns.get(got.conn).is_some_and(|conn| conn.gone);
     if !closed(station) {
-        station.until(station.options.patience, |event| matches!(event.what, What::Closed))?;
+        station.serve_until(station.options.patience, |event| matches!(event.what, EventKind::Closed))?;
     }
     require!(
         closed(station)
-            || station.history.iter().any(|e| e.conn == got.conn && matches!(e.what, What::Closed)),
+            || station.history.iter().any(|e| e.conn == got.conn && matches!(e.what, EventKind::Closed)),
         "the connection is not closed after the Logout Response"
     );
     Ok(())
 }
 
 /// Starts a discovery and waits for its text.
-fn discovery(station: &mut Station) -> Outcome<(usize, Pdu, TextRequest)> {
+fn discovery(station: &mut Fixture) -> Outcome<(usize, Pdu, TextRequest)> {
     station.start_discovery()?;
     let (conn, pdu) = station.request(Opcode::TEXT_REQUEST, station.start_wait(), "Text Request")?;
     station.number(conn, &pdu);
@@ -380,7 +396,7 @@ fn discovery(station: &mut Station) -> Outcome<(usize, Pdu, TextRequest)> {
     Ok((conn, pdu, request))
 }
 
-fn discovery_text(station: &mut Station) -> Outcome {
+fn discovery_text(station: &mut Fixture) -> Outcome {
     let (conn, pdu, request) = discovery(station)?;
     let keys = Keys::parse(&pdu.data)?;
     require!(keys.value("SendTargets").is_some(), "no SendTargets in {}", pdu.shown());
@@ -390,11 +406,11 @@ fn discovery_text(station: &mut Station) -> Outcome {
     let first = station.conns.get(conn).and_then(|conn| conn.first).map(|first| first.cmd_sn.0);
     require!(first == Some(pdu.word(24)), "expected CmdSN {first:x?} in {}", pdu.shown());
     let records = station.records();
-    station.say(conn, &request, &records, true);
+    station.send_text(conn, &request, &records, true);
     station.serve_out(station.options.patience)
 }
 
-fn text_goes_on(station: &mut Station) -> Outcome {
+fn text_goes_on(station: &mut Fixture) -> Outcome {
     let (conn, _, request) = discovery(station)?;
     let records = station.records();
     let first = Keys::of(&[("TargetName", records.value("TargetName").unwrap_or_default())]);
@@ -408,8 +424,9 @@ fn text_goes_on(station: &mut Station) -> Outcome {
         sn,
     };
     station.send(conn, &response, &first.to_bytes());
-    let event = station.until(station.options.patience, |event| event.is(Opcode::TEXT_REQUEST).is_some())?;
-    let Some(Event { what: What::Came(pdu), .. }) = event else {
+    let event =
+        station.serve_until(station.options.patience, |event| event.is(Opcode::TEXT_REQUEST).is_some())?;
+    let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         fail!("the rest of the text is not asked for")
     };
     station.number(conn, &pdu);
@@ -418,25 +435,25 @@ fn text_goes_on(station: &mut Station) -> Outcome {
     require!(pdu.bhs.lun() == response.lun, "expected LUN {:x}, came {:x}", response.lun, pdu.bhs.lun());
     require!(pdu.data.is_empty(), "nothing is left to say: {}", pdu.shown());
     let address = records.value("TargetAddress").unwrap_or_default().to_owned();
-    station.say(conn, &pdu.read()?, &Keys::of(&[("TargetAddress", &address)]), true);
+    station.send_text(conn, &pdu.read()?, &Keys::of(&[("TargetAddress", &address)]), true);
     station.serve_out(station.options.patience)
 }
 
-fn odd_tag(station: &mut Station, is_final: bool) -> Outcome {
+fn odd_tag(station: &mut Fixture, is_final: bool) -> Outcome {
     let (conn, _, request) = discovery(station)?;
     let sn = station.counted(conn);
     let ttt = if is_final { Ttt(0x7a7a_7a7a) } else { Ttt::NONE };
     let response = TextResponse { is_final, continues: false, lun: 0, itt: request.itt, ttt, sn };
     let records = station.records().to_bytes();
     station.send(conn, &response, &records);
-    let event = station.until(station.options.patience, |event| {
+    let event = station.serve_until(station.options.patience, |event| {
         event.is(Opcode::LOGOUT_REQUEST).is_some()
             || event.is(Opcode::TEXT_REQUEST).is_some()
-            || matches!(event.what, What::Closed)
+            || matches!(event.what, EventKind::Closed)
     })?;
     match event {
-        Some(Event { what: What::Closed, .. }) => Ok(()),
-        Some(Event { what: What::Came(pdu), .. }) if pdu.opcode() == Opcode::LOGOUT_REQUEST => {
+        Some(Event { what: EventKind::Closed, .. }) => Ok(()),
+        Some(Event { what: EventKind::Received(pdu), .. }) if pdu.opcode() == Opcode::LOGOUT_REQUEST => {
             require!(pdu.flags() & 0x7f == 0, "discovery ends by closing the session: {}", pdu.shown());
             require!(pdu.itt() != request.itt, "the Logout has the task tag of the text: {}", pdu.shown());
             let request = pdu.read()?;
@@ -444,37 +461,37 @@ fn odd_tag(station: &mut Station, is_final: bool) -> Outcome {
             station.log_out(conn, &request);
             Ok(())
         }
-        Some(Event { what: What::Came(pdu), .. }) => {
+        Some(Event { what: EventKind::Received(pdu), .. }) => {
             fail!("expected Logout or the end of the connection, came {}", pdu.shown())
         }
         _ => fail!("expected Logout or the end of the connection; nothing came"),
     }
 }
 
-fn stray_key(station: &mut Station) -> Outcome {
+fn stray_key(station: &mut Fixture) -> Outcome {
     let (conn, _, request) = discovery(station)?;
     let mut records = station.records();
     records.push("MaxBurstLength", "512");
-    station.say(conn, &request, &records, true);
+    station.send_text(conn, &request, &records, true);
     station.serve_out(station.options.patience)?;
     // To pass over the key, to answer it and to give up are all right; to hang is not.
     require!(station.conns.get(conn).is_some_and(|conn| conn.gone), "the discovery does not end");
     Ok(())
 }
 
-fn negotiation_rejected(station: &mut Station) -> Outcome {
+fn negotiation_rejected(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let (conn, pdu) =
         station.request(Opcode::TEXT_REQUEST, station.start_wait(), "Text Request in a normal session")?;
     let sn = station.counted(conn);
     let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn, data_sn: DataSn(0) };
     station.send(conn, &reject, pdu.bhs.bytes());
-    let event = station.until(station.options.patience, |event| {
+    let event = station.serve_until(station.options.patience, |event| {
         [Opcode::TEXT_REQUEST, Opcode::LOGOUT_REQUEST].iter().any(|opcode| event.is(*opcode).is_some())
-            || matches!(event.what, What::Closed)
+            || matches!(event.what, EventKind::Closed)
     })?;
     require!(
-        !matches!(event, Some(Event { what: What::Closed, .. })),
+        !matches!(event, Some(Event { what: EventKind::Closed, .. })),
         "the connection is closed because of the Reject"
     );
     if let Some(event) = event {
@@ -486,18 +503,18 @@ fn negotiation_rejected(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn within_a_second(station: &mut Station) -> Outcome {
+fn within_a_second(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
-    let since = tell(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 1));
+    let since = send_async(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 1));
     let pdu = logout_on(station, got.conn, since, Duration::from_secs(1))?;
     judge_logout(station, got.conn, &pdu)?;
     no_command(station, got.conn)
 }
 
 /// Waits for the initiator to connect again after `since`; says how long it took.
-fn comes_back(station: &mut Station, since: Instant, within: Duration) -> Outcome<Duration> {
-    let event = station.until(within, |event| matches!(event.what, What::Opened))?;
+fn comes_back(station: &mut Fixture, since: Instant, within: Duration) -> Outcome<Duration> {
+    let event = station.serve_until(within, |event| matches!(event.what, EventKind::Opened))?;
     match event {
         Some(event) => Ok(event.at.saturating_duration_since(since)),
         None => Err(Stop::Skip("the initiator does not connect again; its caller may".to_owned())),
@@ -505,11 +522,11 @@ fn comes_back(station: &mut Station, since: Instant, within: Duration) -> Outcom
 }
 
 /// Says that connections are dropped, drops them, and waits for the initiator to come back.
-fn drop_and_wait(station: &mut Station, code: AsyncEventCode, conns: &[usize], times: (u16, u16)) -> Outcome {
+fn drop_and_wait(station: &mut Fixture, code: AsyncEventCode, conns: &[usize], times: (u16, u16)) -> Outcome {
     let Some(first) = conns.first() else { fail!("no connection to drop") };
     let cid = station.conns.get(*first).map(|conn| conn.cid).unwrap_or_default();
     let parameter1 = if code == AsyncEventCode::CONNECTION_DROP { cid } else { 0 };
-    tell(station, *first, code, (parameter1, times.0, times.1));
+    send_async(station, *first, code, (parameter1, times.0, times.1));
     std::thread::sleep(Duration::from_millis(50));
     for conn in conns {
         if let Some(conn) = station.conns.get_mut(*conn) {
@@ -526,13 +543,13 @@ fn drop_and_wait(station: &mut Station, code: AsyncEventCode, conns: &[usize], t
     Ok(())
 }
 
-fn dropped(station: &mut Station) -> Outcome {
+fn dropped(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     drop_and_wait(station, AsyncEventCode::CONNECTION_DROP, &[got.conn], (0, 1))
 }
 
-fn session_dropped(station: &mut Station) -> Outcome {
+fn session_dropped(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let conns = match two_connections(station) {
         Ok((one, two)) => vec![one, two],
@@ -548,12 +565,12 @@ fn session_dropped(station: &mut Station) -> Outcome {
     drop_and_wait(station, AsyncEventCode::SESSION_DROP, &conns, (1, 2))
 }
 
-fn negotiation_requested(station: &mut Station) -> Outcome {
+fn negotiation_requested(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
-    let since = tell(station, got.conn, AsyncEventCode::NEGOTIATION_REQUEST, (0, 0, 3));
+    let since = send_async(station, got.conn, AsyncEventCode::NEGOTIATION_REQUEST, (0, 0, 3));
     station.execute(got.conn, &got.command, &got.pdu.data)?;
-    let event = station.until(Duration::from_millis(3500), |event| {
+    let event = station.serve_until(Duration::from_millis(3500), |event| {
         event.is(Opcode::TEXT_REQUEST).is_some() || event.is(Opcode::LOGOUT_REQUEST).is_some()
     })?;
     let Some(Event { at, .. }) = event else { fail!("neither a Text Request nor a Logout came within 3 s") };

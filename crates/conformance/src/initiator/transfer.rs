@@ -14,7 +14,7 @@ use crate::wire::Pdu;
 use super::Test;
 use super::conn::End;
 use super::disk::Answer;
-use super::station::{Event, Got, Station, What};
+use super::fixture::{Event, EventKind, Fixture, ReceivedCommand};
 
 const UNSOLICITED: &str = "RFC 7143 §4.2.5.2";
 const R2T: &str = "RFC 7143 §11.8";
@@ -69,12 +69,12 @@ const R2T_MODE: [(&str, &str); 4] = [
 ];
 
 /// Serves until a write comes, and takes note of it without asking for data.
-pub(super) fn begin(station: &mut Station, keys: &[(&str, &str)]) -> Outcome<Got> {
+pub(super) fn start_and_hold_write(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<ReceivedCommand> {
     station.start(keys)?;
     next_write(station)
 }
 
-pub(super) fn next_write(station: &mut Station) -> Outcome<Got> {
+pub(super) fn next_write(station: &mut Fixture) -> Outcome<ReceivedCommand> {
     let got = station.command("WRITE", Event::writes)?;
     let Answer::Write { lba, len } = station.disk.answer(got.command.lun, &got.command.cdb) else {
         return Err(Stop::Skip("the initiator writes beyond the end of the disk".to_owned()));
@@ -85,32 +85,32 @@ pub(super) fn next_write(station: &mut Station) -> Outcome<Got> {
 }
 
 /// Leaves the rest of a write to the station, what is still on its way included.
-pub(super) fn release(station: &mut Station, got: &Got) -> Outcome {
+pub(super) fn release(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     station.held = None;
-    station.go_on(got.conn, got.command.itt)
+    station.continue_write(got.conn, got.command.itt)
 }
 
 /// Asks for a piece and collects what comes for it, up to F.
 pub(super) fn collect(
-    station: &mut Station,
-    got: &Got,
+    station: &mut Fixture,
+    got: &ReceivedCommand,
     sn: u32,
     offset: u32,
     len: u32,
 ) -> Outcome<(R2t, Vec<Pdu>)> {
-    let r2t = station.ask(got.conn, &got.command, sn, offset, len);
+    let r2t = station.send_r2t(got.conn, &got.command, sn, offset, len);
     let pdus = answers_to(station, r2t.ttt)?;
     Ok((r2t, pdus))
 }
 
 /// Collects the Data-Out that carries this tag, up to F. It is put into the write as it comes.
-fn answers_to(station: &mut Station, ttt: Ttt) -> Outcome<Vec<Pdu>> {
+fn answers_to(station: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
     let mut pdus = Vec::new();
     loop {
-        let event = station.until(station.options.patience, |event| {
+        let event = station.serve_until(station.options.patience, |event| {
             event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.word(20) == ttt.0)
         })?;
-        let Some(Event { conn, what: What::Came(pdu), .. }) = event else {
+        let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
             fail!("the R2T is not answered to its end: {} PDUs came", pdus.len())
         };
         let mut head: iscsi::pdu::data_out::DataOut = pdu.read()?;
@@ -126,7 +126,7 @@ fn answers_to(station: &mut Station, ttt: Ttt) -> Outcome<Vec<Pdu>> {
 }
 
 /// Lets the station finish a write by itself.
-pub(super) fn finish(station: &mut Station, got: &Got) -> Outcome {
+pub(super) fn finish(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     if let Some(write) = station
         .conns
         .get_mut(got.conn)
@@ -158,13 +158,13 @@ fn covers(r2t: &R2t, pdus: &[Pdu]) -> Outcome {
 }
 
 /// What a piece of `wanted` bytes comes to for this command.
-fn piece(got: &Got, wanted: u32) -> u32 {
+fn piece(got: &ReceivedCommand, wanted: u32) -> u32 {
     wanted.min(got.command.expected_data_transfer_length)
 }
 
-fn data_sn(station: &mut Station) -> Outcome {
+fn data_sn(station: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxRecvDataSegmentLength", "1024")]].concat();
-    let got = begin(station, &keys)?;
+    let got = start_and_hold_write(station, &keys)?;
     let total = got.command.expected_data_transfer_length;
     let (mut offset, mut sn) = (0, 0);
     while offset < total && sn < 16 {
@@ -177,7 +177,7 @@ fn data_sn(station: &mut Station) -> Outcome {
     finish(station, &got)
 }
 
-fn unsolicited(station: &mut Station, immediate: bool, initial_r2t: bool) -> Outcome {
+fn unsolicited(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outcome {
     let spell = |yes| if yes { "Yes" } else { "No" };
     let keys = [
         ("FirstBurstLength", "512"),
@@ -185,7 +185,7 @@ fn unsolicited(station: &mut Station, immediate: bool, initial_r2t: bool) -> Out
         ("InitialR2T", spell(initial_r2t)),
         ("ImmediateData", spell(immediate)),
     ];
-    let got = begin(station, &keys)?;
+    let got = start_and_hold_write(station, &keys)?;
     let agreed = station.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
     let burst = usize::try_from(agreed.number("FirstBurstLength")).unwrap_or_default();
     let at_once = got.pdu.data.len();
@@ -197,10 +197,10 @@ fn unsolicited(station: &mut Station, immediate: bool, initial_r2t: bool) -> Out
         require!(got.command.is_final, "InitialR2T=Yes, but F is clear in {}", got.pdu.shown());
     }
     // Watch what comes before anything was asked for.
-    let event = station.until(Duration::from_millis(300), |event| {
+    let event = station.serve_until(Duration::from_millis(300), |event| {
         event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt && pdu.word(20) != u32::MAX)
     })?;
-    if let Some(Event { what: What::Came(pdu), .. }) = event {
+    if let Some(Event { what: EventKind::Received(pdu), .. }) = event {
         fail!("data with a transfer tag before any R2T: {}", pdu.shown());
     }
     let pdus = station.data_out(got.command.itt);
@@ -220,14 +220,14 @@ fn unsolicited(station: &mut Station, immediate: bool, initial_r2t: bool) -> Out
     Ok(())
 }
 
-fn transfer_tag(station: &mut Station) -> Outcome {
+fn transfer_tag(station: &mut Fixture) -> Outcome {
     let keys = [
         ("FirstBurstLength", "512"),
         ("MaxBurstLength", "1024"),
         ("InitialR2T", "Yes"),
         ("ImmediateData", "No"),
     ];
-    let got = begin(station, &keys)?;
+    let got = start_and_hold_write(station, &keys)?;
     let len = piece(&got, 1024);
     let (r2t, pdus) = collect(station, &got, 0, 0, len)?;
     for pdu in &pdus {
@@ -237,18 +237,18 @@ fn transfer_tag(station: &mut Station) -> Outcome {
     finish(station, &got)
 }
 
-fn status_on_data(station: &mut Station) -> Outcome {
+fn status_on_data(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ", Event::reads)?;
     station.execute(got.conn, &got.command, &[])?;
     // Requests that were under way acknowledge nothing yet; one that does must come.
     let status = station.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
-    let next = station.until(station.options.patience, |event| match &event.what {
-        What::Came(pdu) => !StatSn(pdu.word(28)).before(StatSn(status)),
-        other => matches!(other, What::Closed),
+    let next = station.serve_until(station.options.patience, |event| match &event.what {
+        EventKind::Received(pdu) => !StatSn(pdu.word(28)).before(StatSn(status)),
+        other => matches!(other, EventKind::Closed),
     })?;
     match next.map(|event| event.what) {
-        Some(What::Came(_)) => Ok(()),
+        Some(EventKind::Received(_)) => Ok(()),
         Some(_) => {
             require!(station.exit() != Some(false), "the initiator takes status on Data-In for an error");
             Ok(())
@@ -258,14 +258,14 @@ fn status_on_data(station: &mut Station) -> Outcome {
 }
 
 /// The data of a read.
-fn data_of(station: &Station, got: &Got) -> Vec<u8> {
+fn data_of(station: &Fixture, got: &ReceivedCommand) -> Vec<u8> {
     match station.disk.answer(got.command.lun, &got.command.cdb) {
         Answer::Data(data) => data,
         _ => Vec::new(),
     }
 }
 
-pub(super) fn acknowledges(station: &mut Station) -> Outcome {
+pub(super) fn acknowledges(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ", Event::reads)?;
     let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
@@ -280,8 +280,8 @@ pub(super) fn acknowledges(station: &mut Station) -> Outcome {
         station.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
     }
     let ttt = 0x7a00_0000;
-    let event = station.until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
-    let Some(Event { what: What::Came(pdu), .. }) = event else {
+    let event = station.serve_until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+    let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         fail!("Data-In with A is not acknowledged by a SNACK")
     };
     require!(pdu.flags() & 0xf == SnackKind::DATA_ACK.0, "expected a DataACK, came {}", pdu.shown());
@@ -298,7 +298,7 @@ pub(super) fn acknowledges(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn short_segments(station: &mut Station) -> Outcome {
+fn short_segments(station: &mut Fixture) -> Outcome {
     let keys = [
         ("ImmediateData", "Yes"),
         ("InitialR2T", "No"),
@@ -306,7 +306,7 @@ fn short_segments(station: &mut Station) -> Outcome {
         ("MaxBurstLength", "262144"),
         ("MaxRecvDataSegmentLength", "512"),
     ];
-    let got = begin(station, &keys)?;
+    let got = start_and_hold_write(station, &keys)?;
     require!(got.pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", got.pdu.shown());
     release(station, &got)?;
     station.serve_out(station.options.patience)?;
@@ -316,7 +316,7 @@ fn short_segments(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn empty_data_in(station: &mut Station) -> Outcome {
+fn empty_data_in(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ", Event::reads)?;
     let data = data_of(station, &got);
@@ -333,14 +333,14 @@ fn empty_data_in(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn last_is_final(station: &mut Station, unsolicited: bool) -> Outcome {
+fn last_is_final(station: &mut Fixture, unsolicited: bool) -> Outcome {
     let mode = [
         ("ImmediateData", "Yes"),
         ("InitialR2T", "No"),
         ("FirstBurstLength", "65536"),
         ("MaxBurstLength", "262144"),
     ];
-    let got = begin(station, if unsolicited { &mode } else { &R2T_MODE })?;
+    let got = start_and_hold_write(station, if unsolicited { &mode } else { &R2T_MODE })?;
     if !unsolicited {
         let len = piece(&got, 65_536);
         let (r2t, pdus) = collect(station, &got, 0, 0, len)?;
@@ -353,30 +353,30 @@ fn last_is_final(station: &mut Station, unsolicited: bool) -> Outcome {
         return finish(station, &got);
     }
     let wait = station.options.patience;
-    let event =
-        station.until(wait, |event| event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0))?;
+    let event = station
+        .serve_until(wait, |event| event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0))?;
     require!(event.is_some(), "unsolicited data does not end with F");
     Ok(())
 }
 
-fn offsets(station: &mut Station) -> Outcome {
+fn offsets(station: &mut Fixture) -> Outcome {
     data_sn(station)
 }
 
-fn answers_r2t(station: &mut Station, wanted: u32) -> Outcome {
+fn answers_r2t(station: &mut Fixture, wanted: u32) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxRecvDataSegmentLength", "512")]].concat();
-    let got = begin(station, &keys)?;
+    let got = start_and_hold_write(station, &keys)?;
     let len = piece(&got, wanted);
-    let r2t = station.ask_as(got.conn, &got.command, (0, Ttt(0xabba_abba)), 0, len);
+    let r2t = station.send_r2t_as(got.conn, &got.command, (0, Ttt(0xabba_abba)), 0, len);
     let pdus = answers_to(station, r2t.ttt)?;
     covers(&r2t, &pdus)?;
     finish(station, &got)
 }
 
-fn r2t_order(station: &mut Station) -> Outcome {
+fn r2t_order(station: &mut Fixture) -> Outcome {
     let more =
         [("DataSequenceInOrder", "No"), ("MaxOutstandingR2T", "4"), ("MaxRecvDataSegmentLength", "512")];
-    let got = begin(station, &[R2T_MODE.as_slice(), &more].concat())?;
+    let got = start_and_hold_write(station, &[R2T_MODE.as_slice(), &more].concat())?;
     let agreed = station.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
     let outstanding = agreed.number("MaxOutstandingR2T");
     need!(!agreed.yes("DataSequenceInOrder"), "the initiator insists on DataSequenceInOrder=Yes");
@@ -385,14 +385,16 @@ fn r2t_order(station: &mut Station) -> Outcome {
     let count = outstanding.min(4);
     let mut r2ts = Vec::new();
     for sn in 0..count {
-        r2ts.push(station.ask(got.conn, &got.command, sn, (count - 1 - sn) * 1024, 1024));
+        r2ts.push(station.send_r2t(got.conn, &got.command, sn, (count - 1 - sn) * 1024, 1024));
     }
     let mut order = Vec::new();
     for _ in &r2ts {
-        let event = station.until(station.options.patience, |event| {
+        let event = station.serve_until(station.options.patience, |event| {
             event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0)
         })?;
-        let Some(Event { conn, what: What::Came(pdu), .. }) = event else { fail!("an R2T is not answered") };
+        let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
+            fail!("an R2T is not answered")
+        };
         let mut head: iscsi::pdu::data_out::DataOut = pdu.read()?;
         head.is_final = false;
         station.take_data(conn, &head, &pdu.data)?;
@@ -403,25 +405,28 @@ fn r2t_order(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn parallel(station: &mut Station) -> Outcome {
-    let first = begin(station, &R2T_MODE)?;
+fn parallel(station: &mut Fixture) -> Outcome {
+    let first = start_and_hold_write(station, &R2T_MODE)?;
     let Ok(second) = next_write_soon(station) else {
         return Err(Stop::Skip("the initiator does not write in parallel".to_owned()));
     };
     let (short, other) = (piece(&second, 512), piece(&first, 512));
     // Both arrive at once, so that the order is the initiator's choice.
     need!(first.conn == second.conn, "the initiator writes on two connections");
-    let line = |station: &mut Station, step: fn(&mut crate::wire::Line)| {
+    let line = |station: &mut Fixture, step: fn(&mut crate::wire::PduStream)| {
         if let Some(conn) = station.conns.get_mut(first.conn) {
             step(&mut conn.line);
         }
     };
-    line(station, crate::wire::Line::gather);
-    let earlier = station.ask(second.conn, &second.command, 0, 0, short);
-    let later = station.ask(first.conn, &first.command, 0, 0, other);
-    line(station, crate::wire::Line::scatter);
-    let event = station.until(station.options.patience, |event| event.is(Opcode::DATA_OUT).is_some())?;
-    let Some(Event { what: What::Came(pdu), .. }) = event else { fail!("the R2Ts are not answered") };
+    line(station, crate::wire::PduStream::hold_output);
+    let earlier = station.send_r2t(second.conn, &second.command, 0, 0, short);
+    let later = station.send_r2t(first.conn, &first.command, 0, 0, other);
+    line(station, crate::wire::PduStream::flush_output);
+    let event =
+        station.serve_until(station.options.patience, |event| event.is(Opcode::DATA_OUT).is_some())?;
+    let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
+        fail!("the R2Ts are not answered")
+    };
     require!(pdu.word(20) != later.ttt.0, "the later R2T is answered first: {}", pdu.shown());
     require!(
         pdu.word(20) == earlier.ttt.0,
@@ -433,15 +438,15 @@ fn parallel(station: &mut Station) -> Outcome {
 }
 
 /// As [`next_write`], but a write must come while another is outstanding.
-fn next_write_soon(station: &mut Station) -> Outcome<Got> {
-    let event = station.until(Duration::from_millis(500), |event| event.writes().is_some())?;
+fn next_write_soon(station: &mut Fixture) -> Outcome<ReceivedCommand> {
+    let event = station.serve_until(Duration::from_millis(500), |event| event.writes().is_some())?;
     let Some(event) = event else { return Err(Stop::Skip(String::new())) };
-    let (What::Came(pdu), Some(command)) = (&event.what, event.writes()) else {
+    let (EventKind::Received(pdu), Some(command)) = (&event.what, event.writes()) else {
         return Err(Stop::Skip(String::new()));
     };
     station.number(event.conn, pdu);
     if let Answer::Write { lba, len } = station.disk.answer(command.lun, &command.cdb) {
         station.begin_write(event.conn, &command, (lba, len), &pdu.data);
     }
-    Ok(Got { conn: event.conn, command, pdu: pdu.clone() })
+    Ok(ReceivedCommand { conn: event.conn, command, pdu: pdu.clone() })
 }

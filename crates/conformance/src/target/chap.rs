@@ -9,8 +9,8 @@ use crate::text::Keys;
 use crate::verdict::Outcome;
 
 use super::Test;
-use super::login::{Challenged, Entry, OPERATIONAL, Plan, Reply, SECURITY, Talk};
-use super::station::Station;
+use super::fixture::Fixture;
+use super::login::{ChapChallenge, LoginExchange, LoginOutcome, LoginPlan, OPERATIONAL, Reply, SECURITY};
 
 const CHAP: &str = "RFC 7143 §12.1.3";
 
@@ -39,22 +39,22 @@ pub(super) const CASES: &[Test] = &[
 
 const STATUS: &str = "RFC 7143 §11.13.5, §12.1.3";
 
-fn user(station: &Station) -> Outcome<Credentials> {
+fn user(station: &Fixture) -> Outcome<Credentials> {
     match &station.auth.user {
         Some(user) => Ok(user.clone()),
         None => Err(crate::verdict::Stop::Skip("no --user was given".to_owned())),
     }
 }
 
-fn knows_the_secret(station: &mut Station) -> Outcome {
+fn knows_the_secret(station: &mut Fixture) -> Outcome {
     user(station)?;
     station.start(&[])?;
     Ok(())
 }
 
 /// Asks for CHAP and offers these algorithms; returns the talk and what the target says.
-fn begin(station: &mut Station, plan: &Plan, algorithms: &str) -> Outcome<(Talk, Reply)> {
-    let mut talk = Talk::open(station, 0)?;
+fn begin(station: &mut Fixture, plan: &LoginPlan, algorithms: &str) -> Outcome<(LoginExchange, Reply)> {
+    let mut talk = LoginExchange::open(station, 0)?;
     let mut keys = plan.names.clone();
     keys.push("AuthMethod", "CHAP");
     let request = plan.request(SECURITY, None);
@@ -72,10 +72,14 @@ fn begin(station: &mut Station, plan: &Plan, algorithms: &str) -> Outcome<(Talk,
 }
 
 /// As [`begin`], with the challenge read.
-fn challenged(station: &mut Station, plan: &Plan, algorithms: &str) -> Outcome<(Talk, Challenged)> {
+fn challenged(
+    station: &mut Fixture,
+    plan: &LoginPlan,
+    algorithms: &str,
+) -> Outcome<(LoginExchange, ChapChallenge)> {
     match begin(station, plan, algorithms)? {
         (talk, Reply::Response(response, keys)) if response.status == 0 => {
-            Ok((talk, Challenged::read(&keys)?))
+            Ok((talk, ChapChallenge::read(&keys)?))
         }
         (_, Reply::Response(response, _)) => {
             fail!("CHAP_A={algorithms} is refused with {:04x}", response.status)
@@ -86,7 +90,7 @@ fn challenged(station: &mut Station, plan: &Plan, algorithms: &str) -> Outcome<(
 }
 
 /// Sends a proof and says how the login went on.
-fn prove(talk: &mut Talk, plan: &Plan, keys: &Keys) -> Outcome<Result<Keys, Option<u16>>> {
+fn prove(talk: &mut LoginExchange, plan: &LoginPlan, keys: &Keys) -> Outcome<Result<Keys, Option<u16>>> {
     let request = plan.request(SECURITY, Some(OPERATIONAL));
     talk.send(request, keys);
     Ok(match talk.reply(request)? {
@@ -106,13 +110,13 @@ fn refused(ending: Result<Keys, Option<u16>>, what: &str) -> Outcome {
     }
 }
 
-fn proof(user: &Credentials, to: &Challenged) -> Response {
+fn proof(user: &Credentials, to: &ChapChallenge) -> Response {
     Response::compute(to.algorithm, to.id, &user.secret, &to.bytes)
 }
 
 /// Returns the keys of a proof, with a challenge of our own if the target shall prove itself too: one that wants both
 /// refuses half of it.
-fn claim(station: &Station, name: &str, response: &str, algorithm: Algorithm) -> Keys {
+fn claim(station: &Fixture, name: &str, response: &str, algorithm: Algorithm) -> Keys {
     let mut keys = Keys::of(&[("CHAP_N", name), ("CHAP_R", response)]);
     if station.auth.mutual.is_some() {
         keys.push("CHAP_I", "17");
@@ -121,11 +125,11 @@ fn claim(station: &Station, name: &str, response: &str, algorithm: Algorithm) ->
     keys
 }
 
-fn algorithms(station: &mut Station) -> Outcome {
+fn algorithms(station: &mut Fixture) -> Outcome {
     let user = user(station)?;
     let mut known = 0;
     for algorithm in Algorithm::ALL {
-        let plan = Plan::normal(station);
+        let plan = LoginPlan::normal(station);
         let number = algorithm.number().to_string();
         let (mut talk, keys) = match begin(station, &plan, &number)? {
             (talk, Reply::Response(response, keys))
@@ -136,7 +140,7 @@ fn algorithms(station: &mut Station) -> Outcome {
             _ => continue,
         };
         known += 1;
-        let challenge = Challenged::read(&keys)?;
+        let challenge = ChapChallenge::read(&keys)?;
         let keys = claim(station, &user.name, &to_hex(proof(&user, &challenge).as_bytes()), algorithm);
         if let Err(status) = prove(&mut talk, &plan, &keys)? {
             fail!("with algorithm {number} the right response is refused with {status:04x?}");
@@ -147,9 +151,9 @@ fn algorithms(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn algorithm_order(station: &mut Station) -> Outcome {
+fn algorithm_order(station: &mut Fixture) -> Outcome {
     user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let (_, keys) = match begin(station, &plan, "99,5,8,7,6")? {
         (talk, Reply::Response(response, keys)) if response.status == 0 => (talk, keys),
         _ => fail!("a list with an unknown algorithm in front is refused"),
@@ -159,9 +163,9 @@ fn algorithm_order(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn unknown_algorithm(station: &mut Station) -> Outcome {
+fn unknown_algorithm(station: &mut Fixture) -> Outcome {
     user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     match begin(station, &plan, "99")?.1 {
         Reply::Response(response, _) if response.status != 0 => Ok(()),
         Reply::Response(_, keys) => {
@@ -172,42 +176,42 @@ fn unknown_algorithm(station: &mut Station) -> Outcome {
     }
 }
 
-fn wrong_secret(station: &mut Station) -> Outcome {
+fn wrong_secret(station: &mut Fixture) -> Outcome {
     let user = user(station)?;
     let Ok(secret) = Secret::new(b"certainly-not-the-secret") else { fail!("the case has no secret") };
     let wrong = Credentials { name: user.name, secret };
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let (mut talk, challenge) = challenged(station, &plan, "5")?;
     let keys =
         Keys::of(&[("CHAP_N", &wrong.name), ("CHAP_R", &to_hex(proof(&wrong, &challenge).as_bytes()))]);
     refused(prove(&mut talk, &plan, &keys)?, "a wrong secret")
 }
 
-fn wrong_user(station: &mut Station) -> Outcome {
+fn wrong_user(station: &mut Fixture) -> Outcome {
     let user = user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let (mut talk, challenge) = challenged(station, &plan, "5")?;
     let response = to_hex(proof(&user, &challenge).as_bytes());
     let keys = Keys::of(&[("CHAP_N", "there-is-no-such-user"), ("CHAP_R", &response)]);
     refused(prove(&mut talk, &plan, &keys)?, "an unknown user")
 }
 
-fn no_authentication(station: &mut Station) -> Outcome {
+fn no_authentication(station: &mut Fixture) -> Outcome {
     user(station)?;
     station.auth.user = None;
-    match station.try_login(&Plan::normal(station))? {
-        Entry::Refused(status) => {
+    match station.try_login(&LoginPlan::normal(station))? {
+        LoginOutcome::Refused(status) => {
             require!(status == 0x0201, "expected status 0201, came {status:04x}");
             Ok(())
         }
-        Entry::Closed => Ok(()),
-        Entry::In(_) => fail!("the login succeeds without authentication"),
+        LoginOutcome::Closed => Ok(()),
+        LoginOutcome::In(_) => fail!("the login succeeds without authentication"),
     }
 }
 
 /// Sends a request that must not get past the security stage.
-fn must_not_pass(station: &mut Station, plan: &Plan, csg: u8, nsg: u8, keys: &Keys) -> Outcome {
-    let mut talk = Talk::open(station, 0)?;
+fn must_not_pass(station: &mut Fixture, plan: &LoginPlan, csg: u8, nsg: u8, keys: &Keys) -> Outcome {
+    let mut talk = LoginExchange::open(station, 0)?;
     let request = plan.request(csg, Some(nsg));
     talk.send(request, keys);
     match talk.reply(request)? {
@@ -219,25 +223,25 @@ fn must_not_pass(station: &mut Station, plan: &Plan, csg: u8, nsg: u8, keys: &Ke
     }
 }
 
-fn skip_security(station: &mut Station) -> Outcome {
+fn skip_security(station: &mut Fixture) -> Outcome {
     user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let mut keys = plan.names.clone();
     keys.append(plan.keys.clone());
     must_not_pass(station, &plan, OPERATIONAL, 3, &keys)
 }
 
-fn leave_early(station: &mut Station) -> Outcome {
+fn leave_early(station: &mut Fixture) -> Outcome {
     user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let mut keys = plan.names.clone();
     keys.push("AuthMethod", "CHAP");
     must_not_pass(station, &plan, SECURITY, OPERATIONAL, &keys)
 }
 
-fn base64_response(station: &mut Station) -> Outcome {
+fn base64_response(station: &mut Fixture) -> Outcome {
     let user = user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let (mut talk, challenge) = challenged(station, &plan, "5")?;
     let response = to_base64(proof(&user, &challenge).as_bytes());
     let keys = claim(station, &user.name, &response, challenge.algorithm);
@@ -247,10 +251,10 @@ fn base64_response(station: &mut Station) -> Outcome {
     }
 }
 
-fn wrong_length(station: &mut Station) -> Outcome {
+fn wrong_length(station: &mut Fixture) -> Outcome {
     let user = user(station)?;
     for len in [1, 15, 17, 64, 1024] {
-        let plan = Plan::normal(station);
+        let plan = LoginPlan::normal(station);
         let (mut talk, challenge) = challenged(station, &plan, "5")?;
         let mut bytes = proof(&user, &challenge).as_bytes().to_vec();
         bytes.resize(len, 0);
@@ -262,11 +266,11 @@ fn wrong_length(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn challenges_differ(station: &mut Station) -> Outcome {
+fn challenges_differ(station: &mut Fixture) -> Outcome {
     user(station)?;
     let mut seen = Vec::new();
     for _ in 0..8 {
-        let plan = Plan::normal(station);
+        let plan = LoginPlan::normal(station);
         let (_, challenge) = challenged(station, &plan, "5")?;
         require!(
             !seen.contains(&challenge.bytes),
@@ -278,9 +282,9 @@ fn challenges_differ(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn challenge_is_well_formed(station: &mut Station) -> Outcome {
+fn challenge_is_well_formed(station: &mut Fixture) -> Outcome {
     user(station)?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let (_, challenge) = challenged(station, &plan, "5")?;
     require!(
         challenge.bytes.len() >= 16,
@@ -290,17 +294,17 @@ fn challenge_is_well_formed(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn mutual(station: &mut Station) -> Outcome {
+fn mutual(station: &mut Fixture) -> Outcome {
     user(station)?;
     need!(station.auth.mutual.is_some(), "no --mutual-user was given");
     station.start(&[])?;
     Ok(())
 }
 
-fn reflection(station: &mut Station) -> Outcome {
+fn reflection(station: &mut Fixture) -> Outcome {
     let user = user(station)?;
     need!(station.auth.mutual.is_some(), "no --mutual-user was given");
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let (mut talk, challenge) = challenged(station, &plan, "5")?;
     let keys = Keys::of(&[
         ("CHAP_N", &user.name),

@@ -25,10 +25,10 @@ use iscsi::serial::{CmdSn, DataSn, StatSn};
 use crate::cdb::Cdb;
 use crate::text::Keys;
 use crate::verdict::Outcome;
-use crate::wire::{Came, Damage, Line, Pdu};
+use crate::wire::{Damage, Pdu, PduStream, Received};
 
-use super::login::Plan;
-use super::station::{Station, Unit};
+use super::fixture::{Fixture, Unit};
+use super::login::LoginPlan;
 
 /// What the connections of a session share.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Nexus {
 }
 
 impl Nexus {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &LoginPlan) -> Self {
         Self {
             isid: plan.isid,
             tsih: plan.tsih,
@@ -144,7 +144,7 @@ pub(crate) enum Flow {
 /// A connection in the full feature phase.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) line: Line,
+    pub(crate) line: PduStream,
     pub(crate) nexus: Rc<RefCell<Nexus>>,
     pub(crate) cid: u16,
     pub(crate) unit: Unit,
@@ -166,8 +166,8 @@ pub(crate) struct Conn {
 impl Conn {
     #[allow(clippy::too_many_arguments, reason = "the one caller has them all at hand")]
     pub(super) fn new(
-        station: &Station,
-        line: Line,
+        station: &Fixture,
+        line: PduStream,
         nexus: Rc<RefCell<Nexus>>,
         cid: u16,
         exp_stat_sn: u32,
@@ -375,11 +375,11 @@ impl Conn {
     // --- receiving ------------------------------------------------------------------------------------------------
 
     /// Waits for whatever comes next, and keeps the counters.
-    pub(crate) fn arrive(&mut self, wait: Duration) -> Outcome<Came> {
+    pub(crate) fn arrive(&mut self, wait: Duration) -> Outcome<Received> {
         let until = Instant::now() + wait;
         loop {
             let came = self.line.receive(until.saturating_duration_since(Instant::now()))?;
-            let Came::Pdu(pdu) = &came else { return Ok(came) };
+            let Received::Pdu(pdu) = &came else { return Ok(came) };
             self.count(pdu);
             self.seen.push(pdu.clone());
             if self.answers_pings && is_unasked_nop(pdu) {
@@ -424,9 +424,9 @@ impl Conn {
 
     fn fresh(&mut self, what: &str) -> Outcome<Pdu> {
         match self.arrive(self.patience)? {
-            Came::Pdu(pdu) => Ok(pdu),
-            Came::Closed => fail!("expected {what}; the connection was closed"),
-            Came::Nothing => fail!("expected {what}; nothing came within {:?}", self.patience),
+            Received::Pdu(pdu) => Ok(pdu),
+            Received::Closed => fail!("expected {what}; the connection was closed"),
+            Received::Nothing => fail!("expected {what}; nothing came within {:?}", self.patience),
         }
     }
 
@@ -461,9 +461,9 @@ impl Conn {
     }
 
     /// Returns what comes within `wait`, put aside or new; nothing and the end are no failure.
-    pub(crate) fn perhaps(&mut self, wait: Duration) -> Outcome<Came> {
+    pub(crate) fn receive_within(&mut self, wait: Duration) -> Outcome<Received> {
         match self.inbox.pop_front() {
-            Some(pdu) => Ok(Came::Pdu(pdu)),
+            Some(pdu) => Ok(Received::Pdu(pdu)),
             None => self.arrive(wait),
         }
     }
@@ -475,11 +475,11 @@ impl Conn {
     }
 
     /// Fails if anything new comes within `wait`; what was put aside came before.
-    pub(crate) fn hush(&mut self, wait: Duration, why: &str) -> Outcome {
+    pub(crate) fn expect_nothing_new(&mut self, wait: Duration, why: &str) -> Outcome {
         match self.arrive(wait)? {
-            Came::Nothing => Ok(()),
-            Came::Closed => fail!("{why}; the connection was closed"),
-            Came::Pdu(pdu) => fail!("{why}; came {}", pdu.shown()),
+            Received::Nothing => Ok(()),
+            Received::Closed => fail!("{why}; the connection was closed"),
+            Received::Pdu(pdu) => fail!("{why}; came {}", pdu.shown()),
         }
     }
 
@@ -489,11 +489,11 @@ impl Conn {
     }
 
     /// Fails if anything comes within `wait`.
-    pub(crate) fn quiet(&mut self, wait: Duration, why: &str) -> Outcome {
-        match self.perhaps(wait)? {
-            Came::Nothing => Ok(()),
-            Came::Closed => fail!("{why}; the connection was closed"),
-            Came::Pdu(pdu) => fail!("{why}; came {}", pdu.shown()),
+    pub(crate) fn expect_nothing(&mut self, wait: Duration, why: &str) -> Outcome {
+        match self.receive_within(wait)? {
+            Received::Nothing => Ok(()),
+            Received::Closed => fail!("{why}; the connection was closed"),
+            Received::Pdu(pdu) => fail!("{why}; came {}", pdu.shown()),
         }
     }
 
@@ -502,9 +502,9 @@ impl Conn {
         let until = Instant::now() + wait;
         loop {
             match self.arrive(until.saturating_duration_since(Instant::now()))? {
-                Came::Closed => return Ok(true),
-                Came::Nothing => return Ok(false),
-                Came::Pdu(_) => {}
+                Received::Closed => return Ok(true),
+                Received::Nothing => return Ok(false),
+                Received::Pdu(_) => {}
             }
         }
     }

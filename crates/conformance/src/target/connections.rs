@@ -12,9 +12,9 @@ use crate::verdict::Outcome;
 
 use super::Test;
 use super::conn::{Conn, Flow, consumes_stat_sn};
-use super::login::Entry;
-use super::numbering::HUSH;
-use super::station::Station;
+use super::fixture::Fixture;
+use super::login::LoginOutcome;
+use super::numbering::SILENCE;
 
 pub(super) const CASES: &[Test] = &[
     case("mcs-join", "RFC 7143 §6.3.1", "a second connection joins the session", joins),
@@ -55,7 +55,7 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// A session of two connections, both warmed up.
-fn pair(station: &mut Station, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
+fn pair(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     let keys = [keys, &[("MaxConnections", "4")]].concat();
     let mut one = station.start(&keys)?;
     need!(one.params.max_connections > 1, "the target allows one connection per session");
@@ -65,7 +65,7 @@ fn pair(station: &mut Station, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     Ok((one, two))
 }
 
-fn joins(station: &mut Station) -> Outcome {
+fn joins(station: &mut Fixture) -> Outcome {
     let (one, two) = pair(station, &[])?;
     let Some(last) = two.responses.last() else { fail!("no Login Response came") };
     let tsih = one.nexus.borrow().tsih;
@@ -77,12 +77,12 @@ fn joins(station: &mut Station) -> Outcome {
 fn crossed(one: &mut Conn, two: &mut Conn) -> Outcome<(ScsiCommand, ScsiCommand)> {
     let (early, late) = (one.read(1), two.read(1));
     two.send(&late, &[]);
-    two.quiet(HUSH, "a command must wait for those with lower CmdSN")?;
+    two.expect_nothing(SILENCE, "a command must wait for those with lower CmdSN")?;
     one.send(&early, &[]);
     Ok((early, late))
 }
 
-fn order(station: &mut Station) -> Outcome {
+fn order(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[])?;
     for _ in 0..3 {
         let (early, late) = crossed(&mut one, &mut two)?;
@@ -92,7 +92,7 @@ fn order(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn later_write_wins(station: &mut Station) -> Outcome {
+fn later_write_wins(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[("ImmediateData", "Yes")])?;
     need!(one.params.immediate_data, "the target insists on ImmediateData=No");
     let (first, second) = (pattern(110, one.block()), pattern(111, one.block()));
@@ -108,7 +108,7 @@ fn later_write_wins(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn one_window(station: &mut Station) -> Outcome {
+fn one_window(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[])?;
     let mut exp = None;
     for index in 0..8 {
@@ -122,7 +122,7 @@ fn one_window(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn stat_sn(station: &mut Station) -> Outcome {
+fn stat_sn(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[])?;
     for index in 0..6 {
         let conn = if index % 3 == 0 { &mut one } else { &mut two };
@@ -140,7 +140,7 @@ fn stat_sn(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn too_many(station: &mut Station) -> Outcome {
+fn too_many(station: &mut Fixture) -> Outcome {
     let keys = [("MaxConnections", "2")];
     let one = station.start(&keys)?;
     let limit = u16::try_from(one.params.max_connections).unwrap_or(u16::MAX);
@@ -151,14 +151,14 @@ fn too_many(station: &mut Station) -> Outcome {
     let plan = station.join_plan(&one, limit + 1);
     match station.try_join(&plan, std::rc::Rc::clone(&one.nexus))? {
         // "Too many connections", or "cannot include in session".
-        Entry::Refused(0x0206 | 0x0208) => Ok(()),
-        Entry::Refused(status) => fail!("expected status 0206, came {status:04x}"),
-        Entry::Closed => fail!("expected status 0206; the connection was closed"),
-        Entry::In(_) => fail!("connection {} is taken, {limit} were agreed on", limit + 1),
+        LoginOutcome::Refused(0x0206 | 0x0208) => Ok(()),
+        LoginOutcome::Refused(status) => fail!("expected status 0206, came {status:04x}"),
+        LoginOutcome::Closed => fail!("expected status 0206; the connection was closed"),
+        LoginOutcome::In(_) => fail!("connection {} is taken, {limit} were agreed on", limit + 1),
     }
 }
 
-fn come_and_go(station: &mut Station) -> Outcome {
+fn come_and_go(station: &mut Fixture) -> Outcome {
     let mut one = station.start(&[("MaxConnections", "16")])?;
     let limit = u16::try_from(one.params.max_connections).unwrap_or(u16::MAX).min(16);
     need!(limit > 1, "the target allows one connection per session");
@@ -178,7 +178,7 @@ fn come_and_go(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn logout_other(station: &mut Station) -> Outcome {
+fn logout_other(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[])?;
     let request = one.logout(LogoutReason::CloseConnection, two.cid);
     one.send(&request, &[]);
@@ -189,16 +189,16 @@ fn logout_other(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn outlives(station: &mut Station) -> Outcome {
+fn outlives(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[("ErrorRecoveryLevel", "2")])?;
     need!(one.params.erl == 2, "the target agrees to ErrorRecoveryLevel={} only", one.params.erl);
     two.line.drop_connection();
-    std::thread::sleep(HUSH);
+    std::thread::sleep(SILENCE);
     one.run(cdb::test_unit_ready(), Flow::None, 0, &[])?.good("TEST UNIT READY on the other connection")?;
     Ok(())
 }
 
-fn immediate(station: &mut Station) -> Outcome {
+fn immediate(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(station, &[])?;
     // A number is missing while the ping passes.
     let early = one.read(1);

@@ -10,12 +10,12 @@ use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::text::Keys;
 use crate::verdict::Outcome;
-use crate::wire::{Came, Damage};
+use crate::wire::{Damage, Received};
 
 use super::Test;
 use super::conn::{Conn, Flow};
-use super::numbering::HUSH;
-use super::station::Station;
+use super::fixture::Fixture;
+use super::numbering::SILENCE;
 use super::task::piece;
 
 pub(super) const CASES: &[Test] = &[
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Test] = &[
 
 /// A session that has these digests and no others.
 pub(super) fn with_digests(
-    station: &mut Station,
+    station: &mut Fixture,
     header: bool,
     data: bool,
     more: &[(&str, &str)],
@@ -58,7 +58,7 @@ pub(super) fn with_digests(
     Ok(conn)
 }
 
-fn data_moves(station: &mut Station, header: bool, data: bool) -> Outcome {
+fn data_moves(station: &mut Fixture, header: bool, data: bool) -> Outcome {
     let mut conn = with_digests(station, header, data, &[])?;
     let bytes = pattern(100, 32 * conn.block());
     conn.write_blocks(&bytes)?;
@@ -67,7 +67,7 @@ fn data_moves(station: &mut Station, header: bool, data: bool) -> Outcome {
     Ok(())
 }
 
-fn padding(station: &mut Station) -> Outcome {
+fn padding(station: &mut Fixture) -> Outcome {
     let mut conn = with_digests(station, true, true, &[])?;
     // Lengths that need 1, 2 and 3 bytes of padding, from us and from the target.
     for len in [5, 6, 7] {
@@ -87,7 +87,7 @@ fn is_rejected(conn: &mut Conn) -> Outcome {
     super::response::digest_reject(conn).map(|_| ())
 }
 
-fn text(station: &mut Station) -> Outcome {
+fn text(station: &mut Fixture) -> Outcome {
     let mut conn = with_digests(station, false, true, &[])?;
     let request = conn.text(true);
     let data = Keys::of(&[("MaxRecvDataSegmentLength", "512")]).to_bytes();
@@ -95,7 +95,7 @@ fn text(station: &mut Station) -> Outcome {
     is_rejected(&mut conn)
 }
 
-fn ping(station: &mut Station) -> Outcome {
+fn ping(station: &mut Fixture) -> Outcome {
     let mut conn = with_digests(station, false, true, &[])?;
     let request = conn.ping(true);
     conn.send_damaged(&request, &pattern(102, 64), Damage::DataDigest);
@@ -103,11 +103,11 @@ fn ping(station: &mut Station) -> Outcome {
 }
 
 /// After something was damaged: what the first blocks hold now, seen from another session.
-fn on_disk(station: &mut Station, blocks: u16) -> Outcome<Vec<u8>> {
+fn on_disk(station: &mut Fixture, blocks: u16) -> Outcome<Vec<u8>> {
     Ok(station.start(&[])?.read_blocks(blocks)?.data)
 }
 
-fn data_out_header(station: &mut Station) -> Outcome {
+fn data_out_header(station: &mut Fixture) -> Outcome {
     let before = pattern(103, 2 * usize::try_from(station.unit.block).unwrap_or(512));
     station.start(&[])?.write_blocks(&before)?;
     let mut conn = with_digests(station, true, false, &[])?;
@@ -117,7 +117,7 @@ fn data_out_header(station: &mut Station) -> Outcome {
     let (r2t, _) = conn.expect::<R2t>(task.itt)?;
     let head = conn.data_out(&r2t, 0, r2t.buffer_offset, true);
     conn.send_damaged(&head, piece(&data, &r2t)?, Damage::HeaderDigest);
-    if let Came::Pdu(pdu) = conn.perhaps(HUSH)? {
+    if let Received::Pdu(pdu) = conn.receive_within(SILENCE)? {
         let good = pdu.opcode() == Opcode::SCSI_RESPONSE && pdu.byte(2) == 0 && pdu.byte(3) == 0;
         require!(!good, "the WRITE is answered GOOD although its data was damaged");
     }
@@ -126,7 +126,7 @@ fn data_out_header(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn immediate_data(station: &mut Station) -> Outcome {
+fn immediate_data(station: &mut Fixture) -> Outcome {
     let before = pattern(105, usize::try_from(station.unit.block).unwrap_or(512));
     station.start(&[])?.write_blocks(&before)?;
     let mut conn = with_digests(station, false, true, &[("ImmediateData", "Yes")])?;

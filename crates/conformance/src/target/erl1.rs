@@ -12,13 +12,13 @@ use crate::cdb;
 use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;
-use crate::wire::{Came, Damage, Pdu};
+use crate::wire::{Damage, Pdu, Received};
 
 use super::Test;
 use super::conn::{Conn, Flow};
-use super::numbering::HUSH;
+use super::fixture::Fixture;
+use super::numbering::SILENCE;
 use super::snack::{is_replica, recovering};
-use super::station::Station;
 use super::task::piece;
 
 const SNACK: &str = "RFC 7143 §11.16";
@@ -91,7 +91,7 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// A session at level 1 that has both digests.
-fn digested(station: &mut Station, more: &[(&str, &str)]) -> Outcome<Conn> {
+fn digested(station: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
     let own = [("ErrorRecoveryLevel", "1"), ("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
     let conn = station.start(&[&own, more].concat())?;
     need!(conn.params.erl >= 1, "the target agrees to ErrorRecoveryLevel=0 only");
@@ -114,7 +114,7 @@ fn status_snack(conn: &Conn, from: u32, count: u32) -> Snack {
     Snack { lun: 0, ..snack }
 }
 
-fn status_again(station: &mut Station) -> Outcome {
+fn status_again(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let first = unacknowledged(&mut conn)?;
     let snack = status_snack(&conn, first.word(24), 1);
@@ -125,7 +125,7 @@ fn status_again(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn statuses_again(station: &mut Station) -> Outcome {
+fn statuses_again(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let from = conn.exp_stat_sn;
     let mut first = Vec::new();
@@ -143,7 +143,7 @@ fn statuses_again(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn status_on_data_again(station: &mut Station) -> Outcome {
+fn status_on_data_again(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let before = conn.exp_stat_sn;
     let task = conn.read(1);
@@ -167,7 +167,7 @@ fn rejected(conn: &mut Conn, reason: RejectReason) -> Outcome {
     Ok(())
 }
 
-fn acknowledged(station: &mut Station) -> Outcome {
+fn acknowledged(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let done = conn.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
     conn.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
@@ -177,7 +177,7 @@ fn acknowledged(station: &mut Station) -> Outcome {
     rejected(&mut conn, RejectReason::PROTOCOL_ERROR)
 }
 
-fn data_ack(station: &mut Station) -> Outcome {
+fn data_ack(station: &mut Fixture) -> Outcome {
     let keys = [
         ("ErrorRecoveryLevel", "1"),
         ("MaxRecvDataSegmentLength", "512"),
@@ -216,15 +216,15 @@ fn data_ack(station: &mut Station) -> Outcome {
         station.record.remark("the target asks for no acknowledgement, as it may");
         return Ok(());
     }
-    match conn.perhaps(HUSH)? {
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => {
+    match conn.receive_within(SILENCE)? {
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => {
             fail!("a right DataACK is rejected: {}", pdu.shown())
         }
         _ => Ok(()),
     }
 }
 
-fn r_data(station: &mut Station) -> Outcome {
+fn r_data(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let task = conn.read(16);
     conn.send(&task, &[]);
@@ -248,14 +248,16 @@ fn closes(conn: &Conn) -> Outcome {
     Ok(())
 }
 
-fn header_of_command(station: &mut Station) -> Outcome {
+fn header_of_command(station: &mut Fixture) -> Outcome {
     let mut conn = digested(station, &[])?;
     let task = conn.read(1);
     conn.send_damaged(&task, &[], Damage::HeaderDigest);
-    match conn.perhaps(HUSH)? {
-        Came::Nothing => {}
-        Came::Closed => return closes(&conn),
-        Came::Pdu(pdu) => fail!("a PDU with a wrong header digest must be discarded, came {}", pdu.shown()),
+    match conn.receive_within(SILENCE)? {
+        Received::Nothing => {}
+        Received::Closed => return closes(&conn),
+        Received::Pdu(pdu) => {
+            fail!("a PDU with a wrong header digest must be discarded, came {}", pdu.shown())
+        }
     }
     conn.send(&task, &[]);
     conn.finish(&task, &[])?.good("the READ at its second try")?;
@@ -263,7 +265,7 @@ fn header_of_command(station: &mut Station) -> Outcome {
 }
 
 /// Writes four blocks in four PDUs, the one of number `damaged` spoilt; the target must ask for it again.
-fn one_spoilt(station: &mut Station, damaged: usize, damage: Damage) -> Outcome {
+fn one_spoilt(station: &mut Fixture, damaged: usize, damage: Damage) -> Outcome {
     let mut conn = digested(station, &[])?;
     let data = pattern(120, 4 * conn.block());
     let task = conn.write(4);
@@ -279,9 +281,9 @@ fn one_spoilt(station: &mut Station, damaged: usize, damage: Damage) -> Outcome 
         conn.send_damaged(&head, bytes, if sn == damaged { damage } else { Damage::None });
         offset += u32::try_from(bytes.len()).unwrap_or_default();
     }
-    match conn.perhaps(HUSH)? {
-        Came::Closed if damage == Damage::HeaderDigest => return closes(&conn),
-        Came::Pdu(pdu) => conn.put_back(pdu),
+    match conn.receive_within(SILENCE)? {
+        Received::Closed if damage == Damage::HeaderDigest => return closes(&conn),
+        Received::Pdu(pdu) => conn.put_back(pdu),
         _ => {}
     }
     conn.finish_despite_rejects(&task, &data)?.good("the WRITE whose data was damaged on the way")?;
@@ -290,19 +292,19 @@ fn one_spoilt(station: &mut Station, damaged: usize, damage: Damage) -> Outcome 
     Ok(())
 }
 
-fn header_of_data(station: &mut Station) -> Outcome {
+fn header_of_data(station: &mut Fixture) -> Outcome {
     one_spoilt(station, 1, Damage::HeaderDigest)
 }
 
-fn digest_of_data(station: &mut Station) -> Outcome {
+fn digest_of_data(station: &mut Fixture) -> Outcome {
     one_spoilt(station, 1, Damage::DataDigest)
 }
 
-fn digest_of_last(station: &mut Station) -> Outcome {
+fn digest_of_last(station: &mut Fixture) -> Outcome {
     one_spoilt(station, 3, Damage::DataDigest)
 }
 
-fn unsolicited(station: &mut Station) -> Outcome {
+fn unsolicited(station: &mut Fixture) -> Outcome {
     let two = (2 * station.unit.block).to_string();
     let mut conn = digested(station, &[("InitialR2T", "No"), ("FirstBurstLength", &two)])?;
     need!(!conn.params.initial_r2t, "the target insists on InitialR2T=Yes");
@@ -325,7 +327,7 @@ fn unsolicited(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn recovery_r2t(station: &mut Station) -> Outcome {
+fn recovery_r2t(station: &mut Fixture) -> Outcome {
     let mut conn = digested(station, &[])?;
     let data = pattern(122, 3 * conn.block());
     let task = conn.write(3);
@@ -352,7 +354,7 @@ fn recovery_r2t(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn immediate_again(station: &mut Station) -> Outcome {
+fn immediate_again(station: &mut Fixture) -> Outcome {
     let mut conn = digested(station, &[("ImmediateData", "Yes")])?;
     need!(conn.params.immediate_data, "the target insists on ImmediateData=No");
     let data = pattern(123, conn.block());
@@ -366,11 +368,11 @@ fn immediate_again(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn gap(station: &mut Station) -> Outcome {
+fn gap(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let (first, second) = (conn.read(1), conn.read(1));
     conn.send(&second, &[]);
-    conn.quiet(HUSH, "a command behind a gap must wait")?;
+    conn.expect_nothing(SILENCE, "a command behind a gap must wait")?;
     conn.send(&first, &[]);
     conn.finish(&first, &[])?.good("the command that plugs the gap")?;
     conn.finish(&second, &[])?.good("the command behind the gap")?;

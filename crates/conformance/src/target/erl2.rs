@@ -17,9 +17,9 @@ use crate::verdict::Outcome;
 
 use super::Test;
 use super::conn::Conn;
-use super::login::Entry;
+use super::fixture::Fixture;
+use super::login::LoginOutcome;
 use super::management::{recovering_pair, response};
-use super::station::Station;
 
 const REASSIGN: &str = "RFC 7143 §7.2.2, §11.5.1";
 
@@ -92,7 +92,7 @@ fn moved(conn: &mut Conn, task: &ScsiCommand, exp_data_sn: u32) -> Outcome {
     Ok(())
 }
 
-fn write_goes_on(station: &mut Station, lost: Lost) -> Outcome {
+fn write_goes_on(station: &mut Fixture, lost: Lost) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let data = pattern(130, 4 * one.block());
     let task = one.write(4);
@@ -118,7 +118,7 @@ fn write_goes_on(station: &mut Station, lost: Lost) -> Outcome {
             one.line.drop_connection();
             let plan = station.join_plan(&two, one.cid);
             match station.try_join(&plan, Rc::clone(&two.nexus))? {
-                Entry::In(conn) => *conn,
+                LoginOutcome::In(conn) => *conn,
                 _ => fail!("the login that replaces the connection is refused"),
             }
         }
@@ -130,7 +130,7 @@ fn write_goes_on(station: &mut Station, lost: Lost) -> Outcome {
     Ok(())
 }
 
-fn read_rest(station: &mut Station) -> Outcome {
+fn read_rest(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let task = one.read(16);
     one.send(&task, &[]);
@@ -150,7 +150,7 @@ fn read_rest(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn unknown(station: &mut Station) -> Outcome {
+fn unknown(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let task = ScsiCommand { itt: Itt(0x0bad_0bad), ..one.read(1) };
     // The number is used up by a command that is answered, so that no gap stays.
@@ -162,7 +162,7 @@ fn unknown(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn session_continues(station: &mut Station) -> Outcome {
+fn session_continues(station: &mut Fixture) -> Outcome {
     let mut one = station.start(&[("ErrorRecoveryLevel", "2"), ("MaxRecvDataSegmentLength", "512")])?;
     need!(one.params.erl == 2, "the target agrees to ErrorRecoveryLevel={} only", one.params.erl);
     need!(one.params.time2retain > 0, "the target agrees to DefaultTime2Retain=0 only");
@@ -173,16 +173,16 @@ fn session_continues(station: &mut Station) -> Outcome {
     std::thread::sleep(Duration::from_secs(u64::from(one.params.time2wait)) + Duration::from_millis(100));
     let plan = station.join_plan(&one, one.cid);
     let mut heir = match station.try_join(&plan, Rc::clone(&one.nexus))? {
-        Entry::In(conn) => *conn,
-        Entry::Refused(status) => fail!("the session is not continued: status {status:04x}"),
-        Entry::Closed => fail!("the session is not continued: the connection was closed"),
+        LoginOutcome::In(conn) => *conn,
+        LoginOutcome::Refused(status) => fail!("the session is not continued: status {status:04x}"),
+        LoginOutcome::Closed => fail!("the session is not continued: the connection was closed"),
     };
     moved(&mut heir, &task, 0)?;
     heir.finish(&task, &[])?.good("the reassigned READ")?;
     Ok(())
 }
 
-fn done_once(station: &mut Station) -> Outcome {
+fn done_once(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let data = pattern(131, one.block());
     let task = one.write(1);
@@ -203,7 +203,7 @@ fn done_once(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn logout_times(station: &mut Station) -> Outcome {
+fn logout_times(station: &mut Fixture) -> Outcome {
     let (one, mut two) = recovering_pair(station)?;
     let answer = log_out(&mut two, one.cid)?;
     let retain = u32::from(answer.time2retain);

@@ -14,10 +14,10 @@ use iscsi::text::value::{binary, to_hex};
 use crate::entropy;
 use crate::text::Keys;
 use crate::verdict::Outcome;
-use crate::wire::{Came, Damage, Line, Pdu};
+use crate::wire::{Damage, Pdu, PduStream, Received};
 
 use super::conn::{Conn, Nexus, Params};
-use super::station::Station;
+use super::fixture::Fixture;
 
 /// CSG and NSG values (§11.12.3).
 pub(super) const SECURITY: u8 = 0;
@@ -36,7 +36,7 @@ pub(crate) struct Auth {
 
 /// What a login asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LoginPlan {
     /// The identifying keys of the first request.
     pub(super) names: Keys,
     /// The keys of the operational stage.
@@ -49,9 +49,9 @@ pub(crate) struct Plan {
     pub(super) portal: usize,
 }
 
-impl Plan {
+impl LoginPlan {
     /// Plans a session with the target.
-    pub(crate) fn normal(station: &Station) -> Self {
+    pub(crate) fn normal(station: &Fixture) -> Self {
         let names = [
             ("InitiatorName", station.options.initiator.as_str()),
             ("SessionType", "Normal"),
@@ -61,7 +61,7 @@ impl Plan {
     }
 
     /// Plans a discovery session.
-    pub(crate) fn discovery(station: &Station) -> Self {
+    pub(crate) fn discovery(station: &Fixture) -> Self {
         let names = [("InitiatorName", station.options.initiator.as_str()), ("SessionType", "Discovery")];
         let keys = [("HeaderDigest", "None"), ("DataDigest", "None"), ("MaxRecvDataSegmentLength", "8192")];
         Self { names: Keys::of(&names), keys: Keys::of(&keys), ..Self::empty() }
@@ -71,7 +71,7 @@ impl Plan {
         Self {
             names: Keys::new(),
             keys: Keys::new(),
-            isid: Station::isid(),
+            isid: Fixture::isid(),
             tsih: 0,
             cid: 1,
             cmd_sn: FIRST_CMD_SN,
@@ -131,8 +131,8 @@ const KEYS: [(&str, &str); 14] = [
 
 /// A login in progress.
 #[derive(Debug)]
-pub(crate) struct Talk {
-    pub(super) line: Line,
+pub(crate) struct LoginExchange {
+    pub(super) line: PduStream,
     pub(super) exp_stat_sn: u32,
     /// Everything that the target said.
     pub(super) said: Keys,
@@ -142,7 +142,7 @@ pub(crate) struct Talk {
 
 /// How a login ended.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum LoginOutcome {
     /// In the full feature phase.
     In(Box<Conn>),
     /// Refused with this status, class and detail.
@@ -159,10 +159,10 @@ pub(crate) enum Reply {
     Closed,
 }
 
-impl Talk {
-    pub(crate) fn open(station: &mut Station, portal: usize) -> Outcome<Self> {
+impl LoginExchange {
+    pub(crate) fn open(station: &mut Fixture, portal: usize) -> Outcome<Self> {
         let number = station.next_number();
-        let line = Line::open(station.portal(portal)?, number, &station.record, station.deadline)?;
+        let line = PduStream::open(station.portal(portal)?, number, &station.record, station.deadline)?;
         let patience = station.options.patience;
         Ok(Self { line, exp_stat_sn: 0, said: Keys::new(), responses: Vec::new(), patience })
     }
@@ -182,9 +182,9 @@ impl Talk {
         let mut text = Vec::new();
         loop {
             let pdu = match self.line.receive(self.patience)? {
-                Came::Pdu(pdu) => pdu,
-                Came::Closed => return Ok(Reply::Closed),
-                Came::Nothing => fail!("no Login Response came within {:?}", self.patience),
+                Received::Pdu(pdu) => pdu,
+                Received::Closed => return Ok(Reply::Closed),
+                Received::Nothing => fail!("no Login Response came within {:?}", self.patience),
             };
             if pdu.opcode() != LoginResponse::OPCODE {
                 return Ok(Reply::Other(Box::new(pdu)));
@@ -206,18 +206,22 @@ impl Talk {
     }
 
     /// Sends a request and waits for a response with status 0, or says how the login ended.
-    fn ask(&mut self, request: LoginRequest, keys: &Keys) -> Outcome<Result<(LoginResponse, Keys), Entry>> {
+    fn ask(
+        &mut self,
+        request: LoginRequest,
+        keys: &Keys,
+    ) -> Outcome<Result<(LoginResponse, Keys), LoginOutcome>> {
         self.send(request, keys);
         Ok(match self.reply(request)? {
             Reply::Response(response, keys) if response.status == 0 => Ok((response, keys)),
-            Reply::Response(response, _) => Err(Entry::Refused(response.status)),
-            Reply::Closed => Err(Entry::Closed),
+            Reply::Response(response, _) => Err(LoginOutcome::Refused(response.status)),
+            Reply::Closed => Err(LoginOutcome::Closed),
             Reply::Other(pdu) => fail!("expected a Login Response, came {}", pdu.shown()),
         })
     }
 
     /// Passes the security stage, with CHAP if there is a user and the target wants it.
-    fn security(&mut self, plan: &Plan, auth: &Auth) -> Outcome<Result<(), Entry>> {
+    fn security(&mut self, plan: &LoginPlan, auth: &Auth) -> Outcome<Result<(), LoginOutcome>> {
         let mut keys = plan.names.clone();
         keys.push("AuthMethod", if auth.user.is_some() { "CHAP,None" } else { "None" });
         let next = auth.user.is_none().then_some(OPERATIONAL);
@@ -234,7 +238,7 @@ impl Talk {
             ("CHAP", Some(user)) => self.chap(plan, user, auth.mutual.as_ref()),
             ("None", _) => Ok(self.ask(request, &Keys::new())?.map(|_| ())),
             // A refusal of all that was offered.
-            ("Reject", _) => Ok(Err(Entry::Closed)),
+            ("Reject", _) => Ok(Err(LoginOutcome::Closed)),
             (other, _) => fail!("the target answers AuthMethod={other}, which was not offered"),
         }
     }
@@ -242,16 +246,16 @@ impl Talk {
     /// Proves who we are, and lets the target prove who it is.
     fn chap(
         &mut self,
-        plan: &Plan,
+        plan: &LoginPlan,
         user: &Credentials,
         mutual: Option<&Credentials>,
-    ) -> Outcome<Result<(), Entry>> {
+    ) -> Outcome<Result<(), LoginOutcome>> {
         let request = plan.request(SECURITY, None);
         let challenge = match self.ask(request, &Keys::of(&[("CHAP_A", "5")]))? {
             Ok((_, keys)) => keys,
             Err(entry) => return Ok(Err(entry)),
         };
-        let Challenged { algorithm, id, bytes } = Challenged::read(&challenge)?;
+        let ChapChallenge { algorithm, id, bytes } = ChapChallenge::read(&challenge)?;
         let proof = Response::compute(algorithm, id, &user.secret, &bytes);
         let mut keys = Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &to_hex(proof.as_bytes()))]);
         let (own_id, own) = (0x5a, entropy::pattern(entropy::fresh(), algorithm.response_len()));
@@ -274,7 +278,7 @@ impl Talk {
     }
 
     /// Negotiates until the target agrees to the full feature phase.
-    fn operational(&mut self, plan: &Plan) -> Outcome<Result<LoginResponse, Entry>> {
+    fn operational(&mut self, plan: &LoginPlan) -> Outcome<Result<LoginResponse, LoginOutcome>> {
         let request = plan.request(OPERATIONAL, Some(FULL_FEATURE));
         let mut keys = plan.keys.clone();
         for _ in 0..MAX_ROUNDS {
@@ -296,13 +300,13 @@ impl Talk {
 const MAX_ROUNDS: usize = 10;
 
 /// A challenge as it came.
-pub(super) struct Challenged {
+pub(super) struct ChapChallenge {
     pub(super) algorithm: Algorithm,
     pub(super) id: u8,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Challenged {
+impl ChapChallenge {
     pub(super) fn read(keys: &Keys) -> Outcome<Self> {
         let number = keys.number("CHAP_A").unwrap_or_default();
         let Some(algorithm) = Algorithm::by_number(u64::from(number)) else {
@@ -345,18 +349,18 @@ fn answers(offered: &Keys, came: &Keys) -> Keys {
     out
 }
 
-impl Station {
+impl Fixture {
     /// Logs in; a refusal fails the case.
-    pub(crate) fn login(&mut self, plan: &Plan) -> Outcome<Conn> {
+    pub(crate) fn login(&mut self, plan: &LoginPlan) -> Outcome<Conn> {
         match self.try_login(plan)? {
-            Entry::In(conn) => Ok(*conn),
-            Entry::Refused(status) => fail!("the login is refused with status {status:04x}"),
-            Entry::Closed => fail!("the connection was closed during the login"),
+            LoginOutcome::In(conn) => Ok(*conn),
+            LoginOutcome::Refused(status) => fail!("the login is refused with status {status:04x}"),
+            LoginOutcome::Closed => fail!("the connection was closed during the login"),
         }
     }
 
     /// Logs in and says how that ended.
-    pub(crate) fn try_login(&mut self, plan: &Plan) -> Outcome<Entry> {
+    pub(crate) fn try_login(&mut self, plan: &LoginPlan) -> Outcome<LoginOutcome> {
         let nexus = Rc::new(RefCell::new(Nexus::new(plan)));
         self.try_join(plan, nexus)
     }
@@ -365,34 +369,36 @@ impl Station {
     pub(crate) fn join(&mut self, conn: &Conn, cid: u16) -> Outcome<Conn> {
         let plan = self.join_plan(conn, cid);
         match self.try_join(&plan, Rc::clone(&conn.nexus))? {
-            Entry::In(conn) => Ok(*conn),
-            Entry::Refused(status) => fail!("a second connection is refused with status {status:04x}"),
-            Entry::Closed => fail!("the connection was closed during the login of a second connection"),
+            LoginOutcome::In(conn) => Ok(*conn),
+            LoginOutcome::Refused(status) => fail!("a second connection is refused with status {status:04x}"),
+            LoginOutcome::Closed => {
+                fail!("the connection was closed during the login of a second connection")
+            }
         }
     }
 
     /// Plans another connection of the session of `conn`. Only what holds for one connection is negotiated (§13: not "LO").
-    pub(crate) fn join_plan(&self, conn: &Conn, cid: u16) -> Plan {
+    pub(crate) fn join_plan(&self, conn: &Conn, cid: u16) -> LoginPlan {
         let nexus = conn.nexus.borrow();
         let keys = [
             ("HeaderDigest", "None,CRC32C"),
             ("DataDigest", "None,CRC32C"),
             ("MaxRecvDataSegmentLength", "8192"),
         ];
-        Plan {
+        LoginPlan {
             keys: Keys::of(&keys),
             isid: nexus.isid,
             tsih: nexus.tsih,
             cid,
             cmd_sn: nexus.cmd_sn,
             portal: usize::from(cid.saturating_sub(1)),
-            ..Plan::normal(self)
+            ..LoginPlan::normal(self)
         }
     }
 
-    pub(crate) fn try_join(&mut self, plan: &Plan, nexus: Rc<RefCell<Nexus>>) -> Outcome<Entry> {
+    pub(crate) fn try_join(&mut self, plan: &LoginPlan, nexus: Rc<RefCell<Nexus>>) -> Outcome<LoginOutcome> {
         let auth = self.auth.clone();
-        let mut talk = Talk::open(self, plan.portal)?;
+        let mut talk = LoginExchange::open(self, plan.portal)?;
         if let Err(entry) = talk.security(plan, &auth)? {
             return Ok(entry);
         }
@@ -400,7 +406,7 @@ impl Station {
             Ok(last) => last,
             Err(entry) => return Ok(entry),
         };
-        let Talk { mut line, exp_stat_sn, said, responses, .. } = talk;
+        let LoginExchange { mut line, exp_stat_sn, said, responses, .. } = talk;
         let joined = plan.tsih != 0;
         {
             let mut nexus = nexus.borrow_mut();
@@ -416,6 +422,6 @@ impl Station {
         }
         (line.header_digest, line.data_digest) = (params.header_digest, params.data_digest);
         let conn = Conn::new(self, line, nexus, plan.cid, exp_stat_sn, params, said, responses);
-        Ok(Entry::In(Box::new(conn)))
+        Ok(LoginOutcome::In(Box::new(conn)))
     }
 }

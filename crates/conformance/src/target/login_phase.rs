@@ -10,12 +10,12 @@ use iscsi::serial::{CmdSn, StatSn};
 use crate::suite::case;
 use crate::text::Keys;
 use crate::verdict::Outcome;
-use crate::wire::{Came, Damage};
+use crate::wire::{Damage, Received};
 
 use super::Test;
 use super::conn::Conn;
-use super::login::{Entry, FIRST_CMD_SN, OPERATIONAL, Plan, Reply, SECURITY, Talk};
-use super::station::Station;
+use super::fixture::Fixture;
+use super::login::{FIRST_CMD_SN, LoginExchange, LoginOutcome, LoginPlan, OPERATIONAL, Reply, SECURITY};
 
 const STATUS: &str = "RFC 7143 §11.13.5";
 const STAGES: &str = "RFC 7143 §6.3, §11.12";
@@ -102,31 +102,31 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// Ends a login attempt that must not succeed, with one of these statuses.
-fn refused(station: &mut Station, plan: &Plan, statuses: &[u16]) -> Outcome {
+fn refused(station: &mut Fixture, plan: &LoginPlan, statuses: &[u16]) -> Outcome {
     match station.try_login(plan)? {
-        Entry::Refused(status) => {
+        LoginOutcome::Refused(status) => {
             require!(statuses.contains(&status), "expected status {}, came {status:04x}", shown(statuses));
             Ok(())
         }
-        Entry::Closed => fail!("expected status {}; the connection was closed", shown(statuses)),
-        Entry::In(_) => fail!("the login succeeds"),
+        LoginOutcome::Closed => fail!("expected status {}; the connection was closed", shown(statuses)),
+        LoginOutcome::In(_) => fail!("the login succeeds"),
     }
 }
 
 /// Ends a login attempt that must not succeed, and is the initiator's fault: class 02. Where no clause demands an
 /// answer (`may_close`), the end of the connection refuses too.
-fn refused_as_initiators_fault(station: &mut Station, plan: &Plan, may_close: bool) -> Outcome {
+fn refused_as_initiators_fault(station: &mut Fixture, plan: &LoginPlan, may_close: bool) -> Outcome {
     match station.try_login(plan)? {
-        Entry::Refused(status) => {
+        LoginOutcome::Refused(status) => {
             require!(status >> 8 == 2, "expected a status of class 02, came {status:04x}");
             Ok(())
         }
-        Entry::Closed if may_close => {
+        LoginOutcome::Closed if may_close => {
             station.record.remark("the target ends the connection without a Login Response");
             Ok(())
         }
-        Entry::Closed => fail!("expected a status of class 02; the connection was closed"),
-        Entry::In(_) => fail!("the login succeeds"),
+        LoginOutcome::Closed => fail!("expected a status of class 02; the connection was closed"),
+        LoginOutcome::In(_) => fail!("the login succeeds"),
     }
 }
 
@@ -137,7 +137,7 @@ fn shown(statuses: &[u16]) -> String {
 
 /// Sends one request and fails unless it is refused. A Login Response of class 2, a Reject, and the end of the
 /// connection all refuse.
-fn refuses(talk: &mut Talk, request: LoginRequest, text: &[u8], what: &str) -> Outcome {
+fn refuses(talk: &mut LoginExchange, request: LoginRequest, text: &[u8], what: &str) -> Outcome {
     talk.send_text(request, text);
     match talk.reply(request)? {
         Reply::Response(response, _) => {
@@ -156,15 +156,15 @@ fn refuses(talk: &mut Talk, request: LoginRequest, text: &[u8], what: &str) -> O
     }
 }
 
-fn first_text(plan: &Plan) -> Keys {
+fn first_text(plan: &LoginPlan) -> Keys {
     let mut keys = plan.names.clone();
     keys.push("AuthMethod", "None");
     keys
 }
 
-fn bad_version(station: &mut Station) -> Outcome {
-    let plan = Plan::normal(station);
-    let mut talk = Talk::open(station, 0)?;
+fn bad_version(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(station);
+    let mut talk = LoginExchange::open(station, 0)?;
     let request =
         LoginRequest { version_min: 0x7f, version_max: 0x7f, ..plan.request(SECURITY, Some(OPERATIONAL)) };
     talk.send(request, &first_text(&plan));
@@ -178,37 +178,37 @@ fn bad_version(station: &mut Station) -> Outcome {
     }
 }
 
-fn no_session(station: &mut Station) -> Outcome {
-    let plan = Plan { tsih: 0x7eee, ..Plan::normal(station) };
+fn no_session(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan { tsih: 0x7eee, ..LoginPlan::normal(station) };
     refused(station, &plan, &[0x020a])
 }
 
-fn no_target(station: &mut Station) -> Outcome {
-    let mut plan = Plan::normal(station);
+fn no_target(station: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(station);
     plan.names.set("TargetName", "iqn.2026-11.example.targe:there-is-no-such-target");
     refused(station, &plan, &[0x0203])
 }
 
-fn without(station: &mut Station, name: &str) -> Outcome {
-    let mut plan = Plan::normal(station);
+fn without(station: &mut Fixture, name: &str) -> Outcome {
+    let mut plan = LoginPlan::normal(station);
     plan.names.remove(name);
     refused(station, &plan, &[0x0207])
 }
 
-fn bad_session_type(station: &mut Station) -> Outcome {
-    let mut plan = Plan::normal(station);
+fn bad_session_type(station: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(station);
     plan.names.set("SessionType", "Holiday");
     refused_as_initiators_fault(station, &plan, true)
 }
 
-fn default_type(station: &mut Station) -> Outcome {
-    let mut plan = Plan::normal(station);
+fn default_type(station: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(station);
     plan.names.remove("SessionType");
     station.login(&plan)?.warm_up()
 }
 
-fn not_a_login(station: &mut Station) -> Outcome {
-    let mut talk = Talk::open(station, 0)?;
+fn not_a_login(station: &mut Fixture) -> Outcome {
+    let mut talk = LoginExchange::open(station, 0)?;
     let ping = NopOut {
         immediate: true,
         lun: 0,
@@ -220,9 +220,9 @@ fn not_a_login(station: &mut Station) -> Outcome {
     talk.line.send(ping.encode(), &[], &[], Damage::None);
     loop {
         match talk.line.receive(station.options.patience)? {
-            Came::Closed => return Ok(()),
-            Came::Nothing => fail!("the connection goes on although it did not begin with a login"),
-            Came::Pdu(pdu) => {
+            Received::Closed => return Ok(()),
+            Received::Nothing => fail!("the connection goes on although it did not begin with a login"),
+            Received::Pdu(pdu) => {
                 require!(
                     pdu.opcode() != NopIn::OPCODE,
                     "a ping before the login is answered: {}",
@@ -233,30 +233,30 @@ fn not_a_login(station: &mut Station) -> Outcome {
     }
 }
 
-fn login_again(station: &mut Station) -> Outcome {
+fn login_again(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
-    let plan = Plan::normal(station);
+    let plan = LoginPlan::normal(station);
     let request = plan.request(SECURITY, Some(OPERATIONAL));
     conn.line.send(request.encode(), &[], &first_text(&plan).to_bytes(), Damage::None);
-    match conn.perhaps(conn.patience)? {
-        Came::Closed => Ok(()),
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => Ok(()),
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::LOGIN_RESPONSE && pdu.byte(36) != 0 => Ok(()),
-        Came::Pdu(pdu) => fail!("expected Reject or the end of the connection, came {}", pdu.shown()),
-        Came::Nothing => fail!("expected Reject or the end of the connection; nothing came"),
+    match conn.receive_within(conn.patience)? {
+        Received::Closed => Ok(()),
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => Ok(()),
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::LOGIN_RESPONSE && pdu.byte(36) != 0 => Ok(()),
+        Received::Pdu(pdu) => fail!("expected Reject or the end of the connection, came {}", pdu.shown()),
+        Received::Nothing => fail!("expected Reject or the end of the connection; nothing came"),
     }
 }
 
-fn bad_stages(station: &mut Station, csg: u8, nsg: Option<u8>) -> Outcome {
-    let plan = Plan::normal(station);
-    let mut talk = Talk::open(station, 0)?;
+fn bad_stages(station: &mut Fixture, csg: u8, nsg: Option<u8>) -> Outcome {
+    let plan = LoginPlan::normal(station);
+    let mut talk = LoginExchange::open(station, 0)?;
     refuses(&mut talk, plan.request(csg, nsg), &first_text(&plan).to_bytes(), "these stages")
 }
 
-fn stage_again(station: &mut Station) -> Outcome {
+fn stage_again(station: &mut Fixture) -> Outcome {
     need!(station.auth.user.is_none(), "with CHAP, the second request belongs to the first stage anyway");
-    let plan = Plan::normal(station);
-    let mut talk = Talk::open(station, 0)?;
+    let plan = LoginPlan::normal(station);
+    let mut talk = LoginExchange::open(station, 0)?;
     let request = plan.request(SECURITY, Some(OPERATIONAL));
     talk.send(request, &first_text(&plan));
     match talk.reply(request)? {
@@ -267,17 +267,17 @@ fn stage_again(station: &mut Station) -> Outcome {
     refuses(&mut talk, again, &Keys::of(&[("AuthMethod", "None")]).to_bytes(), "the stage that was left")
 }
 
-fn transit_and_continue(station: &mut Station) -> Outcome {
-    let plan = Plan::normal(station);
-    let mut talk = Talk::open(station, 0)?;
+fn transit_and_continue(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(station);
+    let mut talk = LoginExchange::open(station, 0)?;
     let request = LoginRequest { continues: true, ..plan.request(SECURITY, Some(OPERATIONAL)) };
     refuses(&mut talk, request, &first_text(&plan).to_bytes(), "T and C together")
 }
 
-fn over_two_requests(station: &mut Station) -> Outcome {
+fn over_two_requests(station: &mut Fixture) -> Outcome {
     need!(station.auth.user.is_none(), "the case speaks no CHAP");
-    let plan = Plan::normal(station);
-    let mut talk = Talk::open(station, 0)?;
+    let plan = LoginPlan::normal(station);
+    let mut talk = LoginExchange::open(station, 0)?;
     let mut keys = first_text(&plan);
     keys.push("X-com.example.cut", "value");
     let text = keys.to_bytes();
@@ -310,8 +310,8 @@ fn over_two_requests(station: &mut Station) -> Outcome {
     }
 }
 
-fn numbers(station: &mut Station) -> Outcome {
-    let plan = Plan::normal(station);
+fn numbers(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(station);
     let conn = station.login(&plan)?;
     let request = plan.request(SECURITY, None);
     let Some((last, before)) = conn.responses.split_last() else { fail!("no Login Response came") };
@@ -331,36 +331,36 @@ fn numbers(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn portal_group(station: &mut Station) -> Outcome {
-    let conn = station.login(&Plan::normal(station))?;
+fn portal_group(station: &mut Fixture) -> Outcome {
+    let conn = station.login(&LoginPlan::normal(station))?;
     let tag = conn.said.number("TargetPortalGroupTag");
     require!(tag.is_some_and(|tag| tag <= 0xffff), "TargetPortalGroupTag is {tag:?}");
     Ok(())
 }
 
-fn key_twice(station: &mut Station) -> Outcome {
-    let mut plan = Plan::normal(station);
+fn key_twice(station: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(station);
     plan.keys.push("MaxBurstLength", "65536");
     // The clause: the target MUST respond with a Login reject (initiator error).
     refused_as_initiators_fault(station, &plan, false)
 }
 
 /// Logs in with a key changed and returns what the target says to it.
-fn answer(station: &mut Station, name: &str, value: &str) -> Outcome<Option<String>> {
-    let conn = station.login(&Plan::normal(station).with(&[(name, value)]))?;
+fn answer(station: &mut Fixture, name: &str, value: &str) -> Outcome<Option<String>> {
+    let conn = station.login(&LoginPlan::normal(station).with(&[(name, value)]))?;
     Ok(conn.said.value(name).map(str::to_owned))
 }
 
-fn unknown_key(station: &mut Station) -> Outcome {
+fn unknown_key(station: &mut Fixture) -> Outcome {
     let said = answer(station, "X-com.example.unknown", "1")?;
     require!(said.as_deref() == Some("NotUnderstood"), "expected NotUnderstood, came {said:?}");
     Ok(())
 }
 
-fn list_order(station: &mut Station) -> Outcome {
+fn list_order(station: &mut Fixture) -> Outcome {
     for (only, list) in [("None", "None,CRC32C"), ("CRC32C", "CRC32C,None")] {
-        let plan = Plan::normal(station).with(&[("HeaderDigest", only)]);
-        let Entry::In(conn) = station.try_login(&plan)? else { continue };
+        let plan = LoginPlan::normal(station).with(&[("HeaderDigest", only)]);
+        let LoginOutcome::In(conn) = station.try_login(&plan)? else { continue };
         if conn.said.value("HeaderDigest") != Some(only) {
             continue;
         }
@@ -373,7 +373,7 @@ fn list_order(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn list_unknown(station: &mut Station) -> Outcome {
+fn list_unknown(station: &mut Fixture) -> Outcome {
     let said = answer(station, "HeaderDigest", "X-com.example.none,None,CRC32C")?;
     let known = matches!(said.as_deref(), Some("None" | "CRC32C"));
     require!(known, "expected a value of the list that is known, came {said:?}");
@@ -381,11 +381,11 @@ fn list_unknown(station: &mut Station) -> Outcome {
 }
 
 /// A value that cannot be accepted: `Reject` for the key, or the end of the login.
-fn refuses_value(station: &mut Station, name: &str, value: &str) -> Outcome {
-    let plan = Plan::normal(station).with(&[(name, value)]);
+fn refuses_value(station: &mut Fixture, name: &str, value: &str) -> Outcome {
+    let plan = LoginPlan::normal(station).with(&[(name, value)]);
     match station.try_login(&plan)? {
-        Entry::Refused(_) | Entry::Closed => Ok(()),
-        Entry::In(conn) => {
+        LoginOutcome::Refused(_) | LoginOutcome::Closed => Ok(()),
+        LoginOutcome::In(conn) => {
             let said = conn.said.value(name);
             require!(said == Some("Reject"), "{name}={value} is answered {said:?}, and the login succeeds");
             Ok(())
@@ -393,7 +393,7 @@ fn refuses_value(station: &mut Station, name: &str, value: &str) -> Outcome {
     }
 }
 
-fn minimums(station: &mut Station) -> Outcome {
+fn minimums(station: &mut Fixture) -> Outcome {
     let keys = [
         ("MaxConnections", "2"),
         ("MaxBurstLength", "65536"),
@@ -402,7 +402,7 @@ fn minimums(station: &mut Station) -> Outcome {
         ("MaxOutstandingR2T", "2"),
         ("ErrorRecoveryLevel", "1"),
     ];
-    let conn = station.login(&Plan::normal(station).with(&keys))?;
+    let conn = station.login(&LoginPlan::normal(station).with(&keys))?;
     let params = &conn.params;
     let outcomes = [
         (params.max_connections, 1, 2),
@@ -419,14 +419,14 @@ fn minimums(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn maximum(station: &mut Station) -> Outcome {
-    let conn = station.login(&Plan::normal(station).with(&[("DefaultTime2Wait", "7")]))?;
+fn maximum(station: &mut Fixture) -> Outcome {
+    let conn = station.login(&LoginPlan::normal(station).with(&[("DefaultTime2Wait", "7")]))?;
     let wait = conn.params.time2wait;
     require!((7..=3600).contains(&wait), "DefaultTime2Wait=7 was offered and becomes {wait}");
     Ok(())
 }
 
-fn booleans(station: &mut Station) -> Outcome {
+fn booleans(station: &mut Fixture) -> Outcome {
     // One value of each of these settles the outcome whatever the other side wants.
     for (name, value) in [
         ("InitialR2T", "Yes"),
@@ -440,16 +440,16 @@ fn booleans(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn hexadecimal(station: &mut Station) -> Outcome {
+fn hexadecimal(station: &mut Fixture) -> Outcome {
     let conn = station.login(
-        &Plan::normal(station).with(&[("MaxBurstLength", "0x8000"), ("FirstBurstLength", "0x1000")]),
+        &LoginPlan::normal(station).with(&[("MaxBurstLength", "0x8000"), ("FirstBurstLength", "0x1000")]),
     )?;
     let burst = conn.params.max_burst;
     require!((512..=0x8000).contains(&burst), "MaxBurstLength=0x8000 becomes {burst}");
     Ok(())
 }
 
-fn markers(station: &mut Station) -> Outcome {
+fn markers(station: &mut Fixture) -> Outcome {
     for (name, value, alternative) in [
         ("IFMarker", "Yes", "No"),
         ("OFMarker", "Yes", "No"),
@@ -463,8 +463,8 @@ fn markers(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn irrelevant(station: &mut Station) -> Outcome {
-    let plan = Plan::discovery(station).with(&[("MaxBurstLength", "65536"), ("InitialR2T", "Yes")]);
+fn irrelevant(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::discovery(station).with(&[("MaxBurstLength", "65536"), ("InitialR2T", "Yes")]);
     let mut conn = station.login(&plan)?;
     for name in ["MaxBurstLength", "InitialR2T"] {
         let said = conn.said.value(name);
@@ -481,8 +481,8 @@ fn pings(conn: &mut Conn) -> Outcome {
     Ok(())
 }
 
-fn reinstatement(station: &mut Station) -> Outcome {
-    let plan = Plan::normal(station);
+fn reinstatement(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(station);
     let mut old = station.login(&plan)?;
     old.warm_up()?;
     let mut new = station.login(&plan)?;
@@ -490,21 +490,21 @@ fn reinstatement(station: &mut Station) -> Outcome {
     new.warm_up()
 }
 
-fn same_cid(station: &mut Station) -> Outcome {
+fn same_cid(station: &mut Fixture) -> Outcome {
     let mut old = station.start(&[])?;
     let plan = station.join_plan(&old, old.cid);
     let nexus = std::rc::Rc::clone(&old.nexus);
     match station.try_join(&plan, nexus)? {
-        Entry::In(mut new) => {
+        LoginOutcome::In(mut new) => {
             require!(old.closes(old.patience)?, "the connection that was replaced stays open");
             new.warm_up()
         }
         // §6.3.4: a second connection for this purpose is a MUST at level 2, and a SHOULD below.
-        Entry::Refused(_) | Entry::Closed if old.params.erl < 2 => {
+        LoginOutcome::Refused(_) | LoginOutcome::Closed if old.params.erl < 2 => {
             station.record.remark("the target refuses, as a SHOULD allows below level 2");
             Ok(())
         }
-        Entry::Refused(status) => fail!("the login is refused with status {status:04x}"),
-        Entry::Closed => fail!("the connection was closed during the login"),
+        LoginOutcome::Refused(status) => fail!("the login is refused with status {status:04x}"),
+        LoginOutcome::Closed => fail!("the connection was closed during the login"),
     }
 }

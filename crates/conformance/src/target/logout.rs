@@ -12,8 +12,8 @@ use crate::verdict::Outcome;
 
 use super::Test;
 use super::conn::Conn;
+use super::fixture::Fixture;
 use super::numbering::{R2T_MODE, two_connections};
-use super::station::Station;
 
 pub(super) const CASES: &[Test] = &[
     writing(
@@ -55,7 +55,7 @@ fn log_out(conn: &mut Conn, reason: LogoutReason, cid: u16) -> Outcome<LogoutRes
     Ok(conn.expect::<LogoutResponse>(request.itt)?.0.response)
 }
 
-fn close_connection(station: &mut Station) -> Outcome {
+fn close_connection(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
     let ends = begin_write(&mut one);
     one.expect::<R2t>(ends.itt)?;
@@ -67,7 +67,7 @@ fn close_connection(station: &mut Station) -> Outcome {
     end_write(&mut two, &stays)
 }
 
-fn close_session(station: &mut Station) -> Outcome {
+fn close_session(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
     let ends = begin_write(&mut one);
     one.expect::<R2t>(ends.itt)?;
@@ -82,7 +82,7 @@ fn close_session(station: &mut Station) -> Outcome {
     end_write(&mut two, &stays)
 }
 
-fn no_such_cid(station: &mut Station) -> Outcome {
+fn no_such_cid(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
     let stays = [begin_write(&mut one), begin_write(&mut two)];
     let result = log_out(&mut one, LogoutReason::CloseConnection, 0x7777)?;

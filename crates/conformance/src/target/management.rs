@@ -17,12 +17,12 @@ use iscsi::serial::{CmdSn, DataSn};
 use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;
-use crate::wire::{Came, Pdu};
+use crate::wire::{Pdu, Received};
 
 use super::Test;
 use super::conn::Conn;
-use super::numbering::HUSH;
-use super::station::Station;
+use super::fixture::Fixture;
+use super::numbering::SILENCE;
 use super::task::piece;
 
 pub(super) const CASES: &[Test] = &[
@@ -87,14 +87,14 @@ pub(super) fn response(conn: &mut Conn, request: &TmfRequest) -> Outcome<TmfResu
 fn response_amid(conn: &mut Conn, other: &mut Conn, request: &TmfRequest) -> Outcome<TmfResult> {
     let until = Instant::now() + conn.patience;
     loop {
-        if let Came::Pdu(pdu) = other.arrive(Duration::from_millis(10))? {
+        if let Received::Pdu(pdu) = other.arrive(Duration::from_millis(10))? {
             other.put_back(pdu);
         }
         match conn.arrive(Duration::from_millis(10))? {
-            Came::Pdu(pdu) if pdu.itt() == request.itt => return Ok(pdu.read::<TmfResponse>()?.response),
-            Came::Pdu(pdu) => conn.put_back(pdu),
-            Came::Closed => fail!("expected an answer to the function; the connection was closed"),
-            Came::Nothing => {
+            Received::Pdu(pdu) if pdu.itt() == request.itt => return Ok(pdu.read::<TmfResponse>()?.response),
+            Received::Pdu(pdu) => conn.put_back(pdu),
+            Received::Closed => fail!("expected an answer to the function; the connection was closed"),
+            Received::Nothing => {
                 require!(Instant::now() < until, "the function is not answered within {:?}", conn.patience)
             }
         }
@@ -108,7 +108,7 @@ fn after(conn: &Conn, request: &TmfRequest, task: Itt) -> Option<Pdu> {
     after.into_iter().find(|pdu| pdu.itt() == task && kinds.contains(&pdu.opcode())).cloned()
 }
 
-fn immediate(station: &mut Station) -> Outcome {
+fn immediate(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
     let data = pattern(20, 2 * conn.block());
     let held = conn.write(2);
@@ -124,7 +124,7 @@ fn immediate(station: &mut Station) -> Outcome {
     let result = response(&mut conn, &abort)?;
     require!(result == TmfResult::COMPLETE, "expected function complete, came {:02x}", result.0);
     conn.finish(&second, &data)?.good("the immediate WRITE")?;
-    conn.hush(HUSH, "nothing more was asked for")?;
+    conn.expect_nothing_new(SILENCE, "nothing more was asked for")?;
     if let Some(pdu) = after(&conn, &abort, held.itt) {
         fail!("the aborted task goes on: {}", pdu.shown());
     }
@@ -132,7 +132,7 @@ fn immediate(station: &mut Station) -> Outcome {
 }
 
 /// A session of two connections at ErrorRecoveryLevel 2.
-pub(super) fn recovering_pair(station: &mut Station) -> Outcome<(Conn, Conn)> {
+pub(super) fn recovering_pair(station: &mut Fixture) -> Outcome<(Conn, Conn)> {
     let keys = [("ErrorRecoveryLevel", "2"), ("MaxConnections", "2"), ("MaxRecvDataSegmentLength", "512")];
     let mut one = station.start(&keys)?;
     need!(one.params.erl == 2, "the target agrees to ErrorRecoveryLevel={} only", one.params.erl);
@@ -159,7 +159,7 @@ fn begin_read(conn: &mut Conn) -> Outcome<ScsiCommand> {
     Ok(task)
 }
 
-fn reassign_logged_out(station: &mut Station) -> Outcome {
+fn reassign_logged_out(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let task = begin_read(&mut one)?;
     let logout = two.logout(LogoutReason::RemoveForRecovery, one.cid);
@@ -173,7 +173,7 @@ fn reassign_logged_out(station: &mut Station) -> Outcome {
     read_goes_on(&mut two, &task)
 }
 
-fn still_allegiant(station: &mut Station) -> Outcome {
+fn still_allegiant(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let data = pattern(21, 2 * one.block());
     let task = one.write(2);
@@ -188,7 +188,7 @@ fn still_allegiant(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn reassign_dropped(station: &mut Station) -> Outcome {
+fn reassign_dropped(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(station)?;
     let task = begin_read(&mut one)?;
     one.line.drop_connection();
@@ -214,7 +214,7 @@ fn ping_after(conn: &mut Conn) -> Outcome<NopOut> {
     Ok(ping)
 }
 
-fn abort_set(station: &mut Station) -> Outcome {
+fn abort_set(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
     let task = conn.read(64);
     conn.send(&task, &[]);
@@ -224,14 +224,14 @@ fn abort_set(station: &mut Station) -> Outcome {
     need!(result != TmfResult::NOT_SUPPORTED, "the target does not support ABORT TASK SET");
     require!(result == TmfResult::COMPLETE, "expected function complete, came {:02x}", result.0);
     ping_after(&mut conn)?;
-    conn.hush(HUSH, "nothing more was asked for")?;
+    conn.expect_nothing_new(SILENCE, "nothing more was asked for")?;
     match after(&conn, &request, task.itt) {
         Some(pdu) => fail!("the aborted task goes on after the answer: {}", pdu.shown()),
         None => Ok(()),
     }
 }
 
-fn abort_set_late(station: &mut Station) -> Outcome {
+fn abort_set_late(station: &mut Fixture) -> Outcome {
     let mut one = station.start(&[("MaxConnections", "2"), ("ErrorRecoveryLevel", "1")])?;
     need!(one.params.max_connections > 1, "the target allows one connection per session");
     let mut two = station.join(&one, 2)?;
@@ -247,19 +247,19 @@ fn abort_set_late(station: &mut Station) -> Outcome {
     require!(result == TmfResult::COMPLETE, "expected function complete, came {:02x}", result.0);
     ping_after(&mut one)?;
     // It may have been done before the function; after the function's answer nothing of it comes.
-    match two.arrive(HUSH)? {
-        Came::Nothing => Ok(()),
-        Came::Closed => {
+    match two.arrive(SILENCE)? {
+        Received::Nothing => Ok(()),
+        Received::Closed => {
             station.record.remark("the target ends the other connection, as it may at level 0");
             Ok(())
         }
-        Came::Pdu(pdu) => {
+        Received::Pdu(pdu) => {
             fail!("a command numbered before the function is covered by it, but came {}", pdu.shown())
         }
     }
 }
 
-fn abort_unknown(station: &mut Station) -> Outcome {
+fn abort_unknown(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ErrorRecoveryLevel", "1")])?;
     let task = conn.read(16);
     conn.send(&task, &[]);
@@ -286,7 +286,7 @@ fn reset(conn: &mut Conn, function: TmfFunction) -> Outcome<(ScsiCommand, TmfReq
     Ok((task, request))
 }
 
-fn warm_reset(station: &mut Station) -> Outcome {
+fn warm_reset(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
     let (task, request) = reset(&mut conn, TmfFunction::TARGET_WARM_RESET)?;
     match response(&mut conn, &request)? {
@@ -297,21 +297,21 @@ fn warm_reset(station: &mut Station) -> Outcome {
         }
         other => fail!("expected function complete, not supported or not authorized, came {:02x}", other.0),
     }
-    conn.hush(HUSH, "a warm reset ends all tasks")?;
+    conn.expect_nothing_new(SILENCE, "a warm reset ends all tasks")?;
     match after(&conn, &request, task.itt) {
         Some(pdu) => fail!("a task goes on after the reset: {}", pdu.shown()),
         None => conn.warm_up(),
     }
 }
 
-fn cold_reset(station: &mut Station) -> Outcome {
+fn cold_reset(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
     let (_, request) = reset(&mut conn, TmfFunction::TARGET_COLD_RESET)?;
     loop {
-        let pdu = match conn.perhaps(conn.patience)? {
-            Came::Closed => return Ok(()),
-            Came::Nothing => fail!("expected an answer or the end of the connection; nothing came"),
-            Came::Pdu(pdu) => pdu,
+        let pdu = match conn.receive_within(conn.patience)? {
+            Received::Closed => return Ok(()),
+            Received::Nothing => fail!("expected an answer or the end of the connection; nothing came"),
+            Received::Pdu(pdu) => pdu,
         };
         if pdu.itt() != request.itt {
             continue;

@@ -15,7 +15,7 @@ use crate::wire::{Damage, Pdu};
 
 use super::Test;
 use super::conn::{Conn, consumes_stat_sn};
-use super::station::Station;
+use super::fixture::Fixture;
 
 pub(super) const CASES: &[Test] = &[
     writing("ffp-t-1.1", "RFC 7143 §4.2.2.1", "MaxCmdSN is never before ExpCmdSN - 1", window_is_legal),
@@ -38,10 +38,10 @@ pub(super) const R2T_MODE: [(&str, &str); 3] =
     [("ImmediateData", "No"), ("InitialR2T", "Yes"), ("MaxRecvDataSegmentLength", "1024")];
 
 /// How long a peer that should ignore something is watched.
-pub(super) const HUSH: Duration = Duration::from_millis(300);
+pub(super) const SILENCE: Duration = Duration::from_millis(300);
 
 /// Writes two blocks ten times; `odd` does something before the seventh.
-fn ten_writes(station: &mut Station, odd: fn(&mut Conn) -> Outcome) -> Outcome<Conn> {
+fn ten_writes(station: &mut Fixture, odd: fn(&mut Conn) -> Outcome) -> Outcome<Conn> {
     let mut conn = station.start(&R2T_MODE)?;
     let data = pattern(1, 2 * conn.block());
     for index in 0..10 {
@@ -53,7 +53,7 @@ fn ten_writes(station: &mut Station, odd: fn(&mut Conn) -> Outcome) -> Outcome<C
     Ok(conn)
 }
 
-fn window_is_legal(station: &mut Station) -> Outcome {
+fn window_is_legal(station: &mut Fixture) -> Outcome {
     let conn = ten_writes(station, |_| Ok(()))?;
     let mut latest = None;
     for pdu in &conn.seen {
@@ -72,24 +72,24 @@ fn window_is_legal(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn beyond_the_window(station: &mut Station) -> Outcome {
+fn beyond_the_window(station: &mut Fixture) -> Outcome {
     ten_writes(station, |conn| {
         let max = CmdSn(conn.nexus.borrow().max_cmd_sn);
         let itt = conn.itt();
         let stray = ScsiCommand { cmd_sn: max.plus(100), itt, ..stray_write(conn) };
         conn.send(&stray, &[]);
-        conn.quiet(HUSH, "a command beyond MaxCmdSN must be ignored silently")
+        conn.expect_nothing(SILENCE, "a command beyond MaxCmdSN must be ignored silently")
     })?;
     Ok(())
 }
 
-fn used_number(station: &mut Station) -> Outcome {
+fn used_number(station: &mut Fixture) -> Outcome {
     ten_writes(station, |conn| {
         let used = conn.this_cmd_sn().minus(1);
         let itt = conn.itt();
         let stray = ScsiCommand { cmd_sn: used, itt, ..stray_write(conn) };
         conn.send(&stray, &[]);
-        conn.quiet(HUSH, "a command whose number was used before must be ignored silently")
+        conn.expect_nothing(SILENCE, "a command whose number was used before must be ignored silently")
     })?;
     Ok(())
 }
@@ -102,7 +102,7 @@ fn stray_write(conn: &mut Conn) -> ScsiCommand {
     stray
 }
 
-fn stat_sn_counts(station: &mut Station) -> Outcome {
+fn stat_sn_counts(station: &mut Fixture) -> Outcome {
     let conn = ten_writes(station, |_| Ok(()))?;
     let mut next = None;
     for response in &conn.responses {
@@ -137,7 +137,7 @@ pub(super) fn counts_from_zero<'a>(
     Ok(next)
 }
 
-fn data_sn_counts(station: &mut Station) -> Outcome {
+fn data_sn_counts(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&R2T_MODE)?;
     let tasks = [conn.read(16), conn.read(16), conn.read(16)];
     for task in &tasks {
@@ -152,7 +152,7 @@ fn data_sn_counts(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn r2t_sn_counts(station: &mut Station) -> Outcome {
+fn r2t_sn_counts(station: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxBurstLength", "512"), ("FirstBurstLength", "512")]].concat();
     let mut conn = station.start(&keys)?;
     let tasks = [conn.write(4), conn.write(4), conn.write(4)];
@@ -169,7 +169,7 @@ fn r2t_sn_counts(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn retry_is_accepted(station: &mut Station) -> Outcome {
+fn retry_is_accepted(station: &mut Fixture) -> Outcome {
     let keys = [("ImmediateData", "Yes"), ("ErrorRecoveryLevel", "2"), ("DataDigest", "CRC32C,None")];
     let mut conn = station.start(&keys)?;
     need!(conn.params.erl > 0, "the target agrees to ErrorRecoveryLevel=0 only");
@@ -188,7 +188,7 @@ fn retry_is_accepted(station: &mut Station) -> Outcome {
 }
 
 /// Two connections of one session, or, if the target allows one per session, two sessions.
-pub(super) fn two_connections(station: &mut Station, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
+pub(super) fn two_connections(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     let keys = [keys, &[("MaxConnections", "2")]].concat();
     let first = station.start(&keys)?;
     let mut second = if first.params.max_connections > 1 {
@@ -201,7 +201,7 @@ pub(super) fn two_connections(station: &mut Station, keys: &[(&str, &str)]) -> O
     Ok((first, second))
 }
 
-fn allegiance(station: &mut Station) -> Outcome {
+fn allegiance(station: &mut Fixture) -> Outcome {
     let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
     let data = pattern(6, 2 * one.block());
     let (first, second) = (one.write(2), two.write(2));
@@ -214,6 +214,6 @@ fn allegiance(station: &mut Station) -> Outcome {
     two.send(&second, &[]);
     two.finish(&second, &[])?.good("READ on the second connection")?;
     one.finish(&first, &[])?.good("READ on the first connection")?;
-    one.quiet(HUSH, "more came on the first connection than was asked for")?;
-    two.quiet(HUSH, "more came on the second connection than was asked for")
+    one.expect_nothing(SILENCE, "more came on the first connection than was asked for")?;
+    two.expect_nothing(SILENCE, "more came on the second connection than was asked for")
 }

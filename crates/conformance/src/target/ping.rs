@@ -9,11 +9,11 @@ use crate::cdb;
 use crate::entropy::pattern;
 use crate::suite::case;
 use crate::verdict::Outcome;
-use crate::wire::{Came, Pdu};
+use crate::wire::{Pdu, Received};
 
 use super::Test;
 use super::conn::{Conn, Flow};
-use super::station::Station;
+use super::fixture::Fixture;
 
 pub(super) const CASES: &[Test] = &[
     case("ffp-t-15.1.1", "RFC 7143 §11.18, §11.19", "an immediate ping without data is answered", |s| {
@@ -62,12 +62,12 @@ fn ping_with(conn: &mut Conn, immediate: bool, data: &[u8], back: usize) -> Outc
     Ok(())
 }
 
-fn ping(station: &mut Station, immediate: bool, len: usize) -> Outcome {
+fn ping(station: &mut Fixture, immediate: bool, len: usize) -> Outcome {
     let mut conn = station.start(&[])?;
     ping_with(&mut conn, immediate, &pattern(60, len), len)
 }
 
-fn long_ping(station: &mut Station, immediate: bool) -> Outcome {
+fn long_ping(station: &mut Fixture, immediate: bool) -> Outcome {
     let mut conn = station.start(&[("MaxRecvDataSegmentLength", "512")])?;
     // As much as the target takes; beyond 64 KiB more would show nothing more.
     let len = conn.params.send_max.min(64 << 10);
@@ -78,16 +78,16 @@ fn long_ping(station: &mut Station, immediate: bool) -> Outcome {
 /// How long a target may be silent before it pings.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
-fn target_pings(station: &mut Station) -> Outcome {
+fn target_pings(station: &mut Fixture) -> Outcome {
     station.deadline = Instant::now() + SILENCE_MAX + station.options.limit;
     let mut conn = station.start(&[])?;
     conn.answers_pings = false;
     let until = Instant::now() + SILENCE_MAX;
     let pdu = loop {
         let pdu = match conn.arrive(until.saturating_duration_since(Instant::now()))? {
-            Came::Pdu(pdu) => pdu,
-            Came::Closed => fail!("the target closes an idle connection without a ping"),
-            Came::Nothing => {
+            Received::Pdu(pdu) => pdu,
+            Received::Closed => fail!("the target closes an idle connection without a ping"),
+            Received::Nothing => {
                 need!(false, "the target does not ping within {SILENCE_MAX:?}; it need not");
                 return Ok(());
             }
@@ -110,7 +110,7 @@ fn target_pings(station: &mut Station) -> Outcome {
 /// The most commands that are sent to use up a window.
 const WINDOW_MAX: u32 = 1024;
 
-fn window_opens(station: &mut Station) -> Outcome {
+fn window_opens(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
     let open = {
         let nexus = conn.nexus.borrow();

@@ -10,13 +10,13 @@ use iscsi::pdu::{Bhs, Itt, Opcode, PduHeader};
 use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;
-use crate::wire::{Came, Pdu};
+use crate::wire::{Pdu, Received};
 
 use super::Test;
 use super::conn::Conn;
+use super::fixture::Fixture;
 use super::numbering::R2T_MODE;
 use super::snack::recovering;
-use super::station::Station;
 use super::task::piece;
 
 pub(super) const CASES: &[Test] = &[
@@ -48,7 +48,7 @@ pub(super) fn well_formed(pdu: &Pdu, rejected: &Bhs) -> Outcome<Reject> {
     Ok(reject)
 }
 
-fn foreign_tag(station: &mut Station) -> Outcome {
+fn foreign_tag(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&R2T_MODE)?;
     let data = pattern(50, 2 * conn.block());
     let task = conn.write(2);
@@ -58,13 +58,13 @@ fn foreign_tag(station: &mut Station) -> Outcome {
     let head = conn.data_out(&r2t, 0, r2t.buffer_offset, true);
     let foreign = DataOut { itt: Itt(0x0bad_0bad), ..head };
     conn.send(&foreign, asked.get(..512).unwrap_or_default());
-    let reject = match conn.perhaps(super::numbering::HUSH)? {
-        Came::Nothing => None,
-        Came::Closed => {
+    let reject = match conn.receive_within(super::numbering::SILENCE)? {
+        Received::Nothing => None,
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may at level 0");
             return Ok(());
         }
-        Came::Pdu(pdu) => {
+        Received::Pdu(pdu) => {
             require!(pdu.opcode() == Opcode::REJECT, "expected Reject or nothing, came {}", pdu.shown());
             well_formed(&pdu, &foreign.encode())?;
             Some(pdu)
@@ -93,7 +93,7 @@ fn foreign_tag(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn bad_data_ack(station: &mut Station) -> Outcome {
+fn bad_data_ack(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let task = conn.read(8);
     conn.send(&task, &[]);
@@ -114,7 +114,7 @@ fn bad_data_ack(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn snack_at_level_0(station: &mut Station) -> Outcome {
+fn snack_at_level_0(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&R2T_MODE)?;
     let data = pattern(51, 2 * conn.block());
     let task = conn.write(2);
@@ -122,17 +122,17 @@ fn snack_at_level_0(station: &mut Station) -> Outcome {
     let (r2t, first) = conn.expect::<R2t>(task.itt)?;
     let snack = conn.snack(SnackKind::DATA_OR_R2T, task.itt, 0, 1);
     conn.send(&snack, &[]);
-    match conn.perhaps(super::numbering::HUSH)? {
-        Came::Closed => {
+    match conn.receive_within(super::numbering::SILENCE)? {
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may at level 0");
             return Ok(());
         }
-        Came::Nothing => station.record.remark("the target passes over the SNACK"),
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {
+        Received::Nothing => station.record.remark("the target passes over the SNACK"),
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {
             super::snack::is_replica(&first, &pdu)?;
             station.record.remark("the target sends the R2T again even at level 0");
         }
-        Came::Pdu(pdu) => {
+        Received::Pdu(pdu) => {
             require!(pdu.opcode() == Opcode::REJECT, "expected Reject, came {}", pdu.shown());
             well_formed(&pdu, &snack.encode())?;
             require!(pdu.word(24) == first.word(24), "StatSN is not the next one in {}", pdu.shown());

@@ -11,12 +11,12 @@ use crate::cdb;
 use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;
-use crate::wire::{Came, Damage, Pdu};
+use crate::wire::{Damage, Pdu, Received};
 
 use super::Test;
 use super::conn::{Conn, Flow};
-use super::numbering::{HUSH, R2T_MODE};
-use super::station::Station;
+use super::fixture::Fixture;
+use super::numbering::{R2T_MODE, SILENCE};
 use super::task::{CHECK_CONDITION, piece};
 use super::transfer::refusal;
 
@@ -83,7 +83,7 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-t-19.1", "RFC 7143 §11.3.4", "no data comes where none is expected", no_data_expected),
 ];
 
-fn underflow(station: &mut Station) -> Outcome {
+fn underflow(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
     let done = conn.run(cdb::inquiry(4096), Flow::Read, 4096, &[])?.good("INQUIRY")?;
     let came = u32::try_from(done.data.len()).unwrap_or_default();
@@ -101,7 +101,7 @@ fn underflow(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn overflow(station: &mut Station) -> Outcome {
+fn overflow(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
     let done = conn.run(cdb::inquiry(36), Flow::Read, 4, &[])?.good("INQUIRY")?;
     require!(done.data.len() <= 4, "{} bytes came, 4 were expected", done.data.len());
@@ -118,7 +118,7 @@ fn overflow(station: &mut Station) -> Outcome {
 }
 
 /// A session in which immediate data was agreed on, with a first burst of one block.
-fn immediate_session(station: &mut Station, more: &[(&str, &str)]) -> Outcome<Conn> {
+fn immediate_session(station: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
     let block = station.unit.block.to_string();
     let keys =
         [&[("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("FirstBurstLength", &block)], more].concat();
@@ -128,7 +128,7 @@ fn immediate_session(station: &mut Station, more: &[(&str, &str)]) -> Outcome<Co
     Ok(conn)
 }
 
-fn immediate_then_r2t(station: &mut Station) -> Outcome {
+fn immediate_then_r2t(station: &mut Fixture) -> Outcome {
     let mut conn = immediate_session(station, &[])?;
     let data = pattern(70, 2 * conn.block());
     let first = data.get(..conn.block()).unwrap_or_default();
@@ -143,7 +143,7 @@ fn immediate_then_r2t(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn immediate_beyond(station: &mut Station) -> Outcome {
+fn immediate_beyond(station: &mut Fixture) -> Outcome {
     let mut conn = immediate_session(station, &[])?;
     need!(
         conn.params.send_max >= 2 * conn.block(),
@@ -156,7 +156,7 @@ fn immediate_beyond(station: &mut Station) -> Outcome {
     refusal(&mut conn, &task, None, "immediate data beyond FirstBurstLength")
 }
 
-fn all_by_r2t(station: &mut Station) -> Outcome {
+fn all_by_r2t(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(72, 2 * conn.block());
     conn.write_blocks(&data)?;
@@ -166,7 +166,7 @@ fn all_by_r2t(station: &mut Station) -> Outcome {
 }
 
 /// The response of a write that R2Ts asked for, and that of a read of the same blocks, unless its status rides on the data.
-fn exp_data_sn(station: &mut Station) -> Outcome {
+fn exp_data_sn(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(74, 2 * conn.block());
     let said = conn.write_blocks(&data)?.exp_data_sn();
@@ -181,7 +181,7 @@ fn exp_data_sn(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn immediate_unagreed(station: &mut Station) -> Outcome {
+fn immediate_unagreed(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(73, 2 * conn.block());
     need!(conn.params.send_max >= data.len(), "the target takes {} bytes in a PDU", conn.params.send_max);
@@ -191,7 +191,7 @@ fn immediate_unagreed(station: &mut Station) -> Outcome {
 }
 
 /// A session in which unsolicited Data-Out was agreed on.
-fn unsolicited_session(station: &mut Station) -> Outcome<Conn> {
+fn unsolicited_session(station: &mut Fixture) -> Outcome<Conn> {
     let two = (2 * station.unit.block).to_string();
     let keys = [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", &*two)];
     let conn = station.start(&keys)?;
@@ -199,7 +199,7 @@ fn unsolicited_session(station: &mut Station) -> Outcome<Conn> {
     Ok(conn)
 }
 
-fn all_unsolicited(station: &mut Station) -> Outcome {
+fn all_unsolicited(station: &mut Fixture) -> Outcome {
     let mut conn = unsolicited_session(station)?;
     let data = pattern(74, 2 * conn.block());
     let task = ScsiCommand { is_final: false, ..conn.write(2) };
@@ -214,7 +214,7 @@ fn all_unsolicited(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn too_little(station: &mut Station) -> Outcome {
+fn too_little(station: &mut Fixture) -> Outcome {
     let mut conn = unsolicited_session(station)?;
     let data = pattern(75, conn.block());
     // Less than FirstBurstLength is an error only if there is more to write than that.
@@ -225,7 +225,7 @@ fn too_little(station: &mut Station) -> Outcome {
     refusal(&mut conn, &task, Some(0x0c0d), "less unsolicited data than FirstBurstLength")
 }
 
-fn unknown_opcode(station: &mut Station) -> Outcome {
+fn unknown_opcode(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("InitialR2T", "No")])?;
     let task = conn.command(cdb::unknown(), Flow::None, 0);
     conn.send(&task, &[]);
@@ -235,7 +235,7 @@ fn unknown_opcode(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn retry_in_progress(station: &mut Station, amid: bool) -> Outcome {
+fn retry_in_progress(station: &mut Fixture, amid: bool) -> Outcome {
     let mut conn = station.start(&R2T_MODE)?;
     let data = pattern(76, 2 * conn.block());
     let task = conn.write(2);
@@ -248,7 +248,7 @@ fn retry_in_progress(station: &mut Station, amid: bool) -> Outcome {
         conn.send(&head, first);
     }
     conn.send(&task, &[]);
-    conn.quiet(HUSH, "a retry of a command in progress must be discarded silently")?;
+    conn.expect_nothing(SILENCE, "a retry of a command in progress must be discarded silently")?;
     if amid {
         let head = conn.data_out(&r2t, 1, r2t.buffer_offset + 512, true);
         conn.send(&head, rest);
@@ -256,10 +256,10 @@ fn retry_in_progress(station: &mut Station, amid: bool) -> Outcome {
         conn.answer(&r2t, asked);
     }
     conn.finish(&task, &data)?.good("the WRITE that was retried in vain")?;
-    conn.quiet(HUSH, "one command has one response")
+    conn.expect_nothing(SILENCE, "one command has one response")
 }
 
-fn response_waits(station: &mut Station) -> Outcome {
+fn response_waits(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let blocks = u16::try_from(2048_u32.div_ceil(conn.unit.block)).unwrap_or(1);
     let task = conn.write(blocks);
@@ -271,22 +271,22 @@ fn response_waits(station: &mut Station) -> Outcome {
     let foreign = DataOut { itt: Itt(task.itt.0 + 1), ..head };
     conn.send(&foreign, asked.get(..512).unwrap_or_default());
     // A Reject may come, a response not yet.
-    match conn.perhaps(HUSH)? {
-        Came::Pdu(pdu) => {
+    match conn.receive_within(SILENCE)? {
+        Received::Pdu(pdu) => {
             require!(pdu.opcode() == Opcode::REJECT, "expected Reject or nothing, came {}", pdu.shown());
         }
-        Came::Closed => {
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may at level 0");
             return Ok(());
         }
-        Came::Nothing => {}
+        Received::Nothing => {}
     }
     let pieces: Vec<&[u8]> = asked.chunks(512).collect();
     let mut offset = r2t.buffer_offset;
     for (sn, piece) in (0u32..).zip(&pieces) {
         let last = usize::try_from(sn + 1).is_ok_and(|sent| sent == pieces.len());
         if last {
-            conn.quiet(HUSH, "the last data is not there yet")?;
+            conn.expect_nothing(SILENCE, "the last data is not there yet")?;
         }
         let head = conn.data_out(&r2t, sn, offset, last);
         conn.send(&head, piece);
@@ -296,42 +296,44 @@ fn response_waits(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn header_digest(station: &mut Station) -> Outcome {
+fn header_digest(station: &mut Fixture) -> Outcome {
     let keys = [("HeaderDigest", "CRC32C,None")];
     let mut conn = immediate_session(station, &keys)?;
     need!(conn.params.header_digest, "the target agrees to HeaderDigest=None only");
     let data = pattern(78, conn.block());
     let task = conn.write(2);
     conn.send_damaged(&task, &data, Damage::HeaderDigest);
-    match conn.perhaps(HUSH)? {
-        Came::Nothing => Ok(()),
-        Came::Closed => {
+    match conn.receive_within(SILENCE)? {
+        Received::Nothing => Ok(()),
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may");
             Ok(())
         }
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::ASYNC_MESSAGE => Ok(()),
-        Came::Pdu(pdu) => fail!("a PDU with a wrong header digest must be discarded, came {}", pdu.shown()),
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::ASYNC_MESSAGE => Ok(()),
+        Received::Pdu(pdu) => {
+            fail!("a PDU with a wrong header digest must be discarded, came {}", pdu.shown())
+        }
     }
 }
 
 /// Waits for the Reject of a data digest error; `None` if the target ends the connection, as it may at level 0.
 pub(super) fn digest_reject(conn: &mut Conn) -> Outcome<Option<Pdu>> {
-    let pdu = match conn.perhaps(conn.patience)? {
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {
+    let pdu = match conn.receive_within(conn.patience)? {
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {
             // A recovery R2T may overtake the Reject.
             let reject = digest_reject(conn);
             conn.put_back(pdu);
             return reject;
         }
-        Came::Pdu(pdu) => pdu,
-        Came::Closed if conn.params.erl == 0 => {
+        Received::Pdu(pdu) => pdu,
+        Received::Closed if conn.params.erl == 0 => {
             conn.line.record().remark("the target ends the connection, as it may at level 0");
             return Ok(None);
         }
-        Came::Closed => {
+        Received::Closed => {
             fail!("the connection ends because of a data digest error, at level {}", conn.params.erl)
         }
-        Came::Nothing => fail!("expected a Reject for the wrong data digest; nothing came"),
+        Received::Nothing => fail!("expected a Reject for the wrong data digest; nothing came"),
     };
     require!(pdu.opcode() == Opcode::REJECT, "expected Reject, came {}", pdu.shown());
     let reason = RejectReason(pdu.byte(2));
@@ -339,7 +341,7 @@ pub(super) fn digest_reject(conn: &mut Conn) -> Outcome<Option<Pdu>> {
     Ok(Some(pdu))
 }
 
-fn command_data_digest(station: &mut Station) -> Outcome {
+fn command_data_digest(station: &mut Fixture) -> Outcome {
     let keys = [("DataDigest", "CRC32C,None")];
     let mut conn = immediate_session(station, &keys)?;
     need!(conn.params.data_digest, "the target agrees to DataDigest=None only");
@@ -349,10 +351,10 @@ fn command_data_digest(station: &mut Station) -> Outcome {
     if digest_reject(&mut conn)?.is_none() {
         return Ok(());
     }
-    conn.quiet(HUSH, "the command was rejected: no R2T and no status may follow")
+    conn.expect_nothing(SILENCE, "the command was rejected: no R2T and no status may follow")
 }
 
-fn data_out_digest(station: &mut Station) -> Outcome {
+fn data_out_digest(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("DataDigest", "CRC32C,None"), ("ErrorRecoveryLevel", "1")])?;
     need!(conn.params.data_digest, "the target agrees to DataDigest=None only");
     let data = pattern(80, 2 * conn.block());
@@ -366,8 +368,8 @@ fn data_out_digest(station: &mut Station) -> Outcome {
     if digest_reject(&mut conn)?.is_none() {
         return Ok(());
     }
-    let early = conn.perhaps(HUSH)?;
-    if let Came::Pdu(pdu) = &early {
+    let early = conn.receive_within(SILENCE)?;
+    if let Received::Pdu(pdu) = &early {
         require!(pdu.opcode() == Opcode::R2T, "F is still to come, but came {}", pdu.shown());
         conn.put_back(pdu.clone());
     }
@@ -387,7 +389,7 @@ fn data_out_digest(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn no_data_expected(station: &mut Station) -> Outcome {
+fn no_data_expected(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&R2T_MODE)?;
     let task = ScsiCommand { read: true, ..conn.command(cdb::read_capacity(), Flow::Read, 0) };
     conn.send(&task, &[]);

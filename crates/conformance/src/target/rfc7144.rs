@@ -10,14 +10,14 @@ use iscsi::serial::CmdSn;
 use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;
-use crate::wire::Came;
+use crate::wire::Received;
 
 use super::Test;
 use super::conn::Conn;
-use super::login::Plan;
+use super::fixture::Fixture;
+use super::login::LoginPlan;
 use super::management::response;
-use super::numbering::HUSH;
-use super::station::Station;
+use super::numbering::SILENCE;
 use super::task::piece;
 
 pub(super) const CASES: &[Test] = &[
@@ -54,7 +54,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-fn level_2(station: &mut Station) -> Outcome<Conn> {
+fn level_2(station: &mut Fixture) -> Outcome<Conn> {
     let conn = station.start(&[("iSCSIProtocolLevel", "2")])?;
     need!(
         conn.params.protocol_level == 2,
@@ -64,9 +64,9 @@ fn level_2(station: &mut Station) -> Outcome<Conn> {
     Ok(conn)
 }
 
-fn level(station: &mut Station) -> Outcome {
+fn level(station: &mut Fixture) -> Outcome {
     for offered in ["0", "1", "2", "31"] {
-        let conn = station.login(&Plan::normal(station).with(&[("iSCSIProtocolLevel", offered)]))?;
+        let conn = station.login(&LoginPlan::normal(station).with(&[("iSCSIProtocolLevel", offered)]))?;
         let said = conn.said.value("iSCSIProtocolLevel");
         if matches!(said, Some("NotUnderstood" | "Reject")) {
             need!(false, "the target does not know the key, as a target of RFC 7143 alone may not");
@@ -78,10 +78,10 @@ fn level(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn out_of_range(station: &mut Station) -> Outcome {
-    let plan = Plan::normal(station).with(&[("iSCSIProtocolLevel", "32")]);
+fn out_of_range(station: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(station).with(&[("iSCSIProtocolLevel", "32")]);
     match station.try_login(&plan)? {
-        super::login::Entry::In(conn) => {
+        super::login::LoginOutcome::In(conn) => {
             let said = conn.said.value("iSCSIProtocolLevel");
             let right = matches!(said, Some("Reject" | "NotUnderstood"));
             require!(right, "level 32 is answered {said:?}; 31 is the highest there is");
@@ -91,16 +91,16 @@ fn out_of_range(station: &mut Station) -> Outcome {
     }
 }
 
-fn not_agreed(station: &mut Station) -> Outcome {
+fn not_agreed(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
     for function in [TmfFunction::QUERY_TASK, TmfFunction::QUERY_TASK_SET, TmfFunction::I_T_NEXUS_RESET] {
         let request = conn.manage(function);
         conn.send(&request, &[]);
-        let result = match conn.perhaps(conn.patience)? {
-            Came::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => continue,
-            Came::Pdu(pdu) => pdu.read::<TmfResponse>()?.response,
-            Came::Closed => fail!("the connection ends because of function {}", function.0),
-            Came::Nothing => fail!("function {} is not answered", function.0),
+        let result = match conn.receive_within(conn.patience)? {
+            Received::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => continue,
+            Received::Pdu(pdu) => pdu.read::<TmfResponse>()?.response,
+            Received::Closed => fail!("the connection ends because of function {}", function.0),
+            Received::Nothing => fail!("function {} is not answered", function.0),
         };
         let refused = matches!(result, TmfResult::NOT_SUPPORTED | TmfResult::REJECTED);
         require!(
@@ -134,7 +134,7 @@ fn ask(conn: &mut Conn, request: &TmfRequest, expected: TmfResult) -> Outcome {
     Ok(())
 }
 
-fn query_task(station: &mut Station) -> Outcome {
+fn query_task(station: &mut Fixture) -> Outcome {
     let mut conn = level_2(station)?;
     let (task, r2t) = held_write(&mut conn)?;
     let query = conn.manage_task(TmfFunction::QUERY_TASK, &task);
@@ -150,7 +150,7 @@ fn query_task(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn query_task_set(station: &mut Station) -> Outcome {
+fn query_task_set(station: &mut Fixture) -> Outcome {
     let mut conn = level_2(station)?;
     let query = conn.manage(TmfFunction::QUERY_TASK_SET);
     ask(&mut conn, &query, TmfResult::COMPLETE)?;
@@ -163,7 +163,7 @@ fn query_task_set(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn query_async(station: &mut Station) -> Outcome {
+fn query_async(station: &mut Fixture) -> Outcome {
     let mut conn = level_2(station)?;
     let query = conn.manage(TmfFunction::QUERY_ASYNCHRONOUS_EVENT);
     conn.send(&query, &[]);
@@ -173,7 +173,7 @@ fn query_async(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn nexus_reset(station: &mut Station) -> Outcome {
+fn nexus_reset(station: &mut Fixture) -> Outcome {
     let mut conn = level_2(station)?;
     let (task, r2t) = held_write(&mut conn)?;
     let reset = TmfRequest { lun: 0, ..conn.manage(TmfFunction::I_T_NEXUS_RESET) };
@@ -192,14 +192,14 @@ fn nexus_reset(station: &mut Station) -> Outcome {
 
 /// Fails if anything comes of a task that was ended.
 fn gone(conn: &mut Conn, itt: Itt) -> Outcome {
-    match conn.arrive(HUSH)? {
-        Came::Pdu(pdu) if pdu.itt() == itt => fail!("a task goes on that was ended: {}", pdu.shown()),
-        Came::Closed => fail!("the connection ends"),
-        Came::Pdu(_) | Came::Nothing => Ok(()),
+    match conn.arrive(SILENCE)? {
+        Received::Pdu(pdu) if pdu.itt() == itt => fail!("a task goes on that was ended: {}", pdu.shown()),
+        Received::Closed => fail!("the connection ends"),
+        Received::Pdu(_) | Received::Nothing => Ok(()),
     }
 }
 
-fn priority(station: &mut Station) -> Outcome {
+fn priority(station: &mut Fixture) -> Outcome {
     let mut conn = level_2(station)?;
     let task = ScsiCommand { priority: 9, ..conn.read(1) };
     conn.send(&task, &[]);
@@ -207,9 +207,9 @@ fn priority(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn task_reporting(station: &mut Station) -> Outcome {
+fn task_reporting(station: &mut Fixture) -> Outcome {
     for list in ["FastAbort,ResponseFence,RFC3720", "RFC3720", "ResponseFence,RFC3720"] {
-        let conn = station.login(&Plan::normal(station).with(&[("TaskReporting", list)]))?;
+        let conn = station.login(&LoginPlan::normal(station).with(&[("TaskReporting", list)]))?;
         let said = conn.said.value("TaskReporting");
         if said == Some("NotUnderstood") {
             need!(false, "the target does not know the key, as a target of RFC 3720 may not");
@@ -222,7 +222,7 @@ fn task_reporting(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn fast_abort(station: &mut Station) -> Outcome {
+fn fast_abort(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("TaskReporting", "FastAbort,RFC3720")])?;
     need!(
         conn.params.task_reporting == "FastAbort",
@@ -236,7 +236,7 @@ fn fast_abort(station: &mut Station) -> Outcome {
     gone(&mut conn, task.itt)
 }
 
-fn response_fence(station: &mut Station) -> Outcome {
+fn response_fence(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("MaxRecvDataSegmentLength", "512")])?;
     let task = conn.read(64);
     conn.send(&task, &[]);

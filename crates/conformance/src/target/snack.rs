@@ -14,8 +14,8 @@ use crate::wire::Pdu;
 
 use super::Test;
 use super::conn::Conn;
+use super::fixture::Fixture;
 use super::numbering::R2T_MODE;
-use super::station::Station;
 use super::task::piece;
 
 pub(super) const CASES: &[Test] = &[
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// A session within which PDUs can be asked for again.
-pub(super) fn recovering(station: &mut Station) -> Outcome<Conn> {
+pub(super) fn recovering(station: &mut Fixture) -> Outcome<Conn> {
     let keys = [R2T_MODE.as_slice(), &[("ErrorRecoveryLevel", "1")]].concat();
     let conn = station.start(&keys)?;
     need!(conn.params.erl >= 1, "the target agrees to ErrorRecoveryLevel=0 only, where SNACK does not exist");
@@ -50,7 +50,7 @@ pub(super) fn is_replica(first: &Pdu, again: &Pdu) -> Outcome {
     Ok(())
 }
 
-fn r2t_again(station: &mut Station) -> Outcome {
+fn r2t_again(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let data = pattern(30, 2 * conn.block());
     let task = conn.write(2);
@@ -99,7 +99,7 @@ pub(super) fn twice(
     }
 }
 
-fn data_again(station: &mut Station) -> Outcome {
+fn data_again(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let (task, _) = three_of_a_read(&mut conn)?;
     let snack = conn.snack(SnackKind::DATA_OR_R2T, task.itt, 1, 1);
@@ -110,7 +110,7 @@ fn data_again(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn all_data_again(station: &mut Station) -> Outcome {
+fn all_data_again(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let (task, _) = three_of_a_read(&mut conn)?;
     // Everything of the read: 1024 bytes are in each Data-In.
@@ -123,7 +123,7 @@ fn all_data_again(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn snack_for_nothing(station: &mut Station) -> Outcome {
+fn snack_for_nothing(station: &mut Fixture) -> Outcome {
     let mut conn = recovering(station)?;
     let data = pattern(31, 2 * conn.block());
     let task = conn.write(2);

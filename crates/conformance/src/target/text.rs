@@ -10,13 +10,13 @@ use iscsi::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::suite::case;
 use crate::text::Keys;
 use crate::verdict::Outcome;
-use crate::wire::{Came, Pdu};
+use crate::wire::{Pdu, Received};
 
 use super::Test;
 use super::conn::Conn;
-use super::login::Plan;
+use super::fixture::Fixture;
+use super::login::LoginPlan;
 use super::reject::well_formed;
-use super::station::Station;
 
 const SEND_TARGETS: &str = "RFC 7143 appendix C";
 const ONCE: &str = "RFC 7143 §6.4, §7.12";
@@ -116,7 +116,7 @@ fn longest_segment(conn: &mut Conn) -> Outcome<usize> {
     Ok(data.map(|pdu| pdu.data.len()).max().unwrap_or_default())
 }
 
-fn open_text(station: &mut Station, discovery: bool) -> Outcome {
+fn open_text(station: &mut Fixture, discovery: bool) -> Outcome {
     let (mut conn, key) = if discovery {
         (station.discover()?, ("SendTargets", "All"))
     } else {
@@ -130,8 +130,8 @@ fn open_text(station: &mut Station, discovery: bool) -> Outcome {
     Ok(())
 }
 
-fn negotiation(station: &mut Station) -> Outcome {
-    let mut conn = station.login(&Plan::normal(station).with(&[(SEGMENT, "")]))?;
+fn negotiation(station: &mut Fixture) -> Outcome {
+    let mut conn = station.login(&LoginPlan::normal(station).with(&[(SEGMENT, "")]))?;
     let request = conn.text(false);
     let (response, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
     stays_open(&response, &pdu)?;
@@ -159,7 +159,7 @@ fn targets(conn: &mut Conn, value: &str) -> Outcome<Keys> {
     fail!("the list of targets does not end")
 }
 
-fn in_discovery(station: &mut Station, value: &str) -> Outcome {
+fn in_discovery(station: &mut Fixture, value: &str) -> Outcome {
     let name = station.name.clone();
     let mut conn = station.discover()?;
     let keys = targets(&mut conn, value)?;
@@ -179,14 +179,14 @@ fn in_discovery(station: &mut Station, value: &str) -> Outcome {
     Ok(())
 }
 
-fn all_in_normal(station: &mut Station) -> Outcome {
+fn all_in_normal(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[])?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[("SendTargets", "All")]).to_bytes());
-    let pdu = match conn.perhaps(conn.patience)? {
-        Came::Pdu(pdu) => pdu,
-        Came::Nothing => fail!("SendTargets=All is not answered"),
-        Came::Closed => {
+    let pdu = match conn.receive_within(conn.patience)? {
+        Received::Pdu(pdu) => pdu,
+        Received::Nothing => fail!("SendTargets=All is not answered"),
+        Received::Closed => {
             station.record.remark("the target ends the connection");
             return Ok(());
         }
@@ -203,7 +203,7 @@ fn all_in_normal(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn none_in_normal(station: &mut Station) -> Outcome {
+fn none_in_normal(station: &mut Fixture) -> Outcome {
     let name = station.name.clone();
     let mut conn = station.start(&[])?;
     let keys = targets(&mut conn, "")?;
@@ -212,7 +212,7 @@ fn none_in_normal(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn by_name(station: &mut Station) -> Outcome {
+fn by_name(station: &mut Fixture) -> Outcome {
     let name = station.name.clone();
     let mut conn = station.discover()?;
     let keys = targets(&mut conn, &name)?;
@@ -223,7 +223,7 @@ fn by_name(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn other_key_in_discovery(station: &mut Station) -> Outcome {
+fn other_key_in_discovery(station: &mut Fixture) -> Outcome {
     let mut conn = station.discover()?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[("MaxBurstLength", "65536")]).to_bytes());
@@ -241,16 +241,16 @@ fn other_key_in_discovery(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn recovery_in_discovery(station: &mut Station) -> Outcome {
+fn recovery_in_discovery(station: &mut Fixture) -> Outcome {
     let mut conn = station.discover()?;
     targets(&mut conn, "All")?;
     let cid = conn.cid;
     let request = conn.logout(LogoutReason::RemoveForRecovery, cid);
     conn.send(&request, &[]);
-    let pdu = match conn.perhaps(conn.patience)? {
-        Came::Pdu(pdu) => pdu,
-        Came::Closed => return Ok(()),
-        Came::Nothing => fail!("expected a Logout Response or a Reject; nothing came"),
+    let pdu = match conn.receive_within(conn.patience)? {
+        Received::Pdu(pdu) => pdu,
+        Received::Closed => return Ok(()),
+        Received::Nothing => fail!("expected a Logout Response or a Reject; nothing came"),
     };
     if pdu.opcode() == Opcode::REJECT {
         return Ok(());
@@ -260,25 +260,25 @@ fn recovery_in_discovery(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn other_task_tag(station: &mut Station) -> Outcome {
+fn other_task_tag(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "")])?;
     let request = conn.text(false);
     let (_, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
     let next = TextRequest { itt: conn.itt(), ..conn.text_on(&request, &pdu, true) };
     conn.send(&next, &Keys::of(&[("InitiatorAlias", "conform")]).to_bytes());
-    match conn.perhaps(conn.patience)? {
-        Came::Closed => Ok(()),
-        Came::Nothing => Ok(()),
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => {
+    match conn.receive_within(conn.patience)? {
+        Received::Closed => Ok(()),
+        Received::Nothing => Ok(()),
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => {
             well_formed(&pdu, &next.encode())?;
             Ok(())
         }
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::ASYNC_MESSAGE => Ok(()),
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::TEXT_RESPONSE => {
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::ASYNC_MESSAGE => Ok(()),
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::TEXT_RESPONSE => {
             station.record.remark("the target goes by the transfer tag alone, which nothing forbids");
             Ok(())
         }
-        Came::Pdu(pdu) => fail!("expected Reject, came {}", pdu.shown()),
+        Received::Pdu(pdu) => fail!("expected Reject, came {}", pdu.shown()),
     }
 }
 
@@ -295,7 +295,7 @@ fn starts_over(conn: &mut Conn, itt: Itt, length: &str) -> Outcome {
     Ok(())
 }
 
-fn key_twice(station: &mut Station) -> Outcome {
+fn key_twice(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "")])?;
     let request = conn.text(false);
     let (_, pdu) = ask(&mut conn, &request, &[(SEGMENT, "512")])?;
@@ -309,28 +309,28 @@ fn key_twice(station: &mut Station) -> Outcome {
     starts_over(&mut conn, request.itt, "512")
 }
 
-fn reset_by_tag(station: &mut Station) -> Outcome {
+fn reset_by_tag(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "")])?;
     let request = conn.text(false);
     let (_, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
     let stray = TextRequest { itt: conn.itt(), ..conn.text_on(&request, &pdu, true) };
     conn.send(&stray, &Keys::of(&[("InitiatorAlias", "conform")]).to_bytes());
-    match conn.perhaps(super::numbering::HUSH)? {
-        Came::Closed => {
+    match conn.receive_within(super::numbering::SILENCE)? {
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may");
             return Ok(());
         }
-        Came::Pdu(pdu) => {
+        Received::Pdu(pdu) => {
             let known = matches!(pdu.opcode(), Opcode::REJECT | Opcode::TEXT_RESPONSE);
             require!(known, "expected Reject, came {}", pdu.shown());
             conn.plug_gap(&pdu);
         }
-        Came::Nothing => {}
+        Received::Nothing => {}
     }
     starts_over(&mut conn, request.itt, "512")
 }
 
-fn never_ended(station: &mut Station) -> Outcome {
+fn never_ended(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "1024")])?;
     let request = conn.text(false);
     let (response, pdu) = ask(&mut conn, &request, &[(SEGMENT, "512")])?;
@@ -341,17 +341,17 @@ fn never_ended(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn out_of_range(station: &mut Station) -> Outcome {
+fn out_of_range(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "")])?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[(SEGMENT, "511")]).to_bytes());
-    match conn.perhaps(conn.patience)? {
-        Came::Nothing => fail!("a text with a value out of range is not answered"),
-        Came::Closed => {
+    match conn.receive_within(conn.patience)? {
+        Received::Nothing => fail!("a text with a value out of range is not answered"),
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may");
             return Ok(());
         }
-        Came::Pdu(pdu) => {
+        Received::Pdu(pdu) => {
             let known = matches!(pdu.opcode(), Opcode::REJECT | Opcode::TEXT_RESPONSE);
             require!(known, "expected Reject or Text Response, came {}", pdu.shown());
             conn.plug_gap(&pdu);
@@ -384,7 +384,7 @@ fn in_two(conn: &mut Conn, text: &[u8], at: usize) -> Outcome<Pdu> {
     if response.is_final { Ok(pdu) } else { conclude(conn, &request, pdu.clone()).map(|_| pdu) }
 }
 
-fn over_two_pdus(station: &mut Station) -> Outcome {
+fn over_two_pdus(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "512")])?;
     let long = "a".repeat(240);
     let text = Keys::of(&[
@@ -405,31 +405,31 @@ fn over_two_pdus(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn c_and_f(station: &mut Station) -> Outcome {
+fn c_and_f(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "1024")])?;
     let request = TextRequest { continues: true, ..conn.text(true) };
     conn.send(&request, &Keys::of(&[(SEGMENT, "512")]).to_bytes());
-    match conn.perhaps(super::numbering::HUSH)? {
-        Came::Closed => {
+    match conn.receive_within(super::numbering::SILENCE)? {
+        Received::Closed => {
             station.record.remark("the target ends the connection, as it may");
             return Ok(());
         }
-        Came::Pdu(pdu) if pdu.opcode() == Opcode::TEXT_RESPONSE => {
+        Received::Pdu(pdu) if pdu.opcode() == Opcode::TEXT_RESPONSE => {
             require!(
                 pdu.flags() & 0x80 == 0,
                 "C and F together were taken for a whole text: {}",
                 pdu.shown()
             );
         }
-        Came::Pdu(pdu) => conn.plug_gap(&pdu),
-        Came::Nothing => {}
+        Received::Pdu(pdu) => conn.plug_gap(&pdu),
+        Received::Nothing => {}
     }
     let longest = longest_segment(&mut conn)?;
     require!(longest > 512, "{longest} bytes in a PDU: a value of a PDU with C and F is used");
     Ok(())
 }
 
-fn key_cut(station: &mut Station) -> Outcome {
+fn key_cut(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[(SEGMENT, "1024")])?;
     let mut text = Keys::of(&[("X-com.example.first", &"b".repeat(250))]).to_bytes();
     let at = text.len() + "MaxRecvDataSegment".len();

@@ -8,12 +8,12 @@ use iscsi::pdu::{Itt, Opcode, Ttt};
 use crate::entropy::pattern;
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;
-use crate::wire::{Came, Pdu};
+use crate::wire::{Pdu, Received};
 
 use super::Test;
 use super::conn::Conn;
+use super::fixture::Fixture;
 use super::numbering::{R2T_MODE, counts_from_zero};
-use super::station::Station;
 use super::task::{CHECK_CONDITION, GOOD};
 
 pub(super) const CASES: &[Test] = &[
@@ -55,12 +55,12 @@ pub(super) const CASES: &[Test] = &[
 /// there is none), a Reject, a request to log out, or the end of the connection. Success and silence are none.
 pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, what: &str) -> Outcome {
     loop {
-        let pdu = match conn.perhaps(conn.patience)? {
-            Came::Closed => return Ok(()),
-            Came::Nothing => {
+        let pdu = match conn.receive_within(conn.patience)? {
+            Received::Closed => return Ok(()),
+            Received::Nothing => {
                 fail!("{what}: expected CHECK CONDITION or the end of the connection; nothing came")
             }
-            Came::Pdu(pdu) => pdu,
+            Received::Pdu(pdu) => pdu,
         };
         match pdu.opcode() {
             Opcode::REJECT | Opcode::ASYNC_MESSAGE => return Ok(()),
@@ -88,7 +88,7 @@ pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, w
     }
 }
 
-fn beyond_r2t(station: &mut Station) -> Outcome {
+fn beyond_r2t(station: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxBurstLength", "512"), ("FirstBurstLength", "512")]].concat();
     let mut conn = station.start(&keys)?;
     need!(
@@ -106,7 +106,7 @@ fn beyond_r2t(station: &mut Station) -> Outcome {
     refusal(&mut conn, &task, None, "more data than the R2T asked for")
 }
 
-fn beyond_burst(station: &mut Station) -> Outcome {
+fn beyond_burst(station: &mut Fixture) -> Outcome {
     let keys = [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", "512")];
     let mut conn = station.start(&keys)?;
     need!(!conn.params.initial_r2t, "the target insists on InitialR2T=Yes");
@@ -124,7 +124,7 @@ fn beyond_burst(station: &mut Station) -> Outcome {
     refusal(&mut conn, &task, None, "more unsolicited data than FirstBurstLength")
 }
 
-fn r2t_tag(station: &mut Station) -> Outcome {
+fn r2t_tag(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&[("InitialR2T", "No"), ("ImmediateData", "No")])?;
     let task = conn.write(2);
     conn.send(&task, &[]);
@@ -138,14 +138,14 @@ fn r2t_tag(station: &mut Station) -> Outcome {
 }
 
 /// Reads 16 blocks with these keys and returns the Data-In PDUs that came.
-fn read_with(station: &mut Station, keys: &[(&str, &str)]) -> Outcome<Vec<Pdu>> {
+fn read_with(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<Vec<Pdu>> {
     let mut conn = station.start(keys)?;
     conn.read_blocks(16)?;
     let itt = conn.seen.last().map_or(Itt::NONE, Pdu::itt);
     Ok(conn.seen.into_iter().filter(|pdu| pdu.itt() == itt && pdu.opcode() == Opcode::DATA_IN).collect())
 }
 
-fn data_in_tag(station: &mut Station) -> Outcome {
+fn data_in_tag(station: &mut Fixture) -> Outcome {
     for pdu in read_with(station, &[("InitialR2T", "No"), ("ErrorRecoveryLevel", "1")])? {
         let head: DataIn = pdu.read()?;
         if head.acknowledge {
@@ -158,7 +158,7 @@ fn data_in_tag(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn status_on_data(station: &mut Station) -> Outcome {
+fn status_on_data(station: &mut Fixture) -> Outcome {
     let mut carried = false;
     for pdu in read_with(station, &[])? {
         if pdu.flags() & 1 != 0 {
@@ -174,21 +174,21 @@ fn status_on_data(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn last_is_final(station: &mut Station) -> Outcome {
+fn last_is_final(station: &mut Fixture) -> Outcome {
     let pdus = read_with(station, &R2T_MODE)?;
     let Some(last) = pdus.last() else { fail!("no Data-In came") };
     require!(last.flags() & 0x80 != 0, "F is clear in the last Data-In, {}", last.shown());
     Ok(())
 }
 
-fn short_segments(station: &mut Station) -> Outcome {
+fn short_segments(station: &mut Fixture) -> Outcome {
     for pdu in read_with(station, &[("MaxRecvDataSegmentLength", "512")])? {
         require!(pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", pdu.shown());
     }
     Ok(())
 }
 
-fn empty_data_out(station: &mut Station) -> Outcome {
+fn empty_data_out(station: &mut Fixture) -> Outcome {
     let mut conn = station.start(&R2T_MODE)?;
     let data = pattern(10, conn.block());
     let task = conn.write(1);
@@ -208,7 +208,7 @@ fn empty_data_out(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn whole_words(station: &mut Station) -> Outcome {
+fn whole_words(station: &mut Fixture) -> Outcome {
     let broken = |pdu: &&Pdu| !pdu.data.len().is_multiple_of(4) && pdu.flags() & 0x80 == 0;
     let pdus = read_with(station, &R2T_MODE)?;
     if let Some(pdu) = pdus.iter().find(broken) {
@@ -223,13 +223,13 @@ fn whole_words(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn data_sn_in_command(station: &mut Station) -> Outcome {
+fn data_sn_in_command(station: &mut Fixture) -> Outcome {
     let pdus = read_with(station, &[("MaxRecvDataSegmentLength", "512")])?;
     counts_from_zero(pdus.iter(), 36, "DataSN")?;
     Ok(())
 }
 
-fn offsets_grow(station: &mut Station) -> Outcome {
+fn offsets_grow(station: &mut Fixture) -> Outcome {
     let mut next = 0;
     for pdu in read_with(station, &[("MaxRecvDataSegmentLength", "512")])? {
         require!(pdu.word(40) == next, "expected Buffer Offset {next:x} in {}", pdu.shown());
@@ -238,7 +238,7 @@ fn offsets_grow(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn r2ts_cover(station: &mut Station) -> Outcome {
+fn r2ts_cover(station: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxBurstLength", "512"), ("FirstBurstLength", "512")]].concat();
     let mut conn = station.start(&keys)?;
     let data = pattern(11, 4 * conn.block());

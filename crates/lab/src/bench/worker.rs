@@ -14,7 +14,7 @@ use initiator::driver::Driver;
 use initiator::sessions::{DriverEvent, SessionEvent, SessionId};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{BenchError, Job, Plan, Report};
+use super::{BenchError, BenchPlan, BenchReport, Job};
 
 /// How long sessions may take to come up before the load starts, whatever their own limits are.
 const UP_WITHIN: Duration = Duration::from_secs(60);
@@ -25,10 +25,10 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
 /// How often a worker that waits looks whether another one has failed.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where workers wait for each other.
-pub(super) struct Gate<'a> {
+pub(super) struct RunControl<'a> {
     /// Set from outside, when it is enough.
     stop: &'a AtomicBool,
     all_up: Barrier,
@@ -37,7 +37,7 @@ pub(super) struct Gate<'a> {
     cpu_ns: AtomicU64,
 }
 
-impl<'a> Gate<'a> {
+impl<'a> RunControl<'a> {
     pub(super) fn new(threads: usize, stop: &'a AtomicBool) -> Self {
         Self {
             stop,
@@ -84,12 +84,12 @@ fn cpu_time() -> Duration {
 
 /// Runs every `threads`th session from `number` on.
 pub(super) fn work(
-    plan: &Plan,
+    plan: &BenchPlan,
     number: usize,
     threads: usize,
-    gate: &Gate<'_>,
-) -> Result<Report, BenchError> {
-    let begun = Worker::begin(plan, number, threads, gate);
+    gate: &RunControl<'_>,
+) -> Result<BenchReport, BenchError> {
+    let begun = Worker::log_in(plan, number, threads, gate);
     if begun.is_err() {
         gate.failed.store(true, Ordering::Relaxed);
     }
@@ -98,7 +98,7 @@ pub(super) fn work(
     let mut worker = begun?;
     if gate.failed.load(Ordering::Relaxed) {
         // Another one tells why.
-        return Ok(Report::default());
+        return Ok(BenchReport::default());
     }
     let result = worker.load();
     if result.is_err() {
@@ -108,12 +108,12 @@ pub(super) fn work(
 }
 
 struct Worker<'a> {
-    plan: &'a Plan,
-    gate: &'a Gate<'a>,
+    plan: &'a BenchPlan,
+    gate: &'a RunControl<'a>,
     driver: Driver,
-    lanes: Vec<Lane<'a>>,
+    lanes: Vec<SessionLoad<'a>>,
     data: Bytes,
-    report: Report,
+    report: BenchReport,
     /// From when on, and until when, is measured; with no end, until the last command.
     window: Option<(Instant, Option<Instant>)>,
     now: Instant,
@@ -122,7 +122,7 @@ struct Worker<'a> {
 }
 
 /// One session.
-struct Lane<'a> {
+struct SessionLoad<'a> {
     job: &'a Job,
     session: SessionId,
     up: usize,
@@ -140,12 +140,17 @@ struct Lane<'a> {
 
 impl<'a> Worker<'a> {
     /// Logs every session in.
-    fn begin(plan: &'a Plan, number: usize, threads: usize, gate: &'a Gate<'a>) -> Result<Self, BenchError> {
+    fn log_in(
+        plan: &'a BenchPlan,
+        number: usize,
+        threads: usize,
+        gate: &'a RunControl<'a>,
+    ) -> Result<Self, BenchError> {
         let reactor = |why: &dyn std::fmt::Display| BenchError::Reactor(why.to_string());
         let mut driver = Driver::new(&plan.reactor).map_err(|why| reactor(&why))?;
         let now = Instant::now();
         let mine = plan.jobs.iter().enumerate().skip(number).step_by(threads);
-        let lanes: Vec<_> = mine.map(|(at, job)| Lane::new(plan, at, job, &mut driver, now)).collect();
+        let lanes: Vec<_> = mine.map(|(at, job)| SessionLoad::new(plan, at, job, &mut driver, now)).collect();
         let mut data = Buf::with_capacity(usize::try_from(plan.block_bytes).unwrap_or(0));
         let len = usize::try_from(plan.block_bytes).unwrap_or(0).min(data.spare_mut().len());
         Rng::from_seed(plan.seed).fill(data.spare_mut().get_mut(..len).unwrap_or_default());
@@ -156,7 +161,7 @@ impl<'a> Worker<'a> {
             driver,
             lanes,
             data: data.freeze(),
-            report: Report::default(),
+            report: BenchReport::default(),
             window: None,
             now,
             under_way: 0,
@@ -164,7 +169,7 @@ impl<'a> Worker<'a> {
         };
         let deadline = now + UP_WITHIN;
         while worker.lanes.iter().any(|lane| lane.up == 0) {
-            worker.turn(LOOK)?;
+            worker.poll_once(POLL_INTERVAL)?;
             if gate.is_over() {
                 break;
             }
@@ -176,7 +181,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Warms up, measures, and lets go.
-    fn load(&mut self) -> Result<Report, BenchError> {
+    fn load(&mut self) -> Result<BenchReport, BenchError> {
         let before = self.driver.reactor_stats();
         self.now = Instant::now();
         let (from, until) = match self.plan.count {
@@ -191,7 +196,7 @@ impl<'a> Worker<'a> {
             }
         }
         while self.now < from && !self.gate.is_over() {
-            self.turn((from - self.now).min(LOOK))?;
+            self.poll_once((from - self.now).min(POLL_INTERVAL))?;
         }
         self.gate.starts();
         // What is counted ends within the window; when it began does not matter, as it is the same at both ends.
@@ -199,7 +204,9 @@ impl<'a> Worker<'a> {
         let measured_from = self.now;
         let mut failure = None;
         while until.map_or(self.under_way > 0, |until| self.now < until) && !self.gate.is_over() {
-            if let Err(why) = self.turn(until.map_or(LOOK, |until| (until - self.now).min(LOOK))) {
+            if let Err(why) =
+                self.poll_once(until.map_or(POLL_INTERVAL, |until| (until - self.now).min(POLL_INTERVAL)))
+            {
                 self.gate.failed.store(true, Ordering::Relaxed);
                 failure = Some(why);
                 break;
@@ -217,19 +224,19 @@ impl<'a> Worker<'a> {
         // What was measured until something went wrong was measured all the same.
         self.report.failure = failure.map(|why| why.to_string());
         if self.report.failure.is_none() {
-            self.let_go()?;
+            self.drain_and_log_out()?;
         }
         Ok(std::mem::take(&mut self.report))
     }
 
     /// Waits for what is under way, and logs out.
-    fn let_go(&mut self) -> Result<(), BenchError> {
+    fn drain_and_log_out(&mut self) -> Result<(), BenchError> {
         self.window = None;
         self.ending = true;
         let within = if self.gate.is_stopped() { STOP_WITHIN } else { DRAIN_WITHIN };
         let deadline = self.now + within;
         while self.under_way > 0 && self.now < deadline {
-            self.turn(LOOK)?;
+            self.poll_once(POLL_INTERVAL)?;
         }
         if self.under_way > 0 && self.gate.is_stopped() {
             // Whoever wants the end does not wait for a target that does not answer.
@@ -245,7 +252,7 @@ impl<'a> Worker<'a> {
             self.driver.log_out(lane.session);
         }
         while !self.driver.all_down() && self.now < deadline {
-            self.turn(LOOK)?;
+            self.poll_once(POLL_INTERVAL)?;
         }
         Ok(())
     }
@@ -275,7 +282,7 @@ impl<'a> Worker<'a> {
         self.driver.submit(lane.session, u64::try_from(slot).unwrap_or(u64::MAX), command);
     }
 
-    fn turn(&mut self, wait_max: Duration) -> Result<(), BenchError> {
+    fn poll_once(&mut self, wait_max: Duration) -> Result<(), BenchError> {
         self.driver.run_once(Some(wait_max)).map_err(|why| BenchError::Reactor(why.to_string()))?;
         self.now = Instant::now();
         while let Some(event) = self.driver.poll_event() {
@@ -343,8 +350,8 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl<'a> Lane<'a> {
-    fn new(plan: &Plan, number: usize, job: &'a Job, driver: &mut Driver, now: Instant) -> Self {
+impl<'a> SessionLoad<'a> {
+    fn new(plan: &BenchPlan, number: usize, job: &'a Job, driver: &mut Driver, now: Instant) -> Self {
         let shift = job.geometry.block_size().shift();
         let (from, to) = (plan.range.0, plan.range.1.min(job.geometry.bytes()));
         let slots = to.saturating_sub(from) / u64::from(plan.block_bytes);

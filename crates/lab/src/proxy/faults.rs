@@ -22,7 +22,7 @@ pub struct Faults {
 
 /// Why words are no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadFaults {
+pub enum FaultPlanError {
     /// A word that is no kind of fault.
     #[error("`{0}` is no fault; those are {KINDS}")]
     Unknown(String),
@@ -51,7 +51,7 @@ impl Faults {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn parse(words: &str) -> Result<Self, BadFaults> {
+    pub fn parse(words: &str) -> Result<Self, FaultPlanError> {
         let mut faults = Self::NONE;
         for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             let (key, value) = match word.split_once('=') {
@@ -76,15 +76,15 @@ impl Faults {
 }
 
 impl std::str::FromStr for Faults {
-    type Err = BadFaults;
+    type Err = FaultPlanError;
 
-    fn from_str(words: &str) -> Result<Self, BadFaults> {
+    fn from_str(words: &str) -> Result<Self, FaultPlanError> {
         Self::parse(words)
     }
 }
 
-fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), BadFaults> {
-    let wanted = || value.ok_or_else(|| BadFaults::Missing(kind.to_owned()));
+fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), FaultPlanError> {
+    let wanted = || value.ok_or_else(|| FaultPlanError::Missing(kind.to_owned()));
     match kind {
         "header" => plan.corrupt_header = odds(wanted()?)?,
         "header_digest" => plan.corrupt_header_digest = odds(wanted()?)?,
@@ -96,7 +96,7 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), B
         "silence" => plan.silence = odds(wanted()?)?,
         "stall" => {
             let word = wanted()?;
-            let (often, long) = word.split_once(':').ok_or_else(|| BadFaults::Time(word.to_owned()))?;
+            let (often, long) = word.split_once(':').ok_or_else(|| FaultPlanError::Time(word.to_owned()))?;
             (plan.stall, plan.stall_for) = (odds(often)?, DurationRange::exactly(time(long)?));
         }
         "delay" => plan.delay = DurationRange::exactly(time(wanted()?)?),
@@ -105,7 +105,7 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), B
         "limit" => plan.faults_max = number(wanted()?)?,
         "login" => plan.spare_login = false,
         "unprotected" => plan.protected_only = false,
-        _ => return Err(BadFaults::Unknown(kind.to_owned())),
+        _ => return Err(FaultPlanError::Unknown(kind.to_owned())),
     }
     Ok(())
 }
@@ -113,8 +113,8 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), B
 /// Reads odds: `0.5%`, `1/2000` or `500ppm`.
 ///
 /// # Errors
-/// [`BadFaults::Odds`]
-pub fn odds(word: &str) -> Result<Probability, BadFaults> {
+/// [`FaultPlanError::Odds`]
+pub fn odds(word: &str) -> Result<Probability, FaultPlanError> {
     let parts = if let Some(percent) = word.strip_suffix('%') {
         decimal(percent, 4)
     } else if let Some(parts) = word.strip_suffix("ppm") {
@@ -126,7 +126,7 @@ pub fn odds(word: &str) -> Result<Probability, BadFaults> {
         None
     };
     let parts = parts.and_then(|parts| u32::try_from(parts).ok()).filter(|parts| *parts <= 1_000_000);
-    parts.map(Probability).ok_or_else(|| BadFaults::Odds(word.to_owned()))
+    parts.map(Probability).ok_or_else(|| FaultPlanError::Odds(word.to_owned()))
 }
 
 /// Reads a decimal number with at most `places` places as a whole number of its last place.
@@ -142,9 +142,9 @@ fn decimal(word: &str, places: u32) -> Option<u64> {
 /// Reads a time: `200us`, `200ms` or `2s`.
 ///
 /// # Errors
-/// [`BadFaults::Time`]
-pub fn time(word: &str) -> Result<Duration, BadFaults> {
-    let bad = || BadFaults::Time(word.to_owned());
+/// [`FaultPlanError::Time`]
+pub fn time(word: &str) -> Result<Duration, FaultPlanError> {
+    let bad = || FaultPlanError::Time(word.to_owned());
     let digits = word.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(bad)?;
     let (count, unit) = word.split_at_checked(digits).ok_or_else(bad)?;
     let count: u64 = count.parse().map_err(|_| bad())?;
@@ -156,8 +156,8 @@ pub fn time(word: &str) -> Result<Duration, BadFaults> {
     }
 }
 
-fn number<N: std::str::FromStr>(word: &str) -> Result<N, BadFaults> {
-    word.parse().map_err(|_| BadFaults::Number(word.to_owned()))
+fn number<N: std::str::FromStr>(word: &str) -> Result<N, FaultPlanError> {
+    word.parse().map_err(|_| FaultPlanError::Number(word.to_owned()))
 }
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(odds(word), Ok(Probability(parts)), "{word}");
         }
         for word in ["", "%", "1", "101%", "1/0", "-1%", "0.00001%", "2/1", "x%", ".5%"] {
-            assert_eq!(odds(word), Err(BadFaults::Odds(word.to_owned())), "{word}");
+            assert_eq!(odds(word), Err(FaultPlanError::Odds(word.to_owned())), "{word}");
         }
     }
 
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn tells_what_is_wrong() {
         for (words, error) in [
-            ("dat=1%", BadFaults::Unknown("dat".into())),
-            ("data", BadFaults::Missing("data".into())),
-            ("upwards.data=1%", BadFaults::Unknown("upwards.data".into())),
-            ("stall=1%", BadFaults::Time("1%".into())),
-            ("delay=5", BadFaults::Time("5".into())),
-            ("rate=fast", BadFaults::Number("fast".into())),
+            ("dat=1%", FaultPlanError::Unknown("dat".into())),
+            ("data", FaultPlanError::Missing("data".into())),
+            ("upwards.data=1%", FaultPlanError::Unknown("upwards.data".into())),
+            ("stall=1%", FaultPlanError::Time("1%".into())),
+            ("delay=5", FaultPlanError::Time("5".into())),
+            ("rate=fast", FaultPlanError::Number("fast".into())),
         ] {
             assert_eq!(Faults::parse(words), Err(error), "{words}");
         }

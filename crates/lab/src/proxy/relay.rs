@@ -11,7 +11,7 @@ use netem::iscsi::Iscsi;
 use netem::stream::{Arrived, StreamDirection, StreamLink};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{LOOK, Shared};
+use super::{POLL_INTERVAL, Shared};
 
 /// Nothing is read while this much of a direction is under way or waits to be written: a window's worth.
 const IN_FLIGHT_MAX: usize = 4 << 20;
@@ -21,7 +21,7 @@ const READ_LEN: usize = 256 << 10;
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Side {
+struct Direction {
     /// Arrived, and not written yet.
     out: Vec<u8>,
     /// How much of `out` is written.
@@ -29,19 +29,19 @@ struct Side {
     /// Nothing more comes from the source.
     source_ended: bool,
     /// What becomes of the destination once `out` is written.
-    then: Then,
+    then: AfterWrite,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Then {
+enum AfterWrite {
     #[default]
-    GoOn,
+    Relay,
     /// Close the destination's receiving half in order.
     End,
     /// Reset it.
     Cut,
     /// Done with.
-    Over,
+    Done,
 }
 
 /// Moves bytes until both directions are over or the proxy ends.
@@ -54,7 +54,7 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
     }
     let (mut generation, faults) = shared.plan();
     let mut link = StreamLink::new(Iscsi::new(), faults.requests, faults.responses, seed);
-    let mut sides = [Side::default(), Side::default()];
+    let mut sides = [Direction::default(), Direction::default()];
     let mut chunk = vec![0; READ_LEN];
     while !shared.ends() {
         let (latest, faults) = shared.plan();
@@ -74,7 +74,7 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
             side.write(destination)?;
         }
         shared.happened(&link.take_log());
-        if sides.iter().all(|side| side.then == Then::Over) {
+        if sides.iter().all(|side| side.then == AfterWrite::Done) {
             break;
         }
         wait(&sides, &link, initiator, target, now())?;
@@ -94,7 +94,7 @@ const fn ends<'a>(
     }
 }
 
-impl Side {
+impl Direction {
     fn is_written(&self) -> bool {
         self.written == self.out.len()
     }
@@ -102,18 +102,18 @@ impl Side {
     /// Returns whether the source is to be read.
     fn wants(&self, link: &StreamLink<Iscsi>, way: StreamDirection) -> bool {
         !self.source_ended
-            && self.then == Then::GoOn
+            && self.then == AfterWrite::Relay
             && link.in_flight(way).saturating_add(self.out.len()) < IN_FLIGHT_MAX
     }
 
     fn take_arrived(&mut self, link: &mut StreamLink<Iscsi>, now: Instant, way: StreamDirection) {
-        while self.then == Then::GoOn
+        while self.then == AfterWrite::Relay
             && let Some(arrived) = link.poll(now, way)
         {
             match arrived {
                 Arrived::Bytes(bytes) => self.out.extend_from_slice(&bytes),
-                Arrived::Closed => self.then = Then::End,
-                Arrived::Cut => self.then = Then::Cut,
+                Arrived::Closed => self.then = AfterWrite::End,
+                Arrived::Cut => self.then = AfterWrite::Cut,
             }
         }
     }
@@ -158,16 +158,16 @@ impl Side {
         self.out.clear();
         self.written = 0;
         match self.then {
-            Then::End => {
+            AfterWrite::End => {
                 let _ = destination.shutdown(Shutdown::Write);
-                self.then = Then::Over;
+                self.then = AfterWrite::Done;
             }
-            Then::Cut => {
+            AfterWrite::Cut => {
                 // Both sockets are closed when the relay ends; with this, by a reset.
                 let _ = rustix::net::sockopt::set_socket_linger(destination, Some(Duration::ZERO));
-                self.then = Then::Over;
+                self.then = AfterWrite::Done;
             }
-            Then::GoOn | Then::Over => {}
+            AfterWrite::Relay | AfterWrite::Done => {}
         }
         Ok(())
     }
@@ -179,14 +179,14 @@ fn is_transient(error: &io::Error) -> bool {
 
 /// Sleeps until a socket can move bytes, something arrives, or it is time to look around.
 fn wait(
-    sides: &[Side; 2],
+    sides: &[Direction; 2],
     link: &StreamLink<Iscsi>,
     initiator: &TcpStream,
     target: &TcpStream,
     now: Instant,
 ) -> io::Result<()> {
     let mut interest = [PollFlags::empty(); 2];
-    let mut longest = LOOK;
+    let mut longest = POLL_INTERVAL;
     for (n, (side, way)) in sides.iter().zip(StreamDirection::BOTH).enumerate() {
         // The initiator's socket is the source of the first direction and the destination of the second.
         if side.wants(link, way)
@@ -199,7 +199,7 @@ fn wait(
         {
             *destination |= PollFlags::OUT;
         }
-        if side.then == Then::GoOn
+        if side.then == AfterWrite::Relay
             && let Some(at) = link.poll_timeout(way)
         {
             longest = longest.min(at.since(now));

@@ -36,7 +36,7 @@ fn echo() -> (SocketAddr, JoinHandle<Vec<u8>>) {
 }
 
 /// Sends `sent` through a proxy with these faults and returns what the target and the initiator got, and the report.
-fn pass(faults: &str, seed: u64, sent: &[u8]) -> (Vec<u8>, Vec<u8>, Report) {
+fn pass(faults: &str, seed: u64, sent: &[u8]) -> (Vec<u8>, Vec<u8>, ProxyReport) {
     let (upstream, server) = echo();
     let proxy = Proxy::start(LOCAL, upstream, faults.parse().unwrap(), seed, None).unwrap();
     let mut stream = TcpStream::connect(proxy.address()).unwrap();
@@ -87,7 +87,7 @@ fn a_pdu_with_damaged_data_and_a_damaged_digest_is_one_damaged_pdu() {
     ]);
     // The same number in another connection is another PDU.
     proxy.shared.happened(&[fault(StreamDirection::Backward, 4, Data)]);
-    let Report { requests, responses, .. } = proxy.report();
+    let ProxyReport { requests, responses, .. } = proxy.report();
     assert_eq!((requests.damaged_headers, requests.damaged_data, requests.total()), (0, 1, 1));
     assert_eq!((responses.damaged_headers, responses.damaged_data, responses.total()), (1, 3, 7));
 }
@@ -166,7 +166,7 @@ fn a_new_plan_holds_for_connections_in_being() {
     while proxy.report().requests.drop == 0 {
         stream.write_all(&ping).unwrap();
         sent += 1;
-        std::thread::sleep(LOOK / 4);
+        std::thread::sleep(POLL_INTERVAL / 4);
     }
     drop(stream);
     assert!(server.join().unwrap().len() < sent * ping.len());

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use oracle::block_header::DeviceId;
 use oracle::journal::Entry;
 
-use super::plan::Refused;
+use super::plan::RunError;
 
 /// The length of the line at its start.
 pub const HEAD_LEN: usize = 128;
@@ -27,7 +27,7 @@ pub struct Journal {
 
 /// What a journal belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct JournalHeader {
     /// The identity in the signed blocks.
     pub device: DeviceId,
     /// The length of a signed block.
@@ -40,13 +40,13 @@ pub struct Head {
 
 /// Why a journal cannot be judged by.
 #[derive(Debug, thiserror::Error)]
-pub enum BadJournal {
+pub enum JournalError {
     /// It does not begin as one does.
     #[error("this is no journal of `targe verify`")]
     NotOne,
     /// The device does not fit it.
     #[error("the journal does not fit the device: {0}")]
-    Refused(#[source] Refused),
+    Refused(#[source] RunError),
 }
 
 impl Journal {
@@ -57,8 +57,8 @@ impl Journal {
     }
 
     /// Says what it belongs to: the first thing to be written.
-    pub(super) fn begin(&mut self, head: &Head) -> io::Result<()> {
-        let Head { device, unit, from, len } = head;
+    pub(super) fn begin(&mut self, head: &JournalHeader) -> io::Result<()> {
+        let JournalHeader { device, unit, from, len } = head;
         let line = format!("{MAGIC} device={:016x} unit={unit} from={from} len={len}", device.0);
         let width = HEAD_LEN - 1;
         self.pending.extend_from_slice(format!("{line:width$}\n").as_bytes());
@@ -84,18 +84,23 @@ impl Journal {
 }
 
 /// Splits a journal into what it belongs to and its entries.
-pub(super) fn read(bytes: &[u8]) -> Result<(Head, &[u8]), BadJournal> {
-    let (line, entries) = bytes.split_at_checked(HEAD_LEN).ok_or(BadJournal::NotOne)?;
-    let line =
-        std::str::from_utf8(line).ok().and_then(|line| line.strip_prefix(MAGIC)).ok_or(BadJournal::NotOne)?;
+pub(super) fn read(bytes: &[u8]) -> Result<(JournalHeader, &[u8]), JournalError> {
+    let (line, entries) = bytes.split_at_checked(HEAD_LEN).ok_or(JournalError::NotOne)?;
+    let line = std::str::from_utf8(line)
+        .ok()
+        .and_then(|line| line.strip_prefix(MAGIC))
+        .ok_or(JournalError::NotOne)?;
     let value = |key: &str| {
         let word = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        word.ok_or(BadJournal::NotOne)
+        word.ok_or(JournalError::NotOne)
     };
-    let number = |key: &str| value(key)?.parse::<u64>().map_err(|_| BadJournal::NotOne);
-    let device = u64::from_str_radix(value("device")?, 16).map_err(|_| BadJournal::NotOne)?;
-    let unit = usize::try_from(number("unit")?).map_err(|_| BadJournal::NotOne)?;
-    Ok((Head { device: DeviceId(device), unit, from: number("from")?, len: number("len")? }, entries))
+    let number = |key: &str| value(key)?.parse::<u64>().map_err(|_| JournalError::NotOne);
+    let device = u64::from_str_radix(value("device")?, 16).map_err(|_| JournalError::NotOne)?;
+    let unit = usize::try_from(number("unit")?).map_err(|_| JournalError::NotOne)?;
+    Ok((
+        JournalHeader { device: DeviceId(device), unit, from: number("from")?, len: number("len")? },
+        entries,
+    ))
 }
 
 #[cfg(test)]
@@ -105,7 +110,8 @@ mod tests {
     #[test]
     fn a_head_reads_as_it_was_written() {
         let path = std::env::temp_dir().join(format!("targe-journal-head-{}", std::process::id()));
-        let head = Head { device: DeviceId(u64::MAX), unit: 65_536, from: u64::MAX - 1, len: u64::MAX };
+        let head =
+            JournalHeader { device: DeviceId(u64::MAX), unit: 65_536, from: u64::MAX - 1, len: u64::MAX };
         let mut journal = Journal::new(File::create(&path).unwrap(), false);
         journal.begin(&head).unwrap();
         let bytes = std::fs::read(&path).unwrap();

@@ -7,7 +7,7 @@ use store::api::Capabilities;
 
 /// What a run does.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct VerifyPlan {
     /// Where it begins, in bytes from the start of the device.
     pub from: u64,
     /// How many bytes it concerns; up to the end of the device if not said.
@@ -63,7 +63,7 @@ impl Until {
     }
 }
 
-impl Default for Plan {
+impl Default for VerifyPlan {
     fn default() -> Self {
         Self {
             from: 0,
@@ -84,7 +84,7 @@ impl Default for Plan {
 
 /// Why a run cannot be, or cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum RunError {
     /// A signed block cannot be so long.
     #[error("a signed block is 512 to 65536 bytes long, a power of two, not {0}")]
     Unit(usize),
@@ -136,21 +136,21 @@ pub const UNITS_MAX: u64 = 16 << 20;
 
 /// A run of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span {
+pub(crate) struct UnitRange {
     /// The first.
     pub(crate) first: u64,
     /// How many.
     pub(crate) count: u64,
 }
 
-impl Span {
+impl UnitRange {
     /// Returns the unit behind the last.
     pub(crate) const fn end(self) -> u64 {
         self.first.saturating_add(self.count)
     }
 }
 
-impl Plan {
+impl VerifyPlan {
     /// Returns the shortest unit with which `len` bytes of a device with blocks of `logical_block_len` bytes can be remembered, 4 KiB
     /// at least, if there is one.
     pub fn unit_for(len: u64, granule: u32) -> usize {
@@ -165,32 +165,32 @@ impl Plan {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn fit(&self, profile: &Capabilities) -> Result<Span, Refused> {
+    pub(crate) fn fit(&self, profile: &Capabilities) -> Result<UnitRange, RunError> {
         let unit = self.unit;
         if !(512..=65_536).contains(&unit) || !unit.is_power_of_two() {
-            return Err(Refused::Unit(unit));
+            return Err(RunError::Unit(unit));
         }
         if !wide(unit).is_multiple_of(profile.logical_block_len.into()) {
-            return Err(Refused::Granule { unit, granule: profile.logical_block_len });
+            return Err(RunError::Granule { unit, granule: profile.logical_block_len });
         }
         let rest = profile.len.saturating_sub(self.from);
         // Without a length, what is left behind the last whole unit is left alone.
         let len = self.len.unwrap_or(rest - rest % wide(unit));
         if !self.from.is_multiple_of(wide(unit)) || !len.is_multiple_of(wide(unit)) {
-            return Err(Refused::Unaligned(unit));
+            return Err(RunError::Unaligned(unit));
         }
         let end = self.from.saturating_add(len);
         if end > profile.len {
-            return Err(Refused::BeyondEnd { end, len: profile.len });
+            return Err(RunError::BeyondEnd { end, len: profile.len });
         }
         let count = len / wide(unit);
         if count == 0 {
-            return Err(Refused::Empty);
+            return Err(RunError::Empty);
         }
         if count > UNITS_MAX {
-            return Err(Refused::TooMany { units: count, unit });
+            return Err(RunError::TooMany { units: count, unit });
         }
-        Ok(Span { first: self.from / wide(unit), count })
+        Ok(UnitRange { first: self.from / wide(unit), count })
     }
 }
 

@@ -10,7 +10,7 @@ pub const TOLD_MAX: usize = 100;
 
 /// What a run did and found.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct VerifyReport {
     /// What every choice of the run came from; the same seed makes the same choices.
     pub seed: u64,
     /// The length of a signed block.
@@ -95,7 +95,7 @@ impl Counts {
     }
 }
 
-impl Report {
+impl VerifyReport {
     /// Returns whether everything was read at the end, nothing was wrong and nothing failed.
     pub const fn is_sound(&self) -> bool {
         self.complete && self.wrong.total() == 0 && self.errors == 0

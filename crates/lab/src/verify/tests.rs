@@ -184,24 +184,24 @@ impl SharedStore for Medium {
     }
 }
 
-fn whole() -> Plan {
-    Plan { work: Work::Whole, io_max: 64 << 10, compare: false, seed: 11, ..Plan::default() }
+fn whole() -> VerifyPlan {
+    VerifyPlan { work: Work::Whole, io_max: 64 << 10, compare: false, seed: 11, ..VerifyPlan::default() }
 }
 
-fn judge(lie: Lie, plan: &Plan) -> Report {
-    run(&Medium::new(lie), plan, None, &mut |_| Go::On).unwrap()
+fn judge(lie: Lie, plan: &VerifyPlan) -> VerifyReport {
+    run(&Medium::new(lie), plan, None, &mut |_| Control::Continue).unwrap()
 }
 
 /// Random work by count: the medium answers at once, so a seed makes one run and no other, on any machine. On a range of 64
 /// units, each of which is changed many times, no seed spares a lie.
-fn random(seed: u64) -> Plan {
+fn random(seed: u64) -> VerifyPlan {
     let work = Work::Random(Until::Drawn(1000));
-    Plan { work, unit: 512, io_max: 8 << 10, len: Some(32 << 10), seed, ..whole() }
+    VerifyPlan { work, unit: 512, io_max: 8 << 10, len: Some(32 << 10), seed, ..whole() }
 }
 
 /// Judges random work by several seeds, each by itself.
-fn judge_random(lie: Lie, compare: bool) -> impl Iterator<Item = Report> {
-    SEEDS.into_iter().map(move |seed| judge(lie, &Plan { compare, ..random(seed) }))
+fn judge_random(lie: Lie, compare: bool) -> impl Iterator<Item = VerifyReport> {
+    SEEDS.into_iter().map(move |seed| judge(lie, &VerifyPlan { compare, ..random(seed) }))
 }
 
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -228,7 +228,8 @@ fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
         }
     }
     // A device that cannot do it is not at fault, and who does not want it does not get it.
-    for (lie, plan) in [(Lie::ClearNothing, whole()), (Lie::Nothing, Plan { zeroes: false, ..whole() })] {
+    for (lie, plan) in [(Lie::ClearNothing, whole()), (Lie::Nothing, VerifyPlan { zeroes: false, ..whole() })]
+    {
         let report = judge(lie, &plan);
         assert!(report.is_sound() && report.zeroed + report.freed == 0, "{report:?}");
     }
@@ -236,7 +237,7 @@ fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
 
 #[test]
 fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
-    let sound = judge(Lie::Nothing, &Plan { compare: true, ..whole() });
+    let sound = judge(Lie::Nothing, &VerifyPlan { compare: true, ..whole() });
     assert!(sound.compared > 0 && sound.is_sound(), "{sound:?}");
     for sound in judge_random(Lie::Nothing, true) {
         assert!(sound.compared > 0 && sound.differed > 0 && sound.is_sound(), "{sound:?}");
@@ -299,7 +300,7 @@ fn what_failed_is_an_error_and_no_corruption() {
 
 #[test]
 fn stops_at_the_first_wrong_block_if_asked_to() {
-    let report = judge(Lie::Flip(2, 100), &Plan { stop_on_corruption: true, ..whole() });
+    let report = judge(Lie::Flip(2, 100), &VerifyPlan { stop_on_corruption: true, ..whole() });
     assert_eq!(report.wrong.garbled, 1);
     assert!(!report.complete && report.written_bytes < LEN / 2);
 }
@@ -308,16 +309,16 @@ fn stops_at_the_first_wrong_block_if_asked_to() {
 fn a_run_by_time_ends() {
     let report = judge(
         Lie::Nothing,
-        &Plan { work: Work::Random(Until::Passed(Duration::from_millis(50))), ..whole() },
+        &VerifyPlan { work: Work::Random(Until::Passed(Duration::from_millis(50))), ..whole() },
     );
     assert!(report.is_sound() && report.verified_bytes == LEN, "{report:?}");
 }
 
 #[test]
 fn random_work_verifies_all_of_its_range_and_touches_nothing_else() {
-    let plan = Plan { from: 1 << 20, len: Some(1 << 20), ..random(SEEDS[0]) };
+    let plan = VerifyPlan { from: 1 << 20, len: Some(1 << 20), ..random(SEEDS[0]) };
     let medium = Medium::new(Lie::Nothing);
-    let report = run(&medium, &plan, None, &mut |_| Go::On).unwrap();
+    let report = run(&medium, &plan, None, &mut |_| Control::Continue).unwrap();
     assert!(report.is_sound() && report.writes > 0, "{report:?}");
     assert_eq!(report.verified_bytes, 1 << 20);
     let state = medium.state.lock().unwrap();
@@ -328,9 +329,9 @@ fn random_work_verifies_all_of_its_range_and_touches_nothing_else() {
 #[test]
 fn one_seed_writes_the_same_blocks() {
     let (first, second) = (Medium::new(Lie::Nothing), Medium::new(Lie::Nothing));
-    for plan in [whole(), Plan { compare: true, ..random(SEEDS[0]) }] {
+    for plan in [whole(), VerifyPlan { compare: true, ..random(SEEDS[0]) }] {
         for medium in [&first, &second] {
-            run(medium, &plan, None, &mut |_| Go::On).unwrap();
+            run(medium, &plan, None, &mut |_| Control::Continue).unwrap();
         }
         let (first, second) = (first.state.lock().unwrap(), second.state.lock().unwrap());
         // Blocks carry the time of their writing; where they are and whose is the same.
@@ -343,13 +344,15 @@ fn one_seed_writes_the_same_blocks() {
 
 #[test]
 fn refuses_what_does_not_fit_the_device() {
-    let refused = |plan: Plan| run(&Medium::new(Lie::Nothing), &plan, None, &mut |_| Go::On).unwrap_err();
-    assert!(matches!(refused(Plan { unit: 1000, ..whole() }), Refused::Unit(1000)));
-    assert!(matches!(refused(Plan { from: 100, ..whole() }), Refused::Unaligned(4096)));
-    assert!(matches!(refused(Plan { len: Some(LEN + 4096), ..whole() }), Refused::BeyondEnd { .. }));
-    assert!(matches!(refused(Plan { len: Some(0), ..whole() }), Refused::Empty));
-    assert_eq!(Plan::unit_for(1 << 30, 512), 4096);
-    assert_eq!(Plan::unit_for(1 << 37, 512), 8192);
+    let refused = |plan: VerifyPlan| {
+        run(&Medium::new(Lie::Nothing), &plan, None, &mut |_| Control::Continue).unwrap_err()
+    };
+    assert!(matches!(refused(VerifyPlan { unit: 1000, ..whole() }), RunError::Unit(1000)));
+    assert!(matches!(refused(VerifyPlan { from: 100, ..whole() }), RunError::Unaligned(4096)));
+    assert!(matches!(refused(VerifyPlan { len: Some(LEN + 4096), ..whole() }), RunError::BeyondEnd { .. }));
+    assert!(matches!(refused(VerifyPlan { len: Some(0), ..whole() }), RunError::Empty));
+    assert_eq!(VerifyPlan::unit_for(1 << 30, 512), 4096);
+    assert_eq!(VerifyPlan::unit_for(1 << 37, 512), 8192);
 }
 
 #[test]
@@ -357,10 +360,11 @@ fn a_journal_judges_what_a_crash_left() {
     let path = std::env::temp_dir().join(format!("targe-verify-journal-{}", std::process::id()));
     let medium = Medium::new(Lie::Nothing);
     let journal = Journal::new(std::fs::File::create(&path).unwrap(), false);
-    run(&medium, &whole(), Some(journal), &mut |_| Go::On).unwrap();
+    run(&medium, &whole(), Some(journal), &mut |_| Control::Continue).unwrap();
     let mut kept = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let judge = |medium: &Medium, kept: &[u8]| check(medium, kept, false, false, &mut |_| Go::On).unwrap();
+    let judge =
+        |medium: &Medium, kept: &[u8]| check(medium, kept, false, false, &mut |_| Control::Continue).unwrap();
     let report = judge(&medium, &kept);
     assert!(report.is_sound() && report.verified_bytes == LEN, "{report:?}");
     // The writer was killed in the middle of an entry: what it did not note may have happened or not.
@@ -372,5 +376,5 @@ fn a_journal_judges_what_a_crash_left() {
     assert_eq!(report.wrong.total(), newer, "{:?}", report.findings);
     medium.state.lock().unwrap().bytes[5000] ^= 1;
     assert!(!judge(&medium, &kept).is_sound() || kept.is_empty());
-    assert!(check(&medium, b"nonsense", false, false, &mut |_| Go::On).is_err());
+    assert!(check(&medium, b"nonsense", false, false, &mut |_| Control::Continue).is_err());
 }

@@ -8,7 +8,7 @@ use base::time::Instant;
 use clap::{Args, ValueEnum};
 use drivers::ether::PortError;
 use lab::proxy::faults;
-use lab::wire::{LaneReport, Report, Wire};
+use lab::wire::{DirectionReport, Wire, WireReport};
 use netem::frame::FramePlan;
 use netem::probability::{DurationRange, Probability};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -98,7 +98,7 @@ pub(super) fn run(args: &WireArgs) -> Result<(), Failure> {
         Ways::BToA => [FramePlan::CLEAN, bad],
     };
     let mut wire =
-        Wire::lay([&args.a, &args.b], args.ethertype.0, plans, args.seed).map_err(|error| match error {
+        Wire::open([&args.a, &args.b], args.ethertype.0, plans, args.seed).map_err(|error| match error {
             PortError::NoInterface(_) | PortError::NotEthernet(_) => Failure::Misused(error.to_string()),
             error => Failure::Failed(crate::reach::told(&error)),
         })?;
@@ -179,9 +179,9 @@ fn ether_type(text: &str) -> Result<EtherTypes, String> {
 /// Below it the field is a length (IEEE 802.3).
 const ETHER_TYPE_MIN: u16 = 0x600;
 
-fn show(report: &Report) -> String {
+fn show(report: &WireReport) -> String {
     let mut table = Table::new(&["FRAMES", "A TO B", "B TO A"]);
-    type Count = fn(&LaneReport) -> u64;
+    type Count = fn(&DirectionReport) -> u64;
     let rows: [(&str, Count); 12] = [
         ("came in", |lane| lane.sent),
         ("went out", |lane| lane.arrived),

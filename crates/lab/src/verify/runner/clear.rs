@@ -5,53 +5,56 @@ use oracle::history::{Change, ChangeResult, OpId, Planned};
 use oracle::journal::JournalEvent;
 use store::api::{Durability, Failure, Fault, OpAction, OpOutput};
 
-use super::{Doing, Pass, STABLE_EVERY, end_of};
-use crate::verify::plan::{Refused, Span, wide};
+use super::{InFlight, Runner, STABLE_EVERY, end_of};
+use crate::verify::plan::{RunError, UnitRange, wide};
 use crate::verify::report::Stage;
 
 /// How blocks come to be zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clear {
+pub(super) enum ClearMethod {
     /// WRITE SAME: they are.
-    Write,
+    WriteSame,
     /// UNMAP: a hint, which a device may follow in part.
-    Free,
+    Unmap,
 }
 
-impl Pass<'_> {
+impl Runner<'_> {
     /// Makes blocks zeros, or frees them, if nothing else is going on there and the device can do it.
-    pub(super) fn try_clear(&mut self, span: Span) -> Result<(), Refused> {
-        let (how, other) =
-            if self.rng.chance(1, 2) { (Clear::Write, Clear::Free) } else { (Clear::Free, Clear::Write) };
-        let able = |how: Clear| self.clears.get(how as usize).copied().unwrap_or_default();
+    pub(super) fn try_clear(&mut self, span: UnitRange) -> Result<(), RunError> {
+        let (how, other) = if self.rng.chance(1, 2) {
+            (ClearMethod::WriteSame, ClearMethod::Unmap)
+        } else {
+            (ClearMethod::Unmap, ClearMethod::WriteSame)
+        };
+        let able = |how: ClearMethod| self.clears.get(how as usize).copied().unwrap_or_default();
         match [how, other].into_iter().find(|how| able(*how)) {
             Some(how) if self.is_free(span) => self.start_clear(span, how),
             _ => Ok(()),
         }
     }
 
-    fn start_clear(&mut self, span: Span, how: Clear) -> Result<(), Refused> {
+    fn start_clear(&mut self, span: UnitRange, how: ClearMethod) -> Result<(), RunError> {
         let (at, len) = (self.at(span), wide(self.len_of(span)));
-        let stable = how == Clear::Write && self.rng.chance(1, STABLE_EVERY);
-        let reads_zero = how == Clear::Write || self.disk.capabilities().deallocated_reads_zero;
+        let stable = how == ClearMethod::WriteSame && self.rng.chance(1, STABLE_EVERY);
+        let reads_zero = how == ClearMethod::WriteSame || self.disk.capabilities().deallocated_reads_zero;
         let change = Change {
             device: self.device,
             lba: Lba(span.first),
             blocks: span.count,
             content: if reads_zero { Planned::Zero } else { Planned::Anything },
             stable,
-            optional: how == Clear::Free,
+            optional: how == ClearMethod::Unmap,
         };
         let op = self.history.submit(change);
         self.note(JournalEvent::Submit(op, change))?;
         let durability = if stable { Durability::Stable } else { Durability::Cached };
         let action = match how {
-            Clear::Write => {
+            ClearMethod::WriteSame => {
                 OpAction::WriteZeroes { at, len, may_deallocate: self.rng.chance(1, 2), durability }
             }
-            Clear::Free => OpAction::Deallocate { at, len },
+            ClearMethod::Unmap => OpAction::Deallocate { at, len },
         };
-        self.submit(Doing::Clear { op, span, how }, Some(span), action);
+        self.submit(InFlight::Clear { op, span, how }, Some(span), action);
         Ok(())
     }
 
@@ -59,17 +62,17 @@ impl Pass<'_> {
     pub(super) fn cleared(
         &mut self,
         op: OpId,
-        span: Span,
-        how: Clear,
+        span: UnitRange,
+        how: ClearMethod,
         result: Result<OpOutput, Failure>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RunError> {
         self.busy.remove(&span);
         let end = match (result, how) {
-            (Ok(_), Clear::Write) => {
+            (Ok(_), ClearMethod::WriteSame) => {
                 self.report.zeroed += 1;
                 ChangeResult::Done
             }
-            (Ok(_), Clear::Free) => {
+            (Ok(_), ClearMethod::Unmap) => {
                 self.report.freed += 1;
                 ChangeResult::Done
             }
@@ -80,7 +83,7 @@ impl Pass<'_> {
                 ChangeResult::Refused
             }
             (Err(failure), how) => {
-                self.fail(if how == Clear::Write { "zeroing" } else { "freeing" }, span, failure);
+                self.fail(if how == ClearMethod::WriteSame { "zeroing" } else { "freeing" }, span, failure);
                 end_of(failure)
             }
         };

@@ -11,36 +11,36 @@ use oracle::journal::JournalEvent;
 use store::api::{Failure, Fault, OpAction, OpOutput};
 use store::shared::Compared;
 
-use super::{Came, Doing, Pass, end_of};
-use crate::verify::plan::{Refused, Span, wide};
+use super::{InFlight, OpResult, Runner, end_of};
+use crate::verify::plan::{RunError, UnitRange, wide};
 use crate::verify::report::Stage;
 
 /// One condition in so many is false.
 const DIFFERS_EVERY: u64 = 3;
 
-impl Pass<'_> {
+impl Runner<'_> {
     /// Looks at the first units of a range, as many as the device compares at a time, and writes them if they are still so;
     /// if nothing else is going on there.
-    pub(super) fn try_compare(&mut self, span: Span) {
+    pub(super) fn try_compare(&mut self, span: UnitRange) {
         let most = wide(self.disk.compare_and_write_max() / self.plan.unit);
-        let span = Span { count: span.count.min(most), ..span };
+        let span = UnitRange { count: span.count.min(most), ..span };
         if !self.compares || span.count == 0 || !self.is_free(span) {
             return;
         }
         let differs = self.rng.chance(1, DIFFERS_EVERY);
         let read = self.history.read_begin(self.device, Lba(span.first), span.count);
         let action = OpAction::Read { at: self.at(span), len: self.len_of(span) };
-        self.submit(Doing::Look { read, span, differs }, Some(span), action);
+        self.submit(InFlight::ReadForCompare { read, span, differs }, Some(span), action);
     }
 
     /// Writes where it was looked. What was found wrong is left as it is.
     pub(super) fn looked(
         &mut self,
         read: ReadId,
-        span: Span,
+        span: UnitRange,
         differs: bool,
         result: Result<OpOutput, Failure>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RunError> {
         let seen = self.judge(read, span, Stage::Writing, result);
         let Some(mut seen) = seen.filter(|_| !self.stopped) else {
             self.busy.remove(&span);
@@ -75,8 +75,8 @@ impl Pass<'_> {
             data.append(part);
         }
         let (at, end) = (self.at(span), self.end.clone());
-        let key = self.begin(Doing::Compare { op, span }, None);
-        let done = Box::new(move |result| drop(end.send((key, Came::OfComparison(result)))));
+        let key = self.register(InFlight::Compare { op, span }, None);
+        let done = Box::new(move |result| drop(end.send((key, OpResult::OfComparison(result)))));
         self.disk.compare_and_write(at, data.freeze().into(), done);
         Ok(())
     }
@@ -85,9 +85,9 @@ impl Pass<'_> {
     pub(super) fn compared(
         &mut self,
         op: Option<OpId>,
-        span: Span,
+        span: UnitRange,
         result: Result<Compared, Failure>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RunError> {
         self.busy.remove(&span);
         let end = match (result, op) {
             (Ok(Compared::Written), Some(_)) => {

@@ -17,11 +17,11 @@ use oracle::pattern::Pattern;
 use store::api::{Durability, Failure, Fault, OpAction, OpOutput};
 use store::shared::{Compared, SharedStore};
 
-use self::clear::Clear;
-use super::journal::{Head, Journal};
-use super::plan::{Plan, Refused, Span, Until, Work, wide};
-use super::report::{Progress, Report, Stage};
-use super::{Go, Stopwatch, TELL, low_half};
+use self::clear::ClearMethod;
+use super::journal::{Journal, JournalHeader};
+use super::plan::{RunError, UnitRange, Until, VerifyPlan, Work, wide};
+use super::report::{Progress, Stage, VerifyReport};
+use super::{Control, PROGRESS_INTERVAL, Stopwatch, low_half};
 
 /// After so many writes of a pass over the whole range, one range that is done is written again, and one is read again.
 const AGAIN_EVERY: u64 = 16;
@@ -39,33 +39,33 @@ const COMPARE_EVERY: u64 = 8;
 
 /// What an operation under way is.
 #[derive(Debug)]
-enum Doing {
+enum InFlight {
     Write {
         op: OpId,
-        span: Span,
+        span: UnitRange,
     },
     /// A read of what was just written, or of anything.
     Read {
         read: ReadId,
-        span: Span,
+        span: UnitRange,
         stage: Stage,
     },
     /// Zeros, or storage that is freed.
     Clear {
         op: OpId,
-        span: Span,
-        how: Clear,
+        span: UnitRange,
+        how: ClearMethod,
     },
     /// A read of what the next write depends on; whether that is to find something else.
-    Look {
+    ReadForCompare {
         read: ReadId,
-        span: Span,
+        span: UnitRange,
         differs: bool,
     },
     /// A write that depends on what is there; without a name, it must not be carried out.
     Compare {
         op: Option<OpId>,
-        span: Span,
+        span: UnitRange,
     },
     Flush {
         flush: FlushId,
@@ -74,24 +74,24 @@ enum Doing {
 }
 
 /// What an operation came to.
-enum Came {
+enum OpResult {
     Of(Result<OpOutput, Failure>),
     OfComparison(Result<Compared, Failure>),
 }
 
-type Ended = (u64, Came);
+type Completion = (u64, OpResult);
 
 /// A run at work.
-pub(super) struct Pass<'a> {
+pub(super) struct Runner<'a> {
     disk: &'a dyn SharedStore,
-    plan: &'a Plan,
-    span: Span,
+    plan: &'a VerifyPlan,
+    span: UnitRange,
     history: History,
     device: DeviceId,
     writer: WriterId,
     rng: Rng,
     journal: Option<Journal>,
-    watch: &'a mut dyn FnMut(&Progress) -> Go,
+    watch: &'a mut dyn FnMut(&Progress) -> Control,
     clock: Stopwatch,
     told: Duration,
     stopped: bool,
@@ -101,26 +101,26 @@ pub(super) struct Pass<'a> {
     /// What the device cannot do is not asked again.
     clears: [bool; 2],
     compares: bool,
-    doing: BTreeMap<u64, Doing>,
+    in_flight: BTreeMap<u64, InFlight>,
     /// Units with an operation under way, as runs: first and count.
-    busy: BTreeSet<Span>,
-    ended: Receiver<Ended>,
-    end: Sender<Ended>,
-    report: Report,
+    busy: BTreeSet<UnitRange>,
+    completions: Receiver<Completion>,
+    end: Sender<Completion>,
+    report: VerifyReport,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> Runner<'a> {
     pub(super) fn new(
         disk: &'a dyn SharedStore,
-        plan: &'a Plan,
-        span: Span,
+        plan: &'a VerifyPlan,
+        span: UnitRange,
         history: History,
         (device, writer): (DeviceId, WriterId),
         rng: Rng,
-        watch: &'a mut dyn FnMut(&Progress) -> Go,
+        watch: &'a mut dyn FnMut(&Progress) -> Control,
     ) -> Self {
         let (end, ended) = channel();
-        let report = Report { seed: plan.seed, unit: plan.unit, ..Report::default() };
+        let report = VerifyReport { seed: plan.seed, unit: plan.unit, ..VerifyReport::default() };
         Self {
             disk,
             plan,
@@ -139,32 +139,32 @@ impl<'a> Pass<'a> {
             next_key: 0,
             clears: [plan.zeroes, plan.zeroes && disk.capabilities().thin],
             compares: plan.compare,
-            doing: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             busy: BTreeSet::new(),
-            ended,
+            completions: ended,
             end,
             report,
         }
     }
 
     /// Keeps a journal from now on.
-    pub(super) fn keep(&mut self, mut journal: Journal) -> Result<(), Refused> {
+    pub(super) fn keep(&mut self, mut journal: Journal) -> Result<(), RunError> {
         let unit = self.plan.unit;
-        let head = Head {
+        let head = JournalHeader {
             device: self.device,
             unit,
             from: self.span.first.saturating_mul(wide(unit)),
             len: self.span.count.saturating_mul(wide(unit)),
         };
-        journal.begin(&head).map_err(Refused::Journal)?;
+        journal.begin(&head).map_err(RunError::Journal)?;
         self.journal = Some(journal);
         Ok(())
     }
 
     /// Writes as the plan says, and reads each write back.
-    pub(super) fn write(&mut self) -> Result<(), Refused> {
+    pub(super) fn write(&mut self) -> Result<(), RunError> {
         if self.disk.capabilities().read_only {
-            return Err(Refused::ReadOnly);
+            return Err(RunError::ReadOnly);
         }
         match self.plan.work {
             Work::Whole => self.write_whole()?,
@@ -178,7 +178,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn write_whole(&mut self) -> Result<(), Refused> {
+    fn write_whole(&mut self) -> Result<(), RunError> {
         let chunk = self.chunk_max();
         let chunks = self.span.count.div_ceil(chunk);
         // A walk through all of them that looks random: steps of a size that shares no factor with their number.
@@ -187,7 +187,7 @@ impl<'a> Pass<'a> {
         for number in 0..chunks {
             let at = step_of(start, step, number, chunks);
             let span = self.part(at.saturating_mul(chunk), chunk);
-            self.room(Stage::Writing, Some((self.report.written_bytes, total)))?;
+            self.wait_for_slot(Stage::Writing, Some((self.report.written_bytes, total)))?;
             if self.stopped {
                 return Ok(());
             }
@@ -213,11 +213,11 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn write_random(&mut self, until: Until) -> Result<(), Refused> {
+    fn write_random(&mut self, until: Until) -> Result<(), RunError> {
         let chunk = self.chunk_max();
         for drawn in 0.. {
             let (done, all) = until.progress(self.clock.elapsed(), drawn);
-            self.room(Stage::Writing, Some((done, all)))?;
+            self.wait_for_slot(Stage::Writing, Some((done, all)))?;
             if self.stopped || done >= all {
                 break;
             }
@@ -240,7 +240,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Reads everything, or the runs given, and judges it.
-    pub(super) fn verify(&mut self, only: Option<&[Span]>) -> Result<(), Refused> {
+    pub(super) fn verify(&mut self, only: Option<&[UnitRange]>) -> Result<(), RunError> {
         let everything = [self.span];
         let spans = only.unwrap_or(&everything);
         let total = spans.iter().map(|span| span.count).sum::<u64>().saturating_mul(wide(self.plan.unit));
@@ -249,8 +249,8 @@ impl<'a> Pass<'a> {
         for span in spans {
             let mut first = span.first;
             while first < span.end() {
-                let part = Span { first, count: chunk.min(span.end() - first) };
-                self.room(Stage::Verifying, Some((self.report.verified_bytes, total)))?;
+                let part = UnitRange { first, count: chunk.min(span.end() - first) };
+                self.wait_for_slot(Stage::Verifying, Some((self.report.verified_bytes, total)))?;
                 if self.stopped {
                     break;
                 }
@@ -263,7 +263,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    pub(super) fn into_report(mut self) -> Report {
+    pub(super) fn into_report(mut self) -> VerifyReport {
         self.report.seconds = self.clock.elapsed().as_secs_f64();
         self.report
     }
@@ -274,31 +274,31 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns at most `count` units from the `at`-th of the range on.
-    fn part(&self, at: u64, count: u64) -> Span {
+    fn part(&self, at: u64, count: u64) -> UnitRange {
         let at = at.min(self.span.count - 1);
-        Span { first: self.span.first + at, count: count.min(self.span.count - at) }
+        UnitRange { first: self.span.first + at, count: count.min(self.span.count - at) }
     }
 
-    fn is_free(&self, span: Span) -> bool {
+    fn is_free(&self, span: UnitRange) -> bool {
         // Runs under way do not overlap, so only the last one that begins before the end can reach into it.
-        let before = self.busy.range(..Span { first: span.end(), count: 0 }).next_back();
+        let before = self.busy.range(..UnitRange { first: span.end(), count: 0 }).next_back();
         before.is_none_or(|other| other.end() <= span.first)
     }
 
     /// Writes if nothing else is going on there.
-    fn try_write(&mut self, span: Span) -> Result<(), Refused> {
+    fn try_write(&mut self, span: UnitRange) -> Result<(), RunError> {
         if self.is_free(span) { self.start_write(span) } else { Ok(()) }
     }
 
-    fn try_read(&mut self, span: Span, stage: Stage) {
+    fn try_read(&mut self, span: UnitRange, stage: Stage) {
         if self.is_free(span) {
             self.start_read(span, stage);
         }
     }
 
-    fn start_write(&mut self, span: Span) -> Result<(), Refused> {
+    fn start_write(&mut self, span: UnitRange) -> Result<(), RunError> {
         if !self.is_free(span) {
-            self.settle()?;
+            self.wait_idle()?;
         }
         self.sequence += 1;
         let sequence = Sequence(self.sequence);
@@ -316,7 +316,7 @@ impl<'a> Pass<'a> {
         self.note(JournalEvent::Submit(op, change))?;
         let durability = if stable { Durability::Stable } else { Durability::Cached };
         self.submit(
-            Doing::Write { op, span },
+            InFlight::Write { op, span },
             Some(span),
             OpAction::Write { at: self.at(span), data, durability },
         );
@@ -326,47 +326,47 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn start_read(&mut self, span: Span, stage: Stage) {
+    fn start_read(&mut self, span: UnitRange, stage: Stage) {
         let read = self.history.read_begin(self.device, Lba(span.first), span.count);
         let action = OpAction::Read { at: self.at(span), len: self.len_of(span) };
-        self.submit(Doing::Read { read, span, stage }, (stage == Stage::Writing).then_some(span), action);
+        self.submit(InFlight::Read { read, span, stage }, (stage == Stage::Writing).then_some(span), action);
     }
 
-    fn flush(&mut self) -> Result<(), Refused> {
+    fn flush(&mut self) -> Result<(), RunError> {
         self.flushes += 1;
         let number = self.flushes;
         let flush = self.history.flush_begin(self.device);
         self.note(JournalEvent::FlushBegin(number, self.device))?;
-        self.submit(Doing::Flush { flush, number }, None, OpAction::Flush);
+        self.submit(InFlight::Flush { flush, number }, None, OpAction::Flush);
         Ok(())
     }
 
-    fn submit(&mut self, doing: Doing, busy: Option<Span>, action: OpAction) {
-        let key = self.begin(doing, busy);
+    fn submit(&mut self, doing: InFlight, busy: Option<UnitRange>, action: OpAction) {
+        let key = self.register(doing, busy);
         let end = self.end.clone();
         // The receiver lives as long as anything is under way.
-        self.disk.submit(action, Box::new(move |result| drop(end.send((key, Came::Of(result))))));
+        self.disk.submit(action, Box::new(move |result| drop(end.send((key, OpResult::Of(result))))));
     }
 
     /// Takes note of an operation, and returns its key.
-    fn begin(&mut self, doing: Doing, busy: Option<Span>) -> u64 {
+    fn register(&mut self, doing: InFlight, busy: Option<UnitRange>) -> u64 {
         let key = self.next_key;
         self.next_key += 1;
-        self.doing.insert(key, doing);
+        self.in_flight.insert(key, doing);
         self.busy.extend(busy);
         key
     }
 
-    fn at(&self, span: Span) -> u64 {
+    fn at(&self, span: UnitRange) -> u64 {
         span.first.saturating_mul(wide(self.plan.unit))
     }
 
-    fn len_of(&self, span: Span) -> usize {
+    fn len_of(&self, span: UnitRange) -> usize {
         usize::try_from(span.count).unwrap_or(usize::MAX).saturating_mul(self.plan.unit)
     }
 
     /// Makes the blocks of one write.
-    fn signed(&mut self, span: Span, sequence: Sequence) -> DataList {
+    fn signed(&mut self, span: UnitRange, sequence: Sequence) -> DataList {
         let len = self.len_of(span);
         let mut buf = Buf::with_capacity(len);
         buf.append_zeros(len);
@@ -392,80 +392,87 @@ impl<'a> Pass<'a> {
         buf.freeze().into()
     }
 
-    fn note(&mut self, what: JournalEvent) -> Result<(), Refused> {
+    fn note(&mut self, what: JournalEvent) -> Result<(), RunError> {
         let time_ns = self.clock.nanos();
         let Some(journal) = &mut self.journal else { return Ok(()) };
         journal.note(&Entry { time_ns, what });
         match what {
             // Must be there before the operation is sent; the others may come late.
-            JournalEvent::Submit(..) => journal.flush().map_err(Refused::Journal),
+            JournalEvent::Submit(..) => journal.flush().map_err(RunError::Journal),
             _ => Ok(()),
         }
     }
 
     /// Waits until there is room for one more operation.
-    fn room(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), Refused> {
-        self.take_ended()?;
+    fn wait_for_slot(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), RunError> {
+        self.handle_completions()?;
         self.tell(stage, progress);
-        while self.doing.len() >= self.plan.depth.max(1) {
+        while self.in_flight.len() >= self.plan.depth.max(1) {
             self.wait(stage, progress)?;
         }
         Ok(())
     }
 
     /// Waits until nothing is under way and nothing is left to be read back.
-    fn drain(&mut self, stage: Stage, total: Option<u64>) -> Result<(), Refused> {
-        while !self.doing.is_empty() {
+    fn drain(&mut self, stage: Stage, total: Option<u64>) -> Result<(), RunError> {
+        while !self.in_flight.is_empty() {
             let progress = total.map(|total| (self.report.verified_bytes, total));
             self.wait(stage, progress)?;
         }
         if let Some(journal) = &mut self.journal {
-            journal.flush().map_err(Refused::Journal)?;
+            journal.flush().map_err(RunError::Journal)?;
         }
         Ok(())
     }
 
     /// Waits until nothing is under way, in the middle of a run.
-    fn settle(&mut self) -> Result<(), Refused> {
+    fn wait_idle(&mut self) -> Result<(), RunError> {
         self.drain(Stage::Writing, None)
     }
 
-    fn wait(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), Refused> {
-        if let Ok(ended) = self.ended.recv_timeout(TELL) {
-            self.take(ended)?;
+    fn wait(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), RunError> {
+        if let Ok(ended) = self.completions.recv_timeout(PROGRESS_INTERVAL) {
+            self.handle_completion(ended)?;
         }
-        self.take_ended()?;
+        self.handle_completions()?;
         self.tell(stage, progress);
         Ok(())
     }
 
-    fn take_ended(&mut self) -> Result<(), Refused> {
-        while let Ok(ended) = self.ended.try_recv() {
-            self.take(ended)?;
+    fn handle_completions(&mut self) -> Result<(), RunError> {
+        while let Ok(ended) = self.completions.try_recv() {
+            self.handle_completion(ended)?;
         }
         Ok(())
     }
 
-    fn take(&mut self, (key, came): Ended) -> Result<(), Refused> {
-        let Some(doing) = self.doing.remove(&key) else { return Ok(()) };
+    fn handle_completion(&mut self, (key, came): Completion) -> Result<(), RunError> {
+        let Some(doing) = self.in_flight.remove(&key) else { return Ok(()) };
         match (doing, came) {
-            (Doing::Write { op, span }, Came::Of(result)) => self.written(op, span, result),
-            (Doing::Clear { op, span, how }, Came::Of(result)) => self.cleared(op, span, how, result),
-            (Doing::Read { read, span, stage }, Came::Of(result)) => {
+            (InFlight::Write { op, span }, OpResult::Of(result)) => self.written(op, span, result),
+            (InFlight::Clear { op, span, how }, OpResult::Of(result)) => self.cleared(op, span, how, result),
+            (InFlight::Read { read, span, stage }, OpResult::Of(result)) => {
                 self.was_read(read, span, stage, result);
                 Ok(())
             }
-            (Doing::Look { read, span, differs }, Came::Of(result)) => {
+            (InFlight::ReadForCompare { read, span, differs }, OpResult::Of(result)) => {
                 self.looked(read, span, differs, result)
             }
-            (Doing::Compare { op, span }, Came::OfComparison(result)) => self.compared(op, span, result),
-            (Doing::Flush { flush, number }, Came::Of(result)) => self.flushed(flush, number, result),
+            (InFlight::Compare { op, span }, OpResult::OfComparison(result)) => {
+                self.compared(op, span, result)
+            }
+            (InFlight::Flush { flush, number }, OpResult::Of(result)) => self.flushed(flush, number, result),
             // Each is answered in its own kind.
-            (_, Came::Of(_) | Came::OfComparison(_)) => Ok(()),
+            (_, OpResult::Of(_) | OpResult::OfComparison(_)) => Ok(()),
         }
     }
 
-    fn written(&mut self, op: OpId, span: Span, result: Result<OpOutput, Failure>) -> Result<(), Refused> {
+    fn written(
+        &mut self,
+        op: OpId,
+        span: UnitRange,
+        result: Result<OpOutput, Failure>,
+    ) -> Result<(), RunError> {
         self.busy.remove(&span);
         let end = match result {
             Ok(_) => {
@@ -486,7 +493,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn was_read(&mut self, read: ReadId, span: Span, stage: Stage, result: Result<OpOutput, Failure>) {
+    fn was_read(&mut self, read: ReadId, span: UnitRange, stage: Stage, result: Result<OpOutput, Failure>) {
         if stage == Stage::Writing {
             self.busy.remove(&span);
         }
@@ -497,7 +504,7 @@ impl<'a> Pass<'a> {
     fn judge(
         &mut self,
         read: ReadId,
-        span: Span,
+        span: UnitRange,
         stage: Stage,
         result: Result<OpOutput, Failure>,
     ) -> Option<Vec<u8>> {
@@ -531,7 +538,7 @@ impl<'a> Pass<'a> {
         flush: FlushId,
         number: u64,
         result: Result<OpOutput, Failure>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RunError> {
         match result {
             Ok(_) => {
                 self.report.flushes += 1;
@@ -546,7 +553,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn fail(&mut self, what: &str, span: Span, failure: Failure) {
+    fn fail(&mut self, what: &str, span: UnitRange, failure: Failure) {
         let (at, len) = (self.at(span), self.len_of(span));
         let place = failure.at.map(|at| format!(" at byte {at}")).unwrap_or_default();
         self.report.failed(format!("{what} of {len} bytes at byte {at}: {}{place}", failure.fault));
@@ -555,14 +562,14 @@ impl<'a> Pass<'a> {
 
     fn tell(&mut self, stage: Stage, progress: Option<(u64, u64)>) {
         let elapsed = self.clock.elapsed();
-        if elapsed < self.told + TELL {
+        if elapsed < self.told + PROGRESS_INTERVAL {
             return;
         }
         self.told = elapsed;
         let (done, total) = progress.unwrap_or_default();
         let (wrong, errors) = (self.report.wrong.total(), self.report.errors);
         let progress = Progress { stage, done, total, elapsed, wrong, errors };
-        self.stopped |= (self.watch)(&progress) == Go::Stop;
+        self.stopped |= (self.watch)(&progress) == Control::Stop;
     }
 }
 

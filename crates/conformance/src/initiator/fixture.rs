@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::{Itt, Opcode, PduHeader};
 
-use crate::record::Record;
+use crate::transcript::Record;
 use crate::verdict::{Outcome, Stop};
-use crate::wire::{Came, Line, Pdu};
+use crate::wire::{Pdu, PduStream, Received};
 
 use super::conn::{Conn, Session};
 use super::disk::{Disk, is_read, is_write};
@@ -41,19 +41,19 @@ pub const TARGET: &str = "iqn.2026-11.example.targe:scripted";
 pub(crate) struct Event {
     pub(crate) conn: usize,
     pub(super) at: Instant,
-    pub(super) what: What,
+    pub(super) what: EventKind,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Opened,
     Closed,
-    Came(Pdu),
+    Received(Pdu),
 }
 
 /// A command that a case treats itself.
 #[derive(Clone, Debug)]
-pub(super) struct Got {
+pub(super) struct ReceivedCommand {
     pub(super) conn: usize,
     pub(super) command: ScsiCommand,
     pub(super) pdu: Pdu,
@@ -63,7 +63,7 @@ impl Event {
     /// Returns the PDU, if it is of this kind.
     pub(super) fn is(&self, opcode: Opcode) -> Option<&Pdu> {
         match &self.what {
-            What::Came(pdu) if pdu.opcode() == opcode => Some(pdu),
+            EventKind::Received(pdu) if pdu.opcode() == opcode => Some(pdu),
             _ => None,
         }
     }
@@ -93,7 +93,7 @@ impl Event {
 
 /// One case's scripted target.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct Fixture {
     pub(super) options: Rc<Options>,
     pub(super) id: &'static str,
     pub(crate) record: Record,
@@ -113,7 +113,7 @@ pub(crate) struct Station {
     pub(super) held: Option<Itt>,
 }
 
-impl Station {
+impl Fixture {
     pub(crate) fn new(options: &Rc<Options>, listener: &Rc<TcpListener>, id: &'static str) -> Self {
         Self {
             options: Rc::clone(options),
@@ -140,7 +140,7 @@ impl Station {
         self.launch(command.as_deref(), "start the initiator")
     }
 
-    /// As [`Station::start`], for discovery.
+    /// As [`Fixture::start`], for discovery.
     pub(super) fn start_discovery(&mut self) -> Outcome {
         let command = self.options.discover.clone();
         need!(
@@ -213,7 +213,7 @@ impl Station {
     /// Waits for the next thing to happen; `None` when the time is up.
     pub(crate) fn step(&mut self, until: Instant) -> Outcome<Option<Event>> {
         loop {
-            if let Some(event) = self.look()? {
+            if let Some(event) = self.poll_sockets()? {
                 self.history.push(event.clone());
                 return Ok(Some(event));
             }
@@ -228,14 +228,14 @@ impl Station {
         }
     }
 
-    fn look(&mut self) -> Outcome<Option<Event>> {
+    fn poll_sockets(&mut self) -> Outcome<Option<Event>> {
         if let Ok((stream, _)) = self.listener.accept() {
             let _ = stream.set_nonblocking(false);
             let number = self.conns.len();
-            let line = Line::over(stream, number + 1, &self.record, self.deadline)?;
+            let line = PduStream::over(stream, number + 1, &self.record, self.deadline)?;
             self.record.event(&format!("#{} the initiator connects", number + 1));
             self.conns.push(Conn::new(line));
-            return Ok(Some(Event { conn: number, at: Instant::now(), what: What::Opened }));
+            return Ok(Some(Event { conn: number, at: Instant::now(), what: EventKind::Opened }));
         }
         // In turn, so that a busy connection does not keep the others waiting.
         self.turn = self.turn.wrapping_add(1);
@@ -243,11 +243,11 @@ impl Station {
         for index in (0..count).map(|step| (self.turn + step) % count) {
             let Some(conn) = self.conns.get_mut(index).filter(|conn| !conn.gone) else { continue };
             let what = match conn.line.receive(Duration::ZERO)? {
-                Came::Pdu(pdu) => What::Came(pdu),
-                Came::Nothing => continue,
-                Came::Closed => {
+                Received::Pdu(pdu) => EventKind::Received(pdu),
+                Received::Nothing => continue,
+                Received::Closed => {
                     conn.gone = true;
-                    What::Closed
+                    EventKind::Closed
                 }
             };
             return Ok(Some(Event { conn: index, at: Instant::now(), what }));
@@ -256,7 +256,7 @@ impl Station {
     }
 
     /// Serves the initiator until something happens that `wanted` takes; that is left to the caller.
-    pub(super) fn until(
+    pub(super) fn serve_until(
         &mut self,
         wait: Duration,
         mut wanted: impl FnMut(&Event) -> bool,
@@ -276,7 +276,7 @@ impl Station {
 
     /// Serves until the initiator has ended and all connections are closed, or the time is up.
     pub(super) fn serve_out(&mut self, wait: Duration) -> Outcome {
-        self.until(wait, |_| false)?;
+        self.serve_until(wait, |_| false)?;
         Ok(())
     }
 
@@ -289,32 +289,32 @@ impl Station {
         &mut self,
         what: &str,
         wanted: impl Fn(&Event) -> Option<ScsiCommand>,
-    ) -> Outcome<Got> {
+    ) -> Outcome<ReceivedCommand> {
         let got = self.unnumbered(what, wanted)?;
         self.number(got.conn, &got.pdu);
         Ok(got)
     }
 
-    /// As [`Station::command`], but the number does not count as received.
+    /// As [`Fixture::command`], but the number does not count as received.
     pub(super) fn unnumbered(
         &mut self,
         what: &str,
         wanted: impl Fn(&Event) -> Option<ScsiCommand>,
-    ) -> Outcome<Got> {
-        let event = self.until(self.start_wait(), |event| wanted(event).is_some())?;
-        if let Some(Event { conn, what: What::Came(pdu), .. }) = &event
+    ) -> Outcome<ReceivedCommand> {
+        let event = self.serve_until(self.start_wait(), |event| wanted(event).is_some())?;
+        if let Some(Event { conn, what: EventKind::Received(pdu), .. }) = &event
             && let Some(command) = event.as_ref().and_then(&wanted)
         {
-            return Ok(Got { conn: *conn, command, pdu: pdu.clone() });
+            return Ok(ReceivedCommand { conn: *conn, command, pdu: pdu.clone() });
         }
         Err(Stop::Skip(format!("the initiator sent no {what}")))
     }
 
     /// Waits for a PDU of this kind; skips the case if none comes.
     pub(super) fn request(&mut self, opcode: Opcode, wait: Duration, what: &str) -> Outcome<(usize, Pdu)> {
-        let event = self.until(wait, |event| event.is(opcode).is_some())?;
+        let event = self.serve_until(wait, |event| event.is(opcode).is_some())?;
         match event {
-            Some(Event { conn, what: What::Came(pdu), .. }) => Ok((conn, pdu)),
+            Some(Event { conn, what: EventKind::Received(pdu), .. }) => Ok((conn, pdu)),
             _ => Err(Stop::Skip(format!("the initiator sent no {what}"))),
         }
     }
@@ -327,7 +327,7 @@ impl Station {
     /// Returns the PDUs that came on connection `conn`, with when.
     pub(super) fn came(&self, conn: usize) -> impl Iterator<Item = (&Pdu, Instant)> {
         self.history.iter().filter(move |event| event.conn == conn).filter_map(|event| match &event.what {
-            What::Came(pdu) => Some((pdu, event.at)),
+            EventKind::Received(pdu) => Some((pdu, event.at)),
             _ => None,
         })
     }
@@ -339,7 +339,7 @@ impl Station {
     }
 }
 
-impl Drop for Station {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop();
     }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use iscsi::chap::Credentials;
 
 use crate::entropy;
-use crate::record::Record;
+use crate::transcript::Record;
 use crate::verdict::Outcome;
 
 use super::conn::Conn;
-use super::login::{Auth, Plan};
+use super::login::{Auth, LoginPlan};
 
 /// How to reach and to treat the target.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Unit {
 
 /// One case's view of the target.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct Fixture {
     pub(crate) options: Rc<Options>,
     pub(crate) name: String,
     pub(crate) unit: Unit,
@@ -66,7 +66,7 @@ pub(crate) struct Station {
     connections: usize,
 }
 
-impl Station {
+impl Fixture {
     pub(crate) fn new(options: &Rc<Options>, name: &str, unit: Unit) -> Self {
         Self {
             options: Rc::clone(options),
@@ -100,17 +100,17 @@ impl Station {
         portal.is_some_and(|portal| TcpStream::connect_timeout(portal, self.options.patience).is_ok())
     }
 
-    /// Logs in with these keys changed from what [`Plan::normal`] offers, and asks the unit for its state as any
+    /// Logs in with these keys changed from what [`LoginPlan::normal`] offers, and asks the unit for its state as any
     /// initiator does when it starts.
     pub(crate) fn start(&mut self, keys: &[(&str, &str)]) -> Outcome<Conn> {
-        let mut conn = self.login(&Plan::normal(self).with(keys))?;
+        let mut conn = self.login(&LoginPlan::normal(self).with(keys))?;
         conn.warm_up()?;
         Ok(conn)
     }
 
     /// Logs in for discovery.
     pub(crate) fn discover(&mut self) -> Outcome<Conn> {
-        self.login(&Plan::discovery(self))
+        self.login(&LoginPlan::discovery(self))
     }
 
     /// Returns an initiator session identifier that no session of this run has used (§11.12.5, type "random").

@@ -19,14 +19,14 @@ use crate::text::Keys;
 use crate::verdict::Outcome;
 use crate::wire::Pdu;
 
-use super::conn::{Pending, Session};
+use super::conn::{PendingWrite, Session};
 use super::disk::Answer;
-use super::station::{Event, Station, TARGET, What};
+use super::fixture::{Event, EventKind, Fixture, TARGET};
 
-impl Station {
+impl Fixture {
     /// Treats what happened as any target would.
     pub(crate) fn serve(&mut self, event: &Event) -> Outcome {
-        let What::Came(pdu) = &event.what else { return Ok(()) };
+        let EventKind::Received(pdu) = &event.what else { return Ok(()) };
         let conn = event.conn;
         self.number(conn, pdu);
         match pdu.opcode() {
@@ -41,7 +41,7 @@ impl Station {
                 }
                 Ok(())
             }
-            Opcode::TEXT_REQUEST => self.converse(conn, &pdu.read()?, &pdu.data),
+            Opcode::TEXT_REQUEST => self.handle_text(conn, &pdu.read()?, &pdu.data),
             Opcode::LOGOUT_REQUEST => {
                 let request: LogoutRequest = pdu.read()?;
                 self.log_out(conn, &request);
@@ -113,7 +113,7 @@ impl Station {
         if ends && request.csg == 0 {
             answers.push("MaxRecvDataSegmentLength", &policy.recv_max.to_string());
         }
-        let tsih = if ends { self.enter(at, request, first) } else { request.tsih };
+        let tsih = if ends { self.join_session(at, request, first) } else { request.tsih };
         let sn = self.counted(at);
         let response = LoginResponse {
             transit,
@@ -138,7 +138,7 @@ impl Station {
     }
 
     /// Makes a session of a login that has ended, or adds the connection to its session. Returns the TSIH.
-    fn enter(&mut self, at: usize, request: &LoginRequest, first: CmdSn) -> u16 {
+    fn join_session(&mut self, at: usize, request: &LoginRequest, first: CmdSn) -> u16 {
         let known = self.sessions.iter().position(|s| s.tsih == request.tsih && s.isid == request.isid);
         let agreed = self.conns.get(at).map(|conn| conn.agreed.clone()).unwrap_or_default();
         let index = known.unwrap_or_else(|| {
@@ -162,7 +162,7 @@ impl Station {
             Answer::Illegal(code) => self.respond(conn, command.itt, 2, Some((5, code))),
             Answer::Write { lba, len } => {
                 self.begin_write(conn, command, (lba, len), immediate);
-                self.go_on(conn, command.itt)?;
+                self.continue_write(conn, command.itt)?;
             }
         }
         Ok(())
@@ -181,7 +181,7 @@ impl Station {
         data.iter_mut().zip(immediate).for_each(|(to, from)| *to = *from);
         let unsolicited = !command.is_final;
         let command = *command;
-        let pending = Pending { command, lba, data, have, asked: have, r2t_sn: 0, unsolicited };
+        let pending = PendingWrite { command, lba, data, have, asked: have, r2t_sn: 0, unsolicited };
         if let Some(conn) = self.conns.get_mut(conn) {
             conn.pending.push(pending);
         }
@@ -205,13 +205,13 @@ impl Station {
         }
         if head.is_final {
             write.unsolicited = false;
-            self.go_on(at, head.itt)?;
+            self.continue_write(at, head.itt)?;
         }
         Ok(())
     }
 
     /// Asks for what is missing of a write, or ends it.
-    pub(super) fn go_on(&mut self, at: usize, itt: Itt) -> Outcome {
+    pub(super) fn continue_write(&mut self, at: usize, itt: Itt) -> Outcome {
         if self.held == Some(itt) {
             return Ok(());
         }
@@ -238,12 +238,12 @@ impl Station {
         write.r2t_sn += 1;
         let (offset, len) =
             (u32::try_from(offset).unwrap_or_default(), u32::try_from(len).unwrap_or_default());
-        self.ask(at, &command, sn, offset, len);
+        self.send_r2t(at, &command, sn, offset, len);
         Ok(())
     }
 
     /// Answers a text: discovery, and declarations.
-    fn converse(&mut self, conn: usize, request: &TextRequest, data: &[u8]) -> Outcome {
+    fn handle_text(&mut self, conn: usize, request: &TextRequest, data: &[u8]) -> Outcome {
         let said = Keys::parse(data)?;
         let mut answers = Keys::new();
         for (name, value) in said.iter() {
@@ -259,7 +259,7 @@ impl Station {
                 _ => answers.push(name, "NotUnderstood"),
             }
         }
-        self.say(conn, request, &answers, request.is_final);
+        self.send_text(conn, request, &answers, request.is_final);
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl Station {
     }
 
     /// Answers a text request, and keeps the conversation open unless `is_final`.
-    pub(super) fn say(
+    pub(super) fn send_text(
         &mut self,
         at: usize,
         request: &TextRequest,

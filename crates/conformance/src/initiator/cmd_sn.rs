@@ -10,7 +10,7 @@ use crate::verdict::Outcome;
 use crate::wire::Pdu;
 
 use super::Test;
-use super::station::{Event, Station, What};
+use super::fixture::{Event, EventKind, Fixture};
 
 const SN: &str = "RFC 7143 §4.2.2.1";
 
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// How long an initiator is watched that should send nothing.
-pub(super) const HUSH: Duration = Duration::from_millis(1500);
+pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 
 /// Whether a PDU is a request with a CmdSN.
 fn is_request(pdu: &Pdu) -> bool {
@@ -46,7 +46,7 @@ fn is_request(pdu: &Pdu) -> bool {
 }
 
 /// Judges the CmdSNs of each session of one connection; returns how many immediate requests there were.
-fn judge_numbers(station: &Station) -> Outcome<(usize, usize)> {
+fn judge_numbers(station: &Fixture) -> Outcome<(usize, usize)> {
     let (mut plain, mut immediate) = (0, 0);
     for conn in 0..station.conns.len() {
         if station.conns.get(conn).is_some_and(|one| {
@@ -75,7 +75,7 @@ fn judge_numbers(station: &Station) -> Outcome<(usize, usize)> {
     Ok((plain, immediate))
 }
 
-fn numbering(station: &mut Station) -> Outcome {
+fn numbering(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     station
         .command("READ or WRITE", Event::moves)
@@ -86,7 +86,7 @@ fn numbering(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn immediate(station: &mut Station) -> Outcome {
+fn immediate(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     // A ping is answered by a NOP-Out without a task tag, which must be immediate (§11.18).
@@ -98,14 +98,14 @@ fn immediate(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn immediate_management(station: &mut Station) -> Outcome {
+fn immediate_management(station: &mut Fixture) -> Outcome {
     station.start(&[])?;
     station.command("READ or WRITE", Event::moves)?;
     let (conn, pdu) =
         station.request(Opcode::TMF_REQUEST, station.options.limit / 2, "task management request")?;
     need!(pdu.bhs.is_immediate(), "the task management request is not immediate");
     station.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
-    station.serve_out(HUSH)?;
+    station.serve_out(SILENCE)?;
     judge_numbers(station)?;
     Ok(())
 }
@@ -114,35 +114,37 @@ fn is_new_command(event: &Event) -> bool {
     event.is(Opcode::SCSI_COMMAND).is_some_and(|pdu| !pdu.bhs.is_immediate())
 }
 
-fn closed_window(station: &mut Station) -> Outcome {
+fn closed_window(station: &mut Fixture) -> Outcome {
     station.window = 1;
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     // The answer leaves MaxCmdSN where it was: the window is closed.
     station.window = 0;
     station.execute(got.conn, &got.command, &got.pdu.data)?;
-    if let Some(Event { what: What::Came(pdu), .. }) = station.until(HUSH, is_new_command)? {
+    if let Some(Event { what: EventKind::Received(pdu), .. }) =
+        station.serve_until(SILENCE, is_new_command)?
+    {
         let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
         require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
     }
     station.window = 4;
     station.ping(got.conn, false);
-    let more = station.until(station.options.patience, is_new_command)?;
+    let more = station.serve_until(station.options.patience, is_new_command)?;
     need!(more.is_some(), "the initiator sent nothing more when the window was open again");
     Ok(())
 }
 
-fn wide_window(station: &mut Station) -> Outcome {
+fn wide_window(station: &mut Fixture) -> Outcome {
     station.window = 100;
     station.start(&[])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     let mut held = vec![got];
-    while let Some(event) = station.until(Duration::from_millis(500), is_new_command)? {
-        let (What::Came(pdu), Some(command)) = (&event.what, event.command()) else { continue };
+    while let Some(event) = station.serve_until(Duration::from_millis(500), is_new_command)? {
+        let (EventKind::Received(pdu), Some(command)) = (&event.what, event.command()) else { continue };
         let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
         require!(!CmdSn(pdu.word(24)).after(max), "beyond MaxCmdSN {:x}: {}", max.0, pdu.shown());
         station.number(event.conn, pdu);
-        held.push(super::station::Got { conn: event.conn, command, pdu: pdu.clone() });
+        held.push(super::fixture::ReceivedCommand { conn: event.conn, command, pdu: pdu.clone() });
     }
     station.record.remark(format!("{} commands were outstanding at once", held.len()));
     for got in held {
@@ -151,12 +153,14 @@ fn wide_window(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn window_of_one(station: &mut Station) -> Outcome {
+fn window_of_one(station: &mut Fixture) -> Outcome {
     station.window = 1;
     station.start(&[])?;
     for _ in 0..3 {
         let Ok(got) = station.command("READ or WRITE", Event::moves) else { break };
-        if let Some(Event { what: What::Came(pdu), .. }) = station.until(HUSH / 3, is_new_command)? {
+        if let Some(Event { what: EventKind::Received(pdu), .. }) =
+            station.serve_until(SILENCE / 3, is_new_command)?
+        {
             fail!("the window is one command wide, but a second came: {}", pdu.shown());
         }
         station.execute(got.conn, &got.command, &got.pdu.data)?;
@@ -164,7 +168,7 @@ fn window_of_one(station: &mut Station) -> Outcome {
     Ok(())
 }
 
-fn retry(station: &mut Station) -> Outcome {
+fn retry(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     // Neither answered nor acknowledged: for the initiator it is lost.
     let got = station.unnumbered("READ or WRITE", Event::moves)?;
@@ -173,14 +177,14 @@ fn retry(station: &mut Station) -> Outcome {
     let mut later = Vec::new();
     let again = loop {
         // What comes behind it is not executed either, as by any target that misses one before.
-        let event = station.until(until.saturating_duration_since(Instant::now()), is_new_command)?;
+        let event = station.serve_until(until.saturating_duration_since(Instant::now()), is_new_command)?;
         match event.as_ref().map(|event| &event.what) {
-            Some(What::Came(pdu)) if pdu.word(24) != got.pdu.word(24) => later.extend(event),
+            Some(EventKind::Received(pdu)) if pdu.word(24) != got.pdu.word(24) => later.extend(event),
             _ => break event,
         }
     };
     match again {
-        Some(Event { conn, what: What::Came(pdu), .. }) if conn == got.conn => {
+        Some(Event { conn, what: EventKind::Received(pdu), .. }) if conn == got.conn => {
             let same = |at: usize| got.pdu.byte(at) == pdu.byte(at);
             // Bytes 28 to 31 are ExpStatSN.
             let differs = (0..28).chain(32..48).find(|at| !same(*at));
@@ -208,7 +212,7 @@ fn retry(station: &mut Station) -> Outcome {
     }
 }
 
-fn status_leap(station: &mut Station) -> Outcome {
+fn status_leap(station: &mut Fixture) -> Outcome {
     station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     let leap = {
@@ -218,11 +222,11 @@ fn status_leap(station: &mut Station) -> Outcome {
     };
     station.execute(got.conn, &got.command, &got.pdu.data)?;
     let wait = station.options.patience;
-    let next = station.until(wait, |event| {
+    let next = station.serve_until(wait, |event| {
         event.conn == got.conn
-            && matches!(&event.what, What::Came(pdu) if pdu.opcode() == Opcode::SCSI_COMMAND)
+            && matches!(&event.what, EventKind::Received(pdu) if pdu.opcode() == Opcode::SCSI_COMMAND)
     })?;
-    if let Some(Event { what: What::Came(pdu), .. }) = next {
+    if let Some(Event { what: EventKind::Received(pdu), .. }) = next {
         require!(pdu.word(28) != leap.next().0, "the leap is taken for the next status: {}", pdu.shown());
     }
     Ok(())

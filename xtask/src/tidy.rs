@@ -5,12 +5,12 @@
 mod abuse;
 mod citations;
 mod dependencies;
-mod facts;
+mod doc_claims;
 mod layers;
-mod leftovers;
+mod markers;
 mod planted;
 mod published;
-mod shape;
+mod root_entries;
 mod sizes;
 mod tree;
 
@@ -24,10 +24,10 @@ type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);
 const RULES: &[Rule] = &[
     ("layers", layers::check),
     ("sizes", sizes::check),
-    ("leftovers", leftovers::check),
-    ("shape", shape::check),
+    ("markers", markers::check),
+    ("root_entries", root_entries::check),
     ("citations", citations::check),
-    ("facts", facts::check),
+    ("doc_claims", doc_claims::check),
     ("abuse", abuse::check),
     ("planted", planted::check),
     ("published", published::check),

@@ -60,11 +60,11 @@ pub fn run(
         while let Ok((stream, _)) = listener.accept() {
             drop(stream);
         }
-        let mut station = Fixture::new(&options, &listener, case.id);
+        let mut fixture = Fixture::new(&options, &listener, case.id);
         let began = Instant::now();
-        let outcome = (case.run)(&mut station);
-        station.stop();
-        let result = CaseResult::of(case.entry(), outcome, &station.record, began);
+        let outcome = (case.run)(&mut fixture);
+        fixture.stop();
+        let result = CaseResult::of(case.entry(), outcome, &fixture.record, began);
         told(&result);
         results.push(result);
     }

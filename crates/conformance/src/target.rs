@@ -90,16 +90,16 @@ pub fn run(
     let mut gone_since = None;
     let mut unit = unit;
     for case in cases().filter(|case| selection.takes(case.id)) {
-        let mut station = Fixture::new(&options, &name, unit);
+        let mut fixture = Fixture::new(&options, &name, unit);
         let began = Instant::now();
         let mut outcome = if let Some(since) = gone_since {
             Err(Stop::Skip(format!("the target cannot be reached since {since}")))
         } else if case.writes && !options.write {
             Err(Stop::Skip("it overwrites blocks of the unit, and --write was not given".to_owned()))
         } else {
-            (case.run)(&mut station)
+            (case.run)(&mut fixture)
         };
-        if gone_since.is_none() && is_gone(&station, &outcome) {
+        if gone_since.is_none() && is_gone(&fixture, &outcome) {
             let mut why = match outcome {
                 Err(Stop::Fail(why)) => format!("{why}; the target cannot be reached any more"),
                 Ok(()) | Err(Stop::Skip(_)) => "the target cannot be reached any more".to_owned(),
@@ -110,7 +110,7 @@ pub fn run(
             }
             outcome = Err(Stop::Fail(why));
         }
-        let result = CaseResult::of(case.entry(), outcome, &station.record, began);
+        let result = CaseResult::of(case.entry(), outcome, &fixture.record, began);
         told(&result);
         results.push(result);
     }
@@ -122,15 +122,15 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// Returns whether the target cannot be reached any more after a case. Where it can be brought back, every case is looked
 /// at, so that none is blamed for what an earlier one did.
-fn is_gone(station: &Fixture, outcome: &Outcome) -> bool {
+fn is_gone(fixture: &Fixture, outcome: &Outcome) -> bool {
     let failed = matches!(outcome, Err(Stop::Fail(_)));
-    if !failed && station.options.revive.is_none() {
+    if !failed && fixture.options.revive.is_none() {
         return false;
     }
-    if failed && station.options.revive.is_some() {
+    if failed && fixture.options.revive.is_some() {
         std::thread::sleep(LAST_BREATH);
     }
-    !station.is_reachable()
+    !fixture.is_reachable()
 }
 
 /// Has the target brought back, if it is known how; adds to `why` what was told about its end. `None`: it is gone.
@@ -169,9 +169,9 @@ fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
         Some(name) => name.clone(),
         None => discover(&mut Fixture::new(options, "", nowhere))?,
     };
-    let mut station = Fixture::new(options, &name, nowhere);
-    let plan = login::LoginPlan::normal(&station);
-    let mut conn = station.login(&plan)?;
+    let mut fixture = Fixture::new(options, &name, nowhere);
+    let plan = login::LoginPlan::normal(&fixture);
+    let mut conn = fixture.login(&plan)?;
     let luns = match options.lun {
         Some(number) => match scsi::lun::Lun::from_number(number) {
             Some(lun) => vec![lun.0],
@@ -188,8 +188,8 @@ fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
 }
 
 /// Returns the first target that a discovery session shows.
-fn discover(station: &mut Fixture) -> Outcome<String> {
-    let mut conn = station.discover()?;
+fn discover(fixture: &mut Fixture) -> Outcome<String> {
+    let mut conn = fixture.discover()?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[("SendTargets", "All")]).to_bytes());
     let (_, pdu) = conn.expect::<TextResponse>(request.itt)?;

@@ -129,10 +129,10 @@ fn judge_target(id: &str, fault: Fault) -> CaseResult {
             patience: PATIENCE,
         });
         let listener = Rc::new(listener);
-        let mut station = initiator::fixture::Fixture::new(&options, &listener, "itself");
+        let mut fixture = initiator::fixture::Fixture::new(&options, &listener, "itself");
         while !stop.load(Ordering::Relaxed) {
-            if let Ok(Some(event)) = station.step(Instant::now() + Duration::from_millis(20)) {
-                let _ = station.serve(&event);
+            if let Ok(Some(event)) = fixture.step(Instant::now() + Duration::from_millis(20)) {
+                let _ = fixture.serve(&event);
             }
         }
     });
@@ -149,8 +149,8 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
     peers.keep(move || {
         let unit = target::fixture::Unit { lun: 0, block: 512, blocks: 1 << 17 };
         let options = Rc::new(target_options(portal));
-        let mut station = target::fixture::Fixture::new(&options, initiator::TARGET, unit);
-        let _ = station.start(&[]).and_then(|mut conn| {
+        let mut fixture = target::fixture::Fixture::new(&options, initiator::TARGET, unit);
+        let _ = fixture.start(&[]).and_then(|mut conn| {
             conn.write_blocks(&[7; 4096])?;
             conn.write_blocks(&[8; 1024])?;
             conn.read_blocks(16)
@@ -213,15 +213,15 @@ fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
                 patience: PATIENCE,
             });
             let listener = Rc::new(listener);
-            let mut station = initiator::fixture::Fixture::new(&options, &listener, "itself");
+            let mut fixture = initiator::fixture::Fixture::new(&options, &listener, "itself");
             let mut dies = false;
             while !stop.load(Ordering::Relaxed) && !dies {
-                let Ok(Some(event)) = station.step(Instant::now() + Duration::from_millis(20)) else {
+                let Ok(Some(event)) = fixture.step(Instant::now() + Duration::from_millis(20)) else {
                     continue;
                 };
                 dies = deaths == 0 && event.conn == 1 && event.is_command();
                 if !dies {
-                    let _ = station.serve(&event);
+                    let _ = fixture.serve(&event);
                 }
             }
             deaths += 1;

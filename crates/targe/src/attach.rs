@@ -25,8 +25,8 @@ use signal_hook::iterator::Signals;
 use store::shared::SharedStore;
 
 use crate::cli::{URL_HELP, size};
-use crate::interrupt::{self, StillSessions};
-use crate::{Failure, print, reach};
+use crate::signals::{self, StallWatch};
+use crate::{Failure, connect, print};
 
 /// Signals this close together are one request: `timeout` and some supervisors signal a process and then its group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
@@ -64,15 +64,15 @@ struct Way {
 }
 
 /// Why the main thread wakes up.
-enum Occasion {
+enum Wakeup {
     /// A signal asks for the end.
     Stop,
     /// Nobody uses the disk any more.
-    Ended,
+    Unused,
 }
 
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
-    let urls = args.url.iter().map(|url| reach::url(url)).collect::<Result<Vec<_>, _>>()?;
+    let urls = args.url.iter().map(|url| connect::url(url)).collect::<Result<Vec<_>, _>>()?;
     if urls.len() > 1 && args.stripe.is_none() {
         return Err(Failure::Misused(
             "several LUNs are joined by --stripe SIZE, such as --stripe 128K".into(),
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     // Before there are threads: they inherit it.
     let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
-    let client = reach::client()?;
+    let client = connect::client()?;
     let disks = match &device {
         Some(device) => device::disks(&client, &urls, device)?,
         None => disks(&client, &urls)?,
@@ -110,8 +110,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let is_last = Arc::new(AtomicBool::new(false));
     watch_signals(tell.clone(), signals_obeyed, Arc::clone(&is_last))
         .map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
-    let still = StillSessions::of(disks.iter().map(|disk| disk.session().clone()).collect());
-    let end = End { occasions, tell: tell.clone(), still, is_last };
+    let still = StallWatch::of(disks.iter().map(|disk| disk.session().clone()).collect());
+    let end = Shutdown { occasions, tell: tell.clone(), still, is_last };
     let served = match (&args.way.nbd, &args.way.fuse, &device) {
         (Some(socket), _, _) => serve_nbd(socket, whole, &name, &end),
         (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &end),
@@ -120,33 +120,33 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     for disk in &disks {
         // The target notices by itself if this does not reach it; nothing is under way any more.
-        interrupt::say_goodbye(disk.session());
+        signals::log_out_briefly(disk.session());
     }
     served
 }
 
 /// How the end is asked for, and what keeps a target that does not answer from delaying it.
-struct End {
-    occasions: Receiver<Occasion>,
-    tell: Sender<Occasion>,
-    still: StillSessions,
+struct Shutdown {
+    occasions: Receiver<Wakeup>,
+    tell: Sender<Wakeup>,
+    still: StallWatch,
     /// Whether nobody uses the disk any more, so that the next signal is obeyed at once.
     is_last: Arc<AtomicBool>,
 }
 
-impl End {
+impl Shutdown {
     /// A signal asks for the end. Those who still use the disk may have to be waited for, but not for a target that does not
     /// answer: if requests make no progress now, their session is closed, as a second signal would ask for.
-    fn asked(&self) {
+    fn stop_requested(&self) {
         let tell = self.tell.clone();
         // The main thread may be beyond listening.
-        self.still.look(Some(ASKED_SPAN), move || drop(tell.send(Occasion::Stop)));
+        self.still.watch(Some(ASKED_SPAN), move || drop(tell.send(Wakeup::Stop)));
     }
 
     /// Nobody uses the disk any more: what is left is a flush and a logout, or there is nobody at the other end.
     fn last(&self) {
         self.is_last.store(true, Ordering::SeqCst);
-        self.still.look(None, || ());
+        self.still.watch(None, || ());
     }
 }
 
@@ -159,8 +159,8 @@ fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
             |(other, _): &(&Url, &RemoteDisk)| other.endpoint == url.endpoint && other.target == url.target;
         let earlier = urls.iter().zip(&disks).find(same).map(|(_, disk)| disk.session().clone());
         disks.push(match earlier.filter(|_| url.endpoint.transport.scheme() == Scheme::HyperScsi) {
-            Some(session) => reach::disk_of(session, url)?,
-            None => reach::disk(client, url)?,
+            Some(session) => connect::disk_of(session, url)?,
+            None => connect::disk(client, url)?,
         });
     }
     Ok(disks)
@@ -180,11 +180,11 @@ fn joined(disks: &[RemoteDisk], stripe: Option<u64>) -> Result<Arc<dyn SharedSto
     }
 }
 
-fn serve_nbd(socket: &Path, disk: Arc<dyn SharedStore>, name: &str, end: &End) -> Result<(), Failure> {
+fn serve_nbd(socket: &Path, disk: Arc<dyn SharedStore>, name: &str, end: &Shutdown) -> Result<(), Failure> {
     let size = show_size(disk.capabilities().len);
     let export = Export { name: String::new(), description: name.to_owned() };
-    let server = Server::start(socket, disk, export, teller())
-        .map_err(|error| Failure::Failed(reach::told(&error)))?;
+    let server = Server::start(socket, disk, export, event_logger())
+        .map_err(|error| Failure::Failed(connect::error_chain(&error)))?;
     let uri = nbd_uri(&std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned()));
     eprintln!("{name}, {size}, is an NBD disk now; Ctrl-C detaches it");
     eprintln!("  nbdinfo '{uri}'\n  qemu-img info '{uri}'");
@@ -200,23 +200,23 @@ fn serve_file(
     dir: &Path,
     disk: Arc<dyn SharedStore>,
     name: &str,
-    tell: Sender<Occasion>,
-    end: &End,
+    tell: Sender<Wakeup>,
+    end: &Shutdown,
 ) -> Result<(), Failure> {
     let size = show_size(disk.capabilities().len);
     let ended = Box::new(move || {
         // The main thread may be beyond listening.
-        let _ = tell.send(Occasion::Ended);
+        let _ = tell.send(Wakeup::Unused);
     });
-    let mount = Mount::start(dir, disk, "targe", teller(), ended)
-        .map_err(|error| Failure::Failed(reach::told(&error)))?;
+    let mount = Mount::start(dir, disk, "targe", event_logger(), ended)
+        .map_err(|error| Failure::Failed(connect::error_chain(&error)))?;
     let file = mount.file();
     eprintln!("{name}, {size}, is a file now; Ctrl-C detaches it");
     eprintln!("  sudo losetup --find --show --direct-io=on {}", file.display());
     print(&format!("{}\n", file.display()));
     let mut detached = false;
-    while let Ok(Occasion::Stop) = end.occasions.recv() {
-        end.asked();
+    while let Ok(Wakeup::Stop) = end.occasions.recv() {
+        end.stop_requested();
         if detached {
             eprintln!("targe: cut off from those who still use it");
             mount.abort();
@@ -285,7 +285,7 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
             }
             // Else it is our own end.
             SessionEvent::Down(why) if why.is_given_up() => {
-                eprintln!("targe: {url}: given up: {}; requests fail from now on", reach::told(why));
+                eprintln!("targe: {url}: given up: {}; requests fail from now on", connect::error_chain(why));
             }
             _ => {}
         }
@@ -294,7 +294,7 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
 }
 
 /// Tells notices on stderr, failures of the disk not more often than they can be read.
-fn teller() -> EventHandler {
+fn event_logger() -> EventHandler {
     let told: Mutex<Option<(Instant, u64)>> = Mutex::default();
     Arc::new(move |notice| match notice {
         AttachEvent::Failed { what, at, len, failure } => {
@@ -319,7 +319,7 @@ fn teller() -> EventHandler {
 
 /// Has signals that ask for the end wake the main thread, so many times and until nobody uses the disk; the next one is obeyed at
 /// once.
-fn watch_signals(tell: Sender<Occasion>, times: u32, is_last: Arc<AtomicBool>) -> std::io::Result<()> {
+fn watch_signals(tell: Sender<Wakeup>, times: u32, is_last: Arc<AtomicBool>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let watch = move || {
         let mut last: Option<Instant> = None;
@@ -330,7 +330,7 @@ fn watch_signals(tell: Sender<Occasion>, times: u32, is_last: Arc<AtomicBool>) -
             }
             last = Some(Instant::now());
             count += 1;
-            if count > times || is_last.load(Ordering::SeqCst) || tell.send(Occasion::Stop).is_err() {
+            if count > times || is_last.load(Ordering::SeqCst) || tell.send(Wakeup::Stop).is_err() {
                 std::process::exit(EXIT_FAILED);
             }
         }

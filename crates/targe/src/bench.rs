@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use crate::cli::BenchArgs;
 use crate::progress::{amount, to_f64};
 use crate::tables::Table;
-use crate::{Failure, consent, interrupt, print, reach};
+use crate::{Failure, confirm, connect, print, signals};
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let urls: Vec<_> = args.url.iter().map(|text| reach::url(text)).collect::<Result<_, _>>()?;
+    let urls: Vec<_> = args.url.iter().map(|text| connect::url(text)).collect::<Result<_, _>>()?;
     if args.rw < 100 {
         let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
-        consent::ask(args.write, &format!("this overwrites what is on {}", names.join(", ")))?;
+        confirm::ask(args.write, &format!("this overwrites what is on {}", names.join(", ")))?;
     }
     if let Some(url) = urls.iter().find(|url| url.endpoint.transport.scheme() == Scheme::HyperScsi)
         && args.connections.is_some()
@@ -32,9 +32,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let block_bytes = block_bytes.ok_or_else(|| Failure::Misused("--bs: from one block to 4G".to_owned()))?;
     let reactor = Config { engine: args.reactor, busy_poll: args.poll, ..Config::default() };
     let mut jobs = Vec::new();
-    let client = reach::client()?;
+    let client = connect::client()?;
     for url in &urls {
-        let disk = reach::disk(&client, url)?;
+        let disk = connect::disk(&client, url)?;
         let geometry = disk.geometry();
         if args.rw < 100 && geometry.write_protected {
             return Err(Failure::Failed(format!("{url}: the unit is write protected")));
@@ -44,7 +44,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         drop(disk);
         let _ = gone.wait();
         for _ in 0..args.sessions {
-            let mut session = plan(url, &EnvSecrets).map_err(|why| Failure::Misused(reach::told(&why)))?;
+            let mut session =
+                plan(url, &EnvSecrets).map_err(|why| Failure::Misused(connect::error_chain(&why)))?;
             session.renew_isid();
             if let Some(connections) = args.connections {
                 session.set_connections(connections);
@@ -75,10 +76,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         jobs,
     };
     let wanted: usize = plan.jobs.iter().map(|job| usize::from(job.session.connections())).sum();
-    let stop = interrupt::flag()?;
+    let stop = signals::flag()?;
     let report = run_load(&plan, &stop).map_err(|why| match why {
         BenchError::Plan(text) => Failure::Misused(text),
-        other => Failure::Failed(reach::told(&other)),
+        other => Failure::Failed(connect::error_chain(&other)),
     })?;
     if report.connections < wanted {
         eprintln!("targe: {} of {wanted} connections were up; the target allows no more", report.connections);

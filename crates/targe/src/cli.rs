@@ -24,11 +24,11 @@ pub(crate) enum Command {
     /// Validate a configuration; mistakes are told as FILE:LINE:COLUMN, all at once
     Check(CheckArgs),
     /// Tell how the running daemon is
-    Status(AskArgs),
+    Status(AdminArgs),
     /// List the sessions of the running daemon
-    Sessions(AskArgs),
+    Sessions(AdminArgs),
     /// List the LUNs of the running daemon
-    Luns(AskArgs),
+    Luns(AdminArgs),
     /// List the targets of an iSCSI portal, or of a HyperSCSI group, and their LUNs
     Discover(DiscoverArgs),
     /// Tell what a LUN is: inquiry, vital product data, capacity, negotiated parameters
@@ -101,7 +101,7 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct AskArgs {
+pub(crate) struct AdminArgs {
     /// The daemon's admin socket [default: that of a daemon without a configuration]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,

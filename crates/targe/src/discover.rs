@@ -12,7 +12,7 @@ use iscsi::name::IscsiName;
 use serde_json::{Value, json};
 
 use crate::cli::DiscoverArgs;
-use crate::reach;
+use crate::connect;
 use crate::tables::Table;
 use crate::{Failure, print};
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
     if place.transport.scheme() == Scheme::HyperScsi {
         return group::show(&place, args);
     }
-    let client = reach::client()?;
+    let client = connect::client()?;
     let told = block_on(targets(&client, &place, &EnvSecrets)).map_err(|why| failure(&why))?;
     if told.ignored > 0 {
         eprintln!(
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
         match block_on(units(&client, &place, target, &EnvSecrets)) {
             Ok(units) => found.push((target, units)),
             Err(why) => {
-                troubles.push(reach::told(&why));
+                troubles.push(connect::error_chain(&why));
                 found.push((target, Vec::new()));
             }
         }
@@ -85,8 +85,8 @@ fn place(args: &DiscoverArgs) -> Result<Endpoint, Failure> {
 
 fn failure(why: &DiscoverError) -> Failure {
     match why {
-        DiscoverError::Open(why) => reach::failure(why),
-        DiscoverError::Command { .. } => Failure::Failed(reach::told(why)),
+        DiscoverError::Open(why) => connect::failure(why),
+        DiscoverError::Command { .. } => Failure::Failed(connect::error_chain(why)),
     }
 }
 

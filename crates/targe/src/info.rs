@@ -23,16 +23,16 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::InfoArgs;
 use crate::discover::words;
-use crate::{Failure, interrupt, print, reach};
+use crate::{Failure, connect, print, signals};
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
-    let url = reach::url(&args.url)?;
-    let client = reach::client()?;
-    let session = reach::session(&client, &url)?;
-    let _guard = interrupt::Guard::new(&session)?;
+    let url = connect::url(&args.url)?;
+    let client = connect::client()?;
+    let session = connect::session(&client, &url)?;
+    let _guard = signals::LogoutGuard::new(&session)?;
     let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &UnitError::NoUnit(url.lun)))?;
     let unit = LogicalUnit::new(session.clone(), lun);
-    let facts = block_on(gather(&unit, url.lun)).map_err(|why| failed(&url, &why))?;
+    let facts = block_on(query_unit(&unit, url.lun)).map_err(|why| failed(&url, &why))?;
     let digests = block_on(session.connections()).map_err(|why| failed(&url, &why.into()))?;
     let mut document = facts.as_json();
     document.insert("url".to_owned(), json!(url.to_string()));
@@ -62,11 +62,11 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
 }
 
 fn failed(url: &Url, why: &UnitError) -> Failure {
-    Failure::Failed(format!("{url}: {}", reach::told(why)))
+    Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
 }
 
 /// What a unit says of itself.
-struct Facts {
+struct UnitReport {
     inquiry: StandardInquiry,
     /// Pages with their codes, in the order that the unit lists them.
     pages: Vec<(u8, Vec<u8>)>,
@@ -75,7 +75,7 @@ struct Facts {
     caching: Option<initiator::unit::Caching>,
 }
 
-async fn gather(unit: &LogicalUnit, number: u16) -> Result<Facts, UnitError> {
+async fn query_unit(unit: &LogicalUnit, number: u16) -> Result<UnitReport, UnitError> {
     let inquiry = unit.inquiry().await?;
     if inquiry.qualifier != Qualifier::CONNECTED {
         return Err(UnitError::NoUnit(number));
@@ -98,10 +98,10 @@ async fn gather(unit: &LogicalUnit, number: u16) -> Result<Facts, UnitError> {
         Err(_) => (None, None),
     };
     let caching = unit.caching().await?;
-    Ok(Facts { inquiry, pages, capacity, trouble, caching })
+    Ok(UnitReport { inquiry, pages, capacity, trouble, caching })
 }
 
-impl Facts {
+impl UnitReport {
     fn as_json(&self) -> Map<String, Value> {
         let inquiry = &self.inquiry;
         let mut all = Map::new();

@@ -80,7 +80,7 @@ fn proxy(args: &ProxyArgs) -> Result<(), Failure> {
     eprintln!("listening on {} for {upstream}, seed {}", proxy.address(), args.seed);
     let until = args.time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     while !ends.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let report = proxy.report();
     if args.json {
@@ -92,7 +92,7 @@ fn proxy(args: &ProxyArgs) -> Result<(), Failure> {
 }
 
 /// How often the end is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn resolve(name: &str) -> Result<SocketAddr, Failure> {
     let mut found =

@@ -4,23 +4,23 @@
 //! Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 the thing asked for failed, 2 bad usage or configuration.
 #![forbid(unsafe_code)]
 
-mod ask;
+mod admin;
 mod attach;
 mod bench;
-mod blocks;
 mod check;
 mod cli;
+mod confirm;
 mod conform;
-mod consent;
+mod connect;
 mod discover;
 mod info;
-mod interrupt;
 mod lab;
 #[cfg(feature = "planted")]
 mod planted;
 mod progress;
-mod reach;
+mod read_write;
 mod serve;
+mod signals;
 mod tables;
 mod verify;
 
@@ -52,20 +52,20 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
-        Command::Status(args) => ask::status(&args),
-        Command::Sessions(args) => ask::sessions(&args),
-        Command::Luns(args) => ask::luns(&args),
+        Command::Status(args) => admin::status(&args),
+        Command::Sessions(args) => admin::sessions(&args),
+        Command::Luns(args) => admin::luns(&args),
         Command::Discover(args) => discover::run(&args),
         Command::Info(args) => info::run(&args),
-        Command::Read(args) => blocks::read(&args),
-        Command::Write(args) => blocks::write(&args),
+        Command::Read(args) => read_write::read(&args),
+        Command::Write(args) => read_write::write(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Attach(args) => attach::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };
-    interrupt::give_way();
+    signals::wait_for_signal_exit();
     let done = done.and_then(|()| printed());
     let (code, message) = match done {
         Ok(()) => return ExitCode::SUCCESS,

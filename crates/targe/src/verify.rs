@@ -19,20 +19,20 @@ use store::shared::SharedStore;
 
 use crate::cli::VerifyArgs;
 use crate::progress::amount;
-use crate::{Failure, consent, interrupt, print, reach};
+use crate::{Failure, confirm, connect, print, signals};
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
-    let url = reach::url(&args.url)?;
+    let url = connect::url(&args.url)?;
     if args.check {
         return judge(args, &url);
     }
-    consent::ask(args.write, &format!("this overwrites what is on {url}"))?;
+    confirm::ask(args.write, &format!("this overwrites what is on {url}"))?;
     let journal = args.journal.as_deref().map(|path| create(path, args.sync_journal)).transpose()?;
-    let client = reach::client()?;
-    let disk = reach::disk(&client, &url)?;
+    let client = connect::client()?;
+    let disk = connect::disk(&client, &url)?;
     let plan = plan(args, &disk)?;
     let mut teller = Teller::new()?;
-    let _still = interrupt::StillSessions::after_signal(disk.session())?;
+    let _still = signals::StallWatch::after_signal(disk.session())?;
     eprintln!("targe: seed {}", plan.seed);
     let report = verify(&disk, &plan, journal, &mut |progress| teller.tell(progress));
     teller.end();
@@ -47,17 +47,19 @@ fn judge(args: &VerifyArgs, url: &Url) -> Result<(), Failure> {
     };
     let journal =
         std::fs::read(path).map_err(|error| Failure::Misused(format!("{}: {error}", path.display())))?;
-    let client = reach::client()?;
-    let disk = reach::disk(&client, url)?;
+    let client = connect::client()?;
+    let disk = connect::disk(&client, url)?;
     let mut teller = Teller::new()?;
-    let _still = interrupt::StillSessions::after_signal(disk.session())?;
+    let _still = signals::StallWatch::after_signal(disk.session())?;
     let report = check(&disk, &journal, args.power_lost, args.stop_on_corruption, &mut |progress| {
         teller.tell(progress)
     });
     teller.end();
     let report = report.map_err(|why| match why {
         JournalError::NotOne => Failure::Misused(format!("{}: {why}", path.display())),
-        JournalError::Refused(_) => Failure::Failed(format!("{}: {}", path.display(), reach::told(&why))),
+        JournalError::Refused(_) => {
+            Failure::Failed(format!("{}: {}", path.display(), connect::error_chain(&why)))
+        }
     })?;
     tell(args, url, &disk, &report)
 }
@@ -111,8 +113,10 @@ fn seed() -> u64 {
 
 fn refused(url: &Url, why: &RunError) -> Failure {
     match why {
-        RunError::ReadOnly | RunError::Journal(_) => Failure::Failed(format!("{url}: {}", reach::told(why))),
-        why => Failure::Misused(format!("{url}: {}", reach::told(why))),
+        RunError::ReadOnly | RunError::Journal(_) => {
+            Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
+        }
+        why => Failure::Misused(format!("{url}: {}", connect::error_chain(why))),
     }
 }
 
@@ -124,7 +128,7 @@ struct Teller {
 
 impl Teller {
     fn new() -> Result<Self, Failure> {
-        Ok(Self { shown: std::io::stderr().is_terminal(), ends: interrupt::flag()? })
+        Ok(Self { shown: std::io::stderr().is_terminal(), ends: signals::flag()? })
     }
 
     fn tell(&self, progress: &Progress) -> Control {
@@ -186,7 +190,7 @@ fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &VerifyReport) 
     let verdict = if report.wrong.total() > 0 {
         Some(format!("{} wrong blocks", report.wrong.total()))
     } else if report.errors > 0 {
-        Some(reach::with_loss(disk.session(), format!("{} operations failed", report.errors)))
+        Some(connect::with_loss(disk.session(), format!("{} operations failed", report.errors)))
     } else if !report.complete {
         Some("ended before everything was verified".to_owned())
     } else {

@@ -33,7 +33,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 continue;
             }
         };
-        for used in rooms_used(&manifest, &allowed) {
+        for used in crates_used(&manifest, &allowed) {
             if !may_use.contains(&used) {
                 findings
                     .push(Finding::whole(path, format!("`{room}` must not depend on `{used}` ({LAYERS})")));
@@ -65,7 +65,7 @@ fn allowed_edges(tree: &Tree) -> Result<Edges, Finding> {
 }
 
 /// The rooms a manifest depends on, in `[dependencies]`, `[build-dependencies]` and under `[target.….]`.
-pub(super) fn rooms_used(manifest: &Table, rooms: &Edges) -> BTreeSet<String> {
+pub(super) fn crates_used(manifest: &Table, rooms: &Edges) -> BTreeSet<String> {
     let per_target = manifest.get("target").and_then(Value::as_table);
     let tables = per_target.into_iter().flat_map(Table::values).filter_map(Value::as_table).chain([manifest]);
     let mut used = BTreeSet::new();

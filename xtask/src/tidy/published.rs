@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use super::layers::rooms_used;
+use super::layers::crates_used;
 use super::tree::{Finding, Tree};
 
 /// What is published for its own sake.
@@ -16,7 +16,7 @@ const WORKSPACE: &str = "Cargo.toml";
 const TOLD: [&str; 4] = ["description", "license", "readme", "include"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let rooms = rooms(tree);
+    let rooms = crate_manifests(tree);
     let workspace = tree.text(WORKSPACE).and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
     let needed = needed(&rooms);
     let version = at(&workspace, &["workspace", "package", "version"]).and_then(Value::as_str);
@@ -51,7 +51,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Manifests of rooms. What is no TOML, cargo says.
-fn rooms(tree: &Tree) -> BTreeMap<String, Table> {
+fn crate_manifests(tree: &Tree) -> BTreeMap<String, Table> {
     let room = |path: &str| Some(path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?.to_owned());
     let manifests = tree.ending_in(&["/Cargo.toml"]);
     manifests.filter_map(|(path, text)| Some((room(path)?, text.parse().ok()?))).collect()
@@ -70,7 +70,7 @@ fn needed(rooms: &BTreeMap<String, Table>) -> BTreeSet<String> {
         if let Some(manifest) = rooms.get(&room)
             && needed.insert(room)
         {
-            left.extend(rooms_used(manifest, &known));
+            left.extend(crates_used(manifest, &known));
         }
     }
     needed

@@ -46,17 +46,17 @@ fn is_request(pdu: &Pdu) -> bool {
 }
 
 /// Judges the CmdSNs of each session of one connection; returns how many immediate requests there were.
-fn judge_numbers(station: &Fixture) -> Outcome<(usize, usize)> {
+fn judge_numbers(fixture: &Fixture) -> Outcome<(usize, usize)> {
     let (mut plain, mut immediate) = (0, 0);
-    for conn in 0..station.conns.len() {
-        if station.conns.get(conn).is_some_and(|one| {
+    for conn in 0..fixture.conns.len() {
+        if fixture.conns.get(conn).is_some_and(|one| {
             one.session.is_none()
-                || station.conns.iter().filter(|other| other.session == one.session).count() > 1
+                || fixture.conns.iter().filter(|other| other.session == one.session).count() > 1
         }) {
             continue;
         }
         let mut next: Option<CmdSn> = None;
-        for (pdu, _) in station.came(conn) {
+        for (pdu, _) in fixture.came(conn) {
             let sn = CmdSn(pdu.word(24));
             if pdu.opcode() == Opcode::LOGIN_REQUEST {
                 next = Some(sn);
@@ -75,38 +75,38 @@ fn judge_numbers(station: &Fixture) -> Outcome<(usize, usize)> {
     Ok((plain, immediate))
 }
 
-fn numbering(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    station
+fn numbering(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    fixture
         .command("READ or WRITE", Event::moves)
-        .map(|got| station.execute(got.conn, &got.command, &got.pdu.data))??;
-    station.serve_out(station.options.patience)?;
-    let (plain, _) = judge_numbers(station)?;
+        .map(|got| fixture.execute(got.conn, &got.command, &got.pdu.data))??;
+    fixture.serve_out(fixture.options.patience)?;
+    let (plain, _) = judge_numbers(fixture)?;
     require!(plain > 1, "only {plain} requests came");
     Ok(())
 }
 
-fn immediate(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
+fn immediate(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
     // A ping is answered by a NOP-Out without a task tag, which must be immediate (§11.18).
-    station.ping(got.conn, true);
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
-    station.serve_out(station.options.patience)?;
-    let (_, immediate) = judge_numbers(station)?;
+    fixture.ping(got.conn, true);
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
+    fixture.serve_out(fixture.options.patience)?;
+    let (_, immediate) = judge_numbers(fixture)?;
     need!(immediate > 0, "the initiator sent nothing immediate, not even in answer to a ping");
     Ok(())
 }
 
-fn immediate_management(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    station.command("READ or WRITE", Event::moves)?;
+fn immediate_management(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    fixture.command("READ or WRITE", Event::moves)?;
     let (conn, pdu) =
-        station.request(Opcode::TMF_REQUEST, station.options.limit / 2, "task management request")?;
+        fixture.request(Opcode::TMF_REQUEST, fixture.options.limit / 2, "task management request")?;
     need!(pdu.bhs.is_immediate(), "the task management request is not immediate");
-    station.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
-    station.serve_out(SILENCE)?;
-    judge_numbers(station)?;
+    fixture.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
+    fixture.serve_out(SILENCE)?;
+    judge_numbers(fixture)?;
     Ok(())
 }
 
@@ -114,70 +114,70 @@ fn is_new_command(event: &Event) -> bool {
     event.is(Opcode::SCSI_COMMAND).is_some_and(|pdu| !pdu.bhs.is_immediate())
 }
 
-fn closed_window(station: &mut Fixture) -> Outcome {
-    station.window = 1;
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
+fn closed_window(fixture: &mut Fixture) -> Outcome {
+    fixture.window = 1;
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
     // The answer leaves MaxCmdSN where it was: the window is closed.
-    station.window = 0;
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    fixture.window = 0;
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
     if let Some(Event { what: EventKind::Received(pdu), .. }) =
-        station.serve_until(SILENCE, is_new_command)?
+        fixture.serve_until(SILENCE, is_new_command)?
     {
-        let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
+        let max = fixture.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
         require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
     }
-    station.window = 4;
-    station.ping(got.conn, false);
-    let more = station.serve_until(station.options.patience, is_new_command)?;
+    fixture.window = 4;
+    fixture.ping(got.conn, false);
+    let more = fixture.serve_until(fixture.options.patience, is_new_command)?;
     need!(more.is_some(), "the initiator sent nothing more when the window was open again");
     Ok(())
 }
 
-fn wide_window(station: &mut Fixture) -> Outcome {
-    station.window = 100;
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
+fn wide_window(fixture: &mut Fixture) -> Outcome {
+    fixture.window = 100;
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
     let mut held = vec![got];
-    while let Some(event) = station.serve_until(Duration::from_millis(500), is_new_command)? {
+    while let Some(event) = fixture.serve_until(Duration::from_millis(500), is_new_command)? {
         let (EventKind::Received(pdu), Some(command)) = (&event.what, event.command()) else { continue };
-        let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
+        let max = fixture.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
         require!(!CmdSn(pdu.word(24)).after(max), "beyond MaxCmdSN {:x}: {}", max.0, pdu.shown());
-        station.number(event.conn, pdu);
+        fixture.number(event.conn, pdu);
         held.push(super::fixture::ReceivedCommand { conn: event.conn, command, pdu: pdu.clone() });
     }
-    station.record.remark(format!("{} commands were outstanding at once", held.len()));
+    fixture.record.remark(format!("{} commands were outstanding at once", held.len()));
     for got in held {
-        station.execute(got.conn, &got.command, &got.pdu.data)?;
+        fixture.execute(got.conn, &got.command, &got.pdu.data)?;
     }
     Ok(())
 }
 
-fn window_of_one(station: &mut Fixture) -> Outcome {
-    station.window = 1;
-    station.start(&[])?;
+fn window_of_one(fixture: &mut Fixture) -> Outcome {
+    fixture.window = 1;
+    fixture.start(&[])?;
     for _ in 0..3 {
-        let Ok(got) = station.command("READ or WRITE", Event::moves) else { break };
+        let Ok(got) = fixture.command("READ or WRITE", Event::moves) else { break };
         if let Some(Event { what: EventKind::Received(pdu), .. }) =
-            station.serve_until(SILENCE / 3, is_new_command)?
+            fixture.serve_until(SILENCE / 3, is_new_command)?
         {
             fail!("the window is one command wide, but a second came: {}", pdu.shown());
         }
-        station.execute(got.conn, &got.command, &got.pdu.data)?;
+        fixture.execute(got.conn, &got.command, &got.pdu.data)?;
     }
     Ok(())
 }
 
-fn retry(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
+fn retry(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
     // Neither answered nor acknowledged: for the initiator it is lost.
-    let got = station.unnumbered("READ or WRITE", Event::moves)?;
-    let wait = station.options.limit / 2;
+    let got = fixture.unnumbered("READ or WRITE", Event::moves)?;
+    let wait = fixture.options.limit / 2;
     let until = Instant::now() + wait;
     let mut later = Vec::new();
     let again = loop {
         // What comes behind it is not executed either, as by any target that misses one before.
-        let event = station.serve_until(until.saturating_duration_since(Instant::now()), is_new_command)?;
+        let event = fixture.serve_until(until.saturating_duration_since(Instant::now()), is_new_command)?;
         match event.as_ref().map(|event| &event.what) {
             Some(EventKind::Received(pdu)) if pdu.word(24) != got.pdu.word(24) => later.extend(event),
             _ => break event,
@@ -195,13 +195,13 @@ fn retry(station: &mut Fixture) -> Outcome {
                 pdu.shown()
             );
             require!(got.pdu.data == pdu.data, "the immediate data differs");
-            station.number(conn, &pdu);
-            station.execute(conn, &got.command, &pdu.data)?;
+            fixture.number(conn, &pdu);
+            fixture.execute(conn, &got.command, &pdu.data)?;
             for event in later {
-                station.serve(&event)?;
+                fixture.serve(&event)?;
             }
-            station.serve_out(station.options.patience)?;
-            require!(station.exit() != Some(false), "the initiator fails although its command was executed");
+            fixture.serve_out(fixture.options.patience)?;
+            require!(fixture.exit() != Some(false), "the initiator fails although its command was executed");
             Ok(())
         }
         Some(_) => fail!("the command is sent again on another connection"),
@@ -212,17 +212,17 @@ fn retry(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn status_leap(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
+fn status_leap(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
     let leap = {
-        let Some(conn) = station.conns.get_mut(got.conn) else { fail!("the connection is gone") };
+        let Some(conn) = fixture.conns.get_mut(got.conn) else { fail!("the connection is gone") };
         conn.stat_sn = StatSn(conn.stat_sn.0.wrapping_add(0x8000_0000));
         conn.stat_sn
     };
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
-    let wait = station.options.patience;
-    let next = station.serve_until(wait, |event| {
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
+    let wait = fixture.options.patience;
+    let next = fixture.serve_until(wait, |event| {
         event.conn == got.conn
             && matches!(&event.what, EventKind::Received(pdu) if pdu.opcode() == Opcode::SCSI_COMMAND)
     })?;

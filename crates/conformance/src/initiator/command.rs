@@ -65,15 +65,15 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-fn fields(station: &mut Fixture, immediate: bool) -> Outcome {
-    station.start(&[("ImmediateData", if immediate { "Yes" } else { "No" })])?;
-    let wait = station.start_wait();
-    let event = station.serve_until(wait, |event| event.is(Opcode::SCSI_COMMAND).is_some())?;
+fn fields(fixture: &mut Fixture, immediate: bool) -> Outcome {
+    fixture.start(&[("ImmediateData", if immediate { "Yes" } else { "No" })])?;
+    let wait = fixture.start_wait();
+    let event = fixture.serve_until(wait, |event| event.is(Opcode::SCSI_COMMAND).is_some())?;
     let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
         need!(false, "the initiator sent no command");
         return Ok(());
     };
-    let (cmd_sn, stat_sn) = match (station.sessions.first(), station.conns.get(conn)) {
+    let (cmd_sn, stat_sn) = match (fixture.sessions.first(), fixture.conns.get(conn)) {
         (Some(session), Some(conn)) => (session.exp_cmd_sn, conn.stat_sn),
         _ => fail!("a command came before the login ended"),
     };
@@ -89,7 +89,7 @@ fn fields(station: &mut Fixture, immediate: bool) -> Outcome {
     Ok(())
 }
 
-fn write_mode(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outcome {
+fn write_mode(fixture: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outcome {
     let spell = |yes| if yes { "Yes" } else { "No" };
     let keys = [
         ("ImmediateData", spell(immediate)),
@@ -97,7 +97,7 @@ fn write_mode(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outc
         ("FirstBurstLength", "8192"),
         ("MaxBurstLength", "65536"),
     ];
-    let got = start_and_hold_write(station, &keys)?;
+    let got = start_and_hold_write(fixture, &keys)?;
     let (sent, total) = (got.pdu.data.len(), got.command.expected_data_transfer_length);
     let total = usize::try_from(total).unwrap_or_default();
     require!(got.command.write, "W is clear in a WRITE: {}", got.pdu.shown());
@@ -108,9 +108,9 @@ fn write_mode(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outc
     require!(immediate || sent == 0, "ImmediateData=No, but {sent} bytes are immediate");
     require!(sent < total || got.command.is_final, "all data is immediate, but F is clear");
     require!(!initial_r2t || got.command.is_final, "InitialR2T=Yes, but F is clear");
-    release(station, &got)?;
-    station.serve_out(station.options.patience)?;
-    let data = station.data_out(got.command.itt);
+    release(fixture, &got)?;
+    fixture.serve_out(fixture.options.patience)?;
+    let data = fixture.data_out(got.command.itt);
     let unsolicited: Vec<_> = data.iter().filter(|pdu| pdu.word(20) == u32::MAX).collect();
     let first: usize = sent + unsolicited.iter().map(|pdu| pdu.data.len()).sum::<usize>();
     require!(first <= 8192, "{first} bytes come unsolicited, FirstBurstLength is 8192");
@@ -119,18 +119,18 @@ fn write_mode(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outc
     Ok(())
 }
 
-fn final_bit(station: &mut Fixture) -> Outcome {
-    let got = start_and_hold_write(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn final_bit(fixture: &mut Fixture) -> Outcome {
+    let got = start_and_hold_write(fixture, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     require!(got.pdu.data.is_empty(), "ImmediateData=No, but {} bytes are immediate", got.pdu.data.len());
     require!(got.command.is_final, "no unsolicited data follows, but F is clear");
-    let early = station.serve_until(SILENCE / 3, |event| {
+    let early = fixture.serve_until(SILENCE / 3, |event| {
         event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt)
     })?;
     require!(early.is_none(), "data comes before any R2T");
     let len = got.command.expected_data_transfer_length.min(65_536);
-    let (_, pdus) = collect(station, &got, 0, 0, len)?;
+    let (_, pdus) = collect(fixture, &got, 0, 0, len)?;
     require!(pdus.last().is_some_and(|pdu| pdu.flags() & 0x80 != 0), "the last data has no F");
-    finish(station, &got)
+    finish(fixture, &got)
 }
 
 /// How a command fails.
@@ -141,22 +141,22 @@ enum CommandFailure {
     Sense(u16),
 }
 
-fn fail_it(station: &mut Fixture, got: &ReceivedCommand, ending: CommandFailure) {
-    if let Some(conn) = station.conns.get_mut(got.conn) {
+fn fail_it(fixture: &mut Fixture, got: &ReceivedCommand, ending: CommandFailure) {
+    if let Some(conn) = fixture.conns.get_mut(got.conn) {
         conn.pending.clear();
     }
     match ending {
-        CommandFailure::Status(status) => station.respond(got.conn, got.command.itt, status, None),
-        CommandFailure::Sense(code) => station.respond(got.conn, got.command.itt, 2, Some((0xb, code))),
+        CommandFailure::Status(status) => fixture.respond(got.conn, got.command.itt, status, None),
+        CommandFailure::Sense(code) => fixture.respond(got.conn, got.command.itt, 2, Some((0xb, code))),
     }
 }
 
 /// After a command that failed: it comes again as a new one, or the caller hears of it.
-fn is_told(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
+fn is_told(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     let (cdb, number) = (got.command.cdb, got.command.cmd_sn);
-    let wait = station.options.patience.max(SILENCE);
+    let wait = fixture.options.patience.max(SILENCE);
     let again =
-        station.serve_until(wait, |event| event.command().is_some_and(|command| command.cdb == cdb))?;
+        fixture.serve_until(wait, |event| event.command().is_some_and(|command| command.cdb == cdb))?;
     if let Some(event) = again {
         let again = event.command().map(|command| command.cmd_sn);
         require!(
@@ -165,44 +165,44 @@ fn is_told(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
         );
         return Ok(());
     }
-    match station.exit() {
+    match fixture.exit() {
         Some(false) => {
-            station.record.remark("the initiator leaves it to its caller, as it may");
+            fixture.record.remark("the initiator leaves it to its caller, as it may");
             Ok(())
         }
         Some(true) => fail!("the initiator goes on as if the command had succeeded"),
         None => {
-            station.record.remark("the initiator leaves it to its caller, who does nothing yet");
+            fixture.record.remark("the initiator leaves it to its caller, who does nothing yet");
             Ok(())
         }
     }
 }
 
-fn failure(station: &mut Fixture, ending: CommandFailure) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    fail_it(station, &got, ending);
-    is_told(station, &got)
+fn failure(fixture: &mut Fixture, ending: CommandFailure) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    fail_it(fixture, &got, ending);
+    is_told(fixture, &got)
 }
 
-fn snack_refused(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let got = station.command("READ", Event::reads)?;
-    let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
+fn snack_refused(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = fixture.command("READ", Event::reads)?;
+    let Answer::Data(data) = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         fail!("a READ beyond the end")
     };
     // The first half never comes.
     let half = (data.len() / 2).next_multiple_of(512).min(data.len() - 1) & !511;
-    let limit = station.send_max(got.conn);
+    let limit = fixture.send_max(got.conn);
     let rest = data.get(half..).unwrap_or_default();
     let last = rest.chunks(limit).count() - 1;
     for (index, bytes) in rest.chunks(limit).enumerate() {
         let end = if index == last { End::Status } else { End::More };
         let number = u32::try_from(index + 1).unwrap_or_default();
-        station.data_in(got.conn, &got.command, (number, half + index * limit), bytes, end);
+        fixture.data_in(got.conn, &got.command, (number, half + index * limit), bytes, end);
     }
-    let wait = station.options.patience;
-    while let Some(event) = station.serve_until(wait, |event| {
+    let wait = fixture.options.patience;
+    while let Some(event) = fixture.serve_until(wait, |event| {
         event.is(Opcode::SNACK).is_some()
             || event.reads().is_some()
             || matches!(event.what, EventKind::Closed)
@@ -212,49 +212,49 @@ fn snack_refused(station: &mut Fixture) -> Outcome {
             require!(command.cmd_sn != got.command.cmd_sn, "the command comes again with its old CmdSN");
             return Ok(());
         }
-        let sn = station.counted(event.conn);
+        let sn = fixture.counted(event.conn);
         let reject = Reject { reason: RejectReason::SNACK_REJECT, sn, data_sn: DataSn(0) };
-        station.send(event.conn, &reject, pdu.bhs.bytes());
+        fixture.send(event.conn, &reject, pdu.bhs.bytes());
     }
-    is_told(station, &got)
+    is_told(fixture, &got)
 }
 
-fn window_in_response(station: &mut Fixture) -> Outcome {
-    station.window = 1;
-    let got = start_and_hold_write(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn window_in_response(fixture: &mut Fixture) -> Outcome {
+    fixture.window = 1;
+    let got = start_and_hold_write(fixture, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let len = got.command.expected_data_transfer_length.min(65_536);
-    collect(station, &got, 0, 0, len)?;
-    station.window = 0;
-    finish(station, &got)?;
+    collect(fixture, &got, 0, 0, len)?;
+    fixture.window = 0;
+    finish(fixture, &got)?;
     let event =
-        station.serve_until(SILENCE, |event| event.command().is_some_and(|command| !command.immediate))?;
+        fixture.serve_until(SILENCE, |event| event.command().is_some_and(|command| !command.immediate))?;
     if let Some(Event { what: EventKind::Received(pdu), .. }) = event {
-        let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
+        let max = fixture.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
         require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
     }
-    station.window = 1;
-    station.ping(got.conn, false);
+    fixture.window = 1;
+    fixture.ping(got.conn, false);
     Ok(())
 }
 
-fn expected_length(station: &mut Fixture) -> Outcome {
+fn expected_length(fixture: &mut Fixture) -> Outcome {
     let got = start_and_hold_write(
-        station,
+        fixture,
         &[("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("FirstBurstLength", "512")],
     )?;
     let (sent, total) = (got.pdu.data.len(), got.command.expected_data_transfer_length);
     let total = usize::try_from(total).unwrap_or_default();
-    let Answer::Write { len, .. } = station.disk.answer(got.command.lun, &got.command.cdb) else {
+    let Answer::Write { len, .. } = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         fail!("a WRITE beyond the end")
     };
     require!(total == len, "the CDB writes {len} bytes, Expected Data Transfer Length is {total}");
     require!(sent < total || got.command.is_final, "all data is immediate, but F is clear");
     require!(sent <= 512, "{sent} bytes are immediate, FirstBurstLength is 512");
     if sent < total {
-        let early = station.serve_until(SILENCE / 3, |event| {
+        let early = fixture.serve_until(SILENCE / 3, |event| {
             event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt)
         })?;
         require!(early.is_none(), "data comes before any R2T although InitialR2T=Yes");
     }
-    finish(station, &got)
+    finish(fixture, &got)
 }

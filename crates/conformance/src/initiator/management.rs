@@ -28,18 +28,18 @@ pub(super) const CASES: &[Test] = &[
 
 /// Starts, lets the first read or write hang, and waits for the task management that follows.
 fn provoked(
-    station: &mut Fixture,
+    fixture: &mut Fixture,
     wanted: fn(TmfFunction) -> bool,
 ) -> Outcome<(ReceivedCommand, usize, TmfRequest, Pdu)> {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    let wait = station.options.limit / 2;
-    let event = station.serve_until(wait, |event| {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    let wait = fixture.options.limit / 2;
+    let event = fixture.serve_until(wait, |event| {
         event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| wanted(TmfFunction(pdu.flags() & 0x7f)))
     })?;
     match event {
         Some(Event { conn, what: EventKind::Received(pdu), .. }) => {
-            station.number(conn, &pdu);
+            fixture.number(conn, &pdu);
             let request = pdu.read()?;
             Ok((got, conn, request, pdu))
         }
@@ -62,10 +62,10 @@ fn aborts_a_set(function: TmfFunction) -> bool {
     )
 }
 
-fn number(station: &mut Fixture) -> Outcome {
-    let (_, conn, request, pdu) = provoked(station, any)?;
-    station.answer_management(conn, &request, TmfResult::COMPLETE);
-    let next = station.serve_until(station.options.patience, |event| {
+fn number(fixture: &mut Fixture) -> Outcome {
+    let (_, conn, request, pdu) = provoked(fixture, any)?;
+    fixture.answer_management(conn, &request, TmfResult::COMPLETE);
+    let next = fixture.serve_until(fixture.options.patience, |event| {
         event.conn == conn && event.command().is_some_and(|command| !command.immediate)
     })?;
     if let Some(Event { what: EventKind::Received(next), .. }) = next {
@@ -75,8 +75,8 @@ fn number(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn lun(station: &mut Fixture) -> Outcome {
-    let (got, _, request, pdu) = provoked(station, any)?;
+fn lun(fixture: &mut Fixture) -> Outcome {
+    let (got, _, request, pdu) = provoked(fixture, any)?;
     let lun = got.command.lun;
     require!(request.lun == lun, "expected LUN {lun:x} in {}", pdu.shown());
     if request.function == TmfFunction::ABORT_TASK {
@@ -86,60 +86,60 @@ fn lun(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn ref_cmd_sn(station: &mut Fixture) -> Outcome {
-    let (got, conn, request, pdu) = provoked(station, aborts_a_task)?;
+fn ref_cmd_sn(fixture: &mut Fixture) -> Outcome {
+    let (got, conn, request, pdu) = provoked(fixture, aborts_a_task)?;
     let (expected, came) = (got.command.cmd_sn, request.ref_cmd_sn);
     require!(came == expected, "expected RefCmdSN {:x} in {}", expected.0, pdu.shown());
     let (itt, referenced) = (got.command.itt, request.referenced_task_tag);
     require!(itt == referenced, "expected task {:x} in {}", itt.0, pdu.shown());
-    station.answer_management(conn, &request, TmfResult::COMPLETE);
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator fails although its task was aborted");
+    fixture.answer_management(conn, &request, TmfResult::COMPLETE);
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator fails although its task was aborted");
     Ok(())
 }
 
 /// Pings and waits for the answer.
-fn ping(station: &mut Fixture, conn: usize) -> Outcome {
-    let ping: NopIn = station.ping(conn, true);
-    let event = station.serve_until(station.options.patience, |event| {
+fn ping(fixture: &mut Fixture, conn: usize) -> Outcome {
+    let ping: NopIn = fixture.ping(conn, true);
+    let event = fixture.serve_until(fixture.options.patience, |event| {
         event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.word(20) == ping.ttt.0)
     })?;
     require!(event.is_some(), "a ping is not answered while a set is aborted");
     Ok(())
 }
 
-fn pings_go_on(station: &mut Fixture) -> Outcome {
-    let (_, conn, request, _) = provoked(station, aborts_a_set)?;
-    ping(station, conn)?;
-    station.answer_management(conn, &request, TmfResult::COMPLETE);
+fn pings_go_on(fixture: &mut Fixture) -> Outcome {
+    let (_, conn, request, _) = provoked(fixture, aborts_a_set)?;
+    ping(fixture, conn)?;
+    fixture.answer_management(conn, &request, TmfResult::COMPLETE);
     Ok(())
 }
 
-fn acknowledgements_go_on(station: &mut Fixture) -> Outcome {
-    let (got, conn, request, _) = provoked(station, aborts_a_set)?;
-    ping(station, conn)?;
-    if let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) {
-        let limit = station.send_max(conn).min(data.len());
+fn acknowledgements_go_on(fixture: &mut Fixture) -> Outcome {
+    let (got, conn, request, _) = provoked(fixture, aborts_a_set)?;
+    ping(fixture, conn)?;
+    if let Answer::Data(data) = fixture.disk.answer(got.command.lun, &got.command.cdb) {
+        let limit = fixture.send_max(conn).min(data.len());
         let bytes = data.get(..limit).unwrap_or_default().to_vec();
-        station.data_in(conn, &got.command, (0, 0), &bytes, End::Acknowledge);
+        fixture.data_in(conn, &got.command, (0, 0), &bytes, End::Acknowledge);
         let event =
-            station.serve_until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
-        let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
+            fixture.serve_until(fixture.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+        let level = fixture.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
         require!(event.is_some() || level == 0, "Data-In with A is not acknowledged while a set is aborted");
     }
-    station.answer_management(conn, &request, TmfResult::COMPLETE);
+    fixture.answer_management(conn, &request, TmfResult::COMPLETE);
     Ok(())
 }
 
-fn answers_are_taken(station: &mut Fixture) -> Outcome {
-    let (got, conn, request, _) = provoked(station, aborts_a_set)?;
-    if let Some(conn) = station.conns.get_mut(conn) {
+fn answers_are_taken(fixture: &mut Fixture) -> Outcome {
+    let (got, conn, request, _) = provoked(fixture, aborts_a_set)?;
+    if let Some(conn) = fixture.conns.get_mut(conn) {
         conn.pending.clear();
     }
-    station.respond(conn, got.command.itt, 8, None);
-    station.answer_management(conn, &request, TmfResult::COMPLETE);
-    let wait = station.options.patience;
-    let event = station.serve_until(wait, |event| {
+    fixture.respond(conn, got.command.itt, 8, None);
+    fixture.answer_management(conn, &request, TmfResult::COMPLETE);
+    let wait = fixture.options.patience;
+    let event = fixture.serve_until(wait, |event| {
         event.conn == conn
             && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, EventKind::Closed))
     })?;
@@ -148,20 +148,20 @@ fn answers_are_taken(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn reassign(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "2")])?;
-    let got = station.command("READ", Event::reads)?;
-    let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
+fn reassign(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "2")])?;
+    let got = fixture.command("READ", Event::reads)?;
+    let level = fixture.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
     need!(level == 2, "the initiator agrees to ErrorRecoveryLevel={level} only");
-    let others = station.conns.iter().filter(|conn| conn.session == Some(0) && !conn.gone).count();
+    let others = fixture.conns.iter().filter(|conn| conn.session == Some(0) && !conn.gone).count();
     if others < 2 {
-        station.record.remark("the initiator makes a second connection only when it needs one");
+        fixture.record.remark("the initiator makes a second connection only when it needs one");
     }
-    if let Some(conn) = station.conns.get_mut(got.conn) {
+    if let Some(conn) = fixture.conns.get_mut(got.conn) {
         conn.line.drop_connection();
         conn.gone = true;
     }
-    let event = station.serve_until(station.options.patience * 2, |event| {
+    let event = fixture.serve_until(fixture.options.patience * 2, |event| {
         event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| pdu.flags() & 0x7f == TmfFunction::TASK_REASSIGN.0)
     })?;
     let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
@@ -173,10 +173,10 @@ fn reassign(station: &mut Fixture) -> Outcome {
         got.command.itt.0,
         pdu.shown()
     );
-    station.number(conn, &pdu);
-    station.answer_management(conn, &pdu.read()?, TmfResult::COMPLETE);
-    station.execute(conn, &got.command, &[])?;
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator fails although its task was finished elsewhere");
+    fixture.number(conn, &pdu);
+    fixture.answer_management(conn, &pdu.read()?, TmfResult::COMPLETE);
+    fixture.execute(conn, &got.command, &[])?;
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator fails although its task was finished elsewhere");
     Ok(())
 }

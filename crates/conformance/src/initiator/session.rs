@@ -67,40 +67,40 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-fn level(station: &Fixture, least: u32) -> Outcome {
-    let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
+fn level(fixture: &Fixture, least: u32) -> Outcome {
+    let level = fixture.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
     if level < least {
         return Err(Stop::Skip(format!("the initiator agrees to ErrorRecoveryLevel={level} only")));
     }
     Ok(())
 }
 
-fn reassigns(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "2")])?;
-    let got = station.command("READ", Event::reads)?;
-    level(station, 2)?;
-    let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
+fn reassigns(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "2")])?;
+    let got = fixture.command("READ", Event::reads)?;
+    level(fixture, 2)?;
+    let Answer::Data(data) = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         fail!("a READ beyond the end")
     };
-    let limit = station.send_max(got.conn).min(data.len());
+    let limit = fixture.send_max(got.conn).min(data.len());
     let first = data.get(..limit).unwrap_or_default().to_vec();
-    station.data_in(got.conn, &got.command, (0, 0), &first, End::Sequence);
-    if let Some(conn) = station.conns.get_mut(got.conn) {
+    fixture.data_in(got.conn, &got.command, (0, 0), &first, End::Sequence);
+    if let Some(conn) = fixture.conns.get_mut(got.conn) {
         conn.line.drop_connection();
         conn.gone = true;
     }
-    let wait = station.options.patience * 2;
+    let wait = fixture.options.patience * 2;
     let is_reassign = |event: &Event| {
         event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| pdu.flags() & 0x7f == TmfFunction::TASK_REASSIGN.0)
     };
-    let event = station.serve_until(wait, is_reassign)?;
+    let event = fixture.serve_until(wait, is_reassign)?;
     let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
         fail!("no TASK REASSIGN came")
     };
     require!(pdu.word(20) == got.command.itt.0, "expected task {:x} in {}", got.command.itt.0, pdu.shown());
     require!(conn != got.conn, "TASK REASSIGN comes on the connection that broke");
-    station.number(conn, &pdu);
-    station.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
+    fixture.number(conn, &pdu);
+    fixture.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
     // ExpDataSN says how much the initiator has.
     let have = usize::try_from(pdu.word(36)).unwrap_or_default();
     require!(have <= 1, "ExpDataSN {have} acknowledges data that was not sent");
@@ -110,40 +110,40 @@ fn reassigns(station: &mut Fixture) -> Outcome {
     for (index, bytes) in rest.chunks(limit).enumerate() {
         let end = if index == last { End::Status } else { End::More };
         let number = u32::try_from(have + index).unwrap_or_default();
-        station.data_in(conn, &got.command, (number, begin + index * limit), bytes, end);
+        fixture.data_in(conn, &got.command, (number, begin + index * limit), bytes, end);
     }
     if rest.is_empty() {
-        station.respond(conn, got.command.itt, 0, None);
+        fixture.respond(conn, got.command.itt, 0, None);
     }
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator fails although its task was finished elsewhere");
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator fails although its task was finished elsewhere");
     Ok(())
 }
 
 /// Sends a read's data in pieces of 512 bytes but for number `hole`.
-fn with_a_hole(station: &mut Fixture, got: &ReceivedCommand, hole: usize) -> Vec<Vec<u8>> {
-    let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
+fn with_a_hole(fixture: &mut Fixture, got: &ReceivedCommand, hole: usize) -> Vec<Vec<u8>> {
+    let Answer::Data(data) = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         return Vec::new();
     };
     let pieces: Vec<Vec<u8>> = data.chunks(512).map(<[u8]>::to_vec).collect();
     for (index, bytes) in pieces.iter().enumerate().filter(|(index, _)| *index != hole) {
         let end = if index + 1 == pieces.len() { End::Sequence } else { End::More };
         let number = u32::try_from(index).unwrap_or_default();
-        station.data_in(got.conn, &got.command, (number, index * 512), bytes, end);
+        fixture.data_in(got.conn, &got.command, (number, index * 512), bytes, end);
     }
     pieces
 }
 
-fn snack(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let got = station.command("READ", Event::reads)?;
-    level(station, 1)?;
+fn snack(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = fixture.command("READ", Event::reads)?;
+    level(fixture, 1)?;
     need!(
         got.command.expected_data_transfer_length >= 2560,
         "the READ is too short to miss the fourth PDU of it"
     );
-    let pieces = with_a_hole(station, &got, 3);
-    let event = station.serve_until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+    let pieces = with_a_hole(fixture, &got, 3);
+    let event = fixture.serve_until(fixture.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
     let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         fail!("missing Data-In is not asked for")
     };
@@ -161,30 +161,30 @@ fn snack(station: &mut Fixture) -> Outcome {
         pdu.shown()
     );
     let bytes = pieces.get(3).cloned().unwrap_or_default();
-    station.data_in(got.conn, &got.command, (3, 3 * 512), &bytes, End::More);
-    station.respond(got.conn, got.command.itt, 0, None);
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator fails although the missing data came");
+    fixture.data_in(got.conn, &got.command, (3, 3 * 512), &bytes, End::More);
+    fixture.respond(got.conn, got.command.itt, 0, None);
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator fails although the missing data came");
     Ok(())
 }
 
 /// Sends an asynchronous message.
 fn send_async(
-    station: &mut Fixture,
+    fixture: &mut Fixture,
     conn: usize,
     event: AsyncEventCode,
     parameters: (u16, u16, u16),
 ) -> Instant {
-    let sn = station.counted(conn);
+    let sn = fixture.counted(conn);
     let (parameter1, parameter2, parameter3) = parameters;
     let message = AsyncMessage { lun: 0, sn, event, vendor_code: 0, parameter1, parameter2, parameter3 };
-    station.send(conn, &message, &[]);
+    fixture.send(conn, &message, &[]);
     Instant::now()
 }
 
 /// Waits for a Logout on `conn`, no later than `within`.
-fn logout_on(station: &mut Fixture, conn: usize, since: Instant, within: Duration) -> Outcome<Pdu> {
-    let event = station.serve_until(within + Duration::from_millis(500), |event| {
+fn logout_on(fixture: &mut Fixture, conn: usize, since: Instant, within: Duration) -> Outcome<Pdu> {
+    let event = fixture.serve_until(within + Duration::from_millis(500), |event| {
         event.conn == conn
             && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, EventKind::Closed))
     })?;
@@ -200,9 +200,9 @@ fn logout_on(station: &mut Fixture, conn: usize, since: Instant, within: Duratio
 }
 
 /// Judges a Logout that was asked for, and answers it.
-fn judge_logout(station: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
+fn judge_logout(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     let request: iscsi::pdu::logout_request::LogoutRequest = pdu.read()?;
-    let (cid, stat_sn) = station.conns.get(conn).map(|conn| (conn.cid, conn.stat_sn)).unwrap_or_default();
+    let (cid, stat_sn) = fixture.conns.get(conn).map(|conn| (conn.cid, conn.stat_sn)).unwrap_or_default();
     require!(
         request.reason != LogoutReason::RemoveForRecovery,
         "the reason is recovery, nobody asked for that"
@@ -213,14 +213,14 @@ fn judge_logout(station: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     // An acknowledgement may lag; it cannot run ahead.
     require!(!request.exp_stat_sn.after(stat_sn), "ExpStatSN is beyond {:x} in {}", stat_sn.0, pdu.shown());
     require!(pdu.data.is_empty() && pdu.bhs.ahs_len() == 0, "a Logout has neither data nor AHS");
-    station.number(conn, pdu);
-    station.log_out(conn, &request);
+    fixture.number(conn, pdu);
+    fixture.log_out(conn, &request);
     Ok(())
 }
 
 /// Fails if a command comes on `conn` within a moment.
-fn no_command(station: &mut Fixture, conn: usize) -> Outcome {
-    let event = station.serve_until(SILENCE, |event| event.conn == conn && event.command().is_some())?;
+fn no_command(fixture: &mut Fixture, conn: usize) -> Outcome {
+    let event = fixture.serve_until(SILENCE, |event| event.conn == conn && event.command().is_some())?;
     match event {
         Some(Event { what: EventKind::Received(pdu), .. }) => {
             fail!("a command follows the Logout: {}", pdu.shown())
@@ -229,25 +229,25 @@ fn no_command(station: &mut Fixture, conn: usize) -> Outcome {
     }
 }
 
-fn logs_out(station: &mut Fixture) -> Outcome {
+fn logs_out(fixture: &mut Fixture) -> Outcome {
     let got = start_and_hold_write(
-        station,
+        fixture,
         &[("ImmediateData", "No"), ("InitialR2T", "Yes"), ("ErrorRecoveryLevel", "1")],
     )?;
     let len = got.command.expected_data_transfer_length.min(65_536);
-    collect(station, &got, 0, 0, len)?;
-    let since = send_async(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
-    finish(station, &got)?;
-    let pdu = logout_on(station, got.conn, since, Duration::from_secs(5))?;
-    judge_logout(station, got.conn, &pdu)?;
-    no_command(station, got.conn)
+    collect(fixture, &got, 0, 0, len)?;
+    let since = send_async(fixture, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    finish(fixture, &got)?;
+    let pdu = logout_on(fixture, got.conn, since, Duration::from_secs(5))?;
+    judge_logout(fixture, got.conn, &pdu)?;
+    no_command(fixture, got.conn)
 }
 
 /// Serves until the initiator has two connections in one session.
-fn two_connections(station: &mut Fixture) -> Outcome<(usize, usize)> {
-    let until = Instant::now() + station.start_wait();
+fn two_connections(fixture: &mut Fixture) -> Outcome<(usize, usize)> {
+    let until = Instant::now() + fixture.start_wait();
     loop {
-        let mut of_first = station
+        let mut of_first = fixture
             .conns
             .iter()
             .enumerate()
@@ -255,56 +255,56 @@ fn two_connections(station: &mut Fixture) -> Outcome<(usize, usize)> {
         if let (Some((one, _)), Some((two, _))) = (of_first.next(), of_first.next()) {
             return Ok((one, two));
         }
-        let event = station.step(until)?;
+        let event = fixture.step(until)?;
         match event {
-            Some(event) => station.serve(&event)?,
+            Some(event) => fixture.serve(&event)?,
             None => return Err(Stop::Skip("the initiator makes one connection per session".to_owned())),
         }
     }
 }
 
-fn logs_one_out(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let (one, two) = two_connections(station)?;
-    let since = send_async(station, two, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+fn logs_one_out(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let (one, two) = two_connections(fixture)?;
+    let since = send_async(fixture, two, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
     let event =
-        station.serve_until(Duration::from_secs(5), |event| event.is(Opcode::LOGOUT_REQUEST).is_some())?;
+        fixture.serve_until(Duration::from_secs(5), |event| event.is(Opcode::LOGOUT_REQUEST).is_some())?;
     let Some(Event { conn, what: EventKind::Received(pdu), at, .. }) = event else {
         fail!("no Logout came within 5 s")
     };
     require!(at.saturating_duration_since(since) <= Duration::from_millis(5200), "the Logout came too late");
     let request: iscsi::pdu::logout_request::LogoutRequest = pdu.read()?;
-    station.number(conn, &pdu);
-    station.log_out(conn, &request);
+    fixture.number(conn, &pdu);
+    fixture.log_out(conn, &request);
     if request.reason == LogoutReason::CloseConnection {
-        let cid = station.conns.get(two).map(|conn| conn.cid);
+        let cid = fixture.conns.get(two).map(|conn| conn.cid);
         require!(
             Some(request.cid) == cid,
             "another connection is logged out than was asked for: {}",
             pdu.shown()
         );
-        no_command(station, two)?;
-        let goes_on = station.conns.get(one).is_some_and(|conn| !conn.gone) || station.exit() == Some(true);
+        no_command(fixture, two)?;
+        let goes_on = fixture.conns.get(one).is_some_and(|conn| !conn.gone) || fixture.exit() == Some(true);
         require!(goes_on, "the other connection of the session is gone too");
     }
     Ok(())
 }
 
-fn answers_ping(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    let ping = station.ping(got.conn, true);
-    let wait = station.options.patience;
-    let event = station
+fn answers_ping(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    let ping = fixture.ping(got.conn, true);
+    let wait = fixture.options.patience;
+    let event = fixture
         .serve_until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.word(20) == ping.ttt.0))?;
     let Some(Event { what: EventKind::Received(pdu), .. }) = event else { fail!("a ping is not answered") };
     require!(pdu.itt() == Itt::NONE, "an answer to a ping has no task tag: {}", pdu.shown());
     require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
     require!(pdu.bhs.lun() == ping.lun, "expected the LUN of the ping in {}", pdu.shown());
     require!(pdu.data.is_empty(), "the ping had no data: {}", pdu.shown());
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
     let next =
-        station.serve_until(wait, |event| event.command().is_some_and(|command| !command.immediate))?;
+        fixture.serve_until(wait, |event| event.command().is_some_and(|command| !command.immediate))?;
     if let Some(Event { what: EventKind::Received(next), .. }) = next {
         require!(next.word(24) == pdu.word(24), "the immediate NOP-Out used up a CmdSN: {}", next.shown());
     }
@@ -312,13 +312,13 @@ fn answers_ping(station: &mut Fixture) -> Outcome {
 }
 
 /// Judges a NOP-Out that asks for an answer, and answers it.
-fn judge_ping(station: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
+fn judge_ping(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     require!(pdu.word(20) == u32::MAX, "a ping of the initiator has no transfer tag: {}", pdu.shown());
     require!(pdu.bhs.lun() == 0, "the LUN is reserved in {}", pdu.shown());
-    station.number(conn, pdu);
-    let pong = NopIn { lun: 0, itt: pdu.itt(), ttt: Ttt::NONE, sn: station.counted(conn) };
-    station.send(conn, &pong, &pdu.data);
-    let next = station.serve_until(station.options.patience, |event| {
+    fixture.number(conn, pdu);
+    let pong = NopIn { lun: 0, itt: pdu.itt(), ttt: Ttt::NONE, sn: fixture.counted(conn) };
+    fixture.send(conn, &pong, &pdu.data);
+    let next = fixture.serve_until(fixture.options.patience, |event| {
         event.conn == conn && event.command().is_some_and(|command| !command.immediate)
     })?;
     if let Some(Event { what: EventKind::Received(next), .. }) = next {
@@ -332,27 +332,27 @@ fn judge_ping(station: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     Ok(())
 }
 
-fn pings(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
+fn pings(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
     // A target that falls silent: the command is taken and not answered.
-    let got = station.command("READ or WRITE", Event::moves)?;
-    let wait = station.options.limit / 2;
-    let event = station
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    let wait = fixture.options.limit / 2;
+    let event = fixture
         .serve_until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() != Itt::NONE))?;
     let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
         return Err(Stop::Skip(format!("the initiator does not ping within {wait:?}; it need not")));
     };
-    judge_ping(station, conn, &pdu)?;
-    station.execute(got.conn, &got.command, &got.pdu.data)
+    judge_ping(fixture, conn, &pdu)?;
+    fixture.execute(got.conn, &got.command, &got.pdu.data)
 }
 
-fn confirms(station: &mut Fixture) -> Outcome {
+fn confirms(fixture: &mut Fixture) -> Outcome {
     // Where nothing can be asked for again, nobody waits for it.
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
-    let wait = station.options.limit / 2;
-    let event = station.serve_until(wait, |event| {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
+    let wait = fixture.options.limit / 2;
+    let event = fixture.serve_until(wait, |event| {
         event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() == Itt::NONE && pdu.word(20) == u32::MAX)
     })?;
     let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
@@ -360,61 +360,61 @@ fn confirms(station: &mut Fixture) -> Outcome {
     };
     require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
     require!(pdu.bhs.lun() == 0, "the LUN is reserved in {}", pdu.shown());
-    let expected = station.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
+    let expected = fixture.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
     require!(pdu.word(28) == expected, "expected ExpStatSN {expected:x} in {}", pdu.shown());
-    let next = station.sessions.first().map_or(0, |session| session.exp_cmd_sn.0);
+    let next = fixture.sessions.first().map_or(0, |session| session.exp_cmd_sn.0);
     require!(pdu.word(24) == next, "expected CmdSN {next:x}, which it does not use up, in {}", pdu.shown());
     Ok(())
 }
 
-fn nothing_after_logout(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    let since = send_async(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
-    let pdu = logout_on(station, got.conn, since, Duration::from_secs(5))?;
-    judge_logout(station, got.conn, &pdu)?;
-    no_command(station, got.conn)?;
-    let closed = |station: &Fixture| station.conns.get(got.conn).is_some_and(|conn| conn.gone);
-    if !closed(station) {
-        station.serve_until(station.options.patience, |event| matches!(event.what, EventKind::Closed))?;
+fn nothing_after_logout(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    let since = send_async(fixture, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
+    let pdu = logout_on(fixture, got.conn, since, Duration::from_secs(5))?;
+    judge_logout(fixture, got.conn, &pdu)?;
+    no_command(fixture, got.conn)?;
+    let closed = |fixture: &Fixture| fixture.conns.get(got.conn).is_some_and(|conn| conn.gone);
+    if !closed(fixture) {
+        fixture.serve_until(fixture.options.patience, |event| matches!(event.what, EventKind::Closed))?;
     }
     require!(
-        closed(station)
-            || station.history.iter().any(|e| e.conn == got.conn && matches!(e.what, EventKind::Closed)),
+        closed(fixture)
+            || fixture.history.iter().any(|e| e.conn == got.conn && matches!(e.what, EventKind::Closed)),
         "the connection is not closed after the Logout Response"
     );
     Ok(())
 }
 
 /// Starts a discovery and waits for its text.
-fn discovery(station: &mut Fixture) -> Outcome<(usize, Pdu, TextRequest)> {
-    station.start_discovery()?;
-    let (conn, pdu) = station.request(Opcode::TEXT_REQUEST, station.start_wait(), "Text Request")?;
-    station.number(conn, &pdu);
+fn discovery(fixture: &mut Fixture) -> Outcome<(usize, Pdu, TextRequest)> {
+    fixture.start_discovery()?;
+    let (conn, pdu) = fixture.request(Opcode::TEXT_REQUEST, fixture.start_wait(), "Text Request")?;
+    fixture.number(conn, &pdu);
     let request = pdu.read()?;
     Ok((conn, pdu, request))
 }
 
-fn discovery_text(station: &mut Fixture) -> Outcome {
-    let (conn, pdu, request) = discovery(station)?;
+fn discovery_text(fixture: &mut Fixture) -> Outcome {
+    let (conn, pdu, request) = discovery(fixture)?;
     let keys = Keys::parse(&pdu.data)?;
     require!(keys.value("SendTargets").is_some(), "no SendTargets in {}", pdu.shown());
     require!(request.ttt == Ttt::NONE, "the first request has a transfer tag: {}", pdu.shown());
     require!(request.itt != Itt::NONE, "the task tag is the reserved value: {}", pdu.shown());
     require!(request.is_final, "the only request has no F: {}", pdu.shown());
-    let first = station.conns.get(conn).and_then(|conn| conn.first).map(|first| first.cmd_sn.0);
+    let first = fixture.conns.get(conn).and_then(|conn| conn.first).map(|first| first.cmd_sn.0);
     require!(first == Some(pdu.word(24)), "expected CmdSN {first:x?} in {}", pdu.shown());
-    let records = station.records();
-    station.send_text(conn, &request, &records, true);
-    station.serve_out(station.options.patience)
+    let records = fixture.records();
+    fixture.send_text(conn, &request, &records, true);
+    fixture.serve_out(fixture.options.patience)
 }
 
-fn text_goes_on(station: &mut Fixture) -> Outcome {
-    let (conn, _, request) = discovery(station)?;
-    let records = station.records();
+fn text_goes_on(fixture: &mut Fixture) -> Outcome {
+    let (conn, _, request) = discovery(fixture)?;
+    let records = fixture.records();
     let first = Keys::of(&[("TargetName", records.value("TargetName").unwrap_or_default())]);
-    let sn = station.counted(conn);
+    let sn = fixture.counted(conn);
     let response = TextResponse {
         is_final: false,
         continues: false,
@@ -423,30 +423,30 @@ fn text_goes_on(station: &mut Fixture) -> Outcome {
         ttt: Ttt(0x7a7a_7a7a),
         sn,
     };
-    station.send(conn, &response, &first.to_bytes());
+    fixture.send(conn, &response, &first.to_bytes());
     let event =
-        station.serve_until(station.options.patience, |event| event.is(Opcode::TEXT_REQUEST).is_some())?;
+        fixture.serve_until(fixture.options.patience, |event| event.is(Opcode::TEXT_REQUEST).is_some())?;
     let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         fail!("the rest of the text is not asked for")
     };
-    station.number(conn, &pdu);
+    fixture.number(conn, &pdu);
     require!(pdu.itt() == request.itt, "expected task tag {:x} in {}", request.itt.0, pdu.shown());
     require!(pdu.word(20) == response.ttt.0, "expected transfer tag {:x} in {}", response.ttt.0, pdu.shown());
     require!(pdu.bhs.lun() == response.lun, "expected LUN {:x}, came {:x}", response.lun, pdu.bhs.lun());
     require!(pdu.data.is_empty(), "nothing is left to say: {}", pdu.shown());
     let address = records.value("TargetAddress").unwrap_or_default().to_owned();
-    station.send_text(conn, &pdu.read()?, &Keys::of(&[("TargetAddress", &address)]), true);
-    station.serve_out(station.options.patience)
+    fixture.send_text(conn, &pdu.read()?, &Keys::of(&[("TargetAddress", &address)]), true);
+    fixture.serve_out(fixture.options.patience)
 }
 
-fn odd_tag(station: &mut Fixture, is_final: bool) -> Outcome {
-    let (conn, _, request) = discovery(station)?;
-    let sn = station.counted(conn);
+fn odd_tag(fixture: &mut Fixture, is_final: bool) -> Outcome {
+    let (conn, _, request) = discovery(fixture)?;
+    let sn = fixture.counted(conn);
     let ttt = if is_final { Ttt(0x7a7a_7a7a) } else { Ttt::NONE };
     let response = TextResponse { is_final, continues: false, lun: 0, itt: request.itt, ttt, sn };
-    let records = station.records().to_bytes();
-    station.send(conn, &response, &records);
-    let event = station.serve_until(station.options.patience, |event| {
+    let records = fixture.records().to_bytes();
+    fixture.send(conn, &response, &records);
+    let event = fixture.serve_until(fixture.options.patience, |event| {
         event.is(Opcode::LOGOUT_REQUEST).is_some()
             || event.is(Opcode::TEXT_REQUEST).is_some()
             || matches!(event.what, EventKind::Closed)
@@ -457,8 +457,8 @@ fn odd_tag(station: &mut Fixture, is_final: bool) -> Outcome {
             require!(pdu.flags() & 0x7f == 0, "discovery ends by closing the session: {}", pdu.shown());
             require!(pdu.itt() != request.itt, "the Logout has the task tag of the text: {}", pdu.shown());
             let request = pdu.read()?;
-            station.number(conn, &pdu);
-            station.log_out(conn, &request);
+            fixture.number(conn, &pdu);
+            fixture.log_out(conn, &request);
             Ok(())
         }
         Some(Event { what: EventKind::Received(pdu), .. }) => {
@@ -468,25 +468,25 @@ fn odd_tag(station: &mut Fixture, is_final: bool) -> Outcome {
     }
 }
 
-fn stray_key(station: &mut Fixture) -> Outcome {
-    let (conn, _, request) = discovery(station)?;
-    let mut records = station.records();
+fn stray_key(fixture: &mut Fixture) -> Outcome {
+    let (conn, _, request) = discovery(fixture)?;
+    let mut records = fixture.records();
     records.push("MaxBurstLength", "512");
-    station.send_text(conn, &request, &records, true);
-    station.serve_out(station.options.patience)?;
+    fixture.send_text(conn, &request, &records, true);
+    fixture.serve_out(fixture.options.patience)?;
     // To pass over the key, to answer it and to give up are all right; to hang is not.
-    require!(station.conns.get(conn).is_some_and(|conn| conn.gone), "the discovery does not end");
+    require!(fixture.conns.get(conn).is_some_and(|conn| conn.gone), "the discovery does not end");
     Ok(())
 }
 
-fn negotiation_rejected(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
+fn negotiation_rejected(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
     let (conn, pdu) =
-        station.request(Opcode::TEXT_REQUEST, station.start_wait(), "Text Request in a normal session")?;
-    let sn = station.counted(conn);
+        fixture.request(Opcode::TEXT_REQUEST, fixture.start_wait(), "Text Request in a normal session")?;
+    let sn = fixture.counted(conn);
     let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn, data_sn: DataSn(0) };
-    station.send(conn, &reject, pdu.bhs.bytes());
-    let event = station.serve_until(station.options.patience, |event| {
+    fixture.send(conn, &reject, pdu.bhs.bytes());
+    let event = fixture.serve_until(fixture.options.patience, |event| {
         [Opcode::TEXT_REQUEST, Opcode::LOGOUT_REQUEST].iter().any(|opcode| event.is(*opcode).is_some())
             || matches!(event.what, EventKind::Closed)
     })?;
@@ -495,26 +495,26 @@ fn negotiation_rejected(station: &mut Fixture) -> Outcome {
         "the connection is closed because of the Reject"
     );
     if let Some(event) = event {
-        station.serve(&event)?;
+        fixture.serve(&event)?;
     }
     // What held before holds still: a segment longer than what was refused is in order.
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator fails after the Reject");
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator fails after the Reject");
     Ok(())
 }
 
-fn within_a_second(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    let since = send_async(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 1));
-    let pdu = logout_on(station, got.conn, since, Duration::from_secs(1))?;
-    judge_logout(station, got.conn, &pdu)?;
-    no_command(station, got.conn)
+fn within_a_second(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    let since = send_async(fixture, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 1));
+    let pdu = logout_on(fixture, got.conn, since, Duration::from_secs(1))?;
+    judge_logout(fixture, got.conn, &pdu)?;
+    no_command(fixture, got.conn)
 }
 
 /// Waits for the initiator to connect again after `since`; says how long it took.
-fn comes_back(station: &mut Fixture, since: Instant, within: Duration) -> Outcome<Duration> {
-    let event = station.serve_until(within, |event| matches!(event.what, EventKind::Opened))?;
+fn comes_back(fixture: &mut Fixture, since: Instant, within: Duration) -> Outcome<Duration> {
+    let event = fixture.serve_until(within, |event| matches!(event.what, EventKind::Opened))?;
     match event {
         Some(event) => Ok(event.at.saturating_duration_since(since)),
         None => Err(Stop::Skip("the initiator does not connect again; its caller may".to_owned())),
@@ -522,55 +522,55 @@ fn comes_back(station: &mut Fixture, since: Instant, within: Duration) -> Outcom
 }
 
 /// Says that connections are dropped, drops them, and waits for the initiator to come back.
-fn drop_and_wait(station: &mut Fixture, code: AsyncEventCode, conns: &[usize], times: (u16, u16)) -> Outcome {
+fn drop_and_wait(fixture: &mut Fixture, code: AsyncEventCode, conns: &[usize], times: (u16, u16)) -> Outcome {
     let Some(first) = conns.first() else { fail!("no connection to drop") };
-    let cid = station.conns.get(*first).map(|conn| conn.cid).unwrap_or_default();
+    let cid = fixture.conns.get(*first).map(|conn| conn.cid).unwrap_or_default();
     let parameter1 = if code == AsyncEventCode::CONNECTION_DROP { cid } else { 0 };
-    send_async(station, *first, code, (parameter1, times.0, times.1));
+    send_async(fixture, *first, code, (parameter1, times.0, times.1));
     std::thread::sleep(Duration::from_millis(50));
     for conn in conns {
-        if let Some(conn) = station.conns.get_mut(*conn) {
+        if let Some(conn) = fixture.conns.get_mut(*conn) {
             conn.line.drop_connection();
             conn.gone = true;
         }
     }
     let wait = u64::from(times.0);
-    let took = comes_back(station, Instant::now(), station.options.patience + Duration::from_secs(wait))?;
+    let took = comes_back(fixture, Instant::now(), fixture.options.patience + Duration::from_secs(wait))?;
     let least = Duration::from_secs(wait).saturating_sub(Duration::from_millis(200));
     require!(took >= least, "the initiator comes back after {took:?}, Time2Wait is {wait} s");
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator comes back, but fails");
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator comes back, but fails");
     Ok(())
 }
 
-fn dropped(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    drop_and_wait(station, AsyncEventCode::CONNECTION_DROP, &[got.conn], (0, 1))
+fn dropped(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    drop_and_wait(fixture, AsyncEventCode::CONNECTION_DROP, &[got.conn], (0, 1))
 }
 
-fn session_dropped(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let conns = match two_connections(station) {
+fn session_dropped(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let conns = match two_connections(fixture) {
         Ok((one, two)) => vec![one, two],
         Err(Stop::Skip(_)) => {
-            station.record.remark("with one connection: the initiator makes no second one");
-            (0..station.conns.len())
-                .filter(|index| station.conns.get(*index).is_some_and(|conn| !conn.gone))
+            fixture.record.remark("with one connection: the initiator makes no second one");
+            (0..fixture.conns.len())
+                .filter(|index| fixture.conns.get(*index).is_some_and(|conn| !conn.gone))
                 .collect()
         }
         Err(stop) => return Err(stop),
     };
     need!(!conns.is_empty(), "the initiator has gone before its session could be dropped");
-    drop_and_wait(station, AsyncEventCode::SESSION_DROP, &conns, (1, 2))
+    drop_and_wait(fixture, AsyncEventCode::SESSION_DROP, &conns, (1, 2))
 }
 
-fn negotiation_requested(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ or WRITE", Event::moves)?;
-    let since = send_async(station, got.conn, AsyncEventCode::NEGOTIATION_REQUEST, (0, 0, 3));
-    station.execute(got.conn, &got.command, &got.pdu.data)?;
-    let event = station.serve_until(Duration::from_millis(3500), |event| {
+fn negotiation_requested(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ or WRITE", Event::moves)?;
+    let since = send_async(fixture, got.conn, AsyncEventCode::NEGOTIATION_REQUEST, (0, 0, 3));
+    fixture.execute(got.conn, &got.command, &got.pdu.data)?;
+    let event = fixture.serve_until(Duration::from_millis(3500), |event| {
         event.is(Opcode::TEXT_REQUEST).is_some() || event.is(Opcode::LOGOUT_REQUEST).is_some()
     })?;
     let Some(Event { at, .. }) = event else { fail!("neither a Text Request nor a Logout came within 3 s") };

@@ -69,45 +69,45 @@ const R2T_MODE: [(&str, &str); 4] = [
 ];
 
 /// Serves until a write comes, and takes note of it without asking for data.
-pub(super) fn start_and_hold_write(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<ReceivedCommand> {
-    station.start(keys)?;
-    next_write(station)
+pub(super) fn start_and_hold_write(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<ReceivedCommand> {
+    fixture.start(keys)?;
+    next_write(fixture)
 }
 
-pub(super) fn next_write(station: &mut Fixture) -> Outcome<ReceivedCommand> {
-    let got = station.command("WRITE", Event::writes)?;
-    let Answer::Write { lba, len } = station.disk.answer(got.command.lun, &got.command.cdb) else {
+pub(super) fn next_write(fixture: &mut Fixture) -> Outcome<ReceivedCommand> {
+    let got = fixture.command("WRITE", Event::writes)?;
+    let Answer::Write { lba, len } = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         return Err(Stop::Skip("the initiator writes beyond the end of the disk".to_owned()));
     };
-    station.begin_write(got.conn, &got.command, (lba, len), &got.pdu.data);
-    station.held = Some(got.command.itt);
+    fixture.begin_write(got.conn, &got.command, (lba, len), &got.pdu.data);
+    fixture.held = Some(got.command.itt);
     Ok(got)
 }
 
 /// Leaves the rest of a write to the station, what is still on its way included.
-pub(super) fn release(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
-    station.held = None;
-    station.continue_write(got.conn, got.command.itt)
+pub(super) fn release(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
+    fixture.held = None;
+    fixture.continue_write(got.conn, got.command.itt)
 }
 
 /// Asks for a piece and collects what comes for it, up to F.
 pub(super) fn collect(
-    station: &mut Fixture,
+    fixture: &mut Fixture,
     got: &ReceivedCommand,
     sn: u32,
     offset: u32,
     len: u32,
 ) -> Outcome<(R2t, Vec<Pdu>)> {
-    let r2t = station.send_r2t(got.conn, &got.command, sn, offset, len);
-    let pdus = answers_to(station, r2t.ttt)?;
+    let r2t = fixture.send_r2t(got.conn, &got.command, sn, offset, len);
+    let pdus = answers_to(fixture, r2t.ttt)?;
     Ok((r2t, pdus))
 }
 
 /// Collects the Data-Out that carries this tag, up to F. It is put into the write as it comes.
-fn answers_to(station: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
+fn answers_to(fixture: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
     let mut pdus = Vec::new();
     loop {
-        let event = station.serve_until(station.options.patience, |event| {
+        let event = fixture.serve_until(fixture.options.patience, |event| {
             event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.word(20) == ttt.0)
         })?;
         let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
@@ -117,7 +117,7 @@ fn answers_to(station: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
         let is_final = head.is_final;
         // The case decides what is asked for next.
         head.is_final = false;
-        station.take_data(conn, &head, &pdu.data)?;
+        fixture.take_data(conn, &head, &pdu.data)?;
         pdus.push(pdu);
         if is_final {
             return Ok(pdus);
@@ -126,8 +126,8 @@ fn answers_to(station: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
 }
 
 /// Lets the station finish a write by itself.
-pub(super) fn finish(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
-    if let Some(write) = station
+pub(super) fn finish(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
+    if let Some(write) = fixture
         .conns
         .get_mut(got.conn)
         .and_then(|conn| conn.pending.iter_mut().find(|w| w.command.itt == got.command.itt))
@@ -135,7 +135,7 @@ pub(super) fn finish(station: &mut Fixture, got: &ReceivedCommand) -> Outcome {
         write.asked = write.have;
         write.unsolicited = false;
     }
-    release(station, got)
+    release(fixture, got)
 }
 
 fn len_of(pdus: &[Pdu]) -> usize {
@@ -162,22 +162,22 @@ fn piece(got: &ReceivedCommand, wanted: u32) -> u32 {
     wanted.min(got.command.expected_data_transfer_length)
 }
 
-fn data_sn(station: &mut Fixture) -> Outcome {
+fn data_sn(fixture: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxRecvDataSegmentLength", "1024")]].concat();
-    let got = start_and_hold_write(station, &keys)?;
+    let got = start_and_hold_write(fixture, &keys)?;
     let total = got.command.expected_data_transfer_length;
     let (mut offset, mut sn) = (0, 0);
     while offset < total && sn < 16 {
         let len = 2048.min(total - offset);
-        let (r2t, pdus) = collect(station, &got, sn, offset, len)?;
+        let (r2t, pdus) = collect(fixture, &got, sn, offset, len)?;
         covers(&r2t, &pdus)?;
         offset += len;
         sn += 1;
     }
-    finish(station, &got)
+    finish(fixture, &got)
 }
 
-fn unsolicited(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outcome {
+fn unsolicited(fixture: &mut Fixture, immediate: bool, initial_r2t: bool) -> Outcome {
     let spell = |yes| if yes { "Yes" } else { "No" };
     let keys = [
         ("FirstBurstLength", "512"),
@@ -185,8 +185,8 @@ fn unsolicited(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Out
         ("InitialR2T", spell(initial_r2t)),
         ("ImmediateData", spell(immediate)),
     ];
-    let got = start_and_hold_write(station, &keys)?;
-    let agreed = station.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
+    let got = start_and_hold_write(fixture, &keys)?;
+    let agreed = fixture.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
     let burst = usize::try_from(agreed.number("FirstBurstLength")).unwrap_or_default();
     let at_once = got.pdu.data.len();
     require!(
@@ -197,13 +197,13 @@ fn unsolicited(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Out
         require!(got.command.is_final, "InitialR2T=Yes, but F is clear in {}", got.pdu.shown());
     }
     // Watch what comes before anything was asked for.
-    let event = station.serve_until(Duration::from_millis(300), |event| {
+    let event = fixture.serve_until(Duration::from_millis(300), |event| {
         event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt && pdu.word(20) != u32::MAX)
     })?;
     if let Some(Event { what: EventKind::Received(pdu), .. }) = event {
         fail!("data with a transfer tag before any R2T: {}", pdu.shown());
     }
-    let pdus = station.data_out(got.command.itt);
+    let pdus = fixture.data_out(got.command.itt);
     require!(pdus.is_empty() || !agreed.yes("InitialR2T"), "InitialR2T=Yes, but unsolicited data comes");
     let sent = at_once + len_of(&pdus);
     require!(sent <= burst, "{sent} bytes come unsolicited, FirstBurstLength is {burst}");
@@ -211,46 +211,46 @@ fn unsolicited(station: &mut Fixture, immediate: bool, initial_r2t: bool) -> Out
         pdus.is_empty() || pdus.last().is_some_and(|pdu| pdu.flags() & 0x80 != 0),
         "the last unsolicited data has no F"
     );
-    finish(station, &got)?;
-    station.serve_out(station.options.patience)?;
-    let rest = station.data_out(got.command.itt);
+    finish(fixture, &got)?;
+    fixture.serve_out(fixture.options.patience)?;
+    let rest = fixture.data_out(got.command.itt);
     let solicited = rest.iter().filter(|pdu| pdu.word(20) != u32::MAX).count();
     let total = usize::try_from(got.command.expected_data_transfer_length).unwrap_or_default();
     require!(sent >= total || solicited > 0, "R2Ts are not answered");
     Ok(())
 }
 
-fn transfer_tag(station: &mut Fixture) -> Outcome {
+fn transfer_tag(fixture: &mut Fixture) -> Outcome {
     let keys = [
         ("FirstBurstLength", "512"),
         ("MaxBurstLength", "1024"),
         ("InitialR2T", "Yes"),
         ("ImmediateData", "No"),
     ];
-    let got = start_and_hold_write(station, &keys)?;
+    let got = start_and_hold_write(fixture, &keys)?;
     let len = piece(&got, 1024);
-    let (r2t, pdus) = collect(station, &got, 0, 0, len)?;
+    let (r2t, pdus) = collect(fixture, &got, 0, 0, len)?;
     for pdu in &pdus {
         require!(pdu.bhs.lun() == r2t.lun, "the LUN of the R2T is missing in {}", pdu.shown());
     }
     covers(&r2t, &pdus)?;
-    finish(station, &got)
+    finish(fixture, &got)
 }
 
-fn status_on_data(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ", Event::reads)?;
-    station.execute(got.conn, &got.command, &[])?;
+fn status_on_data(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ", Event::reads)?;
+    fixture.execute(got.conn, &got.command, &[])?;
     // Requests that were under way acknowledge nothing yet; one that does must come.
-    let status = station.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
-    let next = station.serve_until(station.options.patience, |event| match &event.what {
+    let status = fixture.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
+    let next = fixture.serve_until(fixture.options.patience, |event| match &event.what {
         EventKind::Received(pdu) => !StatSn(pdu.word(28)).before(StatSn(status)),
         other => matches!(other, EventKind::Closed),
     })?;
     match next.map(|event| event.what) {
         Some(EventKind::Received(_)) => Ok(()),
         Some(_) => {
-            require!(station.exit() != Some(false), "the initiator takes status on Data-In for an error");
+            require!(fixture.exit() != Some(false), "the initiator takes status on Data-In for an error");
             Ok(())
         }
         None => fail!("the initiator does not go on after status on Data-In"),
@@ -258,29 +258,29 @@ fn status_on_data(station: &mut Fixture) -> Outcome {
 }
 
 /// The data of a read.
-fn data_of(station: &Fixture, got: &ReceivedCommand) -> Vec<u8> {
-    match station.disk.answer(got.command.lun, &got.command.cdb) {
+fn data_of(fixture: &Fixture, got: &ReceivedCommand) -> Vec<u8> {
+    match fixture.disk.answer(got.command.lun, &got.command.cdb) {
         Answer::Data(data) => data,
         _ => Vec::new(),
     }
 }
 
-pub(super) fn acknowledges(station: &mut Fixture) -> Outcome {
-    station.start(&[("ErrorRecoveryLevel", "1")])?;
-    let got = station.command("READ", Event::reads)?;
-    let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
+pub(super) fn acknowledges(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = fixture.command("READ", Event::reads)?;
+    let level = fixture.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
     need!(level > 0, "the initiator agrees to ErrorRecoveryLevel=0 only");
-    let data = data_of(station, &got);
-    let limit = station.send_max(got.conn);
+    let data = data_of(fixture, &got);
+    let limit = fixture.send_max(got.conn);
     let pieces: Vec<&[u8]> = data.chunks(limit).collect();
     let last = pieces.len().saturating_sub(1);
     for (index, bytes) in pieces.iter().enumerate() {
         let end = if index == last { End::Acknowledge } else { End::More };
         let number = u32::try_from(index).unwrap_or_default();
-        station.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
+        fixture.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
     }
     let ttt = 0x7a00_0000;
-    let event = station.serve_until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+    let event = fixture.serve_until(fixture.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
     let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         fail!("Data-In with A is not acknowledged by a SNACK")
     };
@@ -294,11 +294,11 @@ pub(super) fn acknowledges(station: &mut Fixture) -> Outcome {
     let next = u32::try_from(pieces.len()).unwrap_or_default();
     require!(pdu.word(40) == next, "expected BegRun {next} in {}", pdu.shown());
     require!(pdu.word(44) == 0, "expected RunLength 0 in {}", pdu.shown());
-    station.respond(got.conn, got.command.itt, 0, None);
+    fixture.respond(got.conn, got.command.itt, 0, None);
     Ok(())
 }
 
-fn short_segments(station: &mut Fixture) -> Outcome {
+fn short_segments(fixture: &mut Fixture) -> Outcome {
     let keys = [
         ("ImmediateData", "Yes"),
         ("InitialR2T", "No"),
@@ -306,78 +306,78 @@ fn short_segments(station: &mut Fixture) -> Outcome {
         ("MaxBurstLength", "262144"),
         ("MaxRecvDataSegmentLength", "512"),
     ];
-    let got = start_and_hold_write(station, &keys)?;
+    let got = start_and_hold_write(fixture, &keys)?;
     require!(got.pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", got.pdu.shown());
-    release(station, &got)?;
-    station.serve_out(station.options.patience)?;
-    for pdu in station.data_out(got.command.itt) {
+    release(fixture, &got)?;
+    fixture.serve_out(fixture.options.patience)?;
+    for pdu in fixture.data_out(got.command.itt) {
         require!(pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", pdu.shown());
     }
     Ok(())
 }
 
-fn empty_data_in(station: &mut Fixture) -> Outcome {
-    station.start(&[])?;
-    let got = station.command("READ", Event::reads)?;
-    let data = data_of(station, &got);
-    station.data_in(got.conn, &got.command, (0, 0), &[], End::More);
-    let limit = station.send_max(got.conn);
+fn empty_data_in(fixture: &mut Fixture) -> Outcome {
+    fixture.start(&[])?;
+    let got = fixture.command("READ", Event::reads)?;
+    let data = data_of(fixture, &got);
+    fixture.data_in(got.conn, &got.command, (0, 0), &[], End::More);
+    let limit = fixture.send_max(got.conn);
     let last = data.chunks(limit).count() - 1;
     for (index, bytes) in data.chunks(limit).enumerate() {
         let end = if index == last { End::Status } else { End::More };
         let number = u32::try_from(index + 1).unwrap_or_default();
-        station.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
+        fixture.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
     }
-    station.serve_out(station.options.patience)?;
-    require!(station.exit() != Some(false), "the initiator takes Data-In of no bytes for an error");
+    fixture.serve_out(fixture.options.patience)?;
+    require!(fixture.exit() != Some(false), "the initiator takes Data-In of no bytes for an error");
     Ok(())
 }
 
-fn last_is_final(station: &mut Fixture, unsolicited: bool) -> Outcome {
+fn last_is_final(fixture: &mut Fixture, unsolicited: bool) -> Outcome {
     let mode = [
         ("ImmediateData", "Yes"),
         ("InitialR2T", "No"),
         ("FirstBurstLength", "65536"),
         ("MaxBurstLength", "262144"),
     ];
-    let got = start_and_hold_write(station, if unsolicited { &mode } else { &R2T_MODE })?;
+    let got = start_and_hold_write(fixture, if unsolicited { &mode } else { &R2T_MODE })?;
     if !unsolicited {
         let len = piece(&got, 65_536);
-        let (r2t, pdus) = collect(station, &got, 0, 0, len)?;
+        let (r2t, pdus) = collect(fixture, &got, 0, 0, len)?;
         covers(&r2t, &pdus)?;
-        return finish(station, &got);
+        return finish(fixture, &got);
     }
     require!(got.pdu.data.len() <= 65_536, "more immediate data than FirstBurstLength: {}", got.pdu.shown());
     if got.command.is_final {
-        station.record.remark("the initiator sends no more than immediate data by itself");
-        return finish(station, &got);
+        fixture.record.remark("the initiator sends no more than immediate data by itself");
+        return finish(fixture, &got);
     }
-    let wait = station.options.patience;
-    let event = station
+    let wait = fixture.options.patience;
+    let event = fixture
         .serve_until(wait, |event| event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0))?;
     require!(event.is_some(), "unsolicited data does not end with F");
     Ok(())
 }
 
-fn offsets(station: &mut Fixture) -> Outcome {
-    data_sn(station)
+fn offsets(fixture: &mut Fixture) -> Outcome {
+    data_sn(fixture)
 }
 
-fn answers_r2t(station: &mut Fixture, wanted: u32) -> Outcome {
+fn answers_r2t(fixture: &mut Fixture, wanted: u32) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxRecvDataSegmentLength", "512")]].concat();
-    let got = start_and_hold_write(station, &keys)?;
+    let got = start_and_hold_write(fixture, &keys)?;
     let len = piece(&got, wanted);
-    let r2t = station.send_r2t_as(got.conn, &got.command, (0, Ttt(0xabba_abba)), 0, len);
-    let pdus = answers_to(station, r2t.ttt)?;
+    let r2t = fixture.send_r2t_as(got.conn, &got.command, (0, Ttt(0xabba_abba)), 0, len);
+    let pdus = answers_to(fixture, r2t.ttt)?;
     covers(&r2t, &pdus)?;
-    finish(station, &got)
+    finish(fixture, &got)
 }
 
-fn r2t_order(station: &mut Fixture) -> Outcome {
+fn r2t_order(fixture: &mut Fixture) -> Outcome {
     let more =
         [("DataSequenceInOrder", "No"), ("MaxOutstandingR2T", "4"), ("MaxRecvDataSegmentLength", "512")];
-    let got = start_and_hold_write(station, &[R2T_MODE.as_slice(), &more].concat())?;
-    let agreed = station.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
+    let got = start_and_hold_write(fixture, &[R2T_MODE.as_slice(), &more].concat())?;
+    let agreed = fixture.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
     let outstanding = agreed.number("MaxOutstandingR2T");
     need!(!agreed.yes("DataSequenceInOrder"), "the initiator insists on DataSequenceInOrder=Yes");
     need!(outstanding > 1, "the initiator agrees to MaxOutstandingR2T=1 only");
@@ -385,11 +385,11 @@ fn r2t_order(station: &mut Fixture) -> Outcome {
     let count = outstanding.min(4);
     let mut r2ts = Vec::new();
     for sn in 0..count {
-        r2ts.push(station.send_r2t(got.conn, &got.command, sn, (count - 1 - sn) * 1024, 1024));
+        r2ts.push(fixture.send_r2t(got.conn, &got.command, sn, (count - 1 - sn) * 1024, 1024));
     }
     let mut order = Vec::new();
     for _ in &r2ts {
-        let event = station.serve_until(station.options.patience, |event| {
+        let event = fixture.serve_until(fixture.options.patience, |event| {
             event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0)
         })?;
         let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
@@ -397,7 +397,7 @@ fn r2t_order(station: &mut Fixture) -> Outcome {
         };
         let mut head: iscsi::pdu::data_out::DataOut = pdu.read()?;
         head.is_final = false;
-        station.take_data(conn, &head, &pdu.data)?;
+        fixture.take_data(conn, &head, &pdu.data)?;
         order.push(pdu.word(20));
     }
     let asked: Vec<u32> = r2ts.iter().map(|r2t| r2t.ttt.0).collect();
@@ -405,25 +405,25 @@ fn r2t_order(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn parallel(station: &mut Fixture) -> Outcome {
-    let first = start_and_hold_write(station, &R2T_MODE)?;
-    let Ok(second) = next_write_soon(station) else {
+fn parallel(fixture: &mut Fixture) -> Outcome {
+    let first = start_and_hold_write(fixture, &R2T_MODE)?;
+    let Ok(second) = next_write_soon(fixture) else {
         return Err(Stop::Skip("the initiator does not write in parallel".to_owned()));
     };
     let (short, other) = (piece(&second, 512), piece(&first, 512));
     // Both arrive at once, so that the order is the initiator's choice.
     need!(first.conn == second.conn, "the initiator writes on two connections");
-    let line = |station: &mut Fixture, step: fn(&mut crate::wire::PduStream)| {
-        if let Some(conn) = station.conns.get_mut(first.conn) {
+    let line = |fixture: &mut Fixture, step: fn(&mut crate::wire::PduStream)| {
+        if let Some(conn) = fixture.conns.get_mut(first.conn) {
             step(&mut conn.line);
         }
     };
-    line(station, crate::wire::PduStream::hold_output);
-    let earlier = station.send_r2t(second.conn, &second.command, 0, 0, short);
-    let later = station.send_r2t(first.conn, &first.command, 0, 0, other);
-    line(station, crate::wire::PduStream::flush_output);
+    line(fixture, crate::wire::PduStream::hold_output);
+    let earlier = fixture.send_r2t(second.conn, &second.command, 0, 0, short);
+    let later = fixture.send_r2t(first.conn, &first.command, 0, 0, other);
+    line(fixture, crate::wire::PduStream::flush_output);
     let event =
-        station.serve_until(station.options.patience, |event| event.is(Opcode::DATA_OUT).is_some())?;
+        fixture.serve_until(fixture.options.patience, |event| event.is(Opcode::DATA_OUT).is_some())?;
     let Some(Event { what: EventKind::Received(pdu), .. }) = event else {
         fail!("the R2Ts are not answered")
     };
@@ -438,15 +438,15 @@ fn parallel(station: &mut Fixture) -> Outcome {
 }
 
 /// As [`next_write`], but a write must come while another is outstanding.
-fn next_write_soon(station: &mut Fixture) -> Outcome<ReceivedCommand> {
-    let event = station.serve_until(Duration::from_millis(500), |event| event.writes().is_some())?;
+fn next_write_soon(fixture: &mut Fixture) -> Outcome<ReceivedCommand> {
+    let event = fixture.serve_until(Duration::from_millis(500), |event| event.writes().is_some())?;
     let Some(event) = event else { return Err(Stop::Skip(String::new())) };
     let (EventKind::Received(pdu), Some(command)) = (&event.what, event.writes()) else {
         return Err(Stop::Skip(String::new()));
     };
-    station.number(event.conn, pdu);
-    if let Answer::Write { lba, len } = station.disk.answer(command.lun, &command.cdb) {
-        station.begin_write(event.conn, &command, (lba, len), &pdu.data);
+    fixture.number(event.conn, pdu);
+    if let Answer::Write { lba, len } = fixture.disk.answer(command.lun, &command.cdb) {
+        fixture.begin_write(event.conn, &command, (lba, len), &pdu.data);
     }
     Ok(ReceivedCommand { conn: event.conn, command, pdu: pdu.clone() })
 }

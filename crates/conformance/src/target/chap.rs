@@ -39,22 +39,22 @@ pub(super) const CASES: &[Test] = &[
 
 const STATUS: &str = "RFC 7143 §11.13.5, §12.1.3";
 
-fn user(station: &Fixture) -> Outcome<Credentials> {
-    match &station.auth.user {
+fn user(fixture: &Fixture) -> Outcome<Credentials> {
+    match &fixture.auth.user {
         Some(user) => Ok(user.clone()),
         None => Err(crate::verdict::Stop::Skip("no --user was given".to_owned())),
     }
 }
 
-fn knows_the_secret(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    station.start(&[])?;
+fn knows_the_secret(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    fixture.start(&[])?;
     Ok(())
 }
 
 /// Asks for CHAP and offers these algorithms; returns the talk and what the target says.
-fn begin(station: &mut Fixture, plan: &LoginPlan, algorithms: &str) -> Outcome<(LoginExchange, Reply)> {
-    let mut talk = LoginExchange::open(station, 0)?;
+fn begin(fixture: &mut Fixture, plan: &LoginPlan, algorithms: &str) -> Outcome<(LoginExchange, Reply)> {
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let mut keys = plan.names.clone();
     keys.push("AuthMethod", "CHAP");
     let request = plan.request(SECURITY, None);
@@ -73,11 +73,11 @@ fn begin(station: &mut Fixture, plan: &LoginPlan, algorithms: &str) -> Outcome<(
 
 /// As [`begin`], with the challenge read.
 fn challenged(
-    station: &mut Fixture,
+    fixture: &mut Fixture,
     plan: &LoginPlan,
     algorithms: &str,
 ) -> Outcome<(LoginExchange, ChapChallenge)> {
-    match begin(station, plan, algorithms)? {
+    match begin(fixture, plan, algorithms)? {
         (talk, Reply::Response(response, keys)) if response.status == 0 => {
             Ok((talk, ChapChallenge::read(&keys)?))
         }
@@ -116,22 +116,22 @@ fn proof(user: &Credentials, to: &ChapChallenge) -> Response {
 
 /// Returns the keys of a proof, with a challenge of our own if the target shall prove itself too: one that wants both
 /// refuses half of it.
-fn claim(station: &Fixture, name: &str, response: &str, algorithm: Algorithm) -> Keys {
+fn claim(fixture: &Fixture, name: &str, response: &str, algorithm: Algorithm) -> Keys {
     let mut keys = Keys::of(&[("CHAP_N", name), ("CHAP_R", response)]);
-    if station.auth.mutual.is_some() {
+    if fixture.auth.mutual.is_some() {
         keys.push("CHAP_I", "17");
         keys.push("CHAP_C", &to_hex(&pattern(fresh(), algorithm.response_len())));
     }
     keys
 }
 
-fn algorithms(station: &mut Fixture) -> Outcome {
-    let user = user(station)?;
+fn algorithms(fixture: &mut Fixture) -> Outcome {
+    let user = user(fixture)?;
     let mut known = 0;
     for algorithm in Algorithm::ALL {
-        let plan = LoginPlan::normal(station);
+        let plan = LoginPlan::normal(fixture);
         let number = algorithm.number().to_string();
-        let (mut talk, keys) = match begin(station, &plan, &number)? {
+        let (mut talk, keys) = match begin(fixture, &plan, &number)? {
             (talk, Reply::Response(response, keys))
                 if response.status == 0 && keys.value("CHAP_A") == Some(&number) =>
             {
@@ -141,20 +141,20 @@ fn algorithms(station: &mut Fixture) -> Outcome {
         };
         known += 1;
         let challenge = ChapChallenge::read(&keys)?;
-        let keys = claim(station, &user.name, &to_hex(proof(&user, &challenge).as_bytes()), algorithm);
+        let keys = claim(fixture, &user.name, &to_hex(proof(&user, &challenge).as_bytes()), algorithm);
         if let Err(status) = prove(&mut talk, &plan, &keys)? {
             fail!("with algorithm {number} the right response is refused with {status:04x?}");
         }
     }
     require!(known > 0, "no algorithm is accepted; MD5 is mandatory");
-    station.record.remark(format!("{known} of {} algorithms are accepted", Algorithm::ALL.len()));
+    fixture.record.remark(format!("{known} of {} algorithms are accepted", Algorithm::ALL.len()));
     Ok(())
 }
 
-fn algorithm_order(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    let plan = LoginPlan::normal(station);
-    let (_, keys) = match begin(station, &plan, "99,5,8,7,6")? {
+fn algorithm_order(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
+    let (_, keys) = match begin(fixture, &plan, "99,5,8,7,6")? {
         (talk, Reply::Response(response, keys)) if response.status == 0 => (talk, keys),
         _ => fail!("a list with an unknown algorithm in front is refused"),
     };
@@ -163,10 +163,10 @@ fn algorithm_order(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn unknown_algorithm(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    let plan = LoginPlan::normal(station);
-    match begin(station, &plan, "99")?.1 {
+fn unknown_algorithm(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
+    match begin(fixture, &plan, "99")?.1 {
         Reply::Response(response, _) if response.status != 0 => Ok(()),
         Reply::Response(_, keys) => {
             require!(keys.value("CHAP_C").is_none(), "CHAP_A=99 is answered with a challenge");
@@ -176,30 +176,30 @@ fn unknown_algorithm(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn wrong_secret(station: &mut Fixture) -> Outcome {
-    let user = user(station)?;
+fn wrong_secret(fixture: &mut Fixture) -> Outcome {
+    let user = user(fixture)?;
     let Ok(secret) = Secret::new(b"certainly-not-the-secret") else { fail!("the case has no secret") };
     let wrong = Credentials { name: user.name, secret };
-    let plan = LoginPlan::normal(station);
-    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+    let plan = LoginPlan::normal(fixture);
+    let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
     let keys =
         Keys::of(&[("CHAP_N", &wrong.name), ("CHAP_R", &to_hex(proof(&wrong, &challenge).as_bytes()))]);
     refused(prove(&mut talk, &plan, &keys)?, "a wrong secret")
 }
 
-fn wrong_user(station: &mut Fixture) -> Outcome {
-    let user = user(station)?;
-    let plan = LoginPlan::normal(station);
-    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+fn wrong_user(fixture: &mut Fixture) -> Outcome {
+    let user = user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
+    let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
     let response = to_hex(proof(&user, &challenge).as_bytes());
     let keys = Keys::of(&[("CHAP_N", "there-is-no-such-user"), ("CHAP_R", &response)]);
     refused(prove(&mut talk, &plan, &keys)?, "an unknown user")
 }
 
-fn no_authentication(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    station.auth.user = None;
-    match station.try_login(&LoginPlan::normal(station))? {
+fn no_authentication(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    fixture.auth.user = None;
+    match fixture.try_login(&LoginPlan::normal(fixture))? {
         LoginOutcome::Refused(status) => {
             require!(status == 0x0201, "expected status 0201, came {status:04x}");
             Ok(())
@@ -210,8 +210,8 @@ fn no_authentication(station: &mut Fixture) -> Outcome {
 }
 
 /// Sends a request that must not get past the security stage.
-fn must_not_pass(station: &mut Fixture, plan: &LoginPlan, csg: u8, nsg: u8, keys: &Keys) -> Outcome {
-    let mut talk = LoginExchange::open(station, 0)?;
+fn must_not_pass(fixture: &mut Fixture, plan: &LoginPlan, csg: u8, nsg: u8, keys: &Keys) -> Outcome {
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let request = plan.request(csg, Some(nsg));
     talk.send(request, keys);
     match talk.reply(request)? {
@@ -223,39 +223,39 @@ fn must_not_pass(station: &mut Fixture, plan: &LoginPlan, csg: u8, nsg: u8, keys
     }
 }
 
-fn skip_security(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    let plan = LoginPlan::normal(station);
+fn skip_security(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
     let mut keys = plan.names.clone();
     keys.append(plan.keys.clone());
-    must_not_pass(station, &plan, OPERATIONAL, 3, &keys)
+    must_not_pass(fixture, &plan, OPERATIONAL, 3, &keys)
 }
 
-fn leave_early(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    let plan = LoginPlan::normal(station);
+fn leave_early(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
     let mut keys = plan.names.clone();
     keys.push("AuthMethod", "CHAP");
-    must_not_pass(station, &plan, SECURITY, OPERATIONAL, &keys)
+    must_not_pass(fixture, &plan, SECURITY, OPERATIONAL, &keys)
 }
 
-fn base64_response(station: &mut Fixture) -> Outcome {
-    let user = user(station)?;
-    let plan = LoginPlan::normal(station);
-    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+fn base64_response(fixture: &mut Fixture) -> Outcome {
+    let user = user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
+    let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
     let response = to_base64(proof(&user, &challenge).as_bytes());
-    let keys = claim(station, &user.name, &response, challenge.algorithm);
+    let keys = claim(fixture, &user.name, &response, challenge.algorithm);
     match prove(&mut talk, &plan, &keys)? {
         Ok(_) => Ok(()),
         Err(status) => fail!("the right response in base64 is refused with {status:04x?}"),
     }
 }
 
-fn wrong_length(station: &mut Fixture) -> Outcome {
-    let user = user(station)?;
+fn wrong_length(fixture: &mut Fixture) -> Outcome {
+    let user = user(fixture)?;
     for len in [1, 15, 17, 64, 1024] {
-        let plan = LoginPlan::normal(station);
-        let (mut talk, challenge) = challenged(station, &plan, "5")?;
+        let plan = LoginPlan::normal(fixture);
+        let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
         let mut bytes = proof(&user, &challenge).as_bytes().to_vec();
         bytes.resize(len, 0);
         let keys = Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &to_hex(&bytes))]);
@@ -266,12 +266,12 @@ fn wrong_length(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn challenges_differ(station: &mut Fixture) -> Outcome {
-    user(station)?;
+fn challenges_differ(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
     let mut seen = Vec::new();
     for _ in 0..8 {
-        let plan = LoginPlan::normal(station);
-        let (_, challenge) = challenged(station, &plan, "5")?;
+        let plan = LoginPlan::normal(fixture);
+        let (_, challenge) = challenged(fixture, &plan, "5")?;
         require!(
             !seen.contains(&challenge.bytes),
             "a challenge comes twice within {} logins",
@@ -282,10 +282,10 @@ fn challenges_differ(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn challenge_is_well_formed(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    let plan = LoginPlan::normal(station);
-    let (_, challenge) = challenged(station, &plan, "5")?;
+fn challenge_is_well_formed(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    let plan = LoginPlan::normal(fixture);
+    let (_, challenge) = challenged(fixture, &plan, "5")?;
     require!(
         challenge.bytes.len() >= 16,
         "a challenge of {} bytes is shorter than the response",
@@ -294,18 +294,18 @@ fn challenge_is_well_formed(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn mutual(station: &mut Fixture) -> Outcome {
-    user(station)?;
-    need!(station.auth.mutual.is_some(), "no --mutual-user was given");
-    station.start(&[])?;
+fn mutual(fixture: &mut Fixture) -> Outcome {
+    user(fixture)?;
+    need!(fixture.auth.mutual.is_some(), "no --mutual-user was given");
+    fixture.start(&[])?;
     Ok(())
 }
 
-fn reflection(station: &mut Fixture) -> Outcome {
-    let user = user(station)?;
-    need!(station.auth.mutual.is_some(), "no --mutual-user was given");
-    let plan = LoginPlan::normal(station);
-    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+fn reflection(fixture: &mut Fixture) -> Outcome {
+    let user = user(fixture)?;
+    need!(fixture.auth.mutual.is_some(), "no --mutual-user was given");
+    let plan = LoginPlan::normal(fixture);
+    let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
     let keys = Keys::of(&[
         ("CHAP_N", &user.name),
         ("CHAP_R", &to_hex(proof(&user, &challenge).as_bytes())),

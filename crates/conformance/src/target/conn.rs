@@ -166,7 +166,7 @@ pub(crate) struct Conn {
 impl Conn {
     #[allow(clippy::too_many_arguments, reason = "the one caller has them all at hand")]
     pub(super) fn new(
-        station: &Fixture,
+        fixture: &Fixture,
         line: PduStream,
         nexus: Rc<RefCell<Nexus>>,
         cid: u16,
@@ -179,13 +179,13 @@ impl Conn {
             line,
             nexus,
             cid,
-            unit: station.unit,
+            unit: fixture.unit,
             exp_stat_sn,
             params,
             said,
             responses,
             seen: Vec::new(),
-            patience: station.options.patience,
+            patience: fixture.options.patience,
             inbox: VecDeque::new(),
             answers_pings: true,
             passes_rejects: false,

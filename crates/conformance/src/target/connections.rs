@@ -55,18 +55,18 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// A session of two connections, both warmed up.
-fn pair(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
+fn pair(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     let keys = [keys, &[("MaxConnections", "4")]].concat();
-    let mut one = station.start(&keys)?;
+    let mut one = fixture.start(&keys)?;
     need!(one.params.max_connections > 1, "the target allows one connection per session");
-    let mut two = station.join(&one, 2)?;
+    let mut two = fixture.join(&one, 2)?;
     two.warm_up()?;
     one.warm_up()?;
     Ok((one, two))
 }
 
-fn joins(station: &mut Fixture) -> Outcome {
-    let (one, two) = pair(station, &[])?;
+fn joins(fixture: &mut Fixture) -> Outcome {
+    let (one, two) = pair(fixture, &[])?;
     let Some(last) = two.responses.last() else { fail!("no Login Response came") };
     let tsih = one.nexus.borrow().tsih;
     require!(last.tsih == tsih, "the second connection gets TSIH {:x}, the session has {tsih:x}", last.tsih);
@@ -82,8 +82,8 @@ fn crossed(one: &mut Conn, two: &mut Conn) -> Outcome<(ScsiCommand, ScsiCommand)
     Ok((early, late))
 }
 
-fn order(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[])?;
+fn order(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[])?;
     for _ in 0..3 {
         let (early, late) = crossed(&mut one, &mut two)?;
         one.finish(&early, &[])?.good("the READ with the lower CmdSN")?;
@@ -92,8 +92,8 @@ fn order(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn later_write_wins(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[("ImmediateData", "Yes")])?;
+fn later_write_wins(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[("ImmediateData", "Yes")])?;
     need!(one.params.immediate_data, "the target insists on ImmediateData=No");
     let (first, second) = (pattern(110, one.block()), pattern(111, one.block()));
     let early = one.write(1);
@@ -108,8 +108,8 @@ fn later_write_wins(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn one_window(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[])?;
+fn one_window(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[])?;
     let mut exp = None;
     for index in 0..8 {
         let conn = if index % 2 == 0 { &mut one } else { &mut two };
@@ -122,8 +122,8 @@ fn one_window(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn stat_sn(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[])?;
+fn stat_sn(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[])?;
     for index in 0..6 {
         let conn = if index % 3 == 0 { &mut one } else { &mut two };
         conn.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
@@ -140,16 +140,16 @@ fn stat_sn(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn too_many(station: &mut Fixture) -> Outcome {
+fn too_many(fixture: &mut Fixture) -> Outcome {
     let keys = [("MaxConnections", "2")];
-    let one = station.start(&keys)?;
+    let one = fixture.start(&keys)?;
     let limit = u16::try_from(one.params.max_connections).unwrap_or(u16::MAX);
     let mut others = Vec::new();
     for cid in 2..=limit {
-        others.push(station.join(&one, cid)?);
+        others.push(fixture.join(&one, cid)?);
     }
-    let plan = station.join_plan(&one, limit + 1);
-    match station.try_join(&plan, std::rc::Rc::clone(&one.nexus))? {
+    let plan = fixture.join_plan(&one, limit + 1);
+    match fixture.try_join(&plan, std::rc::Rc::clone(&one.nexus))? {
         // "Too many connections", or "cannot include in session".
         LoginOutcome::Refused(0x0206 | 0x0208) => Ok(()),
         LoginOutcome::Refused(status) => fail!("expected status 0206, came {status:04x}"),
@@ -158,14 +158,14 @@ fn too_many(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn come_and_go(station: &mut Fixture) -> Outcome {
-    let mut one = station.start(&[("MaxConnections", "16")])?;
+fn come_and_go(fixture: &mut Fixture) -> Outcome {
+    let mut one = fixture.start(&[("MaxConnections", "16")])?;
     let limit = u16::try_from(one.params.max_connections).unwrap_or(u16::MAX).min(16);
     need!(limit > 1, "the target allows one connection per session");
     for _ in 0..2 {
         let mut others = Vec::new();
         for cid in 2..=limit {
-            others.push(station.join(&one, cid)?);
+            others.push(fixture.join(&one, cid)?);
         }
         for other in &mut others {
             let cid = other.cid;
@@ -178,8 +178,8 @@ fn come_and_go(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn logout_other(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[])?;
+fn logout_other(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[])?;
     let request = one.logout(LogoutReason::CloseConnection, two.cid);
     one.send(&request, &[]);
     let (answer, _) = one.expect::<LogoutResponse>(request.itt)?;
@@ -189,8 +189,8 @@ fn logout_other(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn outlives(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[("ErrorRecoveryLevel", "2")])?;
+fn outlives(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[("ErrorRecoveryLevel", "2")])?;
     need!(one.params.erl == 2, "the target agrees to ErrorRecoveryLevel={} only", one.params.erl);
     two.line.drop_connection();
     std::thread::sleep(SILENCE);
@@ -198,8 +198,8 @@ fn outlives(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn immediate(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = pair(station, &[])?;
+fn immediate(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = pair(fixture, &[])?;
     // A number is missing while the ping passes.
     let early = one.read(1);
     let ping = two.ping(true);

@@ -45,21 +45,21 @@ pub(super) const CASES: &[Test] = &[
 
 /// A session that has these digests and no others.
 pub(super) fn with_digests(
-    station: &mut Fixture,
+    fixture: &mut Fixture,
     header: bool,
     data: bool,
     more: &[(&str, &str)],
 ) -> Outcome<Conn> {
     let value = |on| if on { "CRC32C" } else { "None" };
     let keys = [&[("HeaderDigest", value(header)), ("DataDigest", value(data))], more].concat();
-    let conn = station.start(&keys)?;
+    let conn = fixture.start(&keys)?;
     let (got_header, got_data) = (conn.params.header_digest, conn.params.data_digest);
     need!((got_header, got_data) == (header, data), "the target does not agree to these digests");
     Ok(conn)
 }
 
-fn data_moves(station: &mut Fixture, header: bool, data: bool) -> Outcome {
-    let mut conn = with_digests(station, header, data, &[])?;
+fn data_moves(fixture: &mut Fixture, header: bool, data: bool) -> Outcome {
+    let mut conn = with_digests(fixture, header, data, &[])?;
     let bytes = pattern(100, 32 * conn.block());
     conn.write_blocks(&bytes)?;
     let back = conn.read_blocks(32)?;
@@ -67,8 +67,8 @@ fn data_moves(station: &mut Fixture, header: bool, data: bool) -> Outcome {
     Ok(())
 }
 
-fn padding(station: &mut Fixture) -> Outcome {
-    let mut conn = with_digests(station, true, true, &[])?;
+fn padding(fixture: &mut Fixture) -> Outcome {
+    let mut conn = with_digests(fixture, true, true, &[])?;
     // Lengths that need 1, 2 and 3 bytes of padding, from us and from the target.
     for len in [5, 6, 7] {
         let ping = conn.ping(true);
@@ -87,30 +87,30 @@ fn is_rejected(conn: &mut Conn) -> Outcome {
     super::response::digest_reject(conn).map(|_| ())
 }
 
-fn text(station: &mut Fixture) -> Outcome {
-    let mut conn = with_digests(station, false, true, &[])?;
+fn text(fixture: &mut Fixture) -> Outcome {
+    let mut conn = with_digests(fixture, false, true, &[])?;
     let request = conn.text(true);
     let data = Keys::of(&[("MaxRecvDataSegmentLength", "512")]).to_bytes();
     conn.send_damaged(&request, &data, Damage::DataDigest);
     is_rejected(&mut conn)
 }
 
-fn ping(station: &mut Fixture) -> Outcome {
-    let mut conn = with_digests(station, false, true, &[])?;
+fn ping(fixture: &mut Fixture) -> Outcome {
+    let mut conn = with_digests(fixture, false, true, &[])?;
     let request = conn.ping(true);
     conn.send_damaged(&request, &pattern(102, 64), Damage::DataDigest);
     is_rejected(&mut conn)
 }
 
 /// After something was damaged: what the first blocks hold now, seen from another session.
-fn on_disk(station: &mut Fixture, blocks: u16) -> Outcome<Vec<u8>> {
-    Ok(station.start(&[])?.read_blocks(blocks)?.data)
+fn on_disk(fixture: &mut Fixture, blocks: u16) -> Outcome<Vec<u8>> {
+    Ok(fixture.start(&[])?.read_blocks(blocks)?.data)
 }
 
-fn data_out_header(station: &mut Fixture) -> Outcome {
-    let before = pattern(103, 2 * usize::try_from(station.unit.block).unwrap_or(512));
-    station.start(&[])?.write_blocks(&before)?;
-    let mut conn = with_digests(station, true, false, &[])?;
+fn data_out_header(fixture: &mut Fixture) -> Outcome {
+    let before = pattern(103, 2 * usize::try_from(fixture.unit.block).unwrap_or(512));
+    fixture.start(&[])?.write_blocks(&before)?;
+    let mut conn = with_digests(fixture, true, false, &[])?;
     let task = conn.write(2);
     let data = pattern(104, 2 * conn.block());
     conn.send(&task, &[]);
@@ -122,19 +122,19 @@ fn data_out_header(station: &mut Fixture) -> Outcome {
         require!(!good, "the WRITE is answered GOOD although its data was damaged");
     }
     drop(conn);
-    require!(on_disk(station, 2)? == before, "data of a PDU with a wrong header digest was written");
+    require!(on_disk(fixture, 2)? == before, "data of a PDU with a wrong header digest was written");
     Ok(())
 }
 
-fn immediate_data(station: &mut Fixture) -> Outcome {
-    let before = pattern(105, usize::try_from(station.unit.block).unwrap_or(512));
-    station.start(&[])?.write_blocks(&before)?;
-    let mut conn = with_digests(station, false, true, &[("ImmediateData", "Yes")])?;
+fn immediate_data(fixture: &mut Fixture) -> Outcome {
+    let before = pattern(105, usize::try_from(fixture.unit.block).unwrap_or(512));
+    fixture.start(&[])?.write_blocks(&before)?;
+    let mut conn = with_digests(fixture, false, true, &[("ImmediateData", "Yes")])?;
     need!(conn.params.immediate_data, "the target insists on ImmediateData=No");
     let task = conn.write(1);
     conn.send_damaged(&task, &pattern(106, conn.block()), Damage::DataDigest);
     is_rejected(&mut conn)?;
     drop(conn);
-    require!(on_disk(station, 1)? == before, "data with a wrong digest was written");
+    require!(on_disk(fixture, 1)? == before, "data with a wrong digest was written");
     Ok(())
 }

@@ -91,9 +91,9 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// A session at level 1 that has both digests.
-fn digested(station: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
+fn digested(fixture: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
     let own = [("ErrorRecoveryLevel", "1"), ("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
-    let conn = station.start(&[&own, more].concat())?;
+    let conn = fixture.start(&[&own, more].concat())?;
     need!(conn.params.erl >= 1, "the target agrees to ErrorRecoveryLevel=0 only");
     need!(conn.params.header_digest && conn.params.data_digest, "the target does not agree to digests");
     Ok(conn)
@@ -114,8 +114,8 @@ fn status_snack(conn: &Conn, from: u32, count: u32) -> Snack {
     Snack { lun: 0, ..snack }
 }
 
-fn status_again(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn status_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let first = unacknowledged(&mut conn)?;
     let snack = status_snack(&conn, first.word(24), 1);
     conn.send(&snack, &[]);
@@ -125,8 +125,8 @@ fn status_again(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn statuses_again(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn statuses_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let from = conn.exp_stat_sn;
     let mut first = Vec::new();
     for _ in 0..3 {
@@ -143,8 +143,8 @@ fn statuses_again(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn status_on_data_again(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn status_on_data_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let before = conn.exp_stat_sn;
     let task = conn.read(1);
     conn.send(&task, &[]);
@@ -167,8 +167,8 @@ fn rejected(conn: &mut Conn, reason: RejectReason) -> Outcome {
     Ok(())
 }
 
-fn acknowledged(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn acknowledged(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let done = conn.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
     conn.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
     // The second command's ExpStatSN has acknowledged the first one's status.
@@ -177,14 +177,14 @@ fn acknowledged(station: &mut Fixture) -> Outcome {
     rejected(&mut conn, RejectReason::PROTOCOL_ERROR)
 }
 
-fn data_ack(station: &mut Fixture) -> Outcome {
+fn data_ack(fixture: &mut Fixture) -> Outcome {
     let keys = [
         ("ErrorRecoveryLevel", "1"),
         ("MaxRecvDataSegmentLength", "512"),
         ("MaxBurstLength", "1024"),
         ("FirstBurstLength", "512"),
     ];
-    let mut conn = station.start(&keys)?;
+    let mut conn = fixture.start(&keys)?;
     need!(conn.params.erl >= 1, "the target agrees to ErrorRecoveryLevel=0 only");
     let task = conn.read(16);
     conn.send(&task, &[]);
@@ -213,7 +213,7 @@ fn data_ack(station: &mut Fixture) -> Outcome {
         }
     }
     if asked == 0 {
-        station.record.remark("the target asks for no acknowledgement, as it may");
+        fixture.record.remark("the target asks for no acknowledgement, as it may");
         return Ok(());
     }
     match conn.receive_within(SILENCE)? {
@@ -224,8 +224,8 @@ fn data_ack(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn r_data(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn r_data(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let task = conn.read(16);
     conn.send(&task, &[]);
     conn.expect::<DataIn>(task.itt)?;
@@ -248,8 +248,8 @@ fn closes(conn: &Conn) -> Outcome {
     Ok(())
 }
 
-fn header_of_command(station: &mut Fixture) -> Outcome {
-    let mut conn = digested(station, &[])?;
+fn header_of_command(fixture: &mut Fixture) -> Outcome {
+    let mut conn = digested(fixture, &[])?;
     let task = conn.read(1);
     conn.send_damaged(&task, &[], Damage::HeaderDigest);
     match conn.receive_within(SILENCE)? {
@@ -265,8 +265,8 @@ fn header_of_command(station: &mut Fixture) -> Outcome {
 }
 
 /// Writes four blocks in four PDUs, the one of number `damaged` spoilt; the target must ask for it again.
-fn one_spoilt(station: &mut Fixture, damaged: usize, damage: Damage) -> Outcome {
-    let mut conn = digested(station, &[])?;
+fn one_spoilt(fixture: &mut Fixture, damaged: usize, damage: Damage) -> Outcome {
+    let mut conn = digested(fixture, &[])?;
     let data = pattern(120, 4 * conn.block());
     let task = conn.write(4);
     conn.send(&task, &[]);
@@ -292,21 +292,21 @@ fn one_spoilt(station: &mut Fixture, damaged: usize, damage: Damage) -> Outcome 
     Ok(())
 }
 
-fn header_of_data(station: &mut Fixture) -> Outcome {
-    one_spoilt(station, 1, Damage::HeaderDigest)
+fn header_of_data(fixture: &mut Fixture) -> Outcome {
+    one_spoilt(fixture, 1, Damage::HeaderDigest)
 }
 
-fn digest_of_data(station: &mut Fixture) -> Outcome {
-    one_spoilt(station, 1, Damage::DataDigest)
+fn digest_of_data(fixture: &mut Fixture) -> Outcome {
+    one_spoilt(fixture, 1, Damage::DataDigest)
 }
 
-fn digest_of_last(station: &mut Fixture) -> Outcome {
-    one_spoilt(station, 3, Damage::DataDigest)
+fn digest_of_last(fixture: &mut Fixture) -> Outcome {
+    one_spoilt(fixture, 3, Damage::DataDigest)
 }
 
-fn unsolicited(station: &mut Fixture) -> Outcome {
-    let two = (2 * station.unit.block).to_string();
-    let mut conn = digested(station, &[("InitialR2T", "No"), ("FirstBurstLength", &two)])?;
+fn unsolicited(fixture: &mut Fixture) -> Outcome {
+    let two = (2 * fixture.unit.block).to_string();
+    let mut conn = digested(fixture, &[("InitialR2T", "No"), ("FirstBurstLength", &two)])?;
     need!(!conn.params.initial_r2t, "the target insists on InitialR2T=Yes");
     let data = pattern(121, 2 * conn.block());
     let task = ScsiCommand { is_final: false, ..conn.write(2) };
@@ -327,8 +327,8 @@ fn unsolicited(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn recovery_r2t(station: &mut Fixture) -> Outcome {
-    let mut conn = digested(station, &[])?;
+fn recovery_r2t(fixture: &mut Fixture) -> Outcome {
+    let mut conn = digested(fixture, &[])?;
     let data = pattern(122, 3 * conn.block());
     let task = conn.write(3);
     conn.send(&task, &[]);
@@ -354,8 +354,8 @@ fn recovery_r2t(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn immediate_again(station: &mut Fixture) -> Outcome {
-    let mut conn = digested(station, &[("ImmediateData", "Yes")])?;
+fn immediate_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = digested(fixture, &[("ImmediateData", "Yes")])?;
     need!(conn.params.immediate_data, "the target insists on ImmediateData=No");
     let data = pattern(123, conn.block());
     let task = conn.write(1);
@@ -368,8 +368,8 @@ fn immediate_again(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn gap(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn gap(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let (first, second) = (conn.read(1), conn.read(1));
     conn.send(&second, &[]);
     conn.expect_nothing(SILENCE, "a command behind a gap must wait")?;

@@ -92,8 +92,8 @@ fn moved(conn: &mut Conn, task: &ScsiCommand, exp_data_sn: u32) -> Outcome {
     Ok(())
 }
 
-fn write_goes_on(station: &mut Fixture, lost: Lost) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn write_goes_on(fixture: &mut Fixture, lost: Lost) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let data = pattern(130, 4 * one.block());
     let task = one.write(4);
     one.send(&task, &[]);
@@ -116,8 +116,8 @@ fn write_goes_on(station: &mut Fixture, lost: Lost) -> Outcome {
         }
         Lost::Replaced => {
             one.line.drop_connection();
-            let plan = station.join_plan(&two, one.cid);
-            match station.try_join(&plan, Rc::clone(&two.nexus))? {
+            let plan = fixture.join_plan(&two, one.cid);
+            match fixture.try_join(&plan, Rc::clone(&two.nexus))? {
                 LoginOutcome::In(conn) => *conn,
                 _ => fail!("the login that replaces the connection is refused"),
             }
@@ -130,8 +130,8 @@ fn write_goes_on(station: &mut Fixture, lost: Lost) -> Outcome {
     Ok(())
 }
 
-fn read_rest(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn read_rest(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let task = one.read(16);
     one.send(&task, &[]);
     for _ in 0..3 {
@@ -150,8 +150,8 @@ fn read_rest(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn unknown(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn unknown(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let task = ScsiCommand { itt: Itt(0x0bad_0bad), ..one.read(1) };
     // The number is used up by a command that is answered, so that no gap stays.
     let used = ScsiCommand { itt: one.itt(), ..task };
@@ -162,8 +162,8 @@ fn unknown(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn session_continues(station: &mut Fixture) -> Outcome {
-    let mut one = station.start(&[("ErrorRecoveryLevel", "2"), ("MaxRecvDataSegmentLength", "512")])?;
+fn session_continues(fixture: &mut Fixture) -> Outcome {
+    let mut one = fixture.start(&[("ErrorRecoveryLevel", "2"), ("MaxRecvDataSegmentLength", "512")])?;
     need!(one.params.erl == 2, "the target agrees to ErrorRecoveryLevel={} only", one.params.erl);
     need!(one.params.time2retain > 0, "the target agrees to DefaultTime2Retain=0 only");
     let task = one.read(16);
@@ -171,8 +171,8 @@ fn session_continues(station: &mut Fixture) -> Outcome {
     one.expect::<iscsi::pdu::data_in::DataIn>(task.itt)?;
     one.line.drop_connection();
     std::thread::sleep(Duration::from_secs(u64::from(one.params.time2wait)) + Duration::from_millis(100));
-    let plan = station.join_plan(&one, one.cid);
-    let mut heir = match station.try_join(&plan, Rc::clone(&one.nexus))? {
+    let plan = fixture.join_plan(&one, one.cid);
+    let mut heir = match fixture.try_join(&plan, Rc::clone(&one.nexus))? {
         LoginOutcome::In(conn) => *conn,
         LoginOutcome::Refused(status) => fail!("the session is not continued: status {status:04x}"),
         LoginOutcome::Closed => fail!("the session is not continued: the connection was closed"),
@@ -182,8 +182,8 @@ fn session_continues(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn done_once(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn done_once(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let data = pattern(131, one.block());
     let task = one.write(1);
     one.send(&task, &[]);
@@ -203,8 +203,8 @@ fn done_once(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn logout_times(station: &mut Fixture) -> Outcome {
-    let (one, mut two) = recovering_pair(station)?;
+fn logout_times(fixture: &mut Fixture) -> Outcome {
+    let (one, mut two) = recovering_pair(fixture)?;
     let answer = log_out(&mut two, one.cid)?;
     let retain = u32::from(answer.time2retain);
     require!(retain <= one.params.time2retain, "Time2Retain {retain} exceeds what was agreed on");

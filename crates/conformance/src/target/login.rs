@@ -51,18 +51,18 @@ pub(crate) struct LoginPlan {
 
 impl LoginPlan {
     /// Plans a session with the target.
-    pub(crate) fn normal(station: &Fixture) -> Self {
+    pub(crate) fn normal(fixture: &Fixture) -> Self {
         let names = [
-            ("InitiatorName", station.options.initiator.as_str()),
+            ("InitiatorName", fixture.options.initiator.as_str()),
             ("SessionType", "Normal"),
-            ("TargetName", &station.name),
+            ("TargetName", &fixture.name),
         ];
         Self { names: Keys::of(&names), keys: Keys::of(&KEYS), ..Self::empty() }
     }
 
     /// Plans a discovery session.
-    pub(crate) fn discovery(station: &Fixture) -> Self {
-        let names = [("InitiatorName", station.options.initiator.as_str()), ("SessionType", "Discovery")];
+    pub(crate) fn discovery(fixture: &Fixture) -> Self {
+        let names = [("InitiatorName", fixture.options.initiator.as_str()), ("SessionType", "Discovery")];
         let keys = [("HeaderDigest", "None"), ("DataDigest", "None"), ("MaxRecvDataSegmentLength", "8192")];
         Self { names: Keys::of(&names), keys: Keys::of(&keys), ..Self::empty() }
     }
@@ -160,10 +160,10 @@ pub(crate) enum Reply {
 }
 
 impl LoginExchange {
-    pub(crate) fn open(station: &mut Fixture, portal: usize) -> Outcome<Self> {
-        let number = station.next_number();
-        let line = PduStream::open(station.portal(portal)?, number, &station.record, station.deadline)?;
-        let patience = station.options.patience;
+    pub(crate) fn open(fixture: &mut Fixture, portal: usize) -> Outcome<Self> {
+        let number = fixture.next_number();
+        let line = PduStream::open(fixture.portal(portal)?, number, &fixture.record, fixture.deadline)?;
+        let patience = fixture.options.patience;
         Ok(Self { line, exp_stat_sn: 0, said: Keys::new(), responses: Vec::new(), patience })
     }
 

@@ -102,8 +102,8 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// Ends a login attempt that must not succeed, with one of these statuses.
-fn refused(station: &mut Fixture, plan: &LoginPlan, statuses: &[u16]) -> Outcome {
-    match station.try_login(plan)? {
+fn refused(fixture: &mut Fixture, plan: &LoginPlan, statuses: &[u16]) -> Outcome {
+    match fixture.try_login(plan)? {
         LoginOutcome::Refused(status) => {
             require!(statuses.contains(&status), "expected status {}, came {status:04x}", shown(statuses));
             Ok(())
@@ -115,14 +115,14 @@ fn refused(station: &mut Fixture, plan: &LoginPlan, statuses: &[u16]) -> Outcome
 
 /// Ends a login attempt that must not succeed, and is the initiator's fault: class 02. Where no clause demands an
 /// answer (`may_close`), the end of the connection refuses too.
-fn refused_as_initiators_fault(station: &mut Fixture, plan: &LoginPlan, may_close: bool) -> Outcome {
-    match station.try_login(plan)? {
+fn refused_as_initiators_fault(fixture: &mut Fixture, plan: &LoginPlan, may_close: bool) -> Outcome {
+    match fixture.try_login(plan)? {
         LoginOutcome::Refused(status) => {
             require!(status >> 8 == 2, "expected a status of class 02, came {status:04x}");
             Ok(())
         }
         LoginOutcome::Closed if may_close => {
-            station.record.remark("the target ends the connection without a Login Response");
+            fixture.record.remark("the target ends the connection without a Login Response");
             Ok(())
         }
         LoginOutcome::Closed => fail!("expected a status of class 02; the connection was closed"),
@@ -162,9 +162,9 @@ fn first_text(plan: &LoginPlan) -> Keys {
     keys
 }
 
-fn bad_version(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan::normal(station);
-    let mut talk = LoginExchange::open(station, 0)?;
+fn bad_version(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(fixture);
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let request =
         LoginRequest { version_min: 0x7f, version_max: 0x7f, ..plan.request(SECURITY, Some(OPERATIONAL)) };
     talk.send(request, &first_text(&plan));
@@ -178,37 +178,37 @@ fn bad_version(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn no_session(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan { tsih: 0x7eee, ..LoginPlan::normal(station) };
-    refused(station, &plan, &[0x020a])
+fn no_session(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan { tsih: 0x7eee, ..LoginPlan::normal(fixture) };
+    refused(fixture, &plan, &[0x020a])
 }
 
-fn no_target(station: &mut Fixture) -> Outcome {
-    let mut plan = LoginPlan::normal(station);
+fn no_target(fixture: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(fixture);
     plan.names.set("TargetName", "iqn.2026-11.example.targe:there-is-no-such-target");
-    refused(station, &plan, &[0x0203])
+    refused(fixture, &plan, &[0x0203])
 }
 
-fn without(station: &mut Fixture, name: &str) -> Outcome {
-    let mut plan = LoginPlan::normal(station);
+fn without(fixture: &mut Fixture, name: &str) -> Outcome {
+    let mut plan = LoginPlan::normal(fixture);
     plan.names.remove(name);
-    refused(station, &plan, &[0x0207])
+    refused(fixture, &plan, &[0x0207])
 }
 
-fn bad_session_type(station: &mut Fixture) -> Outcome {
-    let mut plan = LoginPlan::normal(station);
+fn bad_session_type(fixture: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(fixture);
     plan.names.set("SessionType", "Holiday");
-    refused_as_initiators_fault(station, &plan, true)
+    refused_as_initiators_fault(fixture, &plan, true)
 }
 
-fn default_type(station: &mut Fixture) -> Outcome {
-    let mut plan = LoginPlan::normal(station);
+fn default_type(fixture: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(fixture);
     plan.names.remove("SessionType");
-    station.login(&plan)?.warm_up()
+    fixture.login(&plan)?.warm_up()
 }
 
-fn not_a_login(station: &mut Fixture) -> Outcome {
-    let mut talk = LoginExchange::open(station, 0)?;
+fn not_a_login(fixture: &mut Fixture) -> Outcome {
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let ping = NopOut {
         immediate: true,
         lun: 0,
@@ -219,7 +219,7 @@ fn not_a_login(station: &mut Fixture) -> Outcome {
     };
     talk.line.send(ping.encode(), &[], &[], Damage::None);
     loop {
-        match talk.line.receive(station.options.patience)? {
+        match talk.line.receive(fixture.options.patience)? {
             Received::Closed => return Ok(()),
             Received::Nothing => fail!("the connection goes on although it did not begin with a login"),
             Received::Pdu(pdu) => {
@@ -233,9 +233,9 @@ fn not_a_login(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn login_again(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
-    let plan = LoginPlan::normal(station);
+fn login_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
+    let plan = LoginPlan::normal(fixture);
     let request = plan.request(SECURITY, Some(OPERATIONAL));
     conn.line.send(request.encode(), &[], &first_text(&plan).to_bytes(), Damage::None);
     match conn.receive_within(conn.patience)? {
@@ -247,16 +247,16 @@ fn login_again(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn bad_stages(station: &mut Fixture, csg: u8, nsg: Option<u8>) -> Outcome {
-    let plan = LoginPlan::normal(station);
-    let mut talk = LoginExchange::open(station, 0)?;
+fn bad_stages(fixture: &mut Fixture, csg: u8, nsg: Option<u8>) -> Outcome {
+    let plan = LoginPlan::normal(fixture);
+    let mut talk = LoginExchange::open(fixture, 0)?;
     refuses(&mut talk, plan.request(csg, nsg), &first_text(&plan).to_bytes(), "these stages")
 }
 
-fn stage_again(station: &mut Fixture) -> Outcome {
-    need!(station.auth.user.is_none(), "with CHAP, the second request belongs to the first stage anyway");
-    let plan = LoginPlan::normal(station);
-    let mut talk = LoginExchange::open(station, 0)?;
+fn stage_again(fixture: &mut Fixture) -> Outcome {
+    need!(fixture.auth.user.is_none(), "with CHAP, the second request belongs to the first stage anyway");
+    let plan = LoginPlan::normal(fixture);
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let request = plan.request(SECURITY, Some(OPERATIONAL));
     talk.send(request, &first_text(&plan));
     match talk.reply(request)? {
@@ -267,17 +267,17 @@ fn stage_again(station: &mut Fixture) -> Outcome {
     refuses(&mut talk, again, &Keys::of(&[("AuthMethod", "None")]).to_bytes(), "the stage that was left")
 }
 
-fn transit_and_continue(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan::normal(station);
-    let mut talk = LoginExchange::open(station, 0)?;
+fn transit_and_continue(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(fixture);
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let request = LoginRequest { continues: true, ..plan.request(SECURITY, Some(OPERATIONAL)) };
     refuses(&mut talk, request, &first_text(&plan).to_bytes(), "T and C together")
 }
 
-fn over_two_requests(station: &mut Fixture) -> Outcome {
-    need!(station.auth.user.is_none(), "the case speaks no CHAP");
-    let plan = LoginPlan::normal(station);
-    let mut talk = LoginExchange::open(station, 0)?;
+fn over_two_requests(fixture: &mut Fixture) -> Outcome {
+    need!(fixture.auth.user.is_none(), "the case speaks no CHAP");
+    let plan = LoginPlan::normal(fixture);
+    let mut talk = LoginExchange::open(fixture, 0)?;
     let mut keys = first_text(&plan);
     keys.push("X-com.example.cut", "value");
     let text = keys.to_bytes();
@@ -310,9 +310,9 @@ fn over_two_requests(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn numbers(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan::normal(station);
-    let conn = station.login(&plan)?;
+fn numbers(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(fixture);
+    let conn = fixture.login(&plan)?;
     let request = plan.request(SECURITY, None);
     let Some((last, before)) = conn.responses.split_last() else { fail!("no Login Response came") };
     let both = |response: &LoginResponse| response.itt == request.itt && response.isid == request.isid;
@@ -331,40 +331,40 @@ fn numbers(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn portal_group(station: &mut Fixture) -> Outcome {
-    let conn = station.login(&LoginPlan::normal(station))?;
+fn portal_group(fixture: &mut Fixture) -> Outcome {
+    let conn = fixture.login(&LoginPlan::normal(fixture))?;
     let tag = conn.said.number("TargetPortalGroupTag");
     require!(tag.is_some_and(|tag| tag <= 0xffff), "TargetPortalGroupTag is {tag:?}");
     Ok(())
 }
 
-fn key_twice(station: &mut Fixture) -> Outcome {
-    let mut plan = LoginPlan::normal(station);
+fn key_twice(fixture: &mut Fixture) -> Outcome {
+    let mut plan = LoginPlan::normal(fixture);
     plan.keys.push("MaxBurstLength", "65536");
     // The clause: the target MUST respond with a Login reject (initiator error).
-    refused_as_initiators_fault(station, &plan, false)
+    refused_as_initiators_fault(fixture, &plan, false)
 }
 
 /// Logs in with a key changed and returns what the target says to it.
-fn answer(station: &mut Fixture, name: &str, value: &str) -> Outcome<Option<String>> {
-    let conn = station.login(&LoginPlan::normal(station).with(&[(name, value)]))?;
+fn answer(fixture: &mut Fixture, name: &str, value: &str) -> Outcome<Option<String>> {
+    let conn = fixture.login(&LoginPlan::normal(fixture).with(&[(name, value)]))?;
     Ok(conn.said.value(name).map(str::to_owned))
 }
 
-fn unknown_key(station: &mut Fixture) -> Outcome {
-    let said = answer(station, "X-com.example.unknown", "1")?;
+fn unknown_key(fixture: &mut Fixture) -> Outcome {
+    let said = answer(fixture, "X-com.example.unknown", "1")?;
     require!(said.as_deref() == Some("NotUnderstood"), "expected NotUnderstood, came {said:?}");
     Ok(())
 }
 
-fn list_order(station: &mut Fixture) -> Outcome {
+fn list_order(fixture: &mut Fixture) -> Outcome {
     for (only, list) in [("None", "None,CRC32C"), ("CRC32C", "CRC32C,None")] {
-        let plan = LoginPlan::normal(station).with(&[("HeaderDigest", only)]);
-        let LoginOutcome::In(conn) = station.try_login(&plan)? else { continue };
+        let plan = LoginPlan::normal(fixture).with(&[("HeaderDigest", only)]);
+        let LoginOutcome::In(conn) = fixture.try_login(&plan)? else { continue };
         if conn.said.value("HeaderDigest") != Some(only) {
             continue;
         }
-        let said = answer(station, "HeaderDigest", list)?;
+        let said = answer(fixture, "HeaderDigest", list)?;
         require!(
             said.as_deref() == Some(only),
             "the target takes {only} alone, but of {list} it chooses {said:?}"
@@ -373,17 +373,17 @@ fn list_order(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn list_unknown(station: &mut Fixture) -> Outcome {
-    let said = answer(station, "HeaderDigest", "X-com.example.none,None,CRC32C")?;
+fn list_unknown(fixture: &mut Fixture) -> Outcome {
+    let said = answer(fixture, "HeaderDigest", "X-com.example.none,None,CRC32C")?;
     let known = matches!(said.as_deref(), Some("None" | "CRC32C"));
     require!(known, "expected a value of the list that is known, came {said:?}");
     Ok(())
 }
 
 /// A value that cannot be accepted: `Reject` for the key, or the end of the login.
-fn refuses_value(station: &mut Fixture, name: &str, value: &str) -> Outcome {
-    let plan = LoginPlan::normal(station).with(&[(name, value)]);
-    match station.try_login(&plan)? {
+fn refuses_value(fixture: &mut Fixture, name: &str, value: &str) -> Outcome {
+    let plan = LoginPlan::normal(fixture).with(&[(name, value)]);
+    match fixture.try_login(&plan)? {
         LoginOutcome::Refused(_) | LoginOutcome::Closed => Ok(()),
         LoginOutcome::In(conn) => {
             let said = conn.said.value(name);
@@ -393,7 +393,7 @@ fn refuses_value(station: &mut Fixture, name: &str, value: &str) -> Outcome {
     }
 }
 
-fn minimums(station: &mut Fixture) -> Outcome {
+fn minimums(fixture: &mut Fixture) -> Outcome {
     let keys = [
         ("MaxConnections", "2"),
         ("MaxBurstLength", "65536"),
@@ -402,7 +402,7 @@ fn minimums(station: &mut Fixture) -> Outcome {
         ("MaxOutstandingR2T", "2"),
         ("ErrorRecoveryLevel", "1"),
     ];
-    let conn = station.login(&LoginPlan::normal(station).with(&keys))?;
+    let conn = fixture.login(&LoginPlan::normal(fixture).with(&keys))?;
     let params = &conn.params;
     let outcomes = [
         (params.max_connections, 1, 2),
@@ -419,14 +419,14 @@ fn minimums(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn maximum(station: &mut Fixture) -> Outcome {
-    let conn = station.login(&LoginPlan::normal(station).with(&[("DefaultTime2Wait", "7")]))?;
+fn maximum(fixture: &mut Fixture) -> Outcome {
+    let conn = fixture.login(&LoginPlan::normal(fixture).with(&[("DefaultTime2Wait", "7")]))?;
     let wait = conn.params.time2wait;
     require!((7..=3600).contains(&wait), "DefaultTime2Wait=7 was offered and becomes {wait}");
     Ok(())
 }
 
-fn booleans(station: &mut Fixture) -> Outcome {
+fn booleans(fixture: &mut Fixture) -> Outcome {
     // One value of each of these settles the outcome whatever the other side wants.
     for (name, value) in [
         ("InitialR2T", "Yes"),
@@ -434,38 +434,38 @@ fn booleans(station: &mut Fixture) -> Outcome {
         ("DataPDUInOrder", "Yes"),
         ("DataSequenceInOrder", "Yes"),
     ] {
-        let said = answer(station, name, value)?;
+        let said = answer(fixture, name, value)?;
         require!(said.as_deref().is_none_or(|said| said == value), "{name}={value} becomes {said:?}");
     }
     Ok(())
 }
 
-fn hexadecimal(station: &mut Fixture) -> Outcome {
-    let conn = station.login(
-        &LoginPlan::normal(station).with(&[("MaxBurstLength", "0x8000"), ("FirstBurstLength", "0x1000")]),
+fn hexadecimal(fixture: &mut Fixture) -> Outcome {
+    let conn = fixture.login(
+        &LoginPlan::normal(fixture).with(&[("MaxBurstLength", "0x8000"), ("FirstBurstLength", "0x1000")]),
     )?;
     let burst = conn.params.max_burst;
     require!((512..=0x8000).contains(&burst), "MaxBurstLength=0x8000 becomes {burst}");
     Ok(())
 }
 
-fn markers(station: &mut Fixture) -> Outcome {
+fn markers(fixture: &mut Fixture) -> Outcome {
     for (name, value, alternative) in [
         ("IFMarker", "Yes", "No"),
         ("OFMarker", "Yes", "No"),
         ("IFMarkInt", "2048~8192", "Reject"),
         ("OFMarkInt", "2048~8192", "Reject"),
     ] {
-        let said = answer(station, name, value)?;
+        let said = answer(fixture, name, value)?;
         let right = said.as_deref().is_some_and(|said| said == "Reject" || said == alternative);
         require!(right, "{name}={value}: expected Reject, came {said:?}");
     }
     Ok(())
 }
 
-fn irrelevant(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan::discovery(station).with(&[("MaxBurstLength", "65536"), ("InitialR2T", "Yes")]);
-    let mut conn = station.login(&plan)?;
+fn irrelevant(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::discovery(fixture).with(&[("MaxBurstLength", "65536"), ("InitialR2T", "Yes")]);
+    let mut conn = fixture.login(&plan)?;
     for name in ["MaxBurstLength", "InitialR2T"] {
         let said = conn.said.value(name);
         let right = said.is_none_or(|said| matches!(said, "Irrelevant" | "65536" | "Yes" | "Reject"));
@@ -481,27 +481,27 @@ fn pings(conn: &mut Conn) -> Outcome {
     Ok(())
 }
 
-fn reinstatement(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan::normal(station);
-    let mut old = station.login(&plan)?;
+fn reinstatement(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(fixture);
+    let mut old = fixture.login(&plan)?;
     old.warm_up()?;
-    let mut new = station.login(&plan)?;
+    let mut new = fixture.login(&plan)?;
     require!(old.closes(old.patience)?, "the connection of the session that was replaced stays open");
     new.warm_up()
 }
 
-fn same_cid(station: &mut Fixture) -> Outcome {
-    let mut old = station.start(&[])?;
-    let plan = station.join_plan(&old, old.cid);
+fn same_cid(fixture: &mut Fixture) -> Outcome {
+    let mut old = fixture.start(&[])?;
+    let plan = fixture.join_plan(&old, old.cid);
     let nexus = std::rc::Rc::clone(&old.nexus);
-    match station.try_join(&plan, nexus)? {
+    match fixture.try_join(&plan, nexus)? {
         LoginOutcome::In(mut new) => {
             require!(old.closes(old.patience)?, "the connection that was replaced stays open");
             new.warm_up()
         }
         // §6.3.4: a second connection for this purpose is a MUST at level 2, and a SHOULD below.
         LoginOutcome::Refused(_) | LoginOutcome::Closed if old.params.erl < 2 => {
-            station.record.remark("the target refuses, as a SHOULD allows below level 2");
+            fixture.record.remark("the target refuses, as a SHOULD allows below level 2");
             Ok(())
         }
         LoginOutcome::Refused(status) => fail!("the login is refused with status {status:04x}"),

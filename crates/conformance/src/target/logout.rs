@@ -55,8 +55,8 @@ fn log_out(conn: &mut Conn, reason: LogoutReason, cid: u16) -> Outcome<LogoutRes
     Ok(conn.expect::<LogoutResponse>(request.itt)?.0.response)
 }
 
-fn close_connection(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
+fn close_connection(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = two_connections(fixture, &R2T_MODE)?;
     let ends = begin_write(&mut one);
     one.expect::<R2t>(ends.itt)?;
     let stays = begin_write(&mut two);
@@ -67,8 +67,8 @@ fn close_connection(station: &mut Fixture) -> Outcome {
     end_write(&mut two, &stays)
 }
 
-fn close_session(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
+fn close_session(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = two_connections(fixture, &R2T_MODE)?;
     let ends = begin_write(&mut one);
     one.expect::<R2t>(ends.itt)?;
     let stays = begin_write(&mut two);
@@ -82,8 +82,8 @@ fn close_session(station: &mut Fixture) -> Outcome {
     end_write(&mut two, &stays)
 }
 
-fn no_such_cid(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
+fn no_such_cid(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = two_connections(fixture, &R2T_MODE)?;
     let stays = [begin_write(&mut one), begin_write(&mut two)];
     let result = log_out(&mut one, LogoutReason::CloseConnection, 0x7777)?;
     require!(result == LogoutResult::NO_CID, "expected CID not found (01), came {:02x}", result.0);

@@ -108,8 +108,8 @@ fn after(conn: &Conn, request: &TmfRequest, task: Itt) -> Option<Pdu> {
     after.into_iter().find(|pdu| pdu.itt() == task && kinds.contains(&pdu.opcode())).cloned()
 }
 
-fn immediate(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn immediate(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     let data = pattern(20, 2 * conn.block());
     let held = conn.write(2);
     conn.send(&held, &[]);
@@ -132,12 +132,12 @@ fn immediate(station: &mut Fixture) -> Outcome {
 }
 
 /// A session of two connections at ErrorRecoveryLevel 2.
-pub(super) fn recovering_pair(station: &mut Fixture) -> Outcome<(Conn, Conn)> {
+pub(super) fn recovering_pair(fixture: &mut Fixture) -> Outcome<(Conn, Conn)> {
     let keys = [("ErrorRecoveryLevel", "2"), ("MaxConnections", "2"), ("MaxRecvDataSegmentLength", "512")];
-    let mut one = station.start(&keys)?;
+    let mut one = fixture.start(&keys)?;
     need!(one.params.erl == 2, "the target agrees to ErrorRecoveryLevel={} only", one.params.erl);
     need!(one.params.max_connections > 1, "the target allows one connection per session");
-    let mut two = station.join(&one, 2)?;
+    let mut two = fixture.join(&one, 2)?;
     one.warm_up()?;
     two.warm_up()?;
     Ok((one, two))
@@ -159,8 +159,8 @@ fn begin_read(conn: &mut Conn) -> Outcome<ScsiCommand> {
     Ok(task)
 }
 
-fn reassign_logged_out(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn reassign_logged_out(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let task = begin_read(&mut one)?;
     let logout = two.logout(LogoutReason::RemoveForRecovery, one.cid);
     two.send(&logout, &[]);
@@ -173,8 +173,8 @@ fn reassign_logged_out(station: &mut Fixture) -> Outcome {
     read_goes_on(&mut two, &task)
 }
 
-fn still_allegiant(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn still_allegiant(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let data = pattern(21, 2 * one.block());
     let task = one.write(2);
     one.send(&task, &[]);
@@ -188,8 +188,8 @@ fn still_allegiant(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn reassign_dropped(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = recovering_pair(station)?;
+fn reassign_dropped(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = recovering_pair(fixture)?;
     let task = begin_read(&mut one)?;
     one.line.drop_connection();
     std::thread::sleep(Duration::from_millis(200));
@@ -214,8 +214,8 @@ fn ping_after(conn: &mut Conn) -> Outcome<NopOut> {
     Ok(ping)
 }
 
-fn abort_set(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
+fn abort_set(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
     let task = conn.read(64);
     conn.send(&task, &[]);
     let request = conn.manage(TmfFunction::ABORT_TASK_SET);
@@ -231,10 +231,10 @@ fn abort_set(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn abort_set_late(station: &mut Fixture) -> Outcome {
-    let mut one = station.start(&[("MaxConnections", "2"), ("ErrorRecoveryLevel", "1")])?;
+fn abort_set_late(fixture: &mut Fixture) -> Outcome {
+    let mut one = fixture.start(&[("MaxConnections", "2"), ("ErrorRecoveryLevel", "1")])?;
     need!(one.params.max_connections > 1, "the target allows one connection per session");
-    let mut two = station.join(&one, 2)?;
+    let mut two = fixture.join(&one, 2)?;
     let first = one.read(16);
     one.send(&first, &[]);
     let late = two.read(16);
@@ -250,7 +250,7 @@ fn abort_set_late(station: &mut Fixture) -> Outcome {
     match two.arrive(SILENCE)? {
         Received::Nothing => Ok(()),
         Received::Closed => {
-            station.record.remark("the target ends the other connection, as it may at level 0");
+            fixture.record.remark("the target ends the other connection, as it may at level 0");
             Ok(())
         }
         Received::Pdu(pdu) => {
@@ -259,8 +259,8 @@ fn abort_set_late(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn abort_unknown(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ErrorRecoveryLevel", "1")])?;
+fn abort_unknown(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ErrorRecoveryLevel", "1")])?;
     let task = conn.read(16);
     conn.send(&task, &[]);
     let beyond = CmdSn(conn.nexus.borrow().max_cmd_sn).plus(1000);
@@ -286,13 +286,13 @@ fn reset(conn: &mut Conn, function: TmfFunction) -> Outcome<(ScsiCommand, TmfReq
     Ok((task, request))
 }
 
-fn warm_reset(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
+fn warm_reset(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
     let (task, request) = reset(&mut conn, TmfFunction::TARGET_WARM_RESET)?;
     match response(&mut conn, &request)? {
         TmfResult::COMPLETE => {}
         TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED | TmfResult::REJECTED => {
-            station.record.remark("the target does not support the function, as it may");
+            fixture.record.remark("the target does not support the function, as it may");
             return Ok(());
         }
         other => fail!("expected function complete, not supported or not authorized, came {:02x}", other.0),
@@ -304,8 +304,8 @@ fn warm_reset(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn cold_reset(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
+fn cold_reset(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "512")])?;
     let (_, request) = reset(&mut conn, TmfFunction::TARGET_COLD_RESET)?;
     loop {
         let pdu = match conn.receive_within(conn.patience)? {
@@ -318,7 +318,7 @@ fn cold_reset(station: &mut Fixture) -> Outcome {
         }
         return match pdu.read::<TmfResponse>()?.response {
             TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED | TmfResult::REJECTED => {
-                station.record.remark("the target does not support the function, as it may");
+                fixture.record.remark("the target does not support the function, as it may");
                 Ok(())
             }
             TmfResult::COMPLETE => {

@@ -41,8 +41,8 @@ pub(super) const R2T_MODE: [(&str, &str); 3] =
 pub(super) const SILENCE: Duration = Duration::from_millis(300);
 
 /// Writes two blocks ten times; `odd` does something before the seventh.
-fn ten_writes(station: &mut Fixture, odd: fn(&mut Conn) -> Outcome) -> Outcome<Conn> {
-    let mut conn = station.start(&R2T_MODE)?;
+fn ten_writes(fixture: &mut Fixture, odd: fn(&mut Conn) -> Outcome) -> Outcome<Conn> {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let data = pattern(1, 2 * conn.block());
     for index in 0..10 {
         if index == 6 {
@@ -53,8 +53,8 @@ fn ten_writes(station: &mut Fixture, odd: fn(&mut Conn) -> Outcome) -> Outcome<C
     Ok(conn)
 }
 
-fn window_is_legal(station: &mut Fixture) -> Outcome {
-    let conn = ten_writes(station, |_| Ok(()))?;
+fn window_is_legal(fixture: &mut Fixture) -> Outcome {
+    let conn = ten_writes(fixture, |_| Ok(()))?;
     let mut latest = None;
     for pdu in &conn.seen {
         let (exp, max) = (CmdSn(pdu.word(28)), CmdSn(pdu.word(32)));
@@ -72,8 +72,8 @@ fn window_is_legal(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn beyond_the_window(station: &mut Fixture) -> Outcome {
-    ten_writes(station, |conn| {
+fn beyond_the_window(fixture: &mut Fixture) -> Outcome {
+    ten_writes(fixture, |conn| {
         let max = CmdSn(conn.nexus.borrow().max_cmd_sn);
         let itt = conn.itt();
         let stray = ScsiCommand { cmd_sn: max.plus(100), itt, ..stray_write(conn) };
@@ -83,8 +83,8 @@ fn beyond_the_window(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn used_number(station: &mut Fixture) -> Outcome {
-    ten_writes(station, |conn| {
+fn used_number(fixture: &mut Fixture) -> Outcome {
+    ten_writes(fixture, |conn| {
         let used = conn.this_cmd_sn().minus(1);
         let itt = conn.itt();
         let stray = ScsiCommand { cmd_sn: used, itt, ..stray_write(conn) };
@@ -102,8 +102,8 @@ fn stray_write(conn: &mut Conn) -> ScsiCommand {
     stray
 }
 
-fn stat_sn_counts(station: &mut Fixture) -> Outcome {
-    let conn = ten_writes(station, |_| Ok(()))?;
+fn stat_sn_counts(fixture: &mut Fixture) -> Outcome {
+    let conn = ten_writes(fixture, |_| Ok(()))?;
     let mut next = None;
     for response in &conn.responses {
         let sn = response.sn.stat_sn.0;
@@ -137,8 +137,8 @@ pub(super) fn counts_from_zero<'a>(
     Ok(next)
 }
 
-fn data_sn_counts(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&R2T_MODE)?;
+fn data_sn_counts(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let tasks = [conn.read(16), conn.read(16), conn.read(16)];
     for task in &tasks {
         conn.send(task, &[]);
@@ -152,9 +152,9 @@ fn data_sn_counts(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn r2t_sn_counts(station: &mut Fixture) -> Outcome {
+fn r2t_sn_counts(fixture: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxBurstLength", "512"), ("FirstBurstLength", "512")]].concat();
-    let mut conn = station.start(&keys)?;
+    let mut conn = fixture.start(&keys)?;
     let tasks = [conn.write(4), conn.write(4), conn.write(4)];
     let data = pattern(4, 4 * conn.block());
     for task in &tasks {
@@ -169,9 +169,9 @@ fn r2t_sn_counts(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn retry_is_accepted(station: &mut Fixture) -> Outcome {
+fn retry_is_accepted(fixture: &mut Fixture) -> Outcome {
     let keys = [("ImmediateData", "Yes"), ("ErrorRecoveryLevel", "2"), ("DataDigest", "CRC32C,None")];
-    let mut conn = station.start(&keys)?;
+    let mut conn = fixture.start(&keys)?;
     need!(conn.params.erl > 0, "the target agrees to ErrorRecoveryLevel=0 only");
     need!(conn.params.data_digest, "the target agrees to DataDigest=None only");
     need!(conn.params.immediate_data, "the target does not take immediate data");
@@ -188,21 +188,21 @@ fn retry_is_accepted(station: &mut Fixture) -> Outcome {
 }
 
 /// Two connections of one session, or, if the target allows one per session, two sessions.
-pub(super) fn two_connections(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
+pub(super) fn two_connections(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     let keys = [keys, &[("MaxConnections", "2")]].concat();
-    let first = station.start(&keys)?;
+    let first = fixture.start(&keys)?;
     let mut second = if first.params.max_connections > 1 {
-        station.join(&first, 2)?
+        fixture.join(&first, 2)?
     } else {
-        station.record.remark("with two sessions: the target allows one connection per session");
-        station.start(&keys)?
+        fixture.record.remark("with two sessions: the target allows one connection per session");
+        fixture.start(&keys)?
     };
     second.warm_up()?;
     Ok((first, second))
 }
 
-fn allegiance(station: &mut Fixture) -> Outcome {
-    let (mut one, mut two) = two_connections(station, &R2T_MODE)?;
+fn allegiance(fixture: &mut Fixture) -> Outcome {
+    let (mut one, mut two) = two_connections(fixture, &R2T_MODE)?;
     let data = pattern(6, 2 * one.block());
     let (first, second) = (one.write(2), two.write(2));
     one.send(&first, &[]);

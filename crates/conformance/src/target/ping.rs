@@ -62,13 +62,13 @@ fn ping_with(conn: &mut Conn, immediate: bool, data: &[u8], back: usize) -> Outc
     Ok(())
 }
 
-fn ping(station: &mut Fixture, immediate: bool, len: usize) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn ping(fixture: &mut Fixture, immediate: bool, len: usize) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     ping_with(&mut conn, immediate, &pattern(60, len), len)
 }
 
-fn long_ping(station: &mut Fixture, immediate: bool) -> Outcome {
-    let mut conn = station.start(&[("MaxRecvDataSegmentLength", "512")])?;
+fn long_ping(fixture: &mut Fixture, immediate: bool) -> Outcome {
+    let mut conn = fixture.start(&[("MaxRecvDataSegmentLength", "512")])?;
     // As much as the target takes; beyond 64 KiB more would show nothing more.
     let len = conn.params.send_max.min(64 << 10);
     need!(len > 512, "the target takes no more than we do");
@@ -78,9 +78,9 @@ fn long_ping(station: &mut Fixture, immediate: bool) -> Outcome {
 /// How long a target may be silent before it pings.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
-fn target_pings(station: &mut Fixture) -> Outcome {
-    station.deadline = Instant::now() + SILENCE_MAX + station.options.limit;
-    let mut conn = station.start(&[])?;
+fn target_pings(fixture: &mut Fixture) -> Outcome {
+    fixture.deadline = Instant::now() + SILENCE_MAX + fixture.options.limit;
+    let mut conn = fixture.start(&[])?;
     conn.answers_pings = false;
     let until = Instant::now() + SILENCE_MAX;
     let pdu = loop {
@@ -110,8 +110,8 @@ fn target_pings(station: &mut Fixture) -> Outcome {
 /// The most commands that are sent to use up a window.
 const WINDOW_MAX: u32 = 1024;
 
-fn window_opens(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn window_opens(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     let open = {
         let nexus = conn.nexus.borrow();
         nexus.max_cmd_sn.wrapping_sub(nexus.cmd_sn).wrapping_add(1)
@@ -138,7 +138,7 @@ fn window_opens(station: &mut Fixture) -> Outcome {
             nop.word(24)
         );
     } else {
-        station.record.remark("responses told that the window was open again: no NOP-In was needed");
+        fixture.record.remark("responses told that the window was open again: no NOP-In was needed");
     }
     Ok(())
 }

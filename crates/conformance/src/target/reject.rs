@@ -48,8 +48,8 @@ pub(super) fn well_formed(pdu: &Pdu, rejected: &Bhs) -> Outcome<Reject> {
     Ok(reject)
 }
 
-fn foreign_tag(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&R2T_MODE)?;
+fn foreign_tag(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let data = pattern(50, 2 * conn.block());
     let task = conn.write(2);
     conn.send(&task, &[]);
@@ -61,7 +61,7 @@ fn foreign_tag(station: &mut Fixture) -> Outcome {
     let reject = match conn.receive_within(super::numbering::SILENCE)? {
         Received::Nothing => None,
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may at level 0");
+            fixture.record.remark("the target ends the connection, as it may at level 0");
             return Ok(());
         }
         Received::Pdu(pdu) => {
@@ -86,15 +86,15 @@ fn foreign_tag(station: &mut Fixture) -> Outcome {
                 pdu.shown()
             );
         }
-        None => station.record.remark("the target passes over the foreign Data-Out, as it may"),
+        None => fixture.record.remark("the target passes over the foreign Data-Out, as it may"),
     }
     // The transfer tag was right, so a target may also take the task for damaged.
     require!(done.is_good() || done.sense_code().is_some_and(|(key, _)| key == 0xb), "came {}", done.shown());
     Ok(())
 }
 
-fn bad_data_ack(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn bad_data_ack(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let task = conn.read(8);
     conn.send(&task, &[]);
     let (_, first) = conn.expect::<DataIn>(task.itt)?;
@@ -114,8 +114,8 @@ fn bad_data_ack(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn snack_at_level_0(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&R2T_MODE)?;
+fn snack_at_level_0(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let data = pattern(51, 2 * conn.block());
     let task = conn.write(2);
     conn.send(&task, &[]);
@@ -124,13 +124,13 @@ fn snack_at_level_0(station: &mut Fixture) -> Outcome {
     conn.send(&snack, &[]);
     match conn.receive_within(super::numbering::SILENCE)? {
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may at level 0");
+            fixture.record.remark("the target ends the connection, as it may at level 0");
             return Ok(());
         }
-        Received::Nothing => station.record.remark("the target passes over the SNACK"),
+        Received::Nothing => fixture.record.remark("the target passes over the SNACK"),
         Received::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {
             super::snack::is_replica(&first, &pdu)?;
-            station.record.remark("the target sends the R2T again even at level 0");
+            fixture.record.remark("the target sends the R2T again even at level 0");
         }
         Received::Pdu(pdu) => {
             require!(pdu.opcode() == Opcode::REJECT, "expected Reject, came {}", pdu.shown());

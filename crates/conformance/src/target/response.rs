@@ -83,14 +83,14 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-t-19.1", "RFC 7143 §11.3.4", "no data comes where none is expected", no_data_expected),
 ];
 
-fn underflow(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn underflow(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     let done = conn.run(cdb::inquiry(4096), Flow::Read, 4096, &[])?.good("INQUIRY")?;
     let came = u32::try_from(done.data.len()).unwrap_or_default();
     need!(came < 4096, "the unit returns 4096 bytes and more of INQUIRY data");
     let missing = 4096 - came;
     if done.residual == Residual::None {
-        station.record.remark("the target does not tell of the underflow, as it may");
+        fixture.record.remark("the target does not tell of the underflow, as it may");
         return Ok(());
     }
     require!(
@@ -101,12 +101,12 @@ fn underflow(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn overflow(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn overflow(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     let done = conn.run(cdb::inquiry(36), Flow::Read, 4, &[])?.good("INQUIRY")?;
     require!(done.data.len() <= 4, "{} bytes came, 4 were expected", done.data.len());
     if done.residual == Residual::None {
-        station.record.remark("the target does not tell of the overflow, as it may");
+        fixture.record.remark("the target does not tell of the overflow, as it may");
         return Ok(());
     }
     require!(
@@ -118,18 +118,18 @@ fn overflow(station: &mut Fixture) -> Outcome {
 }
 
 /// A session in which immediate data was agreed on, with a first burst of one block.
-fn immediate_session(station: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
-    let block = station.unit.block.to_string();
+fn immediate_session(fixture: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
+    let block = fixture.unit.block.to_string();
     let keys =
         [&[("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("FirstBurstLength", &block)], more].concat();
-    let conn = station.start(&keys)?;
+    let conn = fixture.start(&keys)?;
     need!(conn.params.immediate_data, "the target insists on ImmediateData=No");
     need!(conn.params.send_max >= conn.block(), "the target takes {} bytes in a PDU", conn.params.send_max);
     Ok(conn)
 }
 
-fn immediate_then_r2t(station: &mut Fixture) -> Outcome {
-    let mut conn = immediate_session(station, &[])?;
+fn immediate_then_r2t(fixture: &mut Fixture) -> Outcome {
+    let mut conn = immediate_session(fixture, &[])?;
     let data = pattern(70, 2 * conn.block());
     let first = data.get(..conn.block()).unwrap_or_default();
     let task = conn.write(2);
@@ -143,8 +143,8 @@ fn immediate_then_r2t(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn immediate_beyond(station: &mut Fixture) -> Outcome {
-    let mut conn = immediate_session(station, &[])?;
+fn immediate_beyond(fixture: &mut Fixture) -> Outcome {
+    let mut conn = immediate_session(fixture, &[])?;
     need!(
         conn.params.send_max >= 2 * conn.block(),
         "the target takes {} bytes in a PDU",
@@ -156,8 +156,8 @@ fn immediate_beyond(station: &mut Fixture) -> Outcome {
     refusal(&mut conn, &task, None, "immediate data beyond FirstBurstLength")
 }
 
-fn all_by_r2t(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn all_by_r2t(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(72, 2 * conn.block());
     conn.write_blocks(&data)?;
     let back = conn.read_blocks(2)?;
@@ -166,14 +166,14 @@ fn all_by_r2t(station: &mut Fixture) -> Outcome {
 }
 
 /// The response of a write that R2Ts asked for, and that of a read of the same blocks, unless its status rides on the data.
-fn exp_data_sn(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn exp_data_sn(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(74, 2 * conn.block());
     let said = conn.write_blocks(&data)?.exp_data_sn();
     require!(said == Some(0), "no Data-In was sent for the write, ExpDataSN is {said:?}");
     let done = conn.read_blocks(2)?;
     match done.exp_data_sn() {
-        None => station.record.remark("the status of the read rides on its data"),
+        None => fixture.record.remark("the status of the read rides on its data"),
         Some(said) => {
             require!(said == done.data_ins, "{} Data-In were sent, ExpDataSN is {said}", done.data_ins);
         }
@@ -181,8 +181,8 @@ fn exp_data_sn(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn immediate_unagreed(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn immediate_unagreed(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(73, 2 * conn.block());
     need!(conn.params.send_max >= data.len(), "the target takes {} bytes in a PDU", conn.params.send_max);
     let task = conn.write(2);
@@ -191,16 +191,16 @@ fn immediate_unagreed(station: &mut Fixture) -> Outcome {
 }
 
 /// A session in which unsolicited Data-Out was agreed on.
-fn unsolicited_session(station: &mut Fixture) -> Outcome<Conn> {
-    let two = (2 * station.unit.block).to_string();
+fn unsolicited_session(fixture: &mut Fixture) -> Outcome<Conn> {
+    let two = (2 * fixture.unit.block).to_string();
     let keys = [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", &*two)];
-    let conn = station.start(&keys)?;
+    let conn = fixture.start(&keys)?;
     need!(!conn.params.initial_r2t, "the target insists on InitialR2T=Yes");
     Ok(conn)
 }
 
-fn all_unsolicited(station: &mut Fixture) -> Outcome {
-    let mut conn = unsolicited_session(station)?;
+fn all_unsolicited(fixture: &mut Fixture) -> Outcome {
+    let mut conn = unsolicited_session(fixture)?;
     let data = pattern(74, 2 * conn.block());
     let task = ScsiCommand { is_final: false, ..conn.write(2) };
     conn.send(&task, &[]);
@@ -214,8 +214,8 @@ fn all_unsolicited(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn too_little(station: &mut Fixture) -> Outcome {
-    let mut conn = unsolicited_session(station)?;
+fn too_little(fixture: &mut Fixture) -> Outcome {
+    let mut conn = unsolicited_session(fixture)?;
     let data = pattern(75, conn.block());
     // Less than FirstBurstLength is an error only if there is more to write than that.
     let task = ScsiCommand { is_final: false, ..conn.write(4) };
@@ -225,8 +225,8 @@ fn too_little(station: &mut Fixture) -> Outcome {
     refusal(&mut conn, &task, Some(0x0c0d), "less unsolicited data than FirstBurstLength")
 }
 
-fn unknown_opcode(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("InitialR2T", "No")])?;
+fn unknown_opcode(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("InitialR2T", "No")])?;
     let task = conn.command(cdb::unknown(), Flow::None, 0);
     conn.send(&task, &[]);
     let done = conn.finish(&task, &[])?;
@@ -235,8 +235,8 @@ fn unknown_opcode(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn retry_in_progress(station: &mut Fixture, amid: bool) -> Outcome {
-    let mut conn = station.start(&R2T_MODE)?;
+fn retry_in_progress(fixture: &mut Fixture, amid: bool) -> Outcome {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let data = pattern(76, 2 * conn.block());
     let task = conn.write(2);
     conn.send(&task, &[]);
@@ -259,8 +259,8 @@ fn retry_in_progress(station: &mut Fixture, amid: bool) -> Outcome {
     conn.expect_nothing(SILENCE, "one command has one response")
 }
 
-fn response_waits(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+fn response_waits(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let blocks = u16::try_from(2048_u32.div_ceil(conn.unit.block)).unwrap_or(1);
     let task = conn.write(blocks);
     let data = pattern(77, usize::from(blocks) * conn.block());
@@ -276,7 +276,7 @@ fn response_waits(station: &mut Fixture) -> Outcome {
             require!(pdu.opcode() == Opcode::REJECT, "expected Reject or nothing, came {}", pdu.shown());
         }
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may at level 0");
+            fixture.record.remark("the target ends the connection, as it may at level 0");
             return Ok(());
         }
         Received::Nothing => {}
@@ -296,9 +296,9 @@ fn response_waits(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn header_digest(station: &mut Fixture) -> Outcome {
+fn header_digest(fixture: &mut Fixture) -> Outcome {
     let keys = [("HeaderDigest", "CRC32C,None")];
-    let mut conn = immediate_session(station, &keys)?;
+    let mut conn = immediate_session(fixture, &keys)?;
     need!(conn.params.header_digest, "the target agrees to HeaderDigest=None only");
     let data = pattern(78, conn.block());
     let task = conn.write(2);
@@ -306,7 +306,7 @@ fn header_digest(station: &mut Fixture) -> Outcome {
     match conn.receive_within(SILENCE)? {
         Received::Nothing => Ok(()),
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may");
+            fixture.record.remark("the target ends the connection, as it may");
             Ok(())
         }
         Received::Pdu(pdu) if pdu.opcode() == Opcode::ASYNC_MESSAGE => Ok(()),
@@ -341,9 +341,9 @@ pub(super) fn digest_reject(conn: &mut Conn) -> Outcome<Option<Pdu>> {
     Ok(Some(pdu))
 }
 
-fn command_data_digest(station: &mut Fixture) -> Outcome {
+fn command_data_digest(fixture: &mut Fixture) -> Outcome {
     let keys = [("DataDigest", "CRC32C,None")];
-    let mut conn = immediate_session(station, &keys)?;
+    let mut conn = immediate_session(fixture, &keys)?;
     need!(conn.params.data_digest, "the target agrees to DataDigest=None only");
     let data = pattern(79, conn.block());
     let task = conn.write(2);
@@ -354,8 +354,8 @@ fn command_data_digest(station: &mut Fixture) -> Outcome {
     conn.expect_nothing(SILENCE, "the command was rejected: no R2T and no status may follow")
 }
 
-fn data_out_digest(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("DataDigest", "CRC32C,None"), ("ErrorRecoveryLevel", "1")])?;
+fn data_out_digest(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("DataDigest", "CRC32C,None"), ("ErrorRecoveryLevel", "1")])?;
     need!(conn.params.data_digest, "the target agrees to DataDigest=None only");
     let data = pattern(80, 2 * conn.block());
     let task = conn.write(2);
@@ -389,8 +389,8 @@ fn data_out_digest(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn no_data_expected(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&R2T_MODE)?;
+fn no_data_expected(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let task = ScsiCommand { read: true, ..conn.command(cdb::read_capacity(), Flow::Read, 0) };
     conn.send(&task, &[]);
     let done = conn.finish(&task, &[])?;

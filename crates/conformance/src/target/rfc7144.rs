@@ -54,8 +54,8 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-fn level_2(station: &mut Fixture) -> Outcome<Conn> {
-    let conn = station.start(&[("iSCSIProtocolLevel", "2")])?;
+fn level_2(fixture: &mut Fixture) -> Outcome<Conn> {
+    let conn = fixture.start(&[("iSCSIProtocolLevel", "2")])?;
     need!(
         conn.params.protocol_level == 2,
         "the target stays at protocol level {}",
@@ -64,9 +64,9 @@ fn level_2(station: &mut Fixture) -> Outcome<Conn> {
     Ok(conn)
 }
 
-fn level(station: &mut Fixture) -> Outcome {
+fn level(fixture: &mut Fixture) -> Outcome {
     for offered in ["0", "1", "2", "31"] {
-        let conn = station.login(&LoginPlan::normal(station).with(&[("iSCSIProtocolLevel", offered)]))?;
+        let conn = fixture.login(&LoginPlan::normal(fixture).with(&[("iSCSIProtocolLevel", offered)]))?;
         let said = conn.said.value("iSCSIProtocolLevel");
         if matches!(said, Some("NotUnderstood" | "Reject")) {
             need!(false, "the target does not know the key, as a target of RFC 7143 alone may not");
@@ -78,9 +78,9 @@ fn level(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn out_of_range(station: &mut Fixture) -> Outcome {
-    let plan = LoginPlan::normal(station).with(&[("iSCSIProtocolLevel", "32")]);
-    match station.try_login(&plan)? {
+fn out_of_range(fixture: &mut Fixture) -> Outcome {
+    let plan = LoginPlan::normal(fixture).with(&[("iSCSIProtocolLevel", "32")]);
+    match fixture.try_login(&plan)? {
         super::login::LoginOutcome::In(conn) => {
             let said = conn.said.value("iSCSIProtocolLevel");
             let right = matches!(said, Some("Reject" | "NotUnderstood"));
@@ -91,8 +91,8 @@ fn out_of_range(station: &mut Fixture) -> Outcome {
     }
 }
 
-fn not_agreed(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn not_agreed(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     for function in [TmfFunction::QUERY_TASK, TmfFunction::QUERY_TASK_SET, TmfFunction::I_T_NEXUS_RESET] {
         let request = conn.manage(function);
         conn.send(&request, &[]);
@@ -134,8 +134,8 @@ fn ask(conn: &mut Conn, request: &TmfRequest, expected: TmfResult) -> Outcome {
     Ok(())
 }
 
-fn query_task(station: &mut Fixture) -> Outcome {
-    let mut conn = level_2(station)?;
+fn query_task(fixture: &mut Fixture) -> Outcome {
+    let mut conn = level_2(fixture)?;
     let (task, r2t) = held_write(&mut conn)?;
     let query = conn.manage_task(TmfFunction::QUERY_TASK, &task);
     ask(&mut conn, &query, TmfResult::SUCCEEDED)?;
@@ -150,8 +150,8 @@ fn query_task(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn query_task_set(station: &mut Fixture) -> Outcome {
-    let mut conn = level_2(station)?;
+fn query_task_set(fixture: &mut Fixture) -> Outcome {
+    let mut conn = level_2(fixture)?;
     let query = conn.manage(TmfFunction::QUERY_TASK_SET);
     ask(&mut conn, &query, TmfResult::COMPLETE)?;
     let (task, r2t) = held_write(&mut conn)?;
@@ -163,8 +163,8 @@ fn query_task_set(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn query_async(station: &mut Fixture) -> Outcome {
-    let mut conn = level_2(station)?;
+fn query_async(fixture: &mut Fixture) -> Outcome {
+    let mut conn = level_2(fixture)?;
     let query = conn.manage(TmfFunction::QUERY_ASYNCHRONOUS_EVENT);
     conn.send(&query, &[]);
     let result = response(&mut conn, &query)?;
@@ -173,8 +173,8 @@ fn query_async(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn nexus_reset(station: &mut Fixture) -> Outcome {
-    let mut conn = level_2(station)?;
+fn nexus_reset(fixture: &mut Fixture) -> Outcome {
+    let mut conn = level_2(fixture)?;
     let (task, r2t) = held_write(&mut conn)?;
     let reset = TmfRequest { lun: 0, ..conn.manage(TmfFunction::I_T_NEXUS_RESET) };
     conn.send(&reset, &[]);
@@ -182,7 +182,7 @@ fn nexus_reset(station: &mut Fixture) -> Outcome {
     conn.answer(&r2t, piece(&data, &r2t)?);
     let result = response(&mut conn, &reset)?;
     if matches!(result, TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED) {
-        station.record.remark("the target does not support the function, as it may");
+        fixture.record.remark("the target does not support the function, as it may");
         return Ok(());
     }
     require!(result == TmfResult::COMPLETE, "expected 00, came {:02x}", result.0);
@@ -199,17 +199,17 @@ fn gone(conn: &mut Conn, itt: Itt) -> Outcome {
     }
 }
 
-fn priority(station: &mut Fixture) -> Outcome {
-    let mut conn = level_2(station)?;
+fn priority(fixture: &mut Fixture) -> Outcome {
+    let mut conn = level_2(fixture)?;
     let task = ScsiCommand { priority: 9, ..conn.read(1) };
     conn.send(&task, &[]);
     conn.finish(&task, &[])?.good("READ with a priority")?;
     Ok(())
 }
 
-fn task_reporting(station: &mut Fixture) -> Outcome {
+fn task_reporting(fixture: &mut Fixture) -> Outcome {
     for list in ["FastAbort,ResponseFence,RFC3720", "RFC3720", "ResponseFence,RFC3720"] {
-        let conn = station.login(&LoginPlan::normal(station).with(&[("TaskReporting", list)]))?;
+        let conn = fixture.login(&LoginPlan::normal(fixture).with(&[("TaskReporting", list)]))?;
         let said = conn.said.value("TaskReporting");
         if said == Some("NotUnderstood") {
             need!(false, "the target does not know the key, as a target of RFC 3720 may not");
@@ -222,8 +222,8 @@ fn task_reporting(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn fast_abort(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("TaskReporting", "FastAbort,RFC3720")])?;
+fn fast_abort(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("TaskReporting", "FastAbort,RFC3720")])?;
     need!(
         conn.params.task_reporting == "FastAbort",
         "the target agrees to {} only",
@@ -236,8 +236,8 @@ fn fast_abort(station: &mut Fixture) -> Outcome {
     gone(&mut conn, task.itt)
 }
 
-fn response_fence(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("MaxRecvDataSegmentLength", "512")])?;
+fn response_fence(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("MaxRecvDataSegmentLength", "512")])?;
     let task = conn.read(64);
     conn.send(&task, &[]);
     let abort =

@@ -31,9 +31,9 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// A session within which PDUs can be asked for again.
-pub(super) fn recovering(station: &mut Fixture) -> Outcome<Conn> {
+pub(super) fn recovering(fixture: &mut Fixture) -> Outcome<Conn> {
     let keys = [R2T_MODE.as_slice(), &[("ErrorRecoveryLevel", "1")]].concat();
-    let conn = station.start(&keys)?;
+    let conn = fixture.start(&keys)?;
     need!(conn.params.erl >= 1, "the target agrees to ErrorRecoveryLevel=0 only, where SNACK does not exist");
     Ok(conn)
 }
@@ -50,8 +50,8 @@ pub(super) fn is_replica(first: &Pdu, again: &Pdu) -> Outcome {
     Ok(())
 }
 
-fn r2t_again(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn r2t_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let data = pattern(30, 2 * conn.block());
     let task = conn.write(2);
     conn.send(&task, &[]);
@@ -99,8 +99,8 @@ pub(super) fn twice(
     }
 }
 
-fn data_again(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn data_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let (task, _) = three_of_a_read(&mut conn)?;
     let snack = conn.snack(SnackKind::DATA_OR_R2T, task.itt, 1, 1);
     conn.send(&snack, &[]);
@@ -110,8 +110,8 @@ fn data_again(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn all_data_again(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn all_data_again(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let (task, _) = three_of_a_read(&mut conn)?;
     // Everything of the read: 1024 bytes are in each Data-In.
     let count = task.expected_data_transfer_length / 1024;
@@ -123,8 +123,8 @@ fn all_data_again(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn snack_for_nothing(station: &mut Fixture) -> Outcome {
-    let mut conn = recovering(station)?;
+fn snack_for_nothing(fixture: &mut Fixture) -> Outcome {
+    let mut conn = recovering(fixture)?;
     let data = pattern(31, 2 * conn.block());
     let task = conn.write(2);
     conn.send(&task, &[]);

@@ -116,11 +116,11 @@ fn longest_segment(conn: &mut Conn) -> Outcome<usize> {
     Ok(data.map(|pdu| pdu.data.len()).max().unwrap_or_default())
 }
 
-fn open_text(station: &mut Fixture, discovery: bool) -> Outcome {
+fn open_text(fixture: &mut Fixture, discovery: bool) -> Outcome {
     let (mut conn, key) = if discovery {
-        (station.discover()?, ("SendTargets", "All"))
+        (fixture.discover()?, ("SendTargets", "All"))
     } else {
-        (station.start(&[(SEGMENT, "")])?, (SEGMENT, "4096"))
+        (fixture.start(&[(SEGMENT, "")])?, (SEGMENT, "4096"))
     };
     let request = conn.text(false);
     let (response, pdu) = ask(&mut conn, &request, &[key])?;
@@ -130,8 +130,8 @@ fn open_text(station: &mut Fixture, discovery: bool) -> Outcome {
     Ok(())
 }
 
-fn negotiation(station: &mut Fixture) -> Outcome {
-    let mut conn = station.login(&LoginPlan::normal(station).with(&[(SEGMENT, "")]))?;
+fn negotiation(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.login(&LoginPlan::normal(fixture).with(&[(SEGMENT, "")]))?;
     let request = conn.text(false);
     let (response, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
     stays_open(&response, &pdu)?;
@@ -159,9 +159,9 @@ fn targets(conn: &mut Conn, value: &str) -> Outcome<Keys> {
     fail!("the list of targets does not end")
 }
 
-fn in_discovery(station: &mut Fixture, value: &str) -> Outcome {
-    let name = station.name.clone();
-    let mut conn = station.discover()?;
+fn in_discovery(fixture: &mut Fixture, value: &str) -> Outcome {
+    let name = fixture.name.clone();
+    let mut conn = fixture.discover()?;
     let keys = targets(&mut conn, value)?;
     if value.is_empty() {
         // The value stands for the target of the session, which a discovery session has none of: an answer without
@@ -179,15 +179,15 @@ fn in_discovery(station: &mut Fixture, value: &str) -> Outcome {
     Ok(())
 }
 
-fn all_in_normal(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[])?;
+fn all_in_normal(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[])?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[("SendTargets", "All")]).to_bytes());
     let pdu = match conn.receive_within(conn.patience)? {
         Received::Pdu(pdu) => pdu,
         Received::Nothing => fail!("SendTargets=All is not answered"),
         Received::Closed => {
-            station.record.remark("the target ends the connection");
+            fixture.record.remark("the target ends the connection");
             return Ok(());
         }
     };
@@ -203,18 +203,18 @@ fn all_in_normal(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn none_in_normal(station: &mut Fixture) -> Outcome {
-    let name = station.name.clone();
-    let mut conn = station.start(&[])?;
+fn none_in_normal(fixture: &mut Fixture) -> Outcome {
+    let name = fixture.name.clone();
+    let mut conn = fixture.start(&[])?;
     let keys = targets(&mut conn, "")?;
     let names: Vec<&str> = keys.values("TargetName").collect();
     require!(names == [name.as_str()], "expected TargetName={name}, came {names:?}");
     Ok(())
 }
 
-fn by_name(station: &mut Fixture) -> Outcome {
-    let name = station.name.clone();
-    let mut conn = station.discover()?;
+fn by_name(fixture: &mut Fixture) -> Outcome {
+    let name = fixture.name.clone();
+    let mut conn = fixture.discover()?;
     let keys = targets(&mut conn, &name)?;
     let names: Vec<&str> = keys.values("TargetName").collect();
     require!(names.first() == Some(&name.as_str()), "expected TargetName={name}, came {names:?}");
@@ -223,8 +223,8 @@ fn by_name(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn other_key_in_discovery(station: &mut Fixture) -> Outcome {
-    let mut conn = station.discover()?;
+fn other_key_in_discovery(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.discover()?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[("MaxBurstLength", "65536")]).to_bytes());
     let pdu = conn.next_of(request.itt, "an answer to a key that means nothing here")?;
@@ -241,8 +241,8 @@ fn other_key_in_discovery(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn recovery_in_discovery(station: &mut Fixture) -> Outcome {
-    let mut conn = station.discover()?;
+fn recovery_in_discovery(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.discover()?;
     targets(&mut conn, "All")?;
     let cid = conn.cid;
     let request = conn.logout(LogoutReason::RemoveForRecovery, cid);
@@ -260,8 +260,8 @@ fn recovery_in_discovery(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn other_task_tag(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "")])?;
+fn other_task_tag(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "")])?;
     let request = conn.text(false);
     let (_, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
     let next = TextRequest { itt: conn.itt(), ..conn.text_on(&request, &pdu, true) };
@@ -275,7 +275,7 @@ fn other_task_tag(station: &mut Fixture) -> Outcome {
         }
         Received::Pdu(pdu) if pdu.opcode() == Opcode::ASYNC_MESSAGE => Ok(()),
         Received::Pdu(pdu) if pdu.opcode() == Opcode::TEXT_RESPONSE => {
-            station.record.remark("the target goes by the transfer tag alone, which nothing forbids");
+            fixture.record.remark("the target goes by the transfer tag alone, which nothing forbids");
             Ok(())
         }
         Received::Pdu(pdu) => fail!("expected Reject, came {}", pdu.shown()),
@@ -295,8 +295,8 @@ fn starts_over(conn: &mut Conn, itt: Itt, length: &str) -> Outcome {
     Ok(())
 }
 
-fn key_twice(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "")])?;
+fn key_twice(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "")])?;
     let request = conn.text(false);
     let (_, pdu) = ask(&mut conn, &request, &[(SEGMENT, "512")])?;
     let again = conn.text_on(&request, &pdu, false);
@@ -309,15 +309,15 @@ fn key_twice(station: &mut Fixture) -> Outcome {
     starts_over(&mut conn, request.itt, "512")
 }
 
-fn reset_by_tag(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "")])?;
+fn reset_by_tag(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "")])?;
     let request = conn.text(false);
     let (_, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
     let stray = TextRequest { itt: conn.itt(), ..conn.text_on(&request, &pdu, true) };
     conn.send(&stray, &Keys::of(&[("InitiatorAlias", "conform")]).to_bytes());
     match conn.receive_within(super::numbering::SILENCE)? {
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may");
+            fixture.record.remark("the target ends the connection, as it may");
             return Ok(());
         }
         Received::Pdu(pdu) => {
@@ -330,8 +330,8 @@ fn reset_by_tag(station: &mut Fixture) -> Outcome {
     starts_over(&mut conn, request.itt, "512")
 }
 
-fn never_ended(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "1024")])?;
+fn never_ended(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "1024")])?;
     let request = conn.text(false);
     let (response, pdu) = ask(&mut conn, &request, &[(SEGMENT, "512")])?;
     stays_open(&response, &pdu)?;
@@ -341,14 +341,14 @@ fn never_ended(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn out_of_range(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "")])?;
+fn out_of_range(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "")])?;
     let request = conn.text(true);
     conn.send(&request, &Keys::of(&[(SEGMENT, "511")]).to_bytes());
     match conn.receive_within(conn.patience)? {
         Received::Nothing => fail!("a text with a value out of range is not answered"),
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may");
+            fixture.record.remark("the target ends the connection, as it may");
             return Ok(());
         }
         Received::Pdu(pdu) => {
@@ -384,8 +384,8 @@ fn in_two(conn: &mut Conn, text: &[u8], at: usize) -> Outcome<Pdu> {
     if response.is_final { Ok(pdu) } else { conclude(conn, &request, pdu.clone()).map(|_| pdu) }
 }
 
-fn over_two_pdus(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "512")])?;
+fn over_two_pdus(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "512")])?;
     let long = "a".repeat(240);
     let text = Keys::of(&[
         ("X-com.example.first", &"b".repeat(250)),
@@ -405,13 +405,13 @@ fn over_two_pdus(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn c_and_f(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "1024")])?;
+fn c_and_f(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "1024")])?;
     let request = TextRequest { continues: true, ..conn.text(true) };
     conn.send(&request, &Keys::of(&[(SEGMENT, "512")]).to_bytes());
     match conn.receive_within(super::numbering::SILENCE)? {
         Received::Closed => {
-            station.record.remark("the target ends the connection, as it may");
+            fixture.record.remark("the target ends the connection, as it may");
             return Ok(());
         }
         Received::Pdu(pdu) if pdu.opcode() == Opcode::TEXT_RESPONSE => {
@@ -429,8 +429,8 @@ fn c_and_f(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn key_cut(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[(SEGMENT, "1024")])?;
+fn key_cut(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[(SEGMENT, "1024")])?;
     let mut text = Keys::of(&[("X-com.example.first", &"b".repeat(250))]).to_bytes();
     let at = text.len() + "MaxRecvDataSegment".len();
     text.extend(Keys::of(&[(SEGMENT, "512")]).to_bytes());

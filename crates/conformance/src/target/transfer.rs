@@ -88,9 +88,9 @@ pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, w
     }
 }
 
-fn beyond_r2t(station: &mut Fixture) -> Outcome {
+fn beyond_r2t(fixture: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxBurstLength", "512"), ("FirstBurstLength", "512")]].concat();
-    let mut conn = station.start(&keys)?;
+    let mut conn = fixture.start(&keys)?;
     need!(
         conn.params.send_max >= 1024,
         "the target takes no more than {} bytes in a PDU",
@@ -106,9 +106,9 @@ fn beyond_r2t(station: &mut Fixture) -> Outcome {
     refusal(&mut conn, &task, None, "more data than the R2T asked for")
 }
 
-fn beyond_burst(station: &mut Fixture) -> Outcome {
+fn beyond_burst(fixture: &mut Fixture) -> Outcome {
     let keys = [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", "512")];
-    let mut conn = station.start(&keys)?;
+    let mut conn = fixture.start(&keys)?;
     need!(!conn.params.initial_r2t, "the target insists on InitialR2T=Yes");
     let data = pattern(8, 1024);
     let task = ScsiCommand { is_final: false, ..conn.write(4) };
@@ -124,8 +124,8 @@ fn beyond_burst(station: &mut Fixture) -> Outcome {
     refusal(&mut conn, &task, None, "more unsolicited data than FirstBurstLength")
 }
 
-fn r2t_tag(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&[("InitialR2T", "No"), ("ImmediateData", "No")])?;
+fn r2t_tag(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&[("InitialR2T", "No"), ("ImmediateData", "No")])?;
     let task = conn.write(2);
     conn.send(&task, &[]);
     let (r2t, pdu) = conn.expect::<R2t>(task.itt)?;
@@ -138,15 +138,15 @@ fn r2t_tag(station: &mut Fixture) -> Outcome {
 }
 
 /// Reads 16 blocks with these keys and returns the Data-In PDUs that came.
-fn read_with(station: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<Vec<Pdu>> {
-    let mut conn = station.start(keys)?;
+fn read_with(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<Vec<Pdu>> {
+    let mut conn = fixture.start(keys)?;
     conn.read_blocks(16)?;
     let itt = conn.seen.last().map_or(Itt::NONE, Pdu::itt);
     Ok(conn.seen.into_iter().filter(|pdu| pdu.itt() == itt && pdu.opcode() == Opcode::DATA_IN).collect())
 }
 
-fn data_in_tag(station: &mut Fixture) -> Outcome {
-    for pdu in read_with(station, &[("InitialR2T", "No"), ("ErrorRecoveryLevel", "1")])? {
+fn data_in_tag(fixture: &mut Fixture) -> Outcome {
+    for pdu in read_with(fixture, &[("InitialR2T", "No"), ("ErrorRecoveryLevel", "1")])? {
         let head: DataIn = pdu.read()?;
         if head.acknowledge {
             require!(head.ttt != Ttt::NONE, "A is set without a transfer tag in {}", pdu.shown());
@@ -158,9 +158,9 @@ fn data_in_tag(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn status_on_data(station: &mut Fixture) -> Outcome {
+fn status_on_data(fixture: &mut Fixture) -> Outcome {
     let mut carried = false;
-    for pdu in read_with(station, &[])? {
+    for pdu in read_with(fixture, &[])? {
         if pdu.flags() & 1 != 0 {
             require!(pdu.flags() & 0x80 != 0, "S without F in {}", pdu.shown());
             let status = pdu.byte(3);
@@ -169,27 +169,27 @@ fn status_on_data(station: &mut Fixture) -> Outcome {
         }
     }
     if !carried {
-        station.record.remark("the target sends status apart from data, as it may");
+        fixture.record.remark("the target sends status apart from data, as it may");
     }
     Ok(())
 }
 
-fn last_is_final(station: &mut Fixture) -> Outcome {
-    let pdus = read_with(station, &R2T_MODE)?;
+fn last_is_final(fixture: &mut Fixture) -> Outcome {
+    let pdus = read_with(fixture, &R2T_MODE)?;
     let Some(last) = pdus.last() else { fail!("no Data-In came") };
     require!(last.flags() & 0x80 != 0, "F is clear in the last Data-In, {}", last.shown());
     Ok(())
 }
 
-fn short_segments(station: &mut Fixture) -> Outcome {
-    for pdu in read_with(station, &[("MaxRecvDataSegmentLength", "512")])? {
+fn short_segments(fixture: &mut Fixture) -> Outcome {
+    for pdu in read_with(fixture, &[("MaxRecvDataSegmentLength", "512")])? {
         require!(pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", pdu.shown());
     }
     Ok(())
 }
 
-fn empty_data_out(station: &mut Fixture) -> Outcome {
-    let mut conn = station.start(&R2T_MODE)?;
+fn empty_data_out(fixture: &mut Fixture) -> Outcome {
+    let mut conn = fixture.start(&R2T_MODE)?;
     let data = pattern(10, conn.block());
     let task = conn.write(1);
     conn.send(&task, &[]);
@@ -208,39 +208,39 @@ fn empty_data_out(station: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-fn whole_words(station: &mut Fixture) -> Outcome {
+fn whole_words(fixture: &mut Fixture) -> Outcome {
     let broken = |pdu: &&Pdu| !pdu.data.len().is_multiple_of(4) && pdu.flags() & 0x80 == 0;
-    let pdus = read_with(station, &R2T_MODE)?;
+    let pdus = read_with(fixture, &R2T_MODE)?;
     if let Some(pdu) = pdus.iter().find(broken) {
         fail!("a segment of broken words without F: {}", pdu.shown());
     }
     // 1022 is no multiple of four: a target that fills segments to the brim breaks words, which it SHOULD not.
-    if read_with(station, &[("MaxRecvDataSegmentLength", "1022")])?.iter().any(|pdu| broken(&pdu)) {
-        station.record.remark(
+    if read_with(fixture, &[("MaxRecvDataSegmentLength", "1022")])?.iter().any(|pdu| broken(&pdu)) {
+        fixture.record.remark(
             "words are broken if MaxRecvDataSegmentLength is no multiple of four, as a SHOULD allows",
         );
     }
     Ok(())
 }
 
-fn data_sn_in_command(station: &mut Fixture) -> Outcome {
-    let pdus = read_with(station, &[("MaxRecvDataSegmentLength", "512")])?;
+fn data_sn_in_command(fixture: &mut Fixture) -> Outcome {
+    let pdus = read_with(fixture, &[("MaxRecvDataSegmentLength", "512")])?;
     counts_from_zero(pdus.iter(), 36, "DataSN")?;
     Ok(())
 }
 
-fn offsets_grow(station: &mut Fixture) -> Outcome {
+fn offsets_grow(fixture: &mut Fixture) -> Outcome {
     let mut next = 0;
-    for pdu in read_with(station, &[("MaxRecvDataSegmentLength", "512")])? {
+    for pdu in read_with(fixture, &[("MaxRecvDataSegmentLength", "512")])? {
         require!(pdu.word(40) == next, "expected Buffer Offset {next:x} in {}", pdu.shown());
         next += u32::try_from(pdu.data.len()).unwrap_or_default();
     }
     Ok(())
 }
 
-fn r2ts_cover(station: &mut Fixture) -> Outcome {
+fn r2ts_cover(fixture: &mut Fixture) -> Outcome {
     let keys = [R2T_MODE.as_slice(), &[("MaxBurstLength", "512"), ("FirstBurstLength", "512")]].concat();
-    let mut conn = station.start(&keys)?;
+    let mut conn = fixture.start(&keys)?;
     let data = pattern(11, 4 * conn.block());
     let task = ScsiCommand { itt: Itt(0xa2a2_a2a2), ..conn.write(4) };
     let status = conn.exp_stat_sn;

@@ -14,8 +14,8 @@ use initiator::url::{EnvSecrets, Url};
 use iscsi::name::Isid;
 use store::shared::SharedStore;
 
-use super::{End, Occasion, teller};
-use crate::{Failure, print, reach};
+use super::{Shutdown, Wakeup, event_logger};
+use crate::{Failure, connect, print};
 
 /// How often it is asked whether the device is still in use, once it shall go.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -30,7 +30,8 @@ pub(super) fn name(urls: &[Url], stripe: Option<u64>) -> String {
 
 /// Sees, before anything else is done, whether there can be a device.
 pub(super) fn ready(name: &str) -> Result<(), Failure> {
-    let waiting = ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(reach::told(&why)))?;
+    let waiting =
+        ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     if waiting.is_some() {
         eprintln!("targe: a device of this disk waits for a server; it is taken over");
     }
@@ -42,8 +43,8 @@ pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<Rem
     let open = |(member, url)| {
         let [a, b, c, d, e] = ::attach::ublk::initiator_id(name.as_bytes(), member);
         let isid = Isid::random([a, b, c], u16::from_be_bytes([d, e]));
-        let watchers = vec![reach::teller(url)];
-        block_on(open_disk_as(client, url, &EnvSecrets, isid, watchers)).map_err(|why| reach::failure(&why))
+        let watchers = vec![connect::network_logger(url)];
+        block_on(open_disk_as(client, url, &EnvSecrets, isid, watchers)).map_err(|why| connect::failure(&why))
     };
     urls.iter().enumerate().map(open).collect()
 }
@@ -54,16 +55,16 @@ pub(super) fn serve(
     disks: &[RemoteDisk],
     urls: &str,
     name: &str,
-    (tell, end): (Sender<Occasion>, &End),
+    (tell, end): (Sender<Wakeup>, &Shutdown),
 ) -> Result<(), Failure> {
     let size = show_size(whole.capabilities().len);
     let ended = Box::new(move || {
         // The main thread may be beyond listening.
-        let _ = tell.send(Occasion::Ended);
+        let _ = tell.send(Wakeup::Unused);
     });
     let key = DeviceKey::new(name.as_bytes(), identities(disks)?.as_bytes());
-    let device =
-        Device::start(whole, key, teller(), ended).map_err(|why| Failure::Failed(reach::told(&why)))?;
+    let device = Device::start(whole, key, event_logger(), ended)
+        .map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     let path = device.path();
     match device.started() {
         Started::Anew => eprintln!("{urls}, {size}, is a block device now; Ctrl-C detaches it"),
@@ -76,15 +77,15 @@ pub(super) fn serve(
         DeviceUse::Free => device.stop(),
         DeviceUse::InUse => device.cut_off(),
     };
-    ended.map_err(|why| Failure::Failed(reach::told(&why)))
+    ended.map_err(|why| Failure::Failed(connect::error_chain(&why)))
 }
 
 /// Returns once the device shall go, and nobody uses it any more or a second signal does not wait for that.
-fn wait_for_the_end(device: &Device, end: &End) -> DeviceUse {
-    if !matches!(end.occasions.recv(), Ok(Occasion::Stop)) {
+fn wait_for_the_end(device: &Device, end: &Shutdown) -> DeviceUse {
+    if !matches!(end.occasions.recv(), Ok(Wakeup::Stop)) {
         return DeviceUse::Free;
     }
-    end.asked();
+    end.stop_requested();
     let path = device.path();
     let asked = Instant::now();
     let mut told = false;
@@ -103,11 +104,11 @@ fn wait_for_the_end(device: &Device, end: &End) -> DeviceUse {
         }
         match end.occasions.recv_timeout(ASK_AGAIN) {
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Occasion::Stop) => {
+            Ok(Wakeup::Stop) => {
                 eprintln!("targe: {}: cut off from those who still use it", path.display());
                 return DeviceUse::InUse;
             }
-            Ok(Occasion::Ended) | Err(RecvTimeoutError::Disconnected) => return DeviceUse::Free,
+            Ok(Wakeup::Unused) | Err(RecvTimeoutError::Disconnected) => return DeviceUse::Free,
         }
     }
 }
@@ -115,7 +116,8 @@ fn wait_for_the_end(device: &Device, end: &End) -> DeviceUse {
 /// What the disks say of themselves.
 fn identities(disks: &[RemoteDisk]) -> Result<String, Failure> {
     let ask = |disk: &RemoteDisk| {
-        let identity = block_on(disk.unit().identity()).map_err(|why| Failure::Failed(reach::told(&why)))?;
+        let identity =
+            block_on(disk.unit().identity()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
         Ok(identity.map(|identity| identity.to_string()).unwrap_or_default())
     };
     Ok(disks.iter().map(ask).collect::<Result<Vec<_>, Failure>>()?.join(" "))

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::DiscoverArgs;
 use crate::tables::Table;
-use crate::{Failure, print, reach};
+use crate::{Failure, connect, print};
 
 /// Looks for a group that was named by flags.
 pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure>
     };
     let found = search(place, wait, &mut tell).map_err(|why| match why {
         SearchError::NotAGroup => Failure::Misused(why.to_string()),
-        other => Failure::Failed(reach::told(&other)),
+        other => Failure::Failed(connect::error_chain(&other)),
     })?;
     warn(&found);
     if args.json {

@@ -100,7 +100,7 @@ pub(super) fn run(args: &WireArgs) -> Result<(), Failure> {
     let mut wire =
         Wire::open([&args.a, &args.b], args.ethertype.0, plans, args.seed).map_err(|error| match error {
             PortError::NoInterface(_) | PortError::NotEthernet(_) => Failure::Misused(error.to_string()),
-            error => Failure::Failed(crate::reach::told(&error)),
+            error => Failure::Failed(crate::connect::error_chain(&error)),
         })?;
     eprintln!("between {} and {}, seed {}", args.a, args.b, args.seed);
     wire.run(&ends, args.time.map(Duration::from_secs)).map_err(|error| failed("waiting", error))?;

@@ -4,12 +4,12 @@ use crate::{content, feed, json, pattern, two_disks, url};
 
 #[test]
 fn a_load_ends_in_time_and_tells_rates_and_latencies() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let url = url(&daemon, 0);
     for reactor in ["epoll", "auto"] {
         for rw in ["read", "write", "mixed:70"] {
             let args = ["bench", &url, "--rw", rw, "--random", "--time", "0.3", "--warmup", "0.1", "--write"];
-            let (code, text, told) = house.run(&[&args[..], &["--json", "--reactor", reactor]].concat());
+            let (code, text, told) = fixture.run(&[&args[..], &["--json", "--reactor", reactor]].concat());
             assert_eq!(code, 0, "{told}");
             let report = json(&text);
             assert!(report["iops"].as_f64().unwrap() > 0.0, "{text}");
@@ -27,11 +27,11 @@ fn a_load_ends_in_time_and_tells_rates_and_latencies() {
 
 #[test]
 fn sessions_connections_and_units_are_loaded_together() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let (first, second) = (url(&daemon, 0), url(&daemon, 1));
     let args = ["bench", &first, &second, "--sessions", "2", "--connections", "2", "--threads", "2"];
     let (code, text, told) =
-        house.run(&[&args[..], &["--time", "0.3", "--warmup", "0.1", "--json"]].concat());
+        fixture.run(&[&args[..], &["--time", "0.3", "--warmup", "0.1", "--json"]].concat());
     assert_eq!(code, 0, "{told}");
     let report = json(&text);
     assert_eq!((&report["sessions"], &report["threads"]), (&json("4"), &json("2")), "{text}");
@@ -41,10 +41,10 @@ fn sessions_connections_and_units_are_loaded_together() {
 
 #[test]
 fn a_load_ends_after_a_count_of_commands() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let (first, second) = (url(&daemon, 0), url(&daemon, 1));
     let args = ["bench", &first, &second, "--sessions", "2", "--depth", "3", "--count", "20", "--json"];
-    let (code, text, told) = house.run(&args);
+    let (code, text, told) = fixture.run(&args);
     assert_eq!(code, 0, "{told}");
     let report = json(&text);
     assert_eq!(report["ios"], json("80"), "{text}");
@@ -54,15 +54,15 @@ fn a_load_ends_after_a_count_of_commands() {
 
 #[test]
 fn a_load_keeps_to_its_range() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let url = url(&daemon, 0);
     let before = pattern(9, 4 << 20);
-    assert_eq!(feed(&house, &["write", &url, "--write"], &before).0, 0);
+    assert_eq!(feed(&fixture, &["write", &url, "--write"], &before).0, 0);
     let args = ["bench", &url, "--rw", "write", "--random", "--range", "64K,128K", "--bs", "8K", "--write"];
-    let (code, text, told) = house.run(&[&args[..], &["--time", "0.3", "--warmup", "0"]].concat());
+    let (code, text, told) = fixture.run(&[&args[..], &["--time", "0.3", "--warmup", "0"]].concat());
     assert_eq!(code, 0, "{told}");
     assert!(text.contains("write") && text.contains("P99.9"), "{text}");
-    let after = content(&house, &url, 0, 4 << 20);
+    let after = content(&fixture, &url, 0, 4 << 20);
     assert_eq!(after[..64 << 10], before[..64 << 10]);
     assert_eq!(after[192 << 10..], before[192 << 10..]);
     assert_ne!(after[64 << 10..192 << 10], before[64 << 10..192 << 10]);
@@ -70,7 +70,7 @@ fn a_load_keeps_to_its_range() {
 
 #[test]
 fn a_load_that_cannot_be_is_bad_usage() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let url = url(&daemon, 1);
     for (flags, told) in [
         (&["--bs", "512"][..], "has blocks of 4096 bytes; commands of 512 do not fit"),
@@ -85,7 +85,7 @@ fn a_load_that_cannot_be_is_bad_usage() {
         (&["--time", "x"], "not a number of seconds"),
         (&["--time", "0"], "that is no time at all"),
     ] {
-        let (code, _, said) = house.run(&[&["bench", &url][..], flags].concat());
+        let (code, _, said) = fixture.run(&[&["bench", &url][..], flags].concat());
         assert_eq!(code, 2, "{flags:?}: {said}");
         assert!(said.contains(told), "{flags:?}: {said}");
     }
@@ -93,9 +93,9 @@ fn a_load_that_cannot_be_is_bad_usage() {
 
 #[test]
 fn what_was_measured_before_a_failure_is_told() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let url = format!("{}?timeout=0", url(&daemon, 0));
-    let mut command = house.command(&["bench", &url, "--time", "60", "--warmup", "0", "--json"]);
+    let mut command = fixture.command(&["bench", &url, "--time", "60", "--warmup", "0", "--json"]);
     let child =
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let began = std::time::Instant::now();

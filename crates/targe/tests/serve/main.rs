@@ -1,17 +1,17 @@
 //! The binary as its users meet it: started, asked, reloaded, stopped.
 
 #[cfg(test)]
-mod house;
+mod failures;
+#[cfg(test)]
+mod fixture;
 #[cfg(test)]
 mod initiator;
-#[cfg(test)]
-mod trouble;
 
 use std::fs;
 use std::io::Read;
 use std::time::Duration;
 
-use house::{House, targe};
+use fixture::{Fixture, targe};
 use initiator::Initiator;
 use serde_json::json;
 
@@ -29,10 +29,10 @@ fn ram_targets(names: &[&str]) -> String {
 
 #[test]
 fn without_an_argument_there_is_a_disk_of_a_gibibyte() {
-    let house = House::new();
-    let daemon = house.serve(&["--listen", "127.0.0.1:0"]);
+    let fixture = Fixture::new();
+    let daemon = fixture.serve(&["--listen", "127.0.0.1:0"]);
     assert!(daemon.banner.contains("iscsi-ls --show-luns iscsi://127.0.0.1:"), "{}", daemon.banner);
-    let disk = fs::metadata(house.path("state/targe/disk.img")).unwrap();
+    let disk = fs::metadata(fixture.path("state/targe/disk.img")).unwrap();
     assert_eq!(disk.len(), 1 << 30);
     let mut initiator = Initiator::discover(daemon.address);
     let port = daemon.address.port();
@@ -48,16 +48,16 @@ fn without_an_argument_there_is_a_disk_of_a_gibibyte() {
     assert_eq!(daemon.ask("sessions")["sessions"][0]["target"], json!(null));
     drop(initiator);
     assert_eq!(daemon.stop().0, 0);
-    assert!(!house.path("state/targe/admin/admin.sock").exists());
-    let again = house.serve(&["--listen", "127.0.0.1:0"]);
+    assert!(!fixture.path("state/targe/admin/admin.sock").exists());
+    let again = fixture.serve(&["--listen", "127.0.0.1:0"]);
     assert_eq!(again.ask("luns")["luns"][0]["naa"], lun["naa"]);
     assert_eq!(again.stop().0, 0);
 }
 
 #[test]
 fn what_stands_in_the_way_is_named() {
-    let house = House::new();
-    let daemon = house.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img,size=1M"]);
+    let fixture = Fixture::new();
+    let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img,size=1M"]);
     let port = daemon.address.port();
     let listen = format!("127.0.0.1:{port}");
     let other = ["serve", "--state-dir", "other", "--listen"];
@@ -89,26 +89,26 @@ fn what_stands_in_the_way_is_named() {
         (vec!["serve", "--lnu", "ram:1M"], 2, "unexpected argument '--lnu'"),
         (vec!["status", "--socket", "none.sock"], 1, "no targe is running"),
     ] {
-        let (exit, _, stderr) = house.run(&args);
+        let (exit, _, stderr) = fixture.run(&args);
         assert_eq!(exit, code, "{args:?}: {stderr}");
         assert!(stderr.contains(told), "{args:?}: {stderr}");
     }
     assert_eq!(daemon.stop().0, 0);
     // A daemon that was killed leaves nothing that hinders the next.
-    house.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).kill();
-    assert_eq!(house.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).stop().0, 0);
+    fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).kill();
+    assert_eq!(fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).stop().0, 0);
 }
 
 #[test]
 fn check_tells_every_mistake_on_stdout() {
-    let house = House::new();
-    house.write("good.toml", &ram_targets(&["a", "b"]));
-    house.write("bad.toml", "[[target]]\nname = \"disk\"\nsise = 1\n");
+    let fixture = Fixture::new();
+    fixture.write("good.toml", &ram_targets(&["a", "b"]));
+    fixture.write("bad.toml", "[[target]]\nname = \"disk\"\nsise = 1\n");
     assert_eq!(
-        house.run(&["check", "good.toml"]),
+        fixture.run(&["check", "good.toml"]),
         (0, "good.toml: ok: 1 portal, 2 targets, 2 LUNs\n".to_owned(), String::new())
     );
-    let (exit, stdout, stderr) = house.run(&["check", "bad.toml"]);
+    let (exit, stdout, stderr) = fixture.run(&["check", "bad.toml"]);
     assert_eq!((exit, stderr.as_str()), (2, ""));
     assert_eq!(
         stdout,
@@ -116,23 +116,23 @@ fn check_tells_every_mistake_on_stdout() {
          bad.toml:2:8: \"disk\": an iSCSI name starts with iqn., eui. or naa.\n\
          bad.toml:3:1: unknown key \"sise\" in target\n"
     );
-    let (exit, stdout, _) = house.run(&["check", "--json", "bad.toml"]);
+    let (exit, stdout, _) = fixture.run(&["check", "--json", "bad.toml"]);
     let told: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((exit, &told["ok"], &told["mistakes"][2]["line"]), (2, &json!(false), &json!(3)));
-    assert_eq!(house.run(&["serve", "--config", "bad.toml"]).0, 2);
+    assert_eq!(fixture.run(&["serve", "--config", "bad.toml"]).0, 2);
 }
 
 #[test]
 fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let disk =
         "[[target.lun]]\ntype = \"file\"\npath = \"grows.img\"\nsize = \"1M\"\nnaa = \"3000000000000001\"\n";
     let before = ram_targets(&["a", "b"]) + disk;
-    house.write("targe.toml", &before);
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &before);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut kept = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let mut lost = Initiator::log_in(daemon.address, &format!("{NAME}b"));
-    let names = |of: &house::Daemon| -> Vec<String> {
+    let names = |of: &fixture::Daemon| -> Vec<String> {
         let luns = of.ask("luns");
         let show = |lun: &serde_json::Value| {
             format!("{}/{} {}", &lun["target"].as_str().unwrap()[NAME.len()..], lun["lun"], lun["bytes"])
@@ -141,7 +141,7 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
     };
     assert_eq!(names(&daemon), ["a/0 1048576", "b/0 1048576", "b/1 1048576"]);
 
-    house.write("targe.toml", &before.replace("type = \"ram\"", "typo = \"ram\""));
+    fixture.write("targe.toml", &before.replace("type = \"ram\"", "typo = \"ram\""));
     let refused = daemon.reload();
     assert_eq!(refused["applied"], false);
     assert!(
@@ -151,7 +151,7 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
     assert_eq!(names(&daemon), ["a/0 1048576", "b/0 1048576", "b/1 1048576"]);
     assert!(kept.ping() && lost.ping());
 
-    house.write(
+    fixture.write(
         "targe.toml",
         &(ram_targets(&["a", "c"]) + disk).replace(
             "size = \"1M\"\n[[target]]",
@@ -167,7 +167,7 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).err(), Some([2, 3]));
 
     // Somebody makes the file longer, and we are told to look.
-    fs::OpenOptions::new().write(true).open(house.path("grows.img")).unwrap().set_len(3 << 20).unwrap();
+    fs::OpenOptions::new().write(true).open(fixture.path("grows.img")).unwrap().set_len(3 << 20).unwrap();
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(names(&daemon)[3], "c/1 3145728");
     drop(kept);
@@ -176,16 +176,16 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
 
 #[test]
 fn changed_limits_count_for_sessions_that_go_on() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let with = |top: &str, of_b: &str| {
         let targets = ram_targets(&["a", "b", "c"]);
         let own = targets.replace(&format!("{NAME}b\"\n"), &format!("{NAME}b\"\n{of_b}"));
         assert!(of_b.is_empty() || own != targets);
-        house.write("targe.toml", &(top.to_owned() + &own));
+        fixture.write("targe.toml", &(top.to_owned() + &own));
     };
     with("queue_depth = 4\nmax_sessions = 8\n", "");
     // Sessions are counted by reactor, so there is one.
-    let daemon = house.serve(&["--config", "targe.toml", "--cores", "0"]);
+    let daemon = fixture.serve(&["--config", "targe.toml", "--cores", "0"]);
     let mut a = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let mut b = Initiator::log_in(daemon.address, &format!("{NAME}b"));
     assert_eq!((a.window(), b.window()), (4, 4));
@@ -208,26 +208,26 @@ fn changed_limits_count_for_sessions_that_go_on() {
 
 #[test]
 fn a_sanitize_operation_goes_on_after_a_kill() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let args = ["--listen", "127.0.0.1:0", "--target", &format!("{NAME}a"), "--lun", "file:a.img,size=64M"];
     let cdb = |opcode: u8, flags: u8, len: u8| {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[8]) = (opcode, flags, len);
         cdb
     };
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     // SANITIZE, OVERWRITE, IMMED: thirty-one passes take long enough to kill whoever does them.
     let list = [31, 0, 0, 1, 0xaa];
     assert_eq!(initiator.command(cdb(0x48, 0x81, 5), &list, 0), Ok(vec![]));
     assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
     daemon.kill();
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
     // It keeps nobody from ending the daemon, and goes on after that as well.
     assert_eq!(daemon.stop().0, 0);
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
     assert_eq!(daemon.stop().0, 0);
@@ -235,13 +235,13 @@ fn a_sanitize_operation_goes_on_after_a_kill() {
 
 #[test]
 fn targets_that_share_nothing_run_on_reactors_of_their_own() {
-    let house = House::new();
-    house.write("targe.toml", &("cores = \"0,0\"\n".to_owned() + &ram_targets(&["a", "b", "c"])));
+    let fixture = Fixture::new();
+    fixture.write("targe.toml", &("cores = \"0,0\"\n".to_owned() + &ram_targets(&["a", "b", "c"])));
     // One core twice is one core.
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     assert_eq!(daemon.ask("status")["reactors"].as_array().unwrap().len(), 1);
     assert_eq!(daemon.stop().0, 0);
-    let daemon = house.serve(&["--config", "targe.toml", "--cores", "0,1"]);
+    let daemon = fixture.serve(&["--config", "targe.toml", "--cores", "0,1"]);
     assert_eq!(daemon.ask("status")["reactors"].as_array().unwrap().len(), 2);
     let sessions: Vec<Initiator> = ["a", "b", "c"]
         .iter()
@@ -264,25 +264,25 @@ fn targets_that_share_nothing_run_on_reactors_of_their_own() {
 
 #[test]
 fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let args = ["--listen", "127.0.0.1:0", "--target", &format!("{NAME}a"), "--lun", "file:a.img,size=1M"];
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.read_keys(), Ok(vec![]));
     assert_eq!(initiator.register(0xabcd), Ok(vec![]));
     let naa = daemon.ask("luns")["luns"][0]["naa"].as_str().unwrap().to_owned();
     daemon.kill();
 
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.read_keys(), Ok(vec![0xabcd]));
     daemon.kill();
 
-    let state = house.path(&format!("state/targe/units/{naa}.state"));
+    let state = fixture.path(&format!("state/targe/units/{naa}.state"));
     let whole = fs::read(&state).unwrap();
     for damaged in [&whole[..whole.len() - 1], &[], b"nonsense"] {
         fs::write(&state, damaged).unwrap();
-        let daemon = house.serve(&args);
+        let daemon = fixture.serve(&args);
         let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
         // READ (10) meets PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
         let read = initiator.command([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[], 512);
@@ -293,9 +293,9 @@ fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
 
 #[test]
 fn who_does_not_log_in_is_closed_and_who_is_refused_counted() {
-    let house = House::new();
-    house.write("targe.toml", &("login_timeout = \"300ms\"\n".to_owned() + &ram_targets(&["a"])));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let fixture = Fixture::new();
+    fixture.write("targe.toml", &("login_timeout = \"300ms\"\n".to_owned() + &ram_targets(&["a"])));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let session = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let mut silent = std::net::TcpStream::connect(daemon.address).unwrap();
     silent.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -311,15 +311,15 @@ fn who_does_not_log_in_is_closed_and_who_is_refused_counted() {
 
 #[test]
 fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let auth = "[target.auth]\nuser = \"u\"\nsecret = \"a long enough secret\"\n[[target.lun]]";
     let text = ram_targets(&["a", "b"]);
     let at = text.rfind("[[target.lun]]").unwrap();
     let text = text[..at].to_owned() + &text[at..].replace("[[target.lun]]", auth);
-    house.write("targe.toml", &text);
-    fs::set_permissions(house.path("targe.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+    fixture.write("targe.toml", &text);
+    fs::set_permissions(fixture.path("targe.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .unwrap();
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut polite = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let (from, address) = (polite.address(), daemon.address);
     polite.log_out();
@@ -328,7 +328,7 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).err(), Some([2, 1]));
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}c")).err(), Some([2, 3]));
     assert_eq!(daemon.stop().0, 0);
-    let log = house.log();
+    let log = fixture.log();
     let who = "iqn.2001-04.com.example:test";
     for told in [
         format!("info  session of {who} from {from} with {NAME}a is up"),
@@ -346,9 +346,9 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
 
 #[test]
 fn sessions_are_asked_to_log_out_before_the_end() {
-    let house = House::new();
-    house.write("targe.toml", &ram_targets(&["a"]));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let fixture = Fixture::new();
+    fixture.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut polite = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     daemon.signal("TERM");
     // RFC 7143 §11.9.1: event 1 asks for a logout within Parameter3 seconds.
@@ -365,9 +365,9 @@ fn sessions_are_asked_to_log_out_before_the_end() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let house = House::new();
-    house.write("targe.toml", &ram_targets(&["a"]));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let fixture = Fixture::new();
+    fixture.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut stubborn = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     daemon.signal("INT");
     stubborn.receive().unwrap();
@@ -398,18 +398,18 @@ fn help_and_version_go_to_stdout() {
 
 #[test]
 fn what_cannot_be_printed_is_a_failure_and_a_reader_that_left_is_none() {
-    let house = House::new();
-    house.write("targe.toml", &ram_targets(&["a"]));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let fixture = Fixture::new();
+    fixture.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     for args in [&["luns", "--json"][..], &["status"], &["sessions"], &["check", "targe.toml"]] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let output = house.command(args).stdout(full).output().unwrap();
+        let output = fixture.command(args).stdout(full).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), told.lines().count()), (Some(1), 1), "{args:?}: {told}");
         assert!(told.starts_with("targe: cannot write to stdout: "), "{args:?}: {told}");
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = house.command(args).stdout(writer).output().unwrap();
+        let output = fixture.command(args).stdout(writer).output().unwrap();
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
     }
     assert_eq!(daemon.stop().0, 0);
@@ -417,12 +417,12 @@ fn what_cannot_be_printed_is_a_failure_and_a_reader_that_left_is_none() {
 
 #[test]
 fn a_daemon_is_found_from_another_environment() {
-    let house = House::new();
-    house.write("targe.toml", &ram_targets(&["a"]));
-    let daemon = house.serve(&["--config", "targe.toml"]);
-    let output = house
+    let fixture = Fixture::new();
+    fixture.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    let output = fixture
         .command(&["status", "--json"])
-        .env("XDG_RUNTIME_DIR", house.path("elsewhere"))
+        .env("XDG_RUNTIME_DIR", fixture.path("elsewhere"))
         .output()
         .unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
@@ -431,7 +431,7 @@ fn a_daemon_is_found_from_another_environment() {
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(status["targets"][0]["name"], format!("{NAME}a"));
     assert_eq!(daemon.stop().0, 0);
-    let (exit, _, told) = house.run(&["status"]);
+    let (exit, _, told) = fixture.run(&["status"]);
     assert_eq!(exit, 1);
     assert!(
         told.contains("state/targe/admin/admin.sock") && told.contains("/run/targe/admin.sock"),
@@ -441,11 +441,11 @@ fn a_daemon_is_found_from_another_environment() {
 
 #[test]
 fn check_warns_of_open_doors_and_of_disks_that_their_file_system_cannot_hold() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let text = "[[portal]]\nlisten = \"[::]:0\"\n[[target]]\nname = \"iqn.2001-04.com.example:vm_1\"\n\
                 lun = [{ type = \"file\", path = \"a.img\", size = \"1000000T\" }]\n";
-    house.write("targe.toml", text);
-    let (exit, stdout, _) = house.run(&["check", "targe.toml"]);
+    fixture.write("targe.toml", text);
+    let (exit, stdout, _) = fixture.run(&["check", "targe.toml"]);
     assert_eq!(exit, 0, "{stdout}");
     for (place, told) in [
         (
@@ -460,8 +460,8 @@ fn check_warns_of_open_doors_and_of_disks_that_their_file_system_cannot_hold() {
         assert!(line.starts_with(&format!("targe.toml:{place}")) && line.contains(" warning: "), "{line}");
     }
     // One mistake looks as several do.
-    house.write("targe.toml", &text.replace("[::]:0", "::1:3260"));
-    let (exit, _, told) = house.run(&["serve", "--config", "targe.toml"]);
+    fixture.write("targe.toml", &text.replace("[::]:0", "::1:3260"));
+    let (exit, _, told) = fixture.run(&["serve", "--config", "targe.toml"]);
     assert_eq!(exit, 2);
     assert!(
         told.starts_with("targe.toml:2:10: \"::1:3260\" is no address to listen on; write [::1]:3260 for"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::NAME;
-use crate::house::House;
+use crate::fixture::Fixture;
 use crate::initiator::Initiator;
 
 const BLOCK: usize = 512;
@@ -37,14 +37,14 @@ const NO_SPACE: [u8; 3] = [7, 0x27, 7];
 
 #[test]
 fn a_limit_on_the_size_of_files_is_a_full_disk_and_kills_nobody() {
-    let house = House::new();
-    fs::File::create(house.path("a.img")).unwrap().set_len(8 << 20).unwrap();
+    let fixture = Fixture::new();
+    fs::File::create(fixture.path("a.img")).unwrap().set_len(8 << 20).unwrap();
     let target = format!("{NAME}a");
     for reactor in ["auto", "epoll"] {
         let args =
             ["--listen", "127.0.0.1:0", "--target", &target, "--lun", "file:a.img", "--reactor", reactor];
         // In units of 512 bytes: a mebibyte.
-        let daemon = house.serve_behind(&["sh"], "ulimit -f 2048", &args);
+        let daemon = fixture.serve_behind(&["sh"], "ulimit -f 2048", &args);
         let mut initiator = Initiator::log_in(daemon.address, &target);
         let data = vec![0x5a; 8 * BLOCK];
         assert_eq!(initiator.command(write(0, 8), &data, 0), Ok(vec![]));
@@ -58,7 +58,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_kills_nobody() {
 
 #[test]
 fn a_full_file_system_refuses_writes_tells_the_others_and_recovers() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let shell: &[&str] = &["unshare", "--mount", "sh"];
     if !std::process::Command::new("unshare")
         .args(["--mount", "true"])
@@ -68,10 +68,10 @@ fn a_full_file_system_refuses_writes_tells_the_others_and_recovers() {
         eprintln!("skipped: no right to mount a small file system in a name space of its own");
         return;
     }
-    fs::create_dir(house.path("small")).unwrap();
+    fs::create_dir(fixture.path("small")).unwrap();
     let target = format!("{NAME}a");
     let args = ["--listen", "127.0.0.1:0", "--target", &target, "--lun", "file:small/a.img,size=8M"];
-    let daemon = house.serve_behind(shell, "mount -t tmpfs -o size=2m tmpfs small", &args);
+    let daemon = fixture.serve_behind(shell, "mount -t tmpfs -o size=2m tmpfs small", &args);
     let mut initiator = Initiator::log_in(daemon.address, &target);
     let data = vec![0x5a; 64 * BLOCK];
     let written = (0..200).take_while(|at| match initiator.command(write(at * 64, 64), &data, 0) {
@@ -132,16 +132,16 @@ fn one_file(size: &str) -> String {
 
 #[test]
 fn a_file_that_somebody_cuts_shorter_is_no_disk_from_there_on() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let target = format!("{NAME}a");
     let data = vec![0x5a; 8 * BLOCK];
     for reactor in ["auto", "epoll"] {
         let args =
             ["--listen", "127.0.0.1:0", "--target", &target, "--lun", "file:a.img,size=2M", "--reactor"];
-        let daemon = house.serve(&[&args[..], &[reactor]].concat());
+        let daemon = fixture.serve(&[&args[..], &[reactor]].concat());
         let mut initiator = Initiator::log_in(daemon.address, &target);
         assert_eq!(initiator.command(write(0, 8), &data, 0), Ok(vec![]));
-        cut(&house.path("a.img"), 1 << 20);
+        cut(&fixture.path("a.img"), 1 << 20);
         let sense = initiator.failure(read(2044, 8), &[], 4096);
         // The read that finds it hears that the unit does not respond, or was preceded by the look at the file: nothing is made up
         // for what is not there.
@@ -152,36 +152,36 @@ fn a_file_that_somebody_cuts_shorter_is_no_disk_from_there_on() {
         assert!(lun["not_ready"].is_string() && lun["bytes"] == 2 << 20, "{lun}");
         assert_eq!(daemon.ask("status")["not_ready"], 1);
         assert_eq!(daemon.stop().0, 0);
-        assert!(house.log().contains(&format!("{target}/0: ")), "{}", house.log());
-        cut(&house.path("a.img"), 2 << 20);
+        assert!(fixture.log().contains(&format!("{target}/0: ")), "{}", fixture.log());
+        cut(&fixture.path("a.img"), 2 << 20);
     }
 }
 
 #[test]
 fn a_file_that_shrank_is_not_filled_with_zeros_by_a_reload_but_by_its_operator() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let data = vec![0x5a; 8 * BLOCK];
-    house.write("targe.toml", &one_file("size = \"2M\""));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &one_file("size = \"2M\""));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(write(3000, 8), &data, 0), Ok(vec![]));
-    cut(&house.path("a.img"), 1 << 20);
+    cut(&fixture.path("a.img"), 1 << 20);
     let told = daemon.reload();
     assert!(told["message"].as_str().unwrap().contains("has shrunk to 1048576 bytes"), "{told}");
     assert_eq!(initiator.try_command(read(3000, 8), &[], 4096), Err(WITHHELD), "no zeros");
     assert_eq!(initiator.try_command(write(3000, 8), &data, 0), Err(WITHHELD), "nothing makes it longer");
-    assert_eq!(fs::metadata(house.path("a.img")).unwrap().len(), 1 << 20);
+    assert_eq!(fs::metadata(fixture.path("a.img")).unwrap().len(), 1 << 20);
     // A longer size is no word of what was lost.
-    house.write("targe.toml", &one_file("size = \"3M\""));
+    fixture.write("targe.toml", &one_file("size = \"3M\""));
     daemon.reload();
-    assert_eq!(fs::metadata(house.path("a.img")).unwrap().len(), 1 << 20);
+    assert_eq!(fs::metadata(fixture.path("a.img")).unwrap().len(), 1 << 20);
     assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(WITHHELD));
     // The shorter one is, and from there it may grow.
-    house.write("targe.toml", &one_file("size = \"1M\""));
+    fixture.write("targe.toml", &one_file("size = \"1M\""));
     assert_eq!(daemon.reload()["message"], format!("target {NAME}a changed: LUN 0 changed"));
     assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(vec![0; 512]));
     assert_eq!(daemon.ask("luns")["luns"][0]["bytes"], 1 << 20);
-    house.write("targe.toml", &one_file("size = \"2M\""));
+    fixture.write("targe.toml", &one_file("size = \"2M\""));
     daemon.reload();
     assert_eq!(initiator.command(read(3000, 8), &[], 4096), Ok(vec![0; 4096]));
     assert_eq!(daemon.stop().0, 0);
@@ -189,20 +189,20 @@ fn a_file_that_shrank_is_not_filled_with_zeros_by_a_reload_but_by_its_operator()
 
 #[test]
 fn a_file_that_another_was_renamed_over_is_withheld_until_it_is_back() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let data = vec![0x5a; BLOCK];
-    house.write("targe.toml", &one_file("size = \"1M\""));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &one_file("size = \"1M\""));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(write(0, 1), &data, 0), Ok(vec![]));
-    fs::rename(house.path("a.img"), house.path("kept.img")).unwrap();
-    fs::write(house.path("a.img"), vec![0x11; 1 << 20]).unwrap();
+    fs::rename(fixture.path("a.img"), fixture.path("kept.img")).unwrap();
+    fs::write(fixture.path("a.img"), vec![0x11; 1 << 20]).unwrap();
     // Nobody reloads: the daemon looks by itself.
     assert_eq!(withheld(&mut initiator), WITHHELD);
     let told = daemon.reload();
     assert!(told["message"].as_str().unwrap().contains("is another file or device"), "{told}");
     assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(WITHHELD));
-    fs::rename(house.path("kept.img"), house.path("a.img")).unwrap();
+    fs::rename(fixture.path("kept.img"), fixture.path("a.img")).unwrap();
     assert_eq!(
         initiator.try_command(read(0, 1), &[], 512),
         Err(WITHHELD),
@@ -216,27 +216,27 @@ fn a_file_that_another_was_renamed_over_is_withheld_until_it_is_back() {
 
 #[test]
 fn secrets_that_others_can_read_stop_the_start_and_change_nothing_at_a_reload() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let auth = "[target.auth]\nuser = \"u\"\nsecret_file = \"secret\"\n";
     let text = crate::ram_targets(&["a"]);
     let guarded = text.replace("[[target.lun]]", &format!("{auth}[[target.lun]]"));
-    house.write("targe.toml", &guarded);
-    house.write("secret", "a long enough secret");
-    fs::set_permissions(house.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
-    let (exit, _, told) = house.run(&["serve", "--config", "targe.toml"]);
+    fixture.write("targe.toml", &guarded);
+    fixture.write("secret", "a long enough secret");
+    fs::set_permissions(fixture.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    let (exit, _, told) = fixture.run(&["serve", "--config", "targe.toml"]);
     assert_eq!(exit, 2);
     assert!(told.contains("can be read by others (mode 644); run: chmod 600"), "{told}");
     assert!(!told.contains("a long enough secret"));
 
-    house.write("targe.toml", &text);
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &text);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut kept = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-    house.write("targe.toml", &guarded);
+    fixture.write("targe.toml", &guarded);
     let refused = daemon.reload();
     assert_eq!(refused["applied"], false);
     assert!(kept.ping());
     drop(Initiator::log_in(daemon.address, &format!("{NAME}a")));
-    fs::set_permissions(house.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(fixture.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}a")).err(), Some([2, 1]));
     assert_eq!(daemon.stop().0, 0);
@@ -244,14 +244,14 @@ fn secrets_that_others_can_read_stop_the_start_and_change_nothing_at_a_reload() 
 
 #[test]
 fn places_that_cannot_be_used_are_named() {
-    let house = House::new();
-    house.write("file", "");
-    fs::create_dir(house.path("open")).unwrap();
-    fs::set_permissions(house.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::create_dir(house.path("socket")).unwrap();
-    fs::set_permissions(house.path("socket"), fs::Permissions::from_mode(0o700)).unwrap();
-    house.write("socket/admin.sock", "");
-    house.write("targe.toml", &crate::ram_targets(&["a"]));
+    let fixture = Fixture::new();
+    fixture.write("file", "");
+    fs::create_dir(fixture.path("open")).unwrap();
+    fs::set_permissions(fixture.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(fixture.path("socket")).unwrap();
+    fs::set_permissions(fixture.path("socket"), fs::Permissions::from_mode(0o700)).unwrap();
+    fixture.write("socket/admin.sock", "");
+    fixture.write("targe.toml", &crate::ram_targets(&["a"]));
     let serve = ["serve", "--config", "targe.toml"];
     for (line, told) in [
         ("state_dir = \"file\"", "file"),
@@ -260,41 +260,41 @@ fn places_that_cannot_be_used_are_named() {
         ("admin_socket = \"file/admin.sock\"", "file"),
         ("admin_socket = \"socket/admin.sock\"", "something else than a socket stands there"),
     ] {
-        house.write("targe.toml", &format!("{line}\n{}", crate::ram_targets(&["a"])));
-        let (exit, stdout, stderr) = house.run(&serve);
+        fixture.write("targe.toml", &format!("{line}\n{}", crate::ram_targets(&["a"])));
+        let (exit, stdout, stderr) = fixture.run(&serve);
         assert_eq!((exit, stdout.as_str()), (1, ""), "{line}: {stderr}");
         assert!(stderr.contains(told) && stderr.starts_with("targe: "), "{line}: {stderr}");
     }
-    fs::create_dir(house.path("foreign")).unwrap();
-    fs::set_permissions(house.path("foreign"), fs::Permissions::from_mode(0o700)).unwrap();
-    if chown(house.path("foreign"), Some(65534), None).is_err() {
+    fs::create_dir(fixture.path("foreign")).unwrap();
+    fs::set_permissions(fixture.path("foreign"), fs::Permissions::from_mode(0o700)).unwrap();
+    if chown(fixture.path("foreign"), Some(65534), None).is_err() {
         eprintln!("skipped: only root can give a directory to somebody else");
         return;
     }
     let socket = "admin_socket = \"foreign/admin.sock\"\n";
-    house.write("targe.toml", &(socket.to_owned() + &crate::ram_targets(&["a"])));
-    let (exit, _, stderr) = house.run(&serve);
+    fixture.write("targe.toml", &(socket.to_owned() + &crate::ram_targets(&["a"])));
+    let (exit, _, stderr) = fixture.run(&serve);
     assert_eq!(exit, 1, "{stderr}");
     assert!(stderr.contains("foreign"), "{stderr}");
 }
 
 #[test]
 fn a_reservation_that_cannot_be_saved_is_not_acknowledged() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let target = format!("{NAME}a");
     let args = ["--listen", "127.0.0.1:0", "--target", &target, "--lun", "file:a.img,size=1M"];
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &target);
-    let units = house.path("state/targe/units");
-    fs::rename(&units, house.path("elsewhere")).unwrap();
+    let units = fixture.path("state/targe/units");
+    fs::rename(&units, fixture.path("elsewhere")).unwrap();
     fs::write(&units, "in the way").unwrap();
     let refused = initiator.register(0xabcd);
     assert!(refused.is_err(), "it cannot be durable: {refused:?}");
     assert!(initiator.ping());
     fs::remove_file(&units).unwrap();
-    fs::rename(house.path("elsewhere"), &units).unwrap();
+    fs::rename(fixture.path("elsewhere"), &units).unwrap();
     assert_eq!(daemon.stop().0, 0);
-    let daemon = house.serve(&args);
+    let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &target);
     assert_eq!(initiator.read_keys(), Ok(vec![]), "what was refused has not happened");
     assert_eq!(initiator.register(0xabcd), Ok(vec![]));
@@ -303,7 +303,7 @@ fn a_reservation_that_cannot_be_saved_is_not_acknowledged() {
 
 #[test]
 fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let config = |names: &[&str]| {
         let mut text = "portal = [{ listen = \"127.0.0.1:0\" }]\n\
              lun = [{ name = \"data\", type = \"file\", path = \"a.img\", size = \"1M\", naa = \"3000000000000001\" }]\n"
@@ -311,16 +311,16 @@ fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted
         for name in names {
             text += &format!("[[target]]\nname = \"{NAME}{name}\"\nlun = [{{ share = \"data\" }}]\n");
         }
-        house.write("targe.toml", &text);
+        fixture.write("targe.toml", &text);
     };
     config(&["m", "z"]);
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}m"));
     assert_eq!(initiator.register(0xabcd), Ok(vec![]));
     config(&["a", "m", "z"]);
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(daemon.stop().0, 0);
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for who is not registered through this port.
     let reserve = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
     let list = [&0xabcd_u64.to_be_bytes()[..], &[0; 16]].concat();
@@ -328,16 +328,16 @@ fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted
     assert!(other.command(reserve, &list, 0).is_err(), "it never registered through z");
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}m"));
     assert_eq!(initiator.command(reserve, &list, 0), Ok(vec![]));
-    let ports = fs::read_to_string(house.path("state/targe/ports")).unwrap();
+    let ports = fs::read_to_string(fixture.path("state/targe/ports")).unwrap();
     assert!(ports.starts_with("targe ports 1\n"), "{ports}");
     assert_eq!(daemon.stop().0, 0);
 }
 
 #[test]
 fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let config = |first: &str, acl: &str, more: &str| {
-        house.write(
+        fixture.write(
             "targe.toml",
             &format!(
                 "portal = [{{ listen = \"127.0.0.1:0\" }}]\n\
@@ -349,7 +349,7 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
         );
     };
     config("a", "*", "");
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut evicted = Initiator::log_in(daemon.address, &format!("{NAME}x"));
     let mut kept = Initiator::log_in(daemon.address, &format!("{NAME}y"));
     assert!(evicted.ping());
@@ -366,9 +366,9 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
     );
     assert!(message.contains(&format!("target {NAME}x changed: access")), "{message}");
     assert!(
-        house.log().contains("reload: reload refused; only its access restrictions were applied"),
+        fixture.log().contains("reload: reload refused; only its access restrictions were applied"),
         "{}",
-        house.log()
+        fixture.log()
     );
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}x")).err(), Some([2, 2]));
     assert!(kept.ping() && !evicted.ping());
@@ -378,7 +378,7 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
     config("a", "*", more);
     let told = daemon.reload();
     assert_eq!(told["applied"], false, "{told}");
-    assert!(!house.path("new.img").exists() && !house.path("vast.img").exists());
+    assert!(!fixture.path("new.img").exists() && !fixture.path("vast.img").exists());
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}x")).err(), Some([2, 2]));
     config("a", "*", "");
     assert_eq!(daemon.reload()["applied"], true);
@@ -388,21 +388,21 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
 
 #[test]
 fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_refused() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let disk = |type_and_size: &str, more: &str| {
         format!(
             "portal = [{{ listen = \"127.0.0.1:0\" }}]\n[[target]]\nname = \"{NAME}a\"\n[[target.lun]]\n{type_and_size}\n{more}\n"
         )
     };
     let file = "type = \"file\"\npath = \"a.img\"\nsize = \"1M\"";
-    house.write("targe.toml", &disk(file, ""));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &disk(file, ""));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let inquiry = [0x12, 0, 0, 0, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // MODE SENSE (6): caching page, without block descriptor (SBC-4 §6.5.6).
     let caching = [0x1a, 8, 8, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(initiator.command(caching, &[], 64).unwrap()[6] & 4, 4);
-    house.write("targe.toml", &disk(file, "vendor = \"ACME\"\nserial = \"0815\"\nwrite_cache = false"));
+    fixture.write("targe.toml", &disk(file, "vendor = \"ACME\"\nserial = \"0815\"\nwrite_cache = false"));
     assert_eq!(daemon.reload()["applied"], true);
     // INQUIRY DATA HAS CHANGED, MODE PARAMETERS CHANGED.
     let heard: Vec<_> = (0..2).map(|_| initiator.try_command(read(0, 1), &[], 512).unwrap_err()).collect();
@@ -412,27 +412,27 @@ fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_re
     assert_eq!(daemon.ask("luns")["luns"][0]["serial"], "0815");
     assert_eq!(initiator.command(write(0, 1), &[7; 512], 0), Ok(vec![]));
     for (ro, applied) in [("true", true), ("false", true)] {
-        house.write("targe.toml", &disk(file, &format!("ro = {ro}")));
+        fixture.write("targe.toml", &disk(file, &format!("ro = {ro}")));
         assert_eq!(daemon.reload()["applied"], applied, "{ro}: the file is open for writing");
     }
     assert_eq!(initiator.command(write(0, 1), &[8; 512], 0), Ok(vec![]));
     assert_eq!(daemon.stop().0, 0);
 
-    house.write("targe.toml", &disk(file, "ro = true"));
-    let daemon = house.serve(&["--config", "targe.toml"]);
-    house.write("targe.toml", &disk(file, ""));
+    fixture.write("targe.toml", &disk(file, "ro = true"));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &disk(file, ""));
     let told = daemon.reload();
     assert!(told["message"].as_str().unwrap().contains("\"ro\" of "), "{told}");
     assert_eq!(daemon.ask("luns")["luns"][0]["read_only"], true);
     assert_eq!(daemon.stop().0, 0);
 
     let ram = "type = \"ram\"\nsize = \"1M\"";
-    house.write("targe.toml", &disk(ram, ""));
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    fixture.write("targe.toml", &disk(ram, ""));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(write(0, 1), &[7; 512], 0), Ok(vec![]));
     for other in ["type = \"null\"\nsize = \"1M\"", "type = \"ram\"\nsize = \"2M\"", file] {
-        house.write("targe.toml", &disk(other, ""));
+        fixture.write("targe.toml", &disk(other, ""));
         let told = daemon.reload();
         assert!(told["message"].as_str().unwrap().contains("what it holds would be lost"), "{told}");
         assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(vec![7; 512]), "{other}");
@@ -442,16 +442,17 @@ fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_re
 
 #[test]
 fn a_file_and_the_loop_device_over_it_are_one_medium() {
-    let house = House::new();
-    fs::File::create(house.path("a.img")).unwrap().set_len(1 << 20).unwrap();
+    let fixture = Fixture::new();
+    fs::File::create(fixture.path("a.img")).unwrap().set_len(1 << 20).unwrap();
     let attached =
-        std::process::Command::new("losetup").args(["-f", "--show"]).arg(house.path("a.img")).output();
+        std::process::Command::new("losetup").args(["-f", "--show"]).arg(fixture.path("a.img")).output();
     let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
         eprintln!("skipped: no right to attach a loop device");
         return;
     };
     let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
-    let (exit, _, stderr) = house.run(&["serve", "--lun", "file:a.img", "--lun", &format!("block:{device}")]);
+    let (exit, _, stderr) =
+        fixture.run(&["serve", "--lun", "file:a.img", "--lun", &format!("block:{device}")]);
     let detached = std::process::Command::new("losetup").args(["-d", &device]).status().unwrap();
     assert!(detached.success());
     assert_eq!(exit, 2, "{stderr}");
@@ -460,41 +461,41 @@ fn a_file_and_the_loop_device_over_it_are_one_medium() {
 
 #[test]
 fn a_file_that_shrank_or_vanished_while_targe_was_down_is_not_made_up_at_its_start() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let config = |size: &str| {
         let text = one_file(&format!("size = \"{size}\""));
-        house.write("targe.toml", &text.replace("a.img", "disks/a.img"));
+        fixture.write("targe.toml", &text.replace("a.img", "disks/a.img"));
     };
     let refused = |what: &str| {
-        let (exit, _, told) = house.run(&["serve", "--config", "targe.toml"]);
+        let (exit, _, told) = fixture.run(&["serve", "--config", "targe.toml"]);
         assert!(exit == 1 && told.contains(what), "{exit}: {told}");
     };
-    fs::create_dir(house.path("disks")).unwrap();
+    fs::create_dir(fixture.path("disks")).unwrap();
     config("2M");
-    assert_eq!(house.serve(&["--config", "targe.toml"]).stop().0, 0);
-    let disk = house.path("disks/a.img");
+    assert_eq!(fixture.serve(&["--config", "targe.toml"]).stop().0, 0);
+    let disk = fixture.path("disks/a.img");
     cut(&disk, 1 << 20);
     refused("has 1048576 bytes, and 2097152 were served when targe ran last");
     assert_eq!(fs::metadata(&disk).unwrap().len(), 1 << 20);
     // The operator says that this is right; from there on it may grow.
     config("1M");
-    assert_eq!(house.serve(&["--config", "targe.toml"]).stop().0, 0);
+    assert_eq!(fixture.serve(&["--config", "targe.toml"]).stop().0, 0);
     config("3M");
-    let daemon = house.serve(&["--config", "targe.toml"]);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
     config("4M");
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(daemon.stop().0, 0);
     cut(&disk, 3 << 20);
     refused("has 3145728 bytes, and 4194304 were served");
     // The file system is not mounted: there is the directory that it is mounted on, and nothing in it.
-    fs::rename(house.path("disks"), house.path("unmounted")).unwrap();
-    fs::create_dir(house.path("disks")).unwrap();
+    fs::rename(fixture.path("disks"), fixture.path("unmounted")).unwrap();
+    fs::create_dir(fixture.path("disks")).unwrap();
     refused("is its file system mounted?");
     assert!(!disk.exists());
-    fs::remove_dir(house.path("disks")).unwrap();
-    fs::rename(house.path("unmounted"), house.path("disks")).unwrap();
+    fs::remove_dir(fixture.path("disks")).unwrap();
+    fs::rename(fixture.path("unmounted"), fixture.path("disks")).unwrap();
     // Whoever removes a file where it was wants a new one.
     fs::remove_file(&disk).unwrap();
-    assert_eq!(house.serve(&["--config", "targe.toml"]).stop().0, 0);
+    assert_eq!(fixture.serve(&["--config", "targe.toml"]).stop().0, 0);
     assert_eq!(fs::metadata(&disk).unwrap().len(), 4 << 20);
 }

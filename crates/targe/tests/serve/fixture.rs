@@ -15,14 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs the binary to its end: exit code, stdout, stderr.
 pub(crate) fn targe(args: &[&str]) -> (i32, String, String) {
-    House::new().run(args)
+    Fixture::new().run(args)
 }
 
-pub(crate) struct House {
+pub(crate) struct Fixture {
     path: PathBuf,
 }
 
-impl House {
+impl Fixture {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("targe-serve-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -89,7 +89,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for Fixture {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.path).unwrap();
     }

@@ -11,7 +11,7 @@ use store::api::{Durability, OpAction, OpOutput};
 
 use crate::cli::{ReadArgs, SpanArgs, WriteArgs};
 use crate::progress::Progress;
-use crate::{Failure, consent, interrupt, reach};
+use crate::{Failure, confirm, connect, signals};
 
 pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() && !args.force {
@@ -20,13 +20,13 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
             "stdout is a terminal, which blocks of a disk may confuse; {hint}"
         )));
     }
-    let url = reach::url(&args.url)?;
-    let client = reach::client()?;
-    let session = reach::session(&client, &url)?;
-    let _guard = interrupt::Guard::new(&session)?;
-    let disk = reach::disk_of(session, &url)?;
+    let url = connect::url(&args.url)?;
+    let client = connect::client()?;
+    let session = connect::session(&client, &url)?;
+    let _guard = signals::LogoutGuard::new(&session)?;
+    let disk = connect::disk_of(session, &url)?;
     let end = end_of(&args.span, &disk.geometry())?;
-    let span = Span::new(&args.span, &disk.geometry(), end)?;
+    let span = BlockRange::new(&args.span, &disk.geometry(), end)?;
     let mut progress = Progress::new(Some(end - args.span.offset));
     let mut out = std::io::stdout().lock();
     let mut under_way: VecDeque<(ResponseFuture<OpOutput, DiskError>, usize, usize)> = VecDeque::new();
@@ -63,12 +63,12 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
-    let url = reach::url(&args.url)?;
-    consent::ask(args.write, &format!("this overwrites what is on {url}"))?;
-    let client = reach::client()?;
-    let session = reach::session(&client, &url)?;
-    let _guard = interrupt::Guard::new(&session)?;
-    let disk = reach::disk_of(session, &url)?;
+    let url = connect::url(&args.url)?;
+    confirm::ask(args.write, &format!("this overwrites what is on {url}"))?;
+    let client = connect::client()?;
+    let session = connect::session(&client, &url)?;
+    let _guard = signals::LogoutGuard::new(&session)?;
+    let disk = connect::disk_of(session, &url)?;
     let geometry = disk.geometry();
     let end = end_of(&args.span, &geometry)?;
     let given = input_len();
@@ -84,7 +84,7 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
     if geometry.write_protected {
         return Err(Failure::Failed(format!("{url}: the unit is write protected; nothing was written")));
     }
-    let span = Span::new(&args.span, &geometry, end)?;
+    let span = BlockRange::new(&args.span, &geometry, end)?;
     let total = args.span.length.or(given);
     let mut writer =
         Writer { disk: &disk, url: &url, span, under_way: VecDeque::new(), progress: Progress::new(total) };
@@ -108,14 +108,14 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
 }
 
 /// What moves, in whole blocks.
-struct Span {
+struct BlockRange {
     from: u64,
     to: u64,
     chunk: u64,
     depth: usize,
 }
 
-impl Span {
+impl BlockRange {
     fn new(args: &SpanArgs, geometry: &Geometry, end: u64) -> Result<Self, Failure> {
         let block = u64::from(geometry.block_size().bytes());
         if args.bs == 0 || !args.bs.is_multiple_of(block) || args.bs > 64 << 20 {
@@ -148,7 +148,7 @@ fn end_of(span: &SpanArgs, geometry: &Geometry) -> Result<u64, Failure> {
 struct Writer<'a> {
     disk: &'a RemoteDisk,
     url: &'a Url,
-    span: Span,
+    span: BlockRange,
     under_way: VecDeque<(ResponseFuture<OpOutput, DiskError>, u64)>,
     progress: Progress,
 }
@@ -254,7 +254,7 @@ fn input_len() -> Option<u64> {
 }
 
 fn failed(url: &Url, why: &DiskError) -> Failure {
-    Failure::Failed(format!("{url}: {}", reach::told(why)))
+    Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
 }
 
 fn to_u64(len: usize) -> u64 {

@@ -7,12 +7,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::house::House;
+use crate::fixture::Fixture;
 use crate::{NAME, content, feed, pattern, two_disks, url};
 
 #[test]
 fn each_obstacle_is_named() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let at = daemon.address;
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (place, told) in [
@@ -29,20 +29,20 @@ fn each_obstacle_is_named() {
             &["verify", &place, "--write"],
             &["attach", &place, "--nbd", "socket"],
         ] {
-            let (code, text, said) = house.run(args);
+            let (code, text, said) = fixture.run(args);
             assert_eq!((code, text.as_str()), (1, ""), "{args:?}: {said}");
             assert!(said.starts_with("targe: ") && said.contains(told), "{args:?}: {said}");
         }
     }
-    assert!(!house.path("socket").exists(), "there is no disk, and no socket of one");
-    let (code, _, said) = house.run(&["discover", &closed.to_string()]);
+    assert!(!fixture.path("socket").exists(), "there is no disk, and no socket of one");
+    let (code, _, said) = fixture.run(&["discover", &closed.to_string()]);
     assert_eq!(code, 1);
     assert!(said.contains("nobody listens there"), "{said}");
 }
 
 #[test]
 fn bad_usage_is_told_before_anything_is_tried() {
-    let house = House::new();
+    let fixture = Fixture::new();
     for (args, told) in [
         (&["info", "127.0.0.1"][..], "a URL starts with iscsi://"),
         (&["info", "hyperscsi://eth0/iqn.2001-04.com.example:x/0"], "there is no group in the URL"),
@@ -70,7 +70,7 @@ fn bad_usage_is_told_before_anything_is_tried() {
         (&["discover", "iscsi://h/iqn.2001-04.com.example:x/0"], "only HOST[:PORT] is wanted here"),
         (&["discover", "h", "--initiator", "me"], "--initiator: an iSCSI name starts with"),
     ] {
-        let (code, text, said) = house.run(args);
+        let (code, text, said) = fixture.run(args);
         assert_eq!((code, text.as_str()), (2, ""), "{args:?}: {said}");
         assert!(said.contains(told), "{args:?}: {said}");
     }
@@ -79,14 +79,14 @@ fn bad_usage_is_told_before_anything_is_tried() {
 /// Without a goodbye the target would find out by itself that nobody is there, and until then keep what was reserved.
 #[test]
 fn a_command_that_a_signal_ends_logs_out() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let url = url(&daemon, 0);
     for (args, moved, code) in [
         (&["read", &url, "--bs", "4K"][..], "data_in_bytes", None),
         (&["write", &url, "--write", "--bs", "4K"], "data_out_bytes", None),
         (&["bench", &url, "--time", "60"], "data_in_bytes", Some(1)),
     ] {
-        let mut command = house.command(args);
+        let mut command = fixture.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         // Both ends stay open: what is read finds no reader at some point, and what is written never ends.
@@ -99,23 +99,23 @@ fn a_command_that_a_signal_ends_logs_out() {
         while daemon.ask("sessions")["sessions"][0][moved].as_u64().unwrap_or(0) < 16 << 10 {
             assert!(Instant::now() < deadline, "{args:?} moves nothing");
         }
-        let before = house.log().matches("it logged out").count();
+        let before = fixture.log().matches("it logged out").count();
         let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
         assert!(sent.unwrap().success());
         let status = child.wait().unwrap();
         assert_eq!((status.code(), status.signal()), (code, code.is_none().then_some(15)), "{args:?}");
         drop(feeder.join().unwrap());
-        while house.log().matches("it logged out").count() == before {
-            assert!(Instant::now() < deadline, "{args:?}: {}", house.log());
+        while fixture.log().matches("it logged out").count() == before {
+            assert!(Instant::now() < deadline, "{args:?}: {}", fixture.log());
         }
     }
-    assert!(!house.log().contains("was lost"), "{}", house.log());
+    assert!(!fixture.log().contains("was lost"), "{}", fixture.log());
 }
 
 #[test]
 fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_with_another() {
-    let house = House::new();
-    house.write(
+    let fixture = Fixture::new();
+    fixture.write(
         "targe.toml",
         &format!(
             "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\nname = \"{NAME}\"\n[target.auth]\nuser = \"vm\"\n\
@@ -123,19 +123,19 @@ fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_wit
              [[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n"
         ),
     );
-    std::fs::set_permissions(house.path("targe.toml"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    let daemon = house.serve(&["--config", "targe.toml"]);
-    house.write("right", "correct-horse\n");
-    house.write("wrong", "correct-house\n");
-    house.write("theirs", "battery-staple");
+    std::fs::set_permissions(fixture.path("targe.toml"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    fixture.write("right", "correct-horse\n");
+    fixture.write("wrong", "correct-house\n");
+    fixture.write("theirs", "battery-staple");
     for secret in ["right", "wrong", "theirs"] {
-        std::fs::set_permissions(house.path(secret), std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(fixture.path(secret), std::fs::Permissions::from_mode(0o600)).unwrap();
     }
-    house.write("exposed", "correct-horse");
-    std::fs::set_permissions(house.path("exposed"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    fixture.write("exposed", "correct-horse");
+    std::fs::set_permissions(fixture.path("exposed"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let info = |user: &str, query: &str, password: &str| {
         let url = format!("iscsi://{user}{}/{NAME}/0{query}", daemon.address);
-        let output = house.command(&["info", &url]).env("TARGE_PASSWORD", password).output().unwrap();
+        let output = fixture.command(&["info", &url]).env("TARGE_PASSWORD", password).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     for (user, query, password) in [
@@ -164,32 +164,32 @@ fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_wit
         assert!(!told.contains("correct-ho"), "{told}");
     }
     let portal = daemon.address.to_string();
-    let output = house.command(&["discover", &portal]).output().unwrap();
+    let output = fixture.command(&["discover", &portal]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let args = ["discover", &portal, "--user", "vm", "--password-file", "right"];
-    let (code, text, told) = house.run(&args);
+    let (code, text, told) = fixture.run(&args);
     assert_eq!(code, 0, "{told}");
     assert!(text.contains(&format!("iscsi://vm@{portal}/{NAME}/0")), "{text}");
 }
 
 #[test]
 fn a_medium_that_shrinks_under_its_reader_is_an_error() {
-    let house = House::new();
-    std::fs::write(house.path("disk.img"), pattern(1, 8 << 20)).unwrap();
-    let daemon = house.serve(&["--listen", "127.0.0.1:0", "--target", NAME, "--lun", "file:disk.img"]);
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path("disk.img"), pattern(1, 8 << 20)).unwrap();
+    let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--target", NAME, "--lun", "file:disk.img"]);
     let url = url(&daemon, 0);
-    assert_eq!(content(&house, &url, 0, 1 << 20), pattern(1, 8 << 20)[..1 << 20]);
-    std::fs::File::options().write(true).open(house.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
-    let (code, data, told) = feed(&house, &["read", &url, "--bs", "64K", "--depth", "4"], &[]);
+    assert_eq!(content(&fixture, &url, 0, 1 << 20), pattern(1, 8 << 20)[..1 << 20]);
+    std::fs::File::options().write(true).open(fixture.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    let (code, data, told) = feed(&fixture, &["read", &url, "--bs", "64K", "--depth", "4"], &[]);
     assert_eq!(code, 1);
     assert!(data.len() <= 1 << 20 && told.contains(&url), "{} bytes, {told}", data.len());
 }
 
 #[test]
 fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
-    let (house, daemon) = two_disks();
+    let (fixture, daemon) = two_disks();
     let url = format!("{}?timeout=0", url(&daemon, 0));
-    let mut child = house
+    let mut child = fixture
         .command(&["bench", &url, "--time", "60"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -213,15 +213,15 @@ fn a_signal_ends_a_command_whose_target_does_not_answer() {
         &["verify", "--write", "--time", "60"],
         &["attach", "--nbd", "socket"],
     ] {
-        let (house, daemon) = two_disks();
+        let (fixture, daemon) = two_disks();
         let url = url(&daemon, 0);
-        let mut command = house.command(&[&args[..1], &[&url], &args[1..]].concat());
+        let mut command = fixture.command(&[&args[..1], &[&url], &args[1..]].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         let is_attach = args.contains(&"attach");
         loop {
             let moved = daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0);
-            if if is_attach { house.path("socket").exists() } else { moved >= 16 << 10 } {
+            if if is_attach { fixture.path("socket").exists() } else { moved >= 16 << 10 } {
                 break;
             }
             assert!(Instant::now() < deadline, "{args:?} moves nothing");
@@ -262,9 +262,9 @@ fn whoever_loses_his_session_for_good_is_told_why() {
         (&["verify", "--write", "--time", "60"], " operations failed; the session was lost: "),
         (&["bench", "--time", "60"], "the session was lost ("),
     ] {
-        let (house, daemon) = two_disks();
+        let (fixture, daemon) = two_disks();
         let url = format!("{}?timeout=0", url(&daemon, 0));
-        let mut command = house.command(&[&args[..1], &[&url], &args[1..]].concat());
+        let mut command = fixture.command(&[&args[..1], &[&url], &args[1..]].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0) < 16 << 10 {
@@ -285,16 +285,16 @@ fn whoever_loses_his_session_for_good_is_told_why() {
 #[test]
 fn a_write_goes_on_when_its_target_comes_back() {
     use std::io::Write;
-    let house = House::new();
+    let fixture = Fixture::new();
     // The kernel lets go of an io_uring, and with it of the port, some time after its process is gone.
     let lun = ["--reactor", "epoll", "--target", NAME, "--lun", "file:disk.img,size=4M"];
     // Not a port that the system gives to those who call out: while nobody listens there, one of them could have it.
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let listen = format!("127.0.0.1:{}", (20_000..30_000).find(free).unwrap());
-    let daemon = house.serve(&[&["--listen", &listen][..], &lun].concat());
+    let daemon = fixture.serve(&[&["--listen", &listen][..], &lun].concat());
     let url = url(&daemon, 0);
     let data = pattern(3, 4 << 20);
-    let mut child = house
+    let mut child = fixture
         .command(&["write", &url, "--write", "--bs", "64K"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
@@ -303,11 +303,11 @@ fn a_write_goes_on_when_its_target_comes_back() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(&data[..2 << 20]).unwrap();
     daemon.kill();
-    let daemon = house.serve(&[&["--listen", &listen][..], &lun].concat());
+    let daemon = fixture.serve(&[&["--listen", &listen][..], &lun].concat());
     stdin.write_all(&data[2 << 20..]).unwrap();
     drop(stdin);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(content(&house, &url, 0, 4 << 20), data);
+    assert_eq!(content(&fixture, &url, 0, 4 << 20), data);
     assert_eq!(daemon.stop().0, 0);
 }

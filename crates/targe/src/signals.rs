@@ -32,11 +32,11 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// A session that is logged out when a signal ends the process. The signal then does what it does to every program.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct LogoutGuard {
     session: Arc<Mutex<Option<Session>>>,
 }
 
-impl Guard {
+impl LogoutGuard {
     /// Looks after a session until this is dropped.
     pub(crate) fn new(session: &Session) -> Result<Self, Failure> {
         let ignored = ignored_signals();
@@ -51,7 +51,7 @@ impl Guard {
                 let Some(signal) = signals.forever().next() else { return };
                 ENDING.store(true, Ordering::SeqCst);
                 if let Some(session) = take(&held) {
-                    say_goodbye(&session);
+                    log_out_briefly(&session);
                 }
                 // Should it not end the process, the code that a shell gives to such an end does.
                 let _ = emulate_default_handler(signal);
@@ -62,7 +62,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for LogoutGuard {
     fn drop(&mut self) {
         take(&self.session);
     }
@@ -73,7 +73,7 @@ fn take(held: &Mutex<Option<Session>>) -> Option<Session> {
 }
 
 /// Logs out, without waiting for long.
-pub(crate) fn say_goodbye(session: &Session) {
+pub(crate) fn log_out_briefly(session: &Session) {
     let gone = session.log_out();
     let (tell, told) = channel();
     // Whoever waits for an answer may wait longer than we do.
@@ -96,7 +96,7 @@ fn ignored_signals() -> u64 {
 }
 
 /// Lets the end that a signal asked for come, if one did: a command that lost its session to it has nothing to tell.
-pub(crate) fn give_way() {
+pub(crate) fn wait_for_signal_exit() {
     while ENDING.load(Ordering::SeqCst) {
         std::thread::park();
     }
@@ -105,11 +105,11 @@ pub(crate) fn give_way() {
 /// Sees to it that a command whose end a signal asked for does not wait for a target that does not answer: sessions that stand
 /// still are closed, which fails what is under way in them.
 #[derive(Debug, Default)]
-pub(crate) struct StillSessions {
+pub(crate) struct StallWatch {
     held: Arc<Mutex<Vec<Session>>>,
 }
 
-impl StillSessions {
+impl StallWatch {
     /// Looks after sessions until this is dropped.
     pub(crate) fn of(sessions: Vec<Session>) -> Self {
         Self { held: Arc::new(Mutex::new(sessions)) }
@@ -124,7 +124,7 @@ impl StillSessions {
         std::thread::Builder::new()
             .name("stillness".to_owned())
             .spawn(move || {
-                if signals.forever().next().is_some() && closed_when_still(&held, None) {
+                if signals.forever().next().is_some() && close_when_stalled(&held, None) {
                     end_soon();
                 }
             })
@@ -134,11 +134,11 @@ impl StillSessions {
 
     /// Looks at the sessions from now on: for `span`, closing them if commands that are under way make no progress, or until the
     /// end of the process, closing them if nothing happens. `closed` is called if they were closed.
-    pub(crate) fn look(&self, span: Option<Duration>, closed: impl FnOnce() + Send + 'static) {
+    pub(crate) fn watch(&self, span: Option<Duration>, closed: impl FnOnce() + Send + 'static) {
         let held = Arc::clone(&self.held);
         // Without the thread, a second signal still ends the process.
         let _ = std::thread::Builder::new().name("stillness".to_owned()).spawn(move || {
-            if closed_when_still(&held, span) {
+            if close_when_stalled(&held, span) {
                 closed();
                 end_soon();
             }
@@ -146,28 +146,28 @@ impl StillSessions {
     }
 }
 
-impl Drop for StillSessions {
+impl Drop for StallWatch {
     fn drop(&mut self) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
 /// Returns once the sessions were closed because they stood still, or need not be looked at any more.
-fn closed_when_still(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> bool {
+fn close_when_stalled(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> bool {
     let began = Instant::now();
-    let mut watch = Watch::new(began);
+    let mut watch = StallDetector::new(began);
     loop {
         let sessions = held.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if sessions.is_empty() || span.is_some_and(|span| began.elapsed() > span) {
             return false;
         }
         let seen: Vec<_> = sessions.iter().map(seen_of).collect();
-        match watch.look(Instant::now(), &seen, span.is_none()) {
-            Verdict::GoesOn => {}
-            Verdict::Waits => eprintln!(
+        match watch.judge(Instant::now(), &seen, span.is_none()) {
+            StallVerdict::Progressing => {}
+            StallVerdict::Answering => eprintln!(
                 "targe: the target answers, but what is under way takes its time: waiting for it; another signal ends at once"
             ),
-            Verdict::Still => {
+            StallVerdict::Stalled => {
                 eprintln!("targe: the target does not answer: what is under way is given up");
                 sessions.iter().for_each(Session::close);
                 return true;
@@ -179,11 +179,11 @@ fn closed_when_still(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> bool
 }
 
 /// What is seen of a session: its commands, and signs of life of its target, which it is asked for.
-fn seen_of(session: &Session) -> Seen {
+fn seen_of(session: &Session) -> SessionActivity {
     let signs = session.ping().wait().ok();
     session.stats().wait().map_or_else(
-        |_| Seen::default(),
-        |stats| Seen {
+        |_| SessionActivity::default(),
+        |stats| SessionActivity {
             moved: stats.done + stats.data_in_bytes + stats.data_out_bytes,
             is_busy: stats.tasks > stats.done,
             signs,
@@ -192,7 +192,7 @@ fn seen_of(session: &Session) -> Seen {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct SessionActivity {
     /// A number that grows with what its commands get on.
     moved: u64,
     /// Whether commands are under way.
@@ -202,16 +202,16 @@ struct Seen {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    GoesOn,
+enum StallVerdict {
+    Progressing,
     /// Commands stand still, but their targets answer. Told once.
-    Waits,
-    Still,
+    Answering,
+    Stalled,
 }
 
 /// Tells sessions whose targets do not answer from those that take their time, such as for a flush.
 #[derive(Debug)]
-struct Watch {
+struct StallDetector {
     moved: Option<u64>,
     /// Since when nothing gets on.
     since: Instant,
@@ -220,13 +220,13 @@ struct Watch {
     told: bool,
 }
 
-impl Watch {
+impl StallDetector {
     const fn new(now: Instant) -> Self {
         Self { moved: None, since: now, signs: Vec::new(), told: false }
     }
 
     /// Judges what is seen of the sessions now. If they are ending, to wait without a command under way is to stand still too.
-    fn look(&mut self, now: Instant, seen: &[Seen], ending: bool) -> Verdict {
+    fn judge(&mut self, now: Instant, seen: &[SessionActivity], ending: bool) -> StallVerdict {
         let moved = seen.iter().map(|seen| seen.moved).sum();
         let is_busy = seen.iter().any(|seen| seen.is_busy);
         if self.moved.replace(moved) != Some(moved) || !(ending || is_busy) {
@@ -242,13 +242,13 @@ impl Watch {
         }
         let still = now.duration_since(self.since);
         if still < STILL_MAX {
-            Verdict::GoesOn
+            StallVerdict::Progressing
         } else if silent || !is_busy || still >= ANSWERED_MAX {
-            Verdict::Still
+            StallVerdict::Stalled
         } else if std::mem::replace(&mut self.told, true) {
-            Verdict::GoesOn
+            StallVerdict::Progressing
         } else {
-            Verdict::Waits
+            StallVerdict::Answering
         }
     }
 }
@@ -274,39 +274,40 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>, Failure> {
 mod tests {
     use super::*;
 
-    const BUSY: Seen = Seen { moved: 7, is_busy: true, signs: Some(0) };
+    const BUSY: SessionActivity = SessionActivity { moved: 7, is_busy: true, signs: Some(0) };
 
     /// Looks every quarter of a second for so many seconds at a session with signs of life as `signs` tells of each second,
     /// and returns what came of it, and when.
-    fn looked(seconds: u64, seen: impl Fn(u64) -> Vec<Seen>) -> (Verdict, u64, bool) {
+    fn looked(seconds: u64, seen: impl Fn(u64) -> Vec<SessionActivity>) -> (StallVerdict, u64, bool) {
         let began = Instant::now();
-        let mut watch = Watch::new(began);
+        let mut watch = StallDetector::new(began);
         for quarter in 0..seconds * 4 {
             let now = began + Duration::from_millis(quarter * 250);
-            if watch.look(now, &seen(quarter), true) == Verdict::Still {
-                return (Verdict::Still, quarter / 4, watch.told);
+            if watch.judge(now, &seen(quarter), true) == StallVerdict::Stalled {
+                return (StallVerdict::Stalled, quarter / 4, watch.told);
             }
         }
-        (Verdict::GoesOn, seconds, watch.told)
+        (StallVerdict::Progressing, seconds, watch.told)
     }
 
     #[test]
     fn a_target_that_answers_pings_may_take_its_time_for_a_flush() {
-        let answers = |quarter: u64| vec![Seen { signs: Some(quarter / 2), ..BUSY }];
-        assert_eq!(looked(200, answers), (Verdict::GoesOn, 200, true));
-        assert_eq!(looked(300, answers), (Verdict::Still, 240, true), "a medium hangs for good");
-        assert_eq!(looked(20, |_| vec![BUSY]), (Verdict::Still, 3, false), "nothing comes");
-        let dies = |quarter: u64| vec![Seen { signs: Some(quarter.min(40)), ..BUSY }];
-        assert_eq!(looked(60, dies), (Verdict::Still, 13, true), "it dies meanwhile");
+        let answers = |quarter: u64| vec![SessionActivity { signs: Some(quarter / 2), ..BUSY }];
+        assert_eq!(looked(200, answers), (StallVerdict::Progressing, 200, true));
+        assert_eq!(looked(300, answers), (StallVerdict::Stalled, 240, true), "a medium hangs for good");
+        assert_eq!(looked(20, |_| vec![BUSY]), (StallVerdict::Stalled, 3, false), "nothing comes");
+        let dies = |quarter: u64| vec![SessionActivity { signs: Some(quarter.min(40)), ..BUSY }];
+        assert_eq!(looked(60, dies), (StallVerdict::Stalled, 13, true), "it dies meanwhile");
     }
 
     #[test]
     fn a_session_that_has_nothing_under_way_answers_for_no_other() {
-        let pair = |quarter: u64| vec![BUSY, Seen { is_busy: false, signs: Some(quarter), ..BUSY }];
-        assert_eq!(looked(20, pair), (Verdict::Still, 3, false));
-        let idle = |quarter: u64| vec![Seen { is_busy: false, signs: Some(quarter), ..BUSY }];
-        assert_eq!(looked(20, idle), (Verdict::Still, 3, false), "a logout takes no time");
-        let ended = |_| vec![Seen { signs: None, ..BUSY }];
-        assert_eq!(looked(20, ended), (Verdict::Still, 3, false));
+        let pair =
+            |quarter: u64| vec![BUSY, SessionActivity { is_busy: false, signs: Some(quarter), ..BUSY }];
+        assert_eq!(looked(20, pair), (StallVerdict::Stalled, 3, false));
+        let idle = |quarter: u64| vec![SessionActivity { is_busy: false, signs: Some(quarter), ..BUSY }];
+        assert_eq!(looked(20, idle), (StallVerdict::Stalled, 3, false), "a logout takes no time");
+        let ended = |_| vec![SessionActivity { signs: None, ..BUSY }];
+        assert_eq!(looked(20, ended), (StallVerdict::Stalled, 3, false));
     }
 }

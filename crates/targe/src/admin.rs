@@ -7,19 +7,19 @@ use daemon::admin::client::{ClientError, request};
 use daemon::config::{Environment, show_size};
 use serde_json::Value;
 
-use crate::cli::AskArgs;
+use crate::cli::AdminArgs;
 use crate::tables::Table;
 use crate::{Failure, print};
 
-pub(crate) fn status(args: &AskArgs) -> Result<(), Failure> {
-    let Some(answer) = question(args, Method::Status)? else { return Ok(()) };
+pub(crate) fn status(args: &AdminArgs) -> Result<(), Failure> {
+    let Some(answer) = request_or_print(args, Method::Status)? else { return Ok(()) };
     let status: Status = parse(answer)?;
     print(&show_status(&status));
     Ok(())
 }
 
-pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
-    let Some(answer) = question(args, Method::Sessions)? else { return Ok(()) };
+pub(crate) fn sessions(args: &AdminArgs) -> Result<(), Failure> {
+    let Some(answer) = request_or_print(args, Method::Sessions)? else { return Ok(()) };
     let Sessions { sessions, hyperscsi } = parse(answer)?;
     if !sessions.is_empty() || hyperscsi.is_empty() {
         print(&connected_sessions(&sessions).to_string());
@@ -164,8 +164,8 @@ fn in_words(counts: &[(u64, &str)]) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
-pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
-    let Some(answer) = question(args, Method::Luns)? else { return Ok(()) };
+pub(crate) fn luns(args: &AdminArgs) -> Result<(), Failure> {
+    let Some(answer) = request_or_print(args, Method::Luns)? else { return Ok(()) };
     let Luns { luns } = parse(answer)?;
     let mut table = Table::new(&["TARGET", "LUN", "SIZE", "BLOCK", "FLAGS", "MEDIUM", "NAA"]);
     for lun in &luns {
@@ -205,10 +205,10 @@ pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
 }
 
 /// Asks, and prints the answer if JSON is wanted; else returns it.
-fn question(args: &AskArgs, method: Method) -> Result<Option<Value>, Failure> {
+fn request_or_print(args: &AdminArgs, method: Method) -> Result<Option<Value>, Failure> {
     let answer = match &args.socket {
         Some(path) => request(path, method).map_err(|error| Failure::Failed(error.to_string()))?,
-        None => ask_around(method)?,
+        None => request_any_socket(method)?,
     };
     if args.json {
         print(&format!("{answer:#}\n"));
@@ -218,7 +218,7 @@ fn question(args: &AskArgs, method: Method) -> Result<Option<Value>, Failure> {
 }
 
 /// Asks the daemon wherever it may be, and tells where that is if it is not where one started from here would be.
-fn ask_around(method: Method) -> Result<Value, Failure> {
+fn request_any_socket(method: Method) -> Result<Value, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let sockets = around.sockets();
     let (mut answers, mut refused) = (Vec::new(), None);

@@ -17,17 +17,19 @@ pub(crate) fn url(text: &str) -> Result<Url, Failure> {
 
 /// Starts the thread that sessions run on.
 pub(crate) fn client() -> Result<Client, Failure> {
-    Client::start(&Config::default()).map_err(|why| Failure::Failed(told(&why)))
+    Client::start(&Config::default()).map_err(|why| Failure::Failed(error_chain(&why)))
 }
 
 /// Logs in and makes the LUN out as a disk.
 pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
-    block_on(open_disk_watched(client, url, &EnvSecrets, vec![teller(url)])).map_err(|why| failure(&why))
+    block_on(open_disk_watched(client, url, &EnvSecrets, vec![network_logger(url)]))
+        .map_err(|why| failure(&why))
 }
 
 /// Logs in to the target of a LUN.
 pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
-    block_on(open_session_watched(client, url, &EnvSecrets, vec![teller(url)])).map_err(|why| failure(&why))
+    block_on(open_session_watched(client, url, &EnvSecrets, vec![network_logger(url)]))
+        .map_err(|why| failure(&why))
 }
 
 /// Makes the LUN out as a disk, in a session with its target.
@@ -37,7 +39,7 @@ pub(crate) fn disk_of(session: Session, url: &Url) -> Result<RemoteDisk, Failure
 }
 
 /// Returns who tells on stderr what a person should know about the network of a session, whatever is done there.
-pub(crate) fn teller(url: &Url) -> Watcher {
+pub(crate) fn network_logger(url: &Url) -> Watcher {
     let url = url.to_string();
     Box::new(move |news| {
         match news {
@@ -67,18 +69,18 @@ pub(crate) fn teller(url: &Url) -> Watcher {
 /// Says what failed, and why its session was lost if it was: a medium only knows that it is gone.
 pub(crate) fn with_loss(session: &Session, what: String) -> String {
     match block_on(session.loss()) {
-        Ok(Some(why)) => format!("{what}; the session was lost: {}", told(&why)),
+        Ok(Some(why)) => format!("{what}; the session was lost: {}", error_chain(&why)),
         _ => what,
     }
 }
 
 /// Says why something cannot be reached.
 pub(crate) fn failure(why: &OpenError) -> Failure {
-    if why.is_misuse() { Failure::Misused(told(why)) } else { Failure::Failed(told(why)) }
+    if why.is_misuse() { Failure::Misused(error_chain(why)) } else { Failure::Failed(error_chain(why)) }
 }
 
 /// Writes an error with what lies behind it. What a peer had a part in cannot command the terminal.
-pub(crate) fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(behind) = source {

@@ -159,7 +159,7 @@ impl World {
         let age = Duration::from_nanos(self.now.0 % 3_000_000);
         let frame = ReceivedFrame { port: PORT, source, group: false, age, payload: &mut payload };
         if end == 0 {
-            self.engine.frame(self.now, frame, &self.site);
+            self.engine.frame_received(self.now, frame, &self.site);
         } else {
             self.session.frame_received(self.now, frame);
         }

@@ -194,7 +194,7 @@ impl World {
     fn feed(&mut self, payload: &mut [u8]) {
         let age = Duration::from_nanos(self.now.0 % 3_000_000);
         let frame = ReceivedFrame { port: PORT, source: PEER, group: false, age, payload };
-        self.engine.frame(self.now, frame, &Site);
+        self.engine.frame_received(self.now, frame, &Site);
         self.drain();
     }
 

@@ -120,11 +120,11 @@ impl World {
         let delivered = &mut self.delivered;
         let came = self.now.before(Duration::from_nanos(self.now.0 % 3_000_000));
         let address = PathAddress { port: PORT, mac: PEER };
-        let taken = self.connection.frame(self.now, came, address, header, frame, &mut |header, payload| {
+        let taken = self.connection.frame_received(self.now, came, address, header, frame, &mut |header, payload| {
             assert!(payload.len() == usize::from(header.len) && !matches!(header.cmd, Cmd::Ack | Cmd::Ask));
             *delivered += 1;
         });
-        let again = self.connection.frame(self.now, came, address, header, frame, &mut |_, _| {
+        let again = self.connection.frame_received(self.now, came, address, header, frame, &mut |_, _| {
             assert!(taken.is_err(), "a frame came up twice");
         });
         assert!(taken.is_err() || again.is_err(), "a frame was taken twice");

@@ -58,7 +58,7 @@ pub(crate) enum Outcome {
     /// old state is in force. Runs also when the task was aborted meanwhile; of its verdict, only the aborts of other tasks
     /// count then. To be decided in turn, see [`Self::QueueStateChange`].
     SaveState {
-        /// See `Event::Save`.
+        /// See `UnitEvent::SaveState`.
         state: Vec<u8>,
         /// What to do then.
         then: AfterSave,

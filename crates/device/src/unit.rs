@@ -114,7 +114,7 @@ pub struct UnitStats {
 }
 
 impl LogicalUnit {
-    /// Makes a unit of a medium and of the state that the last [`UnitEvent::Save`] had stored, if any. Until a nexus is
+    /// Makes a unit of a medium and of the state that the last [`UnitEvent::SaveState`] had stored, if any. Until a nexus is
     /// established it serves nobody.
     ///
     /// # Errors
@@ -332,7 +332,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes note that the state of an [`UnitEvent::Save`] is stored durably, or could not be.
+    /// Takes note that the state of an [`UnitEvent::SaveState`] is stored durably, or could not be.
     pub fn state_saved(&mut self, now: Instant, ticket: u64, ok: bool) {
         self.server.now = now;
         self.finish_save(ticket, ok);

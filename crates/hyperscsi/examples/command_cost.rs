@@ -152,7 +152,7 @@ fn target_turn(target: &mut Target, now: Instant, source: Mac, inbox: &mut Cable
     while let Some(mut payload) = inbox.frames.pop_front() {
         let frame =
             ReceivedFrame { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
-        target.engine.frame(now, frame, &Open);
+        target.engine.frame_received(now, frame, &Open);
         target.route();
         inbox.spare.push(payload);
     }

@@ -59,7 +59,7 @@ fn main() {
             let (own, other) = if from == 0 { (a, b) } else { (b, a) };
             while let Some(mut frame) = own.inbox.pop_front() {
                 let (header, _) = Header::parse(&frame).expect("a frame of ours");
-                let taken = own.connection.frame(
+                let taken = own.connection.frame_received(
                     now,
                     now,
                     PathAddress { port: EtherPort(0), mac: other.mac },

@@ -65,7 +65,7 @@ impl DiscoveryServer {
     }
 
     /// Takes a Discovery frame, which begins with `header`.
-    pub fn frame(
+    pub fn frame_received(
         &mut self,
         now: Instant,
         directory: &dyn TargetDirectory,
@@ -240,7 +240,12 @@ impl DiscoveryClient {
     }
 
     /// Takes a Discovery frame, which begins with `header`. Returns whether it answers this question.
-    pub fn frame(&mut self, (port, mac): (EtherPort, Mac), header: &Header, frame: &mut [u8]) -> bool {
+    pub fn frame_received(
+        &mut self,
+        (port, mac): (EtherPort, Mac),
+        header: &Header,
+        frame: &mut [u8],
+    ) -> bool {
         let Some(Discovery::Answer(answer)) = read(mac, header, frame) else { return false };
         let Question { nonce, group, target } = &self.question;
         let wanted = target.as_ref().is_none_or(|target| *target == answer.target);

@@ -203,7 +203,7 @@ impl FrameMachine for Search {
     fn frame_received(&mut self, _: Instant, frame: ReceivedFrame<'_>) {
         match Header::parse(frame.payload) {
             Ok((header, _)) => {
-                self.finder.frame((frame.port, frame.source), &header, frame.payload);
+                self.finder.frame_received((frame.port, frame.source), &header, frame.payload);
             }
             Err(BadFrame::Version) => self.other_version = true,
             Err(_) => {}

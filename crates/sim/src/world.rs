@@ -184,12 +184,12 @@ impl World {
             oracle.expect_corruption();
         }
         Self {
-            oracle: oracle,
+            oracle,
             actors: (0..scenario.initiators).map(actor).collect(),
             scenario: scenario.clone(),
             clock,
             media,
-            transport: transport,
+            transport,
             open: BTreeMap::new(),
             managing: BTreeMap::new(),
             next_ticket: 0,

@@ -288,7 +288,7 @@ impl FrameMachine for Shard {
             ports: &self.ports,
             draining: self.draining,
         };
-        self.frames.frame(now, frame, &directory);
+        self.frames.frame_received(now, frame, &directory);
         self.process_pending(now);
     }
 
@@ -312,7 +312,7 @@ impl FrameMachine for Shard {
     }
 
     fn is_frame_idle(&self) -> bool {
-        self.frames.is_quiet()
+        self.frames.is_frame_idle()
     }
 
     fn entropy_wanted(&self) -> usize {

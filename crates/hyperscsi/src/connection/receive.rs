@@ -22,7 +22,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`DropReason`], for counting: nobody above heard of it.
-    pub fn frame(
+    pub fn frame_received(
         &mut self,
         now: Instant,
         came: Instant,

@@ -64,13 +64,13 @@ fn ask(
     for (to, mut frame) in said!(*discovery) {
         assert_eq!(to, Mac::BROADCAST);
         let (header, _) = Header::parse(&frame).unwrap();
-        discovery_server.frame(now, house, (PORT, OURS), &header, &mut frame);
+        discovery_server.frame_received(now, house, (PORT, OURS), &header, &mut frame);
     }
     let answers = said!(*discovery_server);
     for (to, frame) in &answers {
         assert_eq!(*to, OURS, "an answer is nobody else's business");
         let (header, _) = Header::parse(frame).unwrap();
-        assert!(discovery.frame((PORT, mac), &header, &mut frame.clone()));
+        assert!(discovery.frame_received((PORT, mac), &header, &mut frame.clone()));
     }
     answers.len()
 }
@@ -174,7 +174,7 @@ fn questions_are_answered_so_often_and_no_oftener() {
     let mut flood = |now| {
         (0..1000).for_each(|n: u16| {
             let [a, b] = n.to_be_bytes();
-            discovery_server.frame(
+            discovery_server.frame_received(
                 now,
                 &house,
                 (PORT, Mac([2, 0, 0, 0, a, b])),
@@ -195,7 +195,7 @@ fn answers_without_end_fill_nothing() {
     let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
     let (_, mut question) = said!(discovery).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
-    discovery_server.frame(NOW, &house, (PORT, OURS), &header, &mut question);
+    discovery_server.frame_received(NOW, &house, (PORT, OURS), &header, &mut question);
     let (_, answer) = said!(discovery_server).remove(0);
     for n in 0..10_000_u32 {
         let [_, _, a, b] = n.to_be_bytes();
@@ -204,7 +204,11 @@ fn answers_without_end_fill_nothing() {
         forged[HEADER_LEN + 21] = b;
         crate::login::tests::abuse::recrc(&mut forged);
         let (header, _) = Header::parse(&forged).unwrap();
-        discovery.frame((PORT, Mac([2, 0, 0, 0, 1, u8::try_from(n % 20).unwrap()])), &header, &mut forged);
+        discovery.frame_received(
+            (PORT, Mac([2, 0, 0, 0, 1, u8::try_from(n % 20).unwrap()])),
+            &header,
+            &mut forged,
+        );
     }
     assert_eq!(discovery.found().len(), DiscoveryClient::FOUND_MAX);
     assert!(discovery.left_out() > 0);
@@ -212,7 +216,7 @@ fn answers_without_end_fill_nothing() {
     let mut other =
         DiscoveryClient::new(NOW, GroupName::new(GROUP).unwrap(), None, Duration::from_secs(1), [8; 32]);
     let (header, _) = Header::parse(&answer).unwrap();
-    assert!(!other.frame((PORT, OURS), &header, &mut answer.clone()));
+    assert!(!other.frame_received((PORT, OURS), &header, &mut answer.clone()));
 }
 
 #[test]
@@ -222,7 +226,7 @@ fn anything_at_all_does_no_harm() {
     let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
     let (_, question) = said!(discovery).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
-    discovery_server.frame(NOW, &house, (PORT, OURS), &header, &mut question.clone());
+    discovery_server.frame_received(NOW, &house, (PORT, OURS), &header, &mut question.clone());
     let answer = said!(discovery_server).remove(0).1;
     for seed in 0..5000 {
         let mut rng = Rng::from_seed(seed);
@@ -235,8 +239,8 @@ fn anything_at_all_does_no_harm() {
             crate::login::tests::abuse::recrc(&mut frame);
         }
         if let Ok((header, _)) = Header::parse(&frame) {
-            discovery_server.frame(NOW, &house, (PORT, OURS), &header, &mut frame.clone());
-            discovery.frame((PORT, OURS), &header, &mut frame);
+            discovery_server.frame_received(NOW, &house, (PORT, OURS), &header, &mut frame.clone());
+            discovery.frame_received((PORT, OURS), &header, &mut frame);
         }
     }
     assert!(discovery.found().len() < 5000);

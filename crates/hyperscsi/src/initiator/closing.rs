@@ -40,7 +40,7 @@ impl ClosingNexus {
     }
 
     /// Takes a frame of the session: only a GOODBYE still means something.
-    pub(super) fn frame(
+    pub(super) fn frame_received(
         &mut self,
         (now, came): (Instant, Instant),
         address: PathAddress,
@@ -48,11 +48,12 @@ impl ClosingNexus {
         bytes: &mut [u8],
     ) -> Result<(), DropReason> {
         let mut asked = false;
-        let taken = self.transport.frame(now, came, address, header, bytes, &mut |header, payload| {
-            // In a keyed session, the transport takes none without protection.
-            asked |= header.cmd == Cmd::Disconnect
-                && matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
-        });
+        let taken =
+            self.transport.frame_received(now, came, address, header, bytes, &mut |header, payload| {
+                // In a keyed session, the transport takes none without protection.
+                asked |= header.cmd == Cmd::Disconnect
+                    && matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
+            });
         if asked {
             self.answer();
         }

@@ -311,7 +311,7 @@ impl Session {
             Cmd::Negotiated => {
                 let from: (EtherPort, Mac) = (frame.port, frame.source);
                 if let Some(login) = &mut self.connector.login {
-                    login.frame(now, from, header, bytes);
+                    login.frame_received(now, from, header, bytes);
                 }
                 self.hear_login(now);
             }
@@ -344,7 +344,7 @@ impl Session {
     /// Takes an answer of somebody who says that he is a way to the target. Whether he is, the session finds out.
     fn found(&mut self, now: Instant, from: (EtherPort, Mac), header: &Header, bytes: &mut [u8]) {
         let Some((scout, instance)) = &mut self.connector.scout else { return };
-        if !scout.frame(from, header, bytes) {
+        if !scout.frame_received(from, header, bytes) {
             return;
         }
         let (instance, found) = (*instance, scout.found());

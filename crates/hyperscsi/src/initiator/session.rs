@@ -515,7 +515,7 @@ impl FrameMachine for Session {
         let Some(mut transport) = nexus.and_then(|nexus| nexus.transport.take()) else {
             match self.closing.as_mut().filter(|old| old.sid == header.sid) {
                 Some(old) => {
-                    if let Err(why) = old.frame((now, came), address, header, bytes) {
+                    if let Err(why) = old.frame_received((now, came), address, header, bytes) {
                         self.stats.refused_frames += 1;
                         self.stats.drops.count(why);
                     }
@@ -524,7 +524,7 @@ impl FrameMachine for Session {
             }
             return;
         };
-        let taken = transport.frame(now, came, address, header, bytes, &mut |header, payload| {
+        let taken = transport.frame_received(now, came, address, header, bytes, &mut |header, payload| {
             self.deliver(header, payload);
         });
         match taken {

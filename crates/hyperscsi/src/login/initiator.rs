@@ -153,7 +153,7 @@ impl Login {
     }
 
     /// Takes a Negotiated frame with SID 0, which begins with `header`. Returns whether it belongs to this handshake.
-    pub fn frame(
+    pub fn frame_received(
         &mut self,
         now: Instant,
         (port, source): (EtherPort, Mac),

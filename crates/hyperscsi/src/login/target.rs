@@ -193,7 +193,7 @@ impl HandshakeServer {
 
     /// Takes a Negotiate frame with SID 0, which begins with `header`. Returns what was agreed on, if that was the last
     /// that it took.
-    pub fn frame(
+    pub fn frame_received(
         &mut self,
         now: Instant,
         directory: &dyn TargetDirectory,

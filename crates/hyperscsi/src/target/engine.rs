@@ -221,7 +221,12 @@ impl Engine {
     }
 
     /// Takes a frame. What is wrong with it is counted.
-    pub fn frame(&mut self, now: Instant, frame: ReceivedFrame<'_>, directory: &dyn SessionDirectory) {
+    pub fn frame_received(
+        &mut self,
+        now: Instant,
+        frame: ReceivedFrame<'_>,
+        directory: &dyn SessionDirectory,
+    ) {
         self.now = now;
         let (header, len) = match Header::parse(frame.payload) {
             Ok(parsed) => parsed,
@@ -257,7 +262,7 @@ impl Engine {
             self.stats.bugs += 1;
             return;
         };
-        let taken = transport.frame(now, came, address, header, bytes, &mut |header, payload| {
+        let taken = transport.frame_received(now, came, address, header, bytes, &mut |header, payload| {
             self.deliver(now, key, header, payload, directory);
         });
         if let Err(why) = taken {
@@ -332,7 +337,7 @@ impl Engine {
     }
 
     /// Returns whether there is no session, not even one whose last words are under way.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_frame_idle(&self) -> bool {
         self.sessions.iter().all(|(_, session)| session.lingers())
     }
 

@@ -178,12 +178,13 @@ impl Engine {
         let agreed = match header.cmd {
             Cmd::Negotiate => {
                 let half_open = self.gateway.handshakes.half_open();
-                let agreed = self.gateway.handshakes.frame(now, &desk, (port, source), header, bytes);
+                let agreed =
+                    self.gateway.handshakes.frame_received(now, &desk, (port, source), header, bytes);
                 self.gateway.thirsty |= agreed.is_some() || self.gateway.handshakes.half_open() > half_open;
                 agreed
             }
             Cmd::Discovery => {
-                self.gateway.discovery_server.frame(now, &desk, (port, source), header, bytes);
+                self.gateway.discovery_server.frame_received(now, &desk, (port, source), header, bytes);
                 None
             }
             _ => {

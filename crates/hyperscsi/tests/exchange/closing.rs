@@ -45,7 +45,10 @@ fn a_goodbye_that_comes_again_is_answered_again() {
     for round in 0..5 {
         goodbye(&mut raw);
         assert_eq!(dones(&raw), (said + 1, 0), "round {round}");
-        assert!(raw.world.engine.sessions().count() == 0 && !raw.world.engine.is_quiet(), "it is under way");
+        assert!(
+            raw.world.engine.sessions().count() == 0 && !raw.world.engine.is_frame_idle(),
+            "it is under way"
+        );
         // Twice at a time it is not said, but repeated until it was heard, and nothing beside it.
         goodbye(&mut raw);
         raw.world.rest(100 * MILLISECOND);
@@ -54,7 +57,7 @@ fn a_goodbye_that_comes_again_is_answered_again() {
         assert!(round > 0 || again > said + 1);
         said = again;
         raw.acknowledge();
-        assert!(raw.world.engine.is_quiet());
+        assert!(raw.world.engine.is_frame_idle());
         raw.world.rest(50 * MILLISECOND);
         assert_eq!(dones(&raw), (said, 0), "nothing of its own accord");
     }

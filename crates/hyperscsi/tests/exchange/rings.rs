@@ -50,15 +50,15 @@ fn a_ring_that_overflows_halves_what_is_granted_and_slows_the_other_end() {
 #[test]
 fn an_engine_is_quiet_once_the_last_words_of_its_last_session_are_out() {
     let mut world = World::new(1, FramePlan::CLEAN, None);
-    assert!(world.engine.is_quiet());
+    assert!(world.engine.is_frame_idle());
     world.join(world.plan_of(1));
     world.up();
-    assert!(!world.engine.is_quiet());
+    assert!(!world.engine.is_frame_idle());
     let session = world.server.sessions[0];
     world.engine.close_session(world.now, session);
-    assert!(!world.engine.is_quiet(), "it has to say goodbye");
+    assert!(!world.engine.is_frame_idle(), "it has to say goodbye");
     // Not heard, not answered: it does not wait for ever.
     world.sockets[0].unplugged = true;
-    world.run(Duration::from_secs(2), |world| world.engine.is_quiet());
-    assert!(world.engine.is_quiet());
+    world.run(Duration::from_secs(2), |world| world.engine.is_frame_idle());
+    assert!(world.engine.is_frame_idle());
 }

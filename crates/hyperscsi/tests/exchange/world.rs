@@ -546,7 +546,7 @@ impl World {
         let frame = ReceivedFrame { port, source, group: to.is_group(), age: Duration::ZERO, payload };
         match who {
             Who::Target => {
-                self.engine.frame(self.now, frame, &self.config);
+                self.engine.frame_received(self.now, frame, &self.config);
                 self.route();
             }
             Who::Initiator(at) => self.initiators[at].session.frame_received(self.now, frame),

@@ -172,7 +172,13 @@ impl FrameMachine for Server {
 
     fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
         if let Ok((header, _)) = Header::parse(frame.payload) {
-            self.answerer.frame(now, &self.house, (frame.port, frame.source), &header, frame.payload);
+            self.answerer.frame_received(
+                now,
+                &self.house,
+                (frame.port, frame.source),
+                &header,
+                frame.payload,
+            );
         }
     }
 

@@ -420,7 +420,7 @@ pub(super) fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
     let mut frame = in_the_clear(&header, payload);
     let (now, target) = (pair.now, &mut pair.sides[1].connection);
     let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };
-    target.frame(now, now, source, header, &mut frame, &mut |_, _| {}).unwrap();
+    target.frame_received(now, now, source, header, &mut frame, &mut |_, _| {}).unwrap();
 }
 
 #[test]

@@ -339,7 +339,7 @@ impl Pair {
         let Ok((header, _)) = Header::parse(&payload) else { return };
         let (block, seed) = (&self.block, self.seed);
         let Side { connection, expected, arrived_bytes, repeated_bytes, .. } = &mut self.sides[side];
-        let taken = connection.frame(
+        let taken = connection.frame_received(
             self.now,
             came,
             PathAddress { port: EtherPort(port), mac: source },

@@ -161,9 +161,10 @@ fn told(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(H
     let mut got = Vec::new();
     let connection = &mut pair.sides[1].connection;
     let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };
-    let taken = connection.frame(pair.now, pair.now, source, header, &mut frame, &mut |header, payload| {
-        got.push((*header, payload.to_vec()));
-    });
+    let taken =
+        connection.frame_received(pair.now, pair.now, source, header, &mut frame, &mut |header, payload| {
+            got.push((*header, payload.to_vec()));
+        });
     (taken.is_ok(), got)
 }
 

@@ -128,7 +128,7 @@ impl Rig {
         let address = PathAddress { port: PORT, mac: OURS.mac };
         for mut frame in self.frames() {
             let (header, len) = Header::parse(&frame).unwrap();
-            target.frame(self.now, self.now, address, header, &mut frame[..len], &mut hear).unwrap();
+            target.frame_received(self.now, self.now, address, header, &mut frame[..len], &mut hear).unwrap();
         }
     }
 

@@ -238,8 +238,13 @@ impl Rig {
         let mut frame = frame.to_vec();
         match Header::parse(&frame) {
             Ok((header, _)) => {
-                let agreed =
-                    self.handshakes.frame(self.now, &self.house, (PORT, source), &header, &mut frame);
+                let agreed = self.handshakes.frame_received(
+                    self.now,
+                    &self.house,
+                    (PORT, source),
+                    &header,
+                    &mut frame,
+                );
                 self.agreed.extend(agreed.map(|agreed| *agreed));
             }
             Err(BadFrame::Version) => self.handshakes.other_version(self.now, PORT, source),
@@ -252,7 +257,7 @@ impl Rig {
         let mut frame = frame.to_vec();
         match Header::parse(&frame) {
             Ok((header, _)) => {
-                self.login.frame(self.now, (PORT, THEIRS), &header, &mut frame);
+                self.login.frame_received(self.now, (PORT, THEIRS), &header, &mut frame);
             }
             Err(BadFrame::Version) => self.login.other_version(),
             Err(_) => {}

@@ -430,11 +430,11 @@ impl History {
         let Some(OpenRead { device, lba: first, blocks, place }) = self.reads.remove(&read) else {
             return Vec::new();
         };
-        let look = ReadWindow { from: read.0, to: now, place };
+        let window = ReadWindow { from: read.0, to: now, place };
         let mut findings = Vec::new();
         for (number, bytes) in (0..blocks).zip(data.chunks(block_len.max(1))) {
             let Some(lba) = first.after(base::units::Blocks(number)) else { break };
-            findings.extend(self.judge((device, lba), BlockCheck::found_at(lba, bytes), look));
+            findings.extend(self.judge((device, lba), BlockCheck::found_at(lba, bytes), window));
         }
         self.prune_blocks(keys_of(device, first, blocks));
         findings
@@ -483,7 +483,7 @@ impl History {
         }
     }
 
-    fn expected(&self, device: DeviceId, lba: Lba, look: ReadWindow) -> Vec<Content> {
+    fn expected(&self, device: DeviceId, lba: Lba, window: ReadWindow) -> Vec<Content> {
         let mut expected = Vec::new();
         let Some(block) = self.blocks.get(&(device, lba)) else {
             return match self.initially {
@@ -491,7 +491,7 @@ impl History {
                 InitialContent::Anything => expected,
             };
         };
-        for version in block.readable(look) {
+        for version in block.readable(window) {
             match &version.content {
                 Known::Exactly(content) => expected.push(*content),
                 Known::OneOf(own) => expected.extend_from_slice(own),
@@ -501,19 +501,19 @@ impl History {
         expected
     }
 
-    fn judge(&mut self, key: (DeviceId, Lba), reading: BlockCheck, look: ReadWindow) -> Option<Finding> {
-        let ReadWindow { from, to, .. } = look;
+    fn judge(&mut self, key: (DeviceId, Lba), found: BlockCheck, window: ReadWindow) -> Option<Finding> {
+        let ReadWindow { from, to, .. } = window;
         self.refresh_copies(key, to);
         let tears = self.tears;
         // What was read before or after a crash says nothing of what the crash left.
         let telling = self.crashes.get(&key.0).is_none_or(|crash| *crash < from);
         let block = self.block(key);
-        let legal = match (&reading, content_of(&reading)) {
-            (BlockCheck::Torn(pieces), _) if tears && block.may_be_torn(pieces, look) => true,
+        let legal = match (&found, content_of(&found)) {
+            (BlockCheck::Torn(pieces), _) if tears && block.may_be_torn(pieces, window) => true,
             (_, Some(content)) => {
                 let fits = |version: &&Version| version.content.admits(content);
                 let fitting: Vec<u64> =
-                    block.readable(look).filter(fits).take(2).map(|version| version.op).collect();
+                    block.readable(window).filter(fits).take(2).map(|version| version.op).collect();
                 // Two that wrote the same leave open which one it was.
                 if let [op] = fitting.as_slice()
                     && telling
@@ -523,32 +523,26 @@ impl History {
                         version.content = Known::Exactly(content);
                     }
                 }
-                !fitting.is_empty() || (block.forgetful && is_plausible(block, key, &reading))
+                !fitting.is_empty() || (block.forgetful && is_plausible(block, key, &found))
             }
             // What was there before need not be ours.
-            _ => block.readable(look).any(|version| version.content == Known::Anything),
+            _ => block.readable(window).any(|version| version.content == Known::Anything),
         };
         if legal {
             return None;
         }
-        let wrong = self.wrong(key, &reading, look);
+        let violation = self.wrong(key, &found, window);
         let (device, lba) = key;
-        Some(Finding {
-            device,
-            lba,
-            violation: wrong,
-            found: reading,
-            expected: self.expected(device, lba, look),
-        })
+        Some(Finding { device, lba, violation, found, expected: self.expected(device, lba, window) })
     }
 
-    fn wrong(&self, key: (DeviceId, Lba), reading: &BlockCheck, look: ReadWindow) -> Violation {
+    fn wrong(&self, key: (DeviceId, Lba), reading: &BlockCheck, window: ReadWindow) -> Violation {
         let (device, lba) = key;
         let block = self.blocks.get(&key);
         // What the order of time allows and is wrong all the same breaks a law.
         let lawless = block.zip(content_of(reading)).and_then(|(block, content)| {
-            let mut timely = block.timely(look).filter(|version| version.content.admits(content));
-            timely.find_map(|version| block.broken_rule(version, look))
+            let mut timely = block.timely(window).filter(|version| version.content.admits(content));
+            timely.find_map(|version| block.broken_rule(version, window))
         });
         if let Some(law) = lawless {
             return law.into();

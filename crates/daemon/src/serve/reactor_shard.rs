@@ -101,20 +101,8 @@ impl ReactorShard {
     /// Makes the machine of one reactor, without units.
     pub(super) fn new(shard: Shard, runtime: RuntimeConfig, place: ReactorContext) -> Self {
         let ReactorContext { index, files, pool, state_writer, media_watch, own } = place;
-        let (disks, names, removed) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self {
-            shard,
-            index,
-            runtime,
-            disks,
-            naas: names,
-            retiring: removed,
-            files,
-            pool,
-            state_writer,
-            media_watch,
-            own,
-        }
+        let (disks, naas, retiring) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { shard, index, runtime, disks, naas, retiring, files, pool, state_writer, media_watch, own }
     }
 
     /// Brings a unit in.

@@ -265,9 +265,8 @@ impl Login {
         if now >= self.deadline {
             let finishing = matches!(self.state, State::Finishing(_));
             let doubt = self.doubt.take().filter(|_| !finishing).map(|(_, why)| why);
-            let silence =
-                if self.ports.is_empty() { HandshakeError::NoPort } else { HandshakeError::NoAnswer };
-            let why = doubt.or(self.hint.take()).unwrap_or(silence);
+            let cause = if self.ports.is_empty() { HandshakeError::NoPort } else { HandshakeError::NoAnswer };
+            let why = doubt.or(self.hint.take()).unwrap_or(cause);
             self.fail(why);
             return;
         }

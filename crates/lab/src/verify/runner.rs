@@ -467,14 +467,9 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn written(
-        &mut self,
-        op: OpId,
-        span: UnitRange,
-        result: Result<OpOutput, Failure>,
-    ) -> Result<(), RunError> {
+    fn written(&mut self, op: OpId, span: UnitRange, out: Result<OpOutput, Failure>) -> Result<(), RunError> {
         self.busy.remove(&span);
-        let end = match result {
+        let end = match out {
             Ok(_) => {
                 self.report.writes += 1;
                 self.report.written_bytes += wide(self.len_of(span));

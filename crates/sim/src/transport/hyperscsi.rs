@@ -431,19 +431,13 @@ impl Transport for HyperScsi {
         true
     }
 
-    fn task_management(
-        &mut self,
-        now: Instant,
-        initiator: usize,
-        ticket: Ticket,
-        function: TaskManagement,
-    ) -> bool {
-        let host = &mut self.hosts[initiator];
+    fn task_management(&mut self, now: Instant, index: usize, ticket: Ticket, tmf: TaskManagement) -> bool {
+        let host = &mut self.hosts[index];
         let on = |unit: u16| u64::from(unit) << 48;
-        if let TaskManagement::AbortTask(task) = function {
+        if let TaskManagement::AbortTask(task) = tmf {
             host.aborting.insert(task);
         }
-        let (function, lun, task) = match function {
+        let (function, lun, task) = match tmf {
             TaskManagement::AbortTask(task) => (ManageFunction::ABORT_TASK, 0, Some(task)),
             TaskManagement::QueryTask(task) => (ManageFunction::QUERY_TASK, 0, Some(task)),
             TaskManagement::AbortTaskSet(unit) => (ManageFunction::ABORT_TASK_SET, on(unit), None),

@@ -62,7 +62,7 @@ fn the_rate_by_loss_window_and_mtu_is_as_reviewed() {
             }
         }
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/association/tests/throughput.snap");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/connection/tests/throughput.snap");
     if std::env::var_os("TARGE_BLESS").is_some() {
         std::fs::write(path, table).unwrap();
     } else {

@@ -385,22 +385,26 @@ impl Engine {
         if let Some(state) = self.sessions.get_mut(session) {
             state.leave(&mut self.tasks, key);
         }
-        let Some(mut task) = self.tasks.remove(key) else { return };
-        self.stir_logouts(session);
+        // The task is large: it is dropped where it lies.
+        let Some(task) = self.tasks.get_mut(key) else { return };
         let freed = task.out.stop(&self.pool);
         let unsent = task.inn.stop(&self.pool);
-        if task.ending.is_some() || !planted::is(Bug::KeepMemory) {
+        let (immediate, counted, was_answered) = (task.immediate, task.counted, task.answer.is_some());
+        let gives = task.ending.is_some() || !planted::is(Bug::KeepMemory);
+        self.tasks.discard(key);
+        self.stir_logouts(session);
+        if gives {
             self.give_data_out(session, freed);
             self.give_answers(session, unsent);
         }
-        if task.answer.is_some() {
+        if was_answered {
             self.forget_answer(session);
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            if task.immediate {
+            if immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }
-            if task.counted {
+            if counted {
                 state.window.closed();
             }
             if !state.ready.is_empty() {

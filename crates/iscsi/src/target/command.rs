@@ -360,7 +360,12 @@ impl Engine {
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
         task.holder = Holder::Nobody;
-        let (unsent, session) = (task.inn.stop(&self.pool), task.session);
+        let session = task.session;
+        let unsent = if task.is_adrift() {
+            task.inn.drop_unacknowledged(&self.pool)
+        } else {
+            task.inn.stop(&self.pool)
+        };
         self.give_answers(session, unsent);
         self.stop_data_out(key);
         self.conclude(key);

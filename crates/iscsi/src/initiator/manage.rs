@@ -35,6 +35,8 @@ pub(super) struct Manage {
     pub(super) sent_at: Instant,
     /// Whether it was sent before, so that it may have been carried out.
     pub(super) again: bool,
+    /// For a task that moves: the ExpDataSN that was sent first.
+    pub(super) exp_data_sn: Option<DataSn>,
     pub(super) tries: u32,
 }
 
@@ -64,6 +66,7 @@ impl Manage {
             order: 0,
             sent_at: Instant::ORIGIN,
             again: false,
+            exp_data_sn: None,
             tries: 0,
         }
     }
@@ -166,12 +169,16 @@ impl Session {
         if let (Errand::Reassign, Some(task)) =
             (manage.errand, manage.task.and_then(|task| self.tasks.get_mut(task)))
         {
-            task.segment_max = segment_max;
-            exp_data_sn = match task.anew {
+            exp_data_sn = match (manage.exp_data_sn, task.anew) {
+                // Sent again: data may have come since the target carried it out, and the gaps in that stay known.
+                (Some(first), _) => first,
                 // Of data that was cut anew the numbers say nothing: it begins where the target knows it acknowledged.
-                Some(_) => DataSn(0),
-                None => task.numbers.rewind(),
+                (None, Some(_)) => DataSn(0),
+                (None, None) => task.numbers.rewind(),
             };
+            if manage.exp_data_sn.replace(exp_data_sn).is_none() {
+                task.segment_max = segment_max;
+            }
         }
         let takes_number = manage.errand == Errand::Owner && number && !manage.numbered && !manage.again;
         if !manage.numbered {

@@ -35,6 +35,8 @@ pub(super) struct Tmf {
     pub(super) sent_at: Instant,
     /// Whether it was sent before, so that it may have been carried out.
     pub(super) again: bool,
+    /// For a task that moves: the ExpDataSN that was sent first.
+    pub(super) exp_data_sn: Option<DataSn>,
     pub(super) tries: u32,
 }
 
@@ -64,6 +66,7 @@ impl Tmf {
             order: 0,
             sent_at: Instant::ORIGIN,
             again: false,
+            exp_data_sn: None,
             tries: 0,
         }
     }
@@ -168,12 +171,16 @@ impl Session {
         if let (TmfOrigin::Reassign, Some(task)) =
             (tmf.origin, tmf.task.and_then(|task| self.tasks.get_mut(task)))
         {
-            task.segment_max = segment_max;
-            exp_data_sn = match task.resegmentation {
+            exp_data_sn = match (tmf.exp_data_sn, task.resegmentation) {
+                // Sent again: data may have arrived since the target carried it out, and the gaps in that stay known.
+                (Some(first), _) => first,
                 // Of data that was cut anew the numbers say nothing: it begins where the target knows it acknowledged.
-                Some(_) => DataSn(0),
-                None => task.data_sns.rewind(),
+                (None, Some(_)) => DataSn(0),
+                (None, None) => task.data_sns.rewind(),
             };
+            if tmf.exp_data_sn.replace(exp_data_sn).is_none() {
+                task.segment_max = segment_max;
+            }
         }
         let takes_number = tmf.origin == TmfOrigin::Owner && number && !tmf.numbered && !tmf.again;
         if !tmf.numbered {

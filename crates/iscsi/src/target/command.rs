@@ -391,7 +391,12 @@ impl Engine {
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
         task.holder = Holder::Nobody;
-        let (unsent, session) = (task.data_in.stop(&self.pool), task.session);
+        let session = task.session;
+        let unsent = if task.is_detached() {
+            task.data_in.drop_unacknowledged(&self.pool)
+        } else {
+            task.data_in.stop(&self.pool)
+        };
         self.release_data_in(session, unsent);
         self.stop_data_out(key);
         self.queue_response(key);
@@ -416,22 +421,26 @@ impl Engine {
         if let Some(state) = self.sessions.get_mut(session) {
             state.unlink_task(&mut self.tasks, key);
         }
-        let Some(mut task) = self.tasks.remove(key) else { return };
-        self.mark_logouts_dirty(session);
+        // The task is large: it is dropped where it lies.
+        let Some(task) = self.tasks.get_mut(key) else { return };
         let freed = task.data_out.stop(&self.pool);
         let unsent = task.data_in.stop(&self.pool);
-        if task.result.is_some() || !fault_injection::is_injected(Bug::KeepMemory) {
+        let (immediate, counted, was_answered) = (task.immediate, task.in_window, task.sent_status.is_some());
+        let gives = task.result.is_some() || !fault_injection::is_injected(Bug::KeepMemory);
+        self.tasks.discard(key);
+        self.mark_logouts_dirty(session);
+        if gives {
             self.release_data_out(session, freed);
             self.release_data_in(session, unsent);
         }
-        if task.sent_status.is_some() {
+        if was_answered {
             self.uncount_unacked_task(session);
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            if task.immediate {
+            if immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }
-            if task.in_window {
+            if counted {
                 state.window.command_ended();
             }
             if !state.ready.is_empty() {

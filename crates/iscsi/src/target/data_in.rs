@@ -163,6 +163,11 @@ impl DataIn {
 
     /// Takes back all that was sent and not acknowledged: it is to be sent again, cut anew.
     pub(crate) fn rewind(&mut self) {
+        if self.parts.is_empty() {
+            // It was dropped: what the initiator has of it is all that it gets.
+            (self.data_sn, self.burst) = (self.acked_sn, 0);
+            return;
+        }
         let back = to_usize(self.acked_offset.distance(self.offset));
         self.queued += back;
         self.kept = self.kept.saturating_sub(back);
@@ -190,6 +195,15 @@ impl DataIn {
         (self.acked_sn, self.acked_offset, self.parts_start) = (self.data_sn, self.offset, self.offset);
         self.claimed = 0;
         mem::take(&mut self.reserved)
+    }
+
+    /// As [`Self::stop`], of a task without a connection: which Data-In the initiator has received is known only when it
+    /// reassigns the task.
+    pub(crate) fn drop_unacknowledged(&mut self, pool: &Pool) -> usize {
+        let acked = (self.acked_sn, self.acked_offset);
+        let freed = self.stop(pool);
+        (self.acked_sn, self.acked_offset) = acked;
+        freed
     }
 
     /// Takes note of what was taken of the budget for the `expected` bytes at most that are to come.

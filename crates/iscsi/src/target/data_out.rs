@@ -566,6 +566,9 @@ impl Engine {
 
     /// Gives back room for Data-Out.
     pub(super) fn release_data_out(&mut self, session: Key, freed: Freed) {
+        if freed == Freed::default() {
+            return;
+        }
         self.restore_turn(session, freed.revoked);
         let state = self.sessions.get_mut(session).map(|state| {
             state.overdraft = state.overdraft.saturating_sub(freed.overdraft);

@@ -50,7 +50,8 @@ impl Engine {
         }
         // A TASK REASSIGN is answered at once. Refused, it could wait for ever for immediate tasks that are to be moved themselves.
         let is_reassign = request.function == TmfFunction::TASK_REASSIGN;
-        if state.immediate >= self.limits.immediate_max && !is_reassign {
+        let is_too_many = state.immediate >= self.limits.immediate_max && !is_reassign;
+        if is_too_many && request.immediate {
             return Err(ProtocolError::TooManyImmediate);
         }
         state.immediate += 1;
@@ -68,6 +69,7 @@ impl Engine {
             cmd_sn: request.cmd_sn,
             waits_for_commands: false,
             data_wait_expired: false,
+            is_too_many,
         });
         state.tmfs.push(tmf);
         self.sequence_request(cx, session, (request.immediate, request.cmd_sn), Request::Tmf(tmf))
@@ -78,6 +80,9 @@ impl Engine {
         let Some(tmf) = self.tmfs.get(key).copied() else { return Ok(()) };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let level = state.parameters.protocol_level;
+        if tmf.is_too_many {
+            return self.answer_tmf(key, TmfResult::REJECTED);
+        }
         match tmf.function {
             TmfFunction::TASK_REASSIGN => return self.handle_task_reassign(cx.now, key, &tmf),
             TmfFunction::ABORT_TASK => return self.abort_task(cx, key, &tmf),

@@ -135,6 +135,9 @@ pub(crate) struct Tmf {
     pub(crate) waits_for_commands: bool,
     /// Whether it has waited for data long enough.
     pub(crate) data_wait_expired: bool,
+    /// Whether it came when as many were open as may be. It has a number, so that it is answered in its turn: a Reject would
+    /// leave the number missing.
+    pub(crate) is_too_many: bool,
 }
 
 /// Few enough that an idle session stays small, enough that a full one finds a task in a step or two.

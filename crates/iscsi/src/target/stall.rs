@@ -329,7 +329,7 @@ impl Engine {
     fn drop_answer_data(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
-        let freed = task.data_in.stop(&self.pool);
+        let freed = task.data_in.drop_unacknowledged(&self.pool);
         if freed == 0 {
             return;
         }

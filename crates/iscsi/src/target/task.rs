@@ -184,7 +184,7 @@ const MAX_SUPERSEDED: usize = 64;
 const MAX_ANSWERED: usize = 4;
 
 /// How many bytes of each budget for Data-Out are free again.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) unsolicited: usize,
     pub(crate) solicited: usize,
@@ -348,8 +348,20 @@ impl DataOut {
         self.unsolicited.is_some() || self.solicited.iter().any(|run| run.sent)
     }
 
+    /// Returns whether nothing was asked for and nothing came, as for every command without Data-Out.
+    fn is_unused(&self) -> bool {
+        self.fetches.is_empty()
+            && self.solicited.is_empty()
+            && self.unsolicited.is_none()
+            && self.unsolicited_data.is_none()
+            && self.reserved == 0
+    }
+
     /// Forgets all data and all that was asked for, but not the sequences that the initiator still has to end.
     pub(crate) fn stop(&mut self, pool: &Pool) -> Freed {
+        if self.is_unused() {
+            return Freed::default();
+        }
         self.solicited.retain(|run| run.sent);
         self.unsolicited.take_if(|run| !run.sent);
         for run in self.solicited.iter_mut().chain(&mut self.unsolicited) {

@@ -327,7 +327,7 @@ impl Iscsi {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[host].tickets.remove(&ticket);
-                let wrong = self.hosts[host].promises.ended(ticket, &outcome.end);
+                let wrong = self.hosts[host].promises.ended(now, ticket, &outcome.end);
                 self.wrongs.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
                 if let Some(data) = outcome.data_in {
@@ -405,7 +405,7 @@ impl Fabric for Iscsi {
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
         host.tickets.insert(ticket, task);
-        host.promises.submitted(ticket, mercy);
+        host.promises.submitted(now, ticket, mercy);
         self.settle(now);
         true
     }

@@ -325,6 +325,55 @@ fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
     assert!(filler.cmd_sn != CmdSn(0));
 }
 
+/// The response to a TASK REASSIGN is lost, and the data that follows has a gap when the request is sent again.
+#[test]
+fn a_move_that_is_asked_for_again_forgets_no_data_that_is_missing() {
+    let (mut raw, conns) = level_2(1);
+    let data = pattern(5, 4000);
+    let (task, command) = raw.start(conns[0], read(0, 4000));
+    let pdu = raw.data_in(conns[0], command.itt, 0, 0);
+    raw.send(conns[0], &pdu, &data[..1000]);
+    raw.cut(conns[0]);
+    raw.pass(Duration::from_millis(1100));
+    let again = ConnId(1);
+    raw.log_in(again, 7, &[]);
+    let first: TmfRequest = raw.expect(again);
+    assert_eq!((first.referenced_task_tag, first.exp_data_sn), (command.itt, DataSn(1)));
+    let _lost = raw.next_sn(again);
+    let pdu = raw.data_in(again, command.itt, 3, 3000);
+    let pdu = raw.with_status(again, pdu);
+    raw.send(again, &pdu, &data[3000..]);
+    let mut second = None;
+    for _ in 0..50 {
+        raw.pass(Duration::from_millis(200));
+        while let Some(sent) = raw.receive(again) {
+            match sent.bhs.opcode() {
+                NopOut::OPCODE if sent.read::<NopOut>().itt != Itt::NONE => {
+                    let itt = sent.read::<NopOut>().itt;
+                    let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(again) };
+                    raw.send(again, &pong, &[]);
+                }
+                TmfRequest::OPCODE => second = Some(sent.read::<TmfRequest>()),
+                _ => {}
+            }
+        }
+        if second.is_some() {
+            break;
+        }
+    }
+    assert_eq!(second.map(|second| (second.itt, second.exp_data_sn)), Some((first.itt, DataSn(1))));
+    let done = TmfResponse { response: TmfResult::STILL_ALLEGIANT, itt: first.itt, sn: raw.next_sn(again) };
+    raw.send(again, &done, &[]);
+    for sn in [1, 2] {
+        let pdu = raw.data_in(again, command.itt, sn, 1000 * sn);
+        let from = 1000 * sn as usize;
+        raw.send(again, &pdu, &data[from..from + 1000]);
+    }
+    let outcome = raw.outcome(task);
+    assert!(outcome.end.is_good());
+    assert_eq!(outcome.data_in.as_deref(), Some(&data[..]));
+}
+
 #[test]
 fn a_session_without_a_connection_goes_on_when_one_comes_back_in_time() {
     let (mut raw, conns) = level_2(1);

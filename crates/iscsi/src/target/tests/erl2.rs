@@ -104,31 +104,35 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
 
 #[test]
 fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention_ends() {
-    let limits = Limits { unsent_bytes_max: 8192, ack_within: Duration::MAX, ..Limits::default() };
-    let mut world = World::with(limits, several(2));
-    let (lost, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
-    let (other, _) = world.join(lost, up.tsih, 1, &[]);
-    let conns = [lost, other];
-    let (answered, next) = (world.read(lost, 6000), world.read(lost, 6000));
-    let task = start(&mut world, &conns, lost, &answered);
-    world.data_in(task, 0, &pattern(0, 6000));
-    world.finish(task, Finish::good(6000));
-    world.expect::<DataIn>(lost);
-    world.expect::<ScsiResponse>(lost);
-    // Whether the initiator has received the status is not known.
-    world.hang_up(lost, DisconnectReason::Failed);
-    issue(&mut world, &conns, other, &ScsiCommand { cmd_sn: answered.cmd_sn.next(), ..next }, &[]);
-    idle(&mut world, &[other], 4);
-    assert!(world.events.is_empty(), "it waits for memory");
-    idle(&mut world, &[other], 5);
-    let task = world.expect_command().task;
-    world.data_in(task, 0, &pattern(0, 6000));
-    world.finish(task, Finish::good(6000));
-    while world.receive(other).is_some_and(|got| got.bhs.opcode() != Opcode::SCSI_RESPONSE) {}
-    release(&mut world, other, 0);
-    assert_eq!(reassign(&mut world, other, answered.itt, 0), TmfResult::COMPLETE);
-    let response: ScsiResponse = world.expect(other);
-    assert_eq!((response.itt, response.status), (answered.itt, status::CHECK_CONDITION));
+    // The initiator has received the Data-In, or not.
+    for received in [0, 1] {
+        let limits = Limits { unsent_bytes_max: 8192, ack_within: Duration::MAX, ..Limits::default() };
+        let mut world = World::with(limits, several(2));
+        let (lost, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
+        let (other, _) = world.join(lost, up.tsih, 1, &[]);
+        let conns = [lost, other];
+        let (answered, next) = (world.read(lost, 6000), world.read(lost, 6000));
+        let task = start(&mut world, &conns, lost, &answered);
+        world.data_in(task, 0, &pattern(0, 6000));
+        world.finish(task, Finish::good(6000));
+        world.expect::<DataIn>(lost);
+        world.expect::<ScsiResponse>(lost);
+        // Whether the initiator has received the status is not known.
+        world.hang_up(lost, DisconnectReason::Failed);
+        issue(&mut world, &conns, other, &ScsiCommand { cmd_sn: answered.cmd_sn.next(), ..next }, &[]);
+        idle(&mut world, &[other], 4);
+        assert!(world.events.is_empty(), "it waits for memory");
+        idle(&mut world, &[other], 5);
+        let task = world.expect_command().task;
+        world.data_in(task, 0, &pattern(0, 6000));
+        world.finish(task, Finish::good(6000));
+        while world.receive(other).is_some_and(|got| got.bhs.opcode() != Opcode::SCSI_RESPONSE) {}
+        release(&mut world, other, 0);
+        assert_eq!(reassign(&mut world, other, answered.itt, received), TmfResult::COMPLETE);
+        let response: ScsiResponse = world.expect(other);
+        assert_eq!((response.itt, response.status), (answered.itt, status::CHECK_CONDITION));
+        assert_eq!(response.exp_data_sn, DataSn(received));
+    }
 }
 
 /// And the room that they took is free again.

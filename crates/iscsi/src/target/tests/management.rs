@@ -342,6 +342,11 @@ fn requests_keep_to_tags_numbers_and_limits() {
     expect_manage(&mut world);
     world.send(conn, &TmfRequest { itt: Itt(72), ..tmf }, &[]);
     assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+    // One with a number is answered in its turn, and those behind it go on.
+    world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(103), itt: Itt(74), ..tmf }, &[]);
+    expect_result(&mut world, conn, TmfResult::REJECTED);
+    world.send(conn, &ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(75), ..command }, &[]);
+    world.expect_command();
     answer(&mut world, first, TmfResult::COMPLETE);
     expect_result(&mut world, conn, TmfResult::COMPLETE);
     world.send(conn, &TmfRequest { itt: Itt(73), ..tmf }, &[]);

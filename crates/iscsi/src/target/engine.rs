@@ -235,7 +235,7 @@ pub struct EngineStats {
     pub rejects: u64,
     /// Requests ignored, such as numbers outside the command window, or data that no task expects.
     pub ignored: u64,
-    /// Silent discovery sessions that were ended to free slots for others.
+    /// Silent sessions that were ended so that new sessions could begin.
     pub evicted: u64,
     /// Commands that failed because their data was not received in time.
     pub data_late: u64,

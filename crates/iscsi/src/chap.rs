@@ -191,7 +191,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// Computes the response to a challenge: the digest over identifier, secret and challenge (RFC 1994 §4.1).
+    /// Computes the response to a challenge: the digest over identifier, secret and challenge (RFC 1994
+    /// §4.1).
     pub fn compute(algorithm: Algorithm, id: u8, secret: &Secret, challenge: &[u8]) -> Self {
         let parts: [&[u8]; 3] = [&[id], &secret.0, challenge];
         match algorithm {

@@ -61,7 +61,7 @@
 //! | | level 0 | level 1 | level 2 |
 //! |---|---|---|---|
 //! | a data segment is damaged | session lost | data requested again | data requested again |
-//! | a header is damaged | session lost | PDU skipped, else session lost | PDU skipped, else connection lost |
+//! | a header is damaged | session lost | PDU skipped, or session lost | PDU skipped, or connection lost |
 //! | a connection is lost | session lost | session lost | its tasks move to another one or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!

@@ -1,5 +1,4 @@
-//! Tasks without a connection, and their reassignment to another one (RFC 7143 §7.2.2), at ErrorRecoveryLevel
-//! 2.
+//! Tasks without a connection, and their reassignment to another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
 //!
 //! When a connection is lost, its session keeps a [`LostConnection`]. The connection's tasks become allegiant
 //! to a substitute number, which looks like a connection's but is used by no connection, so that output

@@ -83,7 +83,7 @@ pub enum Event {
         data: DataList,
     },
     /// The layer above must carry out a task management function that concerns logical units. It calls
-    /// `abort` for each task that the function ended without a response, and then answers with `managed`.
+    /// `abort` for each task that the function ended without a response, and then answers with `finish_tmf`.
     ///
     /// After TARGET COLD RESET, the layer above answers and then closes every session of the target.
     Tmf(TmfIndication),
@@ -302,7 +302,7 @@ pub struct SessionView<'a> {
     pub lost: usize,
     /// How many tasks are open.
     pub tasks: u32,
-    /// How many bytes of Data-In its tasks hold: data that wait to be sent or acknowledged, and reservations
+    /// How many bytes of Data-In its tasks hold: data that waits to be sent or acknowledged, and reservations
     /// of commands under way.
     pub unsent_bytes: usize,
     /// Counters of its traffic.

@@ -2,7 +2,7 @@
 //!
 //! Toward the network it has the shape of a [`base::state_machine::StreamMachine`]; the owner forwards to it
 //! and adds the directory that logins consult. Toward the layer above, it returns [`Event`]s and accepts
-//! `fetch`, `data_in`, `finish`, `abort`, `managed`. After any call the owner polls [`Engine::poll_event`]
+//! `fetch`, `data_in`, `finish`, `abort`, `finish_tmf`. After any call the owner polls [`Engine::poll_event`]
 //! until it is empty, then [`Engine::poll_action`].
 //!
 //! # Memory
@@ -64,7 +64,8 @@ pub struct Engine {
     pub(super) data_in_quota: MemoryQuota,
     /// Sessions whose pending logouts must be processed again.
     pub(super) dirty_logouts: VecDeque<Key>,
-    /// Bytes of control PDUs that wait to be sent and of text that is held, on all connections.
+    /// Bytes of control PDUs that wait to be sent or acknowledged, and of text that is held, on all
+    /// connections.
     pub(super) control_bytes: usize,
     /// Failed logins that were not polled yet.
     pub(super) failed_logins: VecDeque<FailedLogin>,
@@ -107,14 +108,15 @@ pub struct Limits {
     /// Bytes of Data-Out, of all sessions, that may be received or under way, and are not yet delivered to
     /// the layer above.
     pub data_out_bytes_max: usize,
-    /// Bytes of Data-In, of all sessions: data that wait to be sent, and reservations of commands under way.
+    /// Bytes of Data-In, of all sessions: data that waits to be sent or acknowledged, and reservations of
+    /// commands under way.
     pub data_in_bytes_max: usize,
-    /// Bytes, on all connections, of control PDUs (answers to pings, Rejects, …) that wait to be sent, and of
-    /// text that continues in other PDUs. Beyond it the engine drops the connection that holds most of these
-    /// bytes.
+    /// Bytes, on all connections, of control PDUs (answers to pings, Rejects, …) that wait to be sent or
+    /// acknowledged, and of text that continues in other PDUs. Beyond it the engine drops the connection that
+    /// holds most of these bytes.
     pub control_bytes_max: usize,
     /// As `data_in_bytes_max`, of one session. Beyond it, the engine holds back the session's next commands.
-    /// It is also the most that is reserved for one command before its data arrive, so the bounds hold if no
+    /// It is also the most that is reserved for one command before its data arrives, so the bounds hold if no
     /// command returns more than this.
     pub unsent_bytes_max: usize,
     /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
@@ -128,7 +130,7 @@ pub struct Limits {
     /// Whether logins may use initiator names that are not of the form of RFC 7143 §4.2.7.
     pub lenient_names: bool,
     /// How long an initiator may owe data without sending any before its connection is dropped. At level 0
-    /// also: how long one data sequence may receive no data before its task fails (see the module `stall`).
+    /// also: how long one data sequence may make no progress before its task fails (see the module `stall`).
     pub data_within: Duration,
     /// From ErrorRecoveryLevel 1 on: how long data that an initiator owes may be missing before a recovery
     /// R2T asks for it again.

@@ -28,7 +28,7 @@ use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 /// An accepted logout that waits for the tasks that it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingLogout {
-    /// The connection that the request came on.
+    /// The connection on which the request was received.
     requested_on: ConnId,
     ends: LogoutScope,
     /// The Logout Response; `None` if the initiator only closed its half of the connection.

@@ -342,7 +342,7 @@ fn requests_keep_to_tags_numbers_and_limits() {
     expect_manage(&mut world);
     world.send(conn, &TmfRequest { itt: Itt(72), ..tmf }, &[]);
     assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
-    // One with a number is answered in its turn, and those behind it go on.
+    // A numbered request beyond the limit is answered in its turn, and the requests after it are executed.
     world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(103), itt: Itt(74), ..tmf }, &[]);
     expect_result(&mut world, conn, TmfResult::REJECTED);
     world.send(conn, &ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(75), ..command }, &[]);
@@ -351,7 +351,7 @@ fn requests_keep_to_tags_numbers_and_limits() {
     expect_result(&mut world, conn, TmfResult::COMPLETE);
     world.send(conn, &TmfRequest { itt: Itt(73), ..tmf }, &[]);
     expect_manage(&mut world);
-    // An answer to a session that is gone goes nowhere.
+    // A result for a session that has ended is ignored.
     world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
     world.engine.finish_tmf(first.tmf, TmfResult::COMPLETE);
     world.drain();
@@ -379,7 +379,7 @@ fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
     assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, LUN));
     world.expect_silence(victim);
     expect_result(&mut world, other, TmfResult::COMPLETE);
-    // What it ends itself it knows.
+    // No message reports the tasks that the session ends itself.
     let own = TmfRequest { lun: 0, ..world.manage(victim, TmfFunction::ABORT_TASK_SET) };
     world.send(victim, &own, &[]);
     let manage = expect_manage(&mut world);

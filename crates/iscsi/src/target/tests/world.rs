@@ -33,7 +33,7 @@ pub(super) const INITIATOR: &str = "iqn.2026-01.test:initiator";
 pub(super) const TARGET: &str = "iqn.2026-01.test:target";
 pub(super) const LUN: u64 = 1 << 48;
 
-/// The header of a Data-Out PDU for a write.
+/// Returns the header of a Data-Out PDU for a write.
 pub(super) fn data_out(write: &ScsiCommand, ttt: Ttt, sn: u32, offset: u32, is_final: bool) -> DataOut {
     DataOut {
         is_final,

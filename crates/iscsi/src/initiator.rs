@@ -69,14 +69,16 @@
 //! requests the contents of the skipped PDU again.
 //!
 //! A lost session is established again as long as [`contract::Retry`] allows. Tasks whose commands were never
-//! sent wait for the new session. Tasks whose commands were sent end as [`contract::End::Lost`], because the
-//! initiator cannot know whether the target executed them, unless the caller marked them as repeatable
-//! ([`contract::Request::replay`]). Recovery *within* a session executes no command twice: a command is sent
-//! again only under the CmdSN that the target expects next, and every other task is moved by TASK REASSIGN.
+//! sent wait for the new session. Tasks whose commands were sent end as [`contract::TaskResult::Lost`],
+//! because the initiator cannot know whether the target executed them, unless the caller marked them as
+//! repeatable ([`contract::Request::replay`]). Recovery *within* a session executes no command twice: a
+//! command is sent again only under the CmdSN that the target expects next, and every other task is moved by
+//! TASK REASSIGN.
 //!
-//! Lost data is requested by its numbers (SNACK). One kind of data is not: data that was cut for another
-//! MaxRecvDataSegmentLength, because a new one was negotiated while the data was under way. The initiator
-//! gives up the connection of that data, and requests the data again on another connection.
+//! Lost data is requested by its numbers (SNACK). If another MaxRecvDataSegmentLength was negotiated after
+//! the data was cut, the data is requested with new numbers (R-Data SNACK, `resegmentation`). The R2Ts of a
+//! bidirectional command keep their numbers, so its data cannot be numbered again: the initiator gives up the
+//! connection, and requests that data on another one.
 //!
 //! Whether a status may be acknowledged depends on the data of its task: while data is missing, ExpStatSN
 //! stays below the StatSN of the status, because a target may discard the data of acknowledged statuses (RFC
@@ -87,13 +89,14 @@
 //! # Identity check after a reconnection
 //!
 //! In a new session a LUN can lead to another device than before. A logical unit that its owner guards
-//! ([`Session::guard`]) gets only the commands of the identity check ([`contract::Request::probe`]) in a new
-//! session, until the owner confirms the identity or ends the waiting tasks.
+//! ([`Session::require_identity_check`]) gets only the commands of the identity check
+//! ([`contract::Request::is_identity_check`]) in a new session, until the owner confirms the identity or ends
+//! the waiting tasks.
 //!
 //! # Bounds
 //!
 //! The number of tasks is bounded by [`contract::Limits::tasks_max`], that of management requests by
-//! [`contract::MAX_MANAGES`], and lists by [`crate::discovery::MAX_TARGETS`]. One text negotiation runs at a
+//! [`contract::MAX_TMFS`], and lists by [`crate::discovery::MAX_TARGETS`]. One text negotiation runs at a
 //! time. Answers to pings that the target does not read, redirections, repeated retransmissions and replays
 //! are bounded too: each bound is a constant in the module that enforces it.
 

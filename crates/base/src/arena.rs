@@ -89,6 +89,16 @@ impl<T> Arena<T> {
         Some(value)
     }
 
+    /// Drops a value where it lies, without moving it; its key finds nothing from now on. Returns whether there was one.
+    pub fn discard(&mut self, key: Key) -> bool {
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        let Some(slot) = slot.filter(|slot| slot.value.is_some()) else { return false };
+        slot.value = None;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        true
+    }
+
     /// Returns the key of the value at an index.
     pub fn key_at(&self, index: u32) -> Option<Key> {
         let slot = self.slots.get(index as usize)?;
@@ -119,5 +129,8 @@ mod tests {
         assert_eq!((arena.get(a), arena.get(b), arena.get(c)), (None, Some(&"b"), Some(&"c")));
         assert_eq!(arena.iter().map(|(_, value)| *value).collect::<Vec<_>>(), ["c", "b"]);
         assert_eq!(arena.len(), 2);
+        assert!(arena.discard(b) && !arena.discard(b));
+        assert_eq!((arena.get(b), arena.len()), (None, 1));
+        assert_eq!(arena.insert_with(|_| "d").index, b.index);
     }
 }

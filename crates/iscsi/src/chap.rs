@@ -1,6 +1,6 @@
 //! CHAP (RFC 1994 as RFC 7143 §12.1.3 uses it): algorithms, secrets, challenges and responses.
 //!
-//! [`exchange`] is both sides of the talk; what it rests on is here.
+//! [`exchange`] holds the state machines of both sides; this module holds the types that they use.
 
 pub mod exchange;
 
@@ -26,15 +26,15 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All, strongest first.
+    /// All algorithms, strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
-    /// Returns its number on the wire.
+    /// Returns the number of the algorithm on the wire.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Returns the length of its responses, in bytes.
+    /// Returns the length of a response of the algorithm, in bytes.
     pub const fn response_len(self) -> usize {
         match self {
             Self::Md5 => 16,
@@ -43,7 +43,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the algorithm of this number.
+    /// Returns the algorithm with this number.
     pub fn by_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| u64::from(algorithm.number()) == number)
     }
@@ -66,33 +66,33 @@ impl Algorithms {
         Self(self.0 | 1 << algorithm.number())
     }
 
-    /// Returns whether `algorithm` is in it.
+    /// Returns whether `algorithm` is in the set.
     pub const fn contains(self, algorithm: Algorithm) -> bool {
         self.0 & (1 << algorithm.number()) != 0
     }
 
-    /// Returns whether nothing is in it.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns its members, strongest first.
+    /// Returns the members of the set, strongest first.
     pub fn iter(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.into_iter().filter(move |algorithm| self.contains(*algorithm))
     }
 }
 
-/// The shortest secret that may stand alone, in bytes: 96 bits (RFC 7143 §9.2.1).
+/// The shortest secret that may be used without IPsec, in bytes: 96 bits (RFC 7143 §9.2.1).
 pub const MIN_SECRET: usize = 12;
-/// The longest secret, in bytes. RFC 7143 §9.2.1 asks for 16; a limit of our own keeps a mistaken file from
-/// becoming a secret.
+/// The longest secret, in bytes. RFC 7143 §9.2.1 requires 16; this limit keeps a wrong file from being taken
+/// as a secret.
 pub const MAX_SECRET: usize = 255;
 
 /// A CHAP secret. It is wiped when dropped and never printed.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
-/// Why bytes are not a secret.
+/// The reason why bytes are not a legal secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
     /// Fewer than [`MIN_SECRET`] bytes.
@@ -104,19 +104,19 @@ pub enum BadSecret {
 }
 
 impl Secret {
-    /// Takes a secret of [`MIN_SECRET`] to [`MAX_SECRET`] bytes.
+    /// Makes a secret of [`MIN_SECRET`] to [`MAX_SECRET`] bytes.
     ///
     /// # Errors
-    /// The length is wrong.
+    /// The length is out of this range.
     pub fn new(bytes: &[u8]) -> Result<Self, BadSecret> {
         if bytes.len() < MIN_SECRET { Err(BadSecret::TooShort) } else { Self::of_any_strength(bytes) }
     }
 
-    /// Takes a secret of 1 to [`MAX_SECRET`] bytes. RFC 7143 §9.2.1 allows less than [`MIN_SECRET`] only under
-    /// IPsec; this is for foreign peers that do it anyway, when the operator said so.
+    /// Makes a secret of 1 to [`MAX_SECRET`] bytes. RFC 7143 §9.2.1 allows less than [`MIN_SECRET`] only
+    /// under IPsec. This function serves peers that use short secrets anyway, if the operator permits them.
     ///
     /// # Errors
-    /// The length is wrong.
+    /// The length is out of this range.
     pub fn of_any_strength(bytes: &[u8]) -> Result<Self, BadSecret> {
         match bytes.len() {
             0 => Err(BadSecret::TooShort),
@@ -126,7 +126,8 @@ impl Secret {
     }
 }
 
-/// Takes the same time wherever two secrets of one length differ.
+/// Compares in constant time: the time does not depend on the position at which two secrets of one length
+/// differ.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
@@ -141,10 +142,10 @@ impl core::fmt::Debug for Secret {
     }
 }
 
-/// A name and the secret that goes with it.
+/// A user name and its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The name, taken literally: `0xuser` is a name and no number.
+    /// The name, taken literally: `0xuser` is a name, not a number.
     pub name: String,
     /// The secret.
     pub secret: Secret,
@@ -153,18 +154,18 @@ pub struct Credentials {
 /// The longest challenge that a peer may send, in bytes (RFC 7143 §12.1.3).
 pub const MAX_CHALLENGE: usize = 1024;
 
-/// A challenge of our own.
+/// A challenge that this side sends.
 #[derive(Clone, Debug)]
 pub struct Challenge {
     /// CHAP_I.
     pub id: u8,
-    /// CHAP_C, as long as a response of the algorithm that was agreed on.
+    /// CHAP_C, as long as a response of the negotiated algorithm.
     pub bytes: Vec<u8>,
 }
 
 impl Challenge {
-    /// Makes a challenge out of fresh bytes of the operating system's generator, which it uses up: they must serve
-    /// for nothing else.
+    /// Makes a challenge from fresh random bytes of the operating system's generator. The challenge uses
+    /// these bytes up: they must not be used for anything else.
     pub fn from_entropy(entropy: &Zeroizing<[u8; 32]>, algorithm: Algorithm) -> Self {
         let derive = |label: &[u8]| {
             let mut digest = sha2::Sha256::new();
@@ -172,7 +173,7 @@ impl Challenge {
             digest.update(entropy.as_slice());
             digest.finalize()
         };
-        // Hashing keeps the generator's output itself off the wire.
+        // Hashing keeps the output of the generator itself off the wire.
         let bytes = derive(b"challenge").iter().copied().take(algorithm.response_len()).collect();
         let id = derive(b"identifier").first().copied().unwrap_or_default();
         Self { id, bytes }
@@ -190,7 +191,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// Computes the response to a challenge: the digest over identifier, secret and challenge (RFC 1994 §4.1).
+    /// Computes the response to a challenge: the digest over identifier, secret and challenge (RFC 1994
+    /// §4.1).
     pub fn compute(algorithm: Algorithm, id: u8, secret: &Secret, challenge: &[u8]) -> Self {
         let parts: [&[u8]; 3] = [&[id], &secret.0, challenge];
         match algorithm {
@@ -214,12 +216,13 @@ impl Response {
         out
     }
 
-    /// Returns its bytes, as many as [`Algorithm::response_len`] says.
+    /// Returns the bytes of the response, of [`Algorithm::response_len`].
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Returns whether `claimed` is this response, in a time that does not tell where they part.
+    /// Returns whether `claimed` is this response, in constant time: the time does not reveal at which byte
+    /// they differ.
     pub fn matches(&self, claimed: &[u8]) -> bool {
         self.as_bytes().ct_eq(claimed).into()
     }
@@ -230,7 +233,8 @@ mod tests {
     use super::*;
     use crate::text::value::{binary, to_hex};
 
-    /// Known answers, computed with another implementation (Python's hashlib): digest over id, secret, challenge.
+    /// Known answers, computed with another implementation (Python's hashlib): digest over id, secret,
+    /// challenge.
     #[test]
     fn computes_the_known_responses() {
         let challenge = binary(b"0x000102030405060708090a0b0c0d0e0f", 16..=16).unwrap();

@@ -1,31 +1,32 @@
-//! CRC32C over header and data segments (RFC 7143 §13.1): the polynomial of Castagnoli, bits reflected, both ends
-//! inverted, and the result sent least significant byte first.
+//! CRC32C over header and data segments (RFC 7143 §13.1): the polynomial of Castagnoli, bits reflected,
+//! initial and final value inverted, and the result sent least significant byte first.
 //!
-//! The arithmetic is `crc-fast`'s, which picks the processor's widest carry-less multiplication when it starts.
+//! The crate `crc-fast` computes it, and picks the processor's widest carry-less multiplication when it
+//! starts.
 
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
 /// The length of a digest on the wire.
 pub const DIGEST_LEN: usize = 4;
 
-/// A digest being computed, part by part.
+/// A digest that is computed part by part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crc32c {
     state: u32,
 }
 
 impl Crc32c {
-    /// Starts with no bytes.
+    /// Returns the digest of no bytes, to be updated.
     pub const fn new() -> Self {
         Self { state: u32::MAX }
     }
 
-    /// Returns the digest of `bytes` alone, as it goes on the wire.
+    /// Returns the digest of `bytes` alone, in wire order.
     pub fn of(bytes: &[u8]) -> [u8; DIGEST_LEN] {
         crc32_iscsi(bytes).to_le_bytes()
     }
 
-    /// Goes on with `bytes`.
+    /// Adds `bytes` to the digest.
     pub fn update(&mut self, bytes: &[u8]) {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.state));
         digest.update(bytes);
@@ -33,13 +34,13 @@ impl Crc32c {
         self.state = u32::try_from(digest.get_state()).unwrap_or_default();
     }
 
-    /// Returns the digest, as it goes on the wire.
+    /// Returns the digest in wire order.
     pub const fn finish(self) -> [u8; DIGEST_LEN] {
         (!self.state).to_le_bytes()
     }
 }
 
-/// Where the one bit is that makes a digest wrong.
+/// The position of the one wrong bit that explains a digest error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flipped {
     /// In the bytes: the index of the byte, and the mask of the bit.
@@ -48,11 +49,11 @@ pub enum Flipped {
     Digest,
 }
 
-/// Finds the one bit that, flipped back, makes `bytes` and the digest that came with them fit; `None` when no single
-/// bit does.
+/// Finds the one bit that, flipped back, makes `bytes` match the received digest; `None` when no single bit
+/// does, or when `bytes` is longer than 651 bytes.
 ///
-/// Two strings that both fit their digests differ in at least six bits (the Hamming distance of CRC32C for as long as
-/// we look), so damage of two to four bits is never taken for damage of one.
+/// Two strings that both match their digests differ in at least six bits (the Hamming distance of CRC32C up
+/// to that length), so damage of two to four bits is never mistaken for damage of one.
 pub fn single_flip(bytes: &[u8], digest: [u8; DIGEST_LEN]) -> Option<Flipped> {
     if bytes.len() > SIX_APART {
         return None;
@@ -61,8 +62,8 @@ pub fn single_flip(bytes: &[u8], digest: [u8; DIGEST_LEN]) -> Option<Flipped> {
     if syndrome.count_ones() <= 1 {
         return (syndrome != 0).then_some(Flipped::Digest);
     }
-    // What flipping a bit does to the digest depends only on how far it is from the end: walk backwards, one step of
-    // the shift register a bit.
+    // The effect of a flipped bit on the digest depends only on its distance from the end. This loop walks
+    // backwards from the last bit, one step of the shift register per bit.
     let mut effect = POLYNOMIAL;
     for at in (0..bytes.len()).rev() {
         for bit in (0..8).rev() {
@@ -75,7 +76,7 @@ pub fn single_flip(bytes: &[u8], digest: [u8; DIGEST_LEN]) -> Option<Flipped> {
     None
 }
 
-/// How many bytes CRC32C protects with a Hamming distance of six (Koopman 2002: 5243 bits).
+/// The number of bytes up to which CRC32C has a Hamming distance of six (Koopman 2002: 5243 bits).
 const SIX_APART: usize = 651;
 
 /// The polynomial of Castagnoli, bits reflected.

@@ -1,5 +1,6 @@
-//! The list of targets that answers `SendTargets` (RFC 7143 §4.3, appendix C), from both ends: made piece by piece
-//! out of the directory, and read piece by piece by an initiator that trusts none of it.
+//! The list of targets that answers `SendTargets` (RFC 7143 §4.3, appendix C), for both roles: the target
+//! builds it piece by piece from the directory, and the initiator parses it piece by piece and trusts none of
+//! it.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -9,16 +10,16 @@ use crate::login::directory::{ConnectionPath, Directory, SendTargetsEntry, Targe
 use crate::name::{IscsiName, MAX_NAME, PortalGroupTag};
 use crate::text::{BadText, Pair, TextBuilder, parse};
 
-/// The most addresses of one target that are listed: more portals than a machine has interfaces.
+/// The most addresses that are listed for one target: more portals than a computer has interfaces.
 pub const MAX_ADDRESSES: usize = 64;
 
-/// The most targets that an initiator reads from one list.
+/// The most targets that an initiator accepts from one list.
 pub const MAX_TARGETS: usize = 1 << 16;
 
-/// The longest pair that belongs into a list: a name, or a host name with port and group.
+/// The longest pair of a list: a name, or a host name with port and portal group tag.
 const MAX_LIST_PAIR: usize = "TargetAddress=".len() + MAX_NAME + 64;
 
-/// A text on its way out with, perhaps, a list of targets behind it that is made as it is sent.
+/// A text that is sent, optionally followed by a list of targets that is built while it is sent.
 #[derive(Debug, Default)]
 pub(crate) struct SendTargetsText {
     text: Vec<u8>,
@@ -30,11 +31,11 @@ enum Source {
     /// Nothing follows the text.
     #[default]
     Dry,
-    /// Every target behind this one follows.
+    /// Every target after this one in the directory follows; `None` starts with the first.
     Behind(Option<IscsiName>),
 }
 
-/// Whose list it is.
+/// The directory, as one initiator on one connection may see it.
 #[derive(Clone, Copy)]
 pub(crate) struct DirectoryView<'a> {
     pub(crate) directory: &'a dyn Directory,
@@ -43,12 +44,13 @@ pub(crate) struct DirectoryView<'a> {
 }
 
 impl SendTargetsText {
-    /// Sends `text`, and then every target if `with_all`.
+    /// Begins to send `text`, followed by every target if `with_all`.
     pub(crate) fn new(text: Vec<u8>, with_all: bool) -> Self {
         Self { text, source: if with_all { Source::Behind(None) } else { Source::Dry } }
     }
 
-    /// Takes the next piece, of at most `limit` bytes and whole pairs if they fit, and says whether more follows.
+    /// Removes and returns the next piece, of at most `limit` bytes, and whether more text follows. The piece
+    /// ends at the end of a pair if a whole pair fits.
     pub(crate) fn next_piece(&mut self, limit: usize, reader: DirectoryView<'_>) -> (Vec<u8>, bool) {
         let limit = limit.max(1);
         while self.text.len() <= limit
@@ -76,8 +78,9 @@ impl SendTargetsText {
     }
 }
 
-/// Spells a target as a list has it: its name, then its addresses. One without an address is where the question came
-/// in; that could be left unsaid, but some initiators look for it.
+/// Encodes the list entry of a target: its name, then its addresses. A target without an address gets the
+/// local address of the connection, in portal group 1. RFC 7143 permits to leave that address out, but some
+/// initiators expect it.
 pub(crate) fn encode_target(target: &SendTargetsEntry, via: &ConnectionPath) -> Vec<u8> {
     let mut out = TextBuilder::new();
     out.put(Key::TargetName.name(), target.name.as_str());
@@ -92,16 +95,16 @@ pub(crate) fn encode_target(target: &SendTargetsEntry, via: &ConnectionPath) -> 
     out.into_bytes()
 }
 
-/// A target as an initiator was told of it.
+/// A target as an initiator discovered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
-    /// Its name.
+    /// The iSCSI name of the target.
     pub name: IscsiName,
-    /// Where it listens. Empty: where the question was asked.
+    /// The addresses on which the target listens. Empty: the address at which the initiator asked.
     pub addresses: Vec<(TargetAddress, Option<PortalGroupTag>)>,
 }
 
-/// Reads the answer to `SendTargets` as it comes, in pieces of any size.
+/// Parses the answer to `SendTargets` from pieces of any size.
 #[derive(Debug, Default)]
 pub struct TargetList {
     partial: Vec<u8>,
@@ -112,15 +115,15 @@ pub struct TargetList {
 }
 
 impl TargetList {
-    /// Starts with no target.
+    /// Returns an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the data of one Text Response.
+    /// Adds the data of one Text Response.
     ///
     /// # Errors
-    /// The text is no text, or holds a pair that is longer than any that belongs here.
+    /// The data is not a legal text, or an incomplete pair is longer than any pair of a list.
     pub fn add(&mut self, data: &[u8]) -> Result<(), BadText> {
         self.partial.extend_from_slice(data);
         let whole = self.partial.iter().rposition(|byte| *byte == 0).map_or(0, |at| at + 1);
@@ -129,7 +132,8 @@ impl TargetList {
             return Err(BadText::TooLong);
         }
         let text = core::mem::replace(&mut self.partial, rest);
-        // A list may be longer than a text may, and its pairs more; so it is read pair by pair.
+        // A list may be longer than [`crate::text::MAX_TEXT`] and may hold more pairs than a text. It is
+        // therefore parsed pair by pair.
         for item in text.split_inclusive(|byte| *byte == 0) {
             for pair in parse(item)? {
                 self.take(&pair);
@@ -141,12 +145,12 @@ impl TargetList {
     /// Ends the list.
     ///
     /// # Errors
-    /// `Unterminated` when the last pair is not whole.
+    /// `Unterminated` when the last pair is incomplete.
     pub fn finish(self) -> Result<Vec<Discovered>, BadText> {
         if self.partial.is_empty() { Ok(self.targets) } else { Err(BadText::Unterminated) }
     }
 
-    /// Returns how many names and addresses were left out because they are none, or too many.
+    /// Returns how many names and addresses were left out because they are illegal or too many.
     pub const fn ignored(&self) -> usize {
         self.ignored
     }

@@ -1,26 +1,29 @@
-//! Framing: from a byte stream to PDUs (RFC 7143 §11.1).
+//! Framing: splits a byte stream into PDUs (RFC 7143 §11.1).
 //!
-//! A PDU is a basic header, additional header segments, a header digest, a data segment, padding to four bytes and
-//! a data digest; only the basic header is always there. [`Receiver`] reads one after the other and keeps no more
-//! than a header of its own: once a header is whole and its digest is right, whoever drives it says where the data
-//! segment belongs ([`Receiver::set_sink`]), and the bytes go there and nowhere else. A large segment can be lent out
-//! ([`Receiver::take_rx_buffer`]), so that the kernel puts the bytes in place.
+//! A PDU is a basic header, additional header segments, a header digest, a data segment, padding to four
+//! bytes and a data digest; only the basic header is always present. [`Receiver`] reads PDUs one after the
+//! other and stores no more than one header itself. Once a header is complete and its digest is right, the
+//! caller states where the data segment belongs ([`Receiver::set_sink`]), and the receiver writes the bytes
+//! there and nowhere else. The driver can take the buffer of a large segment ([`Receiver::take_rx_buffer`]),
+//! so that the kernel receives the bytes in place (zero copy).
 //!
-//! It serves both roles and knows nothing of what PDUs mean.
+//! This module serves both roles and knows nothing of the meaning of PDUs.
 //!
 //! # After a header digest error
 //!
-//! RFC 7143 §7.8 leaves two ways: close the connection, or go on at the beginning of a later PDU if that can be
-//! ascertained by other means than the length fields of the damaged header. The digest itself is such a means: if one
-//! flipped bit explains it, that bit is known with certainty ([`crate::digest::single_flip`]), and with it the true
-//! lengths. So, where [`Framing::resync`] allows it, a PDU whose header has one wrong bit is read to its end and
-//! dropped ([`FramingEvent::Damaged`]); nothing of it is used but its length. Anything worse ends the stream, as every such
-//! error does at ErrorRecoveryLevel 0.
+//! RFC 7143 §7.8 permits two reactions: close the connection, or continue at the beginning of a later PDU if
+//! that can be ascertained by other means than the length fields of the damaged header. The digest itself is
+//! such a means: if one flipped bit explains the error, that bit is known with certainty
+//! ([`crate::digest::single_flip`]), and with it the true lengths. So, where [`Framing::resync`] allows it,
+//! the receiver reads a PDU whose header has one wrong bit to its end and drops it
+//! ([`FramingEvent::Damaged`]); it uses nothing of the PDU but its length. Worse damage ends the stream, as
+//! every header digest error does at ErrorRecoveryLevel 0.
 //!
-//! Two things are deliberately not done. The lengths of a damaged header are not simply tried: they are wrong in one
-//! of thirteen cases, and then the next bytes are data, which whoever writes to a disk chooses. For the same reason
-//! the stream is not searched for something that looks like a header with a fitting digest: a guest that stores a
-//! captured PDU on its disk would have it executed.
+//! Two methods are deliberately not used. The receiver does not simply try the lengths of a damaged header:
+//! they are wrong in one of thirteen cases, and then the next bytes are data, which are chosen by the
+//! application that writes to a disk. For the same reason the receiver does not search the stream for bytes
+//! that look like a header with a matching digest: a guest that stores a captured PDU on its disk could make
+//! the target execute it.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -33,20 +36,21 @@ use smallvec::SmallVec;
 use crate::digest::{Crc32c, DIGEST_LEN, Flipped, single_flip};
 use crate::pdu::{BHS_LEN, Bhs};
 
-/// A data segment is lent out when at least this much of it is missing: below, one receive into the read buffer
-/// brings the next PDUs too, which saves more than the copy costs.
+/// The driver takes the buffer of a data segment when at least this many bytes of the segment are missing.
+/// Below that, one receive into the read buffer also brings the next PDUs, which saves more than the copy
+/// costs.
 pub const RX_BUFFER_MIN: usize = 16 << 10;
 
-/// How the PDUs of a connection are framed at present.
+/// How the PDUs of a connection are framed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     /// Whether headers carry a digest.
     pub header_digest: bool,
     /// Whether data segments carry a digest.
     pub data_digest: bool,
-    /// The longest data segment that may come.
+    /// The longest data segment that is accepted, in bytes.
     pub data_len_max: u32,
-    /// Whether a PDU with a damaged header is passed over if its length is certain.
+    /// Whether a PDU with a damaged header is skipped if its length is certain.
     pub resync: bool,
 }
 
@@ -56,27 +60,27 @@ pub struct Receiver {
     framing: Framing,
     state: State,
     bhs: Bhs,
-    /// The header so far, while it comes in pieces.
+    /// The bytes of an incomplete header that arrives in pieces.
     staged: SmallVec<[u8; 64]>,
     /// The additional header segments of the present PDU.
     ahs: Vec<u8>,
     /// Whether the present PDU is to be dropped because its header was damaged.
     damaged: bool,
     sink: DataSink,
-    /// How much of the data segment is missing.
+    /// How many bytes of the data segment are missing.
     missing: usize,
     crc: Crc32c,
     trailer: [u8; TRAILER_MAX],
     trailer_len: usize,
 }
 
-/// Where a data segment goes.
+/// The destination of a data segment.
 #[derive(Debug, Default)]
 pub enum DataSink {
-    /// Nowhere: it is read and forgotten.
+    /// None: the segment is read and discarded.
     #[default]
     Discard,
-    /// Behind what the buffer holds. It has room for the whole segment.
+    /// Behind the filled bytes of the buffer. The buffer has free space for the whole segment.
     Append(Buf),
     /// Over the filled bytes of the buffer, from `at` on.
     Overwrite {
@@ -85,45 +89,45 @@ pub enum DataSink {
         /// Where the next byte goes.
         at: usize,
     },
-    /// Into a buffer that is lent out and held this many bytes when it went.
+    /// A receive buffer that the driver holds, with this many bytes filled when the driver took it.
     TakenByDriver {
-        /// How many.
+        /// The number of filled bytes.
         filled: usize,
     },
 }
 
-/// What the stream brought.
+/// The result of reading the stream.
 #[derive(Debug)]
 pub enum FramingEvent {
-    /// Nothing whole: more bytes are needed.
+    /// No PDU or header is complete: more bytes are needed.
     NeedMoreBytes,
-    /// A header. The next call must be [`Receiver::set_sink`].
+    /// A complete header. The next call must be [`Receiver::set_sink`].
     Header(Bhs),
-    /// The rest of that PDU.
+    /// The end of that PDU: all its parts were read.
     Pdu(ReceivedPdu),
-    /// A PDU whose header was damaged; it was read to its end and dropped.
+    /// A PDU with a damaged header was read to its end and dropped.
     Damaged,
 }
 
-/// The end of a PDU.
+/// A PDU that was read to its end.
 #[derive(Debug)]
 pub struct ReceivedPdu {
-    /// The header again.
+    /// The header of the PDU.
     pub bhs: Bhs,
-    /// Where its data went.
+    /// The destination of its data.
     pub sink: DataSink,
     /// Whether the data digest was right, or absent.
     pub digest_ok: bool,
 }
 
-/// What ends the stream: the start of the next PDU cannot be found.
+/// The error that ends the stream: the start of the next PDU cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// A header digest is wrong.
     HeaderDigest,
-    /// A data segment is announced that is longer than allowed.
+    /// A header announces a data segment that is longer than allowed.
     TooLong,
-    /// Bytes were handed in while a loan was out.
+    /// The caller passed bytes while the driver held the receive buffer.
     RxBufferTaken,
 }
 
@@ -135,14 +139,15 @@ enum State {
     Trailer,
 }
 
-/// Where a header says how long its additional segments are (RFC 7143 §11.2.1.5).
+/// The offset of the byte in which a header states the length of its additional header segments (RFC 7143
+/// §11.2.1.5).
 const TOTAL_AHS_LENGTH: usize = 4;
 
-/// Padding and digest.
+/// The longest padding and digest, in bytes.
 const TRAILER_MAX: usize = 3 + DIGEST_LEN;
 
 impl Receiver {
-    /// Starts at the front of a PDU.
+    /// Returns a receiver that expects the start of a PDU.
     pub fn new(framing: Framing) -> Self {
         Self {
             framing,
@@ -159,12 +164,12 @@ impl Receiver {
         }
     }
 
-    /// Frames the PDUs behind the present one in another way.
+    /// Changes the framing of the PDUs after the present one.
     pub const fn set_framing(&mut self, framing: Framing) {
         self.framing = framing;
     }
 
-    /// Returns whether no PDU has begun that is not whole.
+    /// Returns whether no incomplete PDU has begun.
     pub fn is_between_pdus(&self) -> bool {
         self.state == State::Header && self.staged.is_empty()
     }
@@ -174,10 +179,10 @@ impl Receiver {
         &self.ahs
     }
 
-    /// Reads on in `bytes` and moves it past what was read.
+    /// Reads from `bytes` and moves it past the bytes that were read.
     ///
     /// # Errors
-    /// What makes the rest of the stream unreadable.
+    /// Returns the error that makes the rest of the stream unreadable.
     pub fn advance(&mut self, bytes: &mut &[u8]) -> Result<FramingEvent, StreamError> {
         loop {
             match self.state {
@@ -210,7 +215,7 @@ impl Receiver {
         }
     }
 
-    /// Says where the data segment of the header that [`Self::advance`] just gave belongs.
+    /// Sets the destination of the data segment of the header that [`Self::advance`] just returned.
     pub fn set_sink(&mut self, landing: DataSink) {
         self.sink = landing;
         self.missing = usize::try_from(self.bhs.data_len()).unwrap_or(usize::MAX);
@@ -219,7 +224,7 @@ impl Receiver {
         self.state = State::Data;
     }
 
-    /// Lends the buffer out that the next bytes belong into, if enough of them are missing.
+    /// Returns the buffer that the next bytes belong to, if at least [`RX_BUFFER_MIN`] of them are missing.
     pub fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
         if self.state != State::Data || self.missing < RX_BUFFER_MIN {
             return None;
@@ -236,7 +241,8 @@ impl Receiver {
         }
     }
 
-    /// Takes a loan back and returns how many bytes it brought. More than were wanted are forgotten.
+    /// Takes a receive buffer back and returns how many bytes the driver received into it. Bytes beyond the
+    /// data segment are discarded.
     pub fn return_rx_buffer(&mut self, loan: RxBuffer) -> usize {
         let DataSink::TakenByDriver { filled } = self.sink else { return 0 };
         let mut buf = loan.buf;
@@ -251,12 +257,12 @@ impl Receiver {
         len
     }
 
-    /// Gives up the present PDU and returns where its data was going.
+    /// Gives up the present PDU and returns the destination of its data.
     pub fn discard_pdu(&mut self) -> DataSink {
         mem::take(&mut self.sink)
     }
 
-    /// Reads a header. Returns nothing when the PDU is to be dropped: what follows is its data segment.
+    /// Reads a header. Returns `None` when the PDU is to be dropped: its data segment follows.
     fn header(&mut self, bytes: &mut &[u8]) -> Result<Option<FramingEvent>, StreamError> {
         if self.staged.is_empty()
             && let Some((bhs, _)) = bytes.split_first_chunk::<BHS_LEN>()
@@ -285,13 +291,14 @@ impl Receiver {
         self.check_header(Bhs::from_bytes(*bhs), &whole)
     }
 
-    /// Returns how many bytes of the header are missing, up to the next point where something can be decided, or
-    /// `None` once it is whole.
+    /// Returns how many bytes of the header are missing up to the next point at which a decision is possible,
+    /// or `None` once the header is complete.
     fn header_want(&self) -> Option<usize> {
         let have = self.staged.len();
         let whole = match self.staged.first_chunk::<BHS_LEN>() {
             Some(bhs) if self.framing.header_digest && have < BHS_LEN + DIGEST_LEN => {
-                // Additional segments are announced: the digest of a header without them would stand here.
+                // Additional header segments are announced: the digest of a header without them would be
+                // here.
                 self.header_len(&Bhs::from_bytes(*bhs)).min(BHS_LEN + DIGEST_LEN)
             }
             Some(bhs) => self.header_len(&Bhs::from_bytes(*bhs)),
@@ -304,8 +311,8 @@ impl Receiver {
         BHS_LEN + bhs.ahs_len() + if self.framing.header_digest { DIGEST_LEN } else { 0 }
     }
 
-    /// Finds out whether the header that is here announces additional segments only because that one bit is wrong,
-    /// and if so starts to drop the PDU.
+    /// Checks whether the present header announces additional header segments only because that one bit is
+    /// wrong, and if so begins to drop the PDU.
     fn has_no_ahs(&mut self) -> bool {
         let Some((bhs, digest)) = self.staged.split_first_chunk::<BHS_LEN>() else { return false };
         let announced = Bhs::from_bytes(*bhs);
@@ -317,7 +324,7 @@ impl Receiver {
         self.drop_pdu(bhs).is_ok()
     }
 
-    /// Judges a whole header with its digest.
+    /// Checks a complete header against its digest and the length limit.
     fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<FramingEvent>, StreamError> {
         let (segments, digest) = whole.split_at_checked(BHS_LEN + bhs.ahs_len()).unwrap_or_default();
         let checked = self.framing.header_digest && !fault_injection::is_injected(Bug::SkipHeaderDigest);
@@ -334,12 +341,12 @@ impl Receiver {
         Ok(Some(FramingEvent::Header(bhs)))
     }
 
-    /// Finds out how long the PDU of a damaged header is, and starts to drop it.
+    /// Determines the length of the PDU of a damaged header, and begins to drop the PDU.
     fn resync(&mut self, bhs: Bhs, segments: &[u8], digest: &[u8]) -> Result<(), StreamError> {
         let digest = digest.first_chunk().copied().filter(|_| self.framing.resync);
         let mut bytes = *bhs.bytes();
         match single_flip(segments, digest.ok_or(StreamError::HeaderDigest)?) {
-            // The segments were cut by the very byte that is wrong.
+            // The wrong byte is the one by which the segments were cut.
             Some(Flipped::Byte(TOTAL_AHS_LENGTH, _)) | None => return Err(StreamError::HeaderDigest),
             Some(Flipped::Byte(at, mask)) => {
                 if let Some(byte) = bytes.get_mut(at) {
@@ -351,7 +358,7 @@ impl Receiver {
         self.drop_pdu(Bhs::from_bytes(bytes))
     }
 
-    /// Reads the PDU of this header, as it was before the damage, to its end without keeping anything.
+    /// Begins to read the PDU of this header, as it was before the damage, to its end and to discard it.
     fn drop_pdu(&mut self, bhs: Bhs) -> Result<(), StreamError> {
         if bhs.data_len() > self.framing.data_len_max {
             return Err(StreamError::HeaderDigest);

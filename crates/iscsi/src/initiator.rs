@@ -1,8 +1,9 @@
-//! The initiator role of iSCSI: one session as a machine without I/O (RFC 7143, RFC 7144).
+//! The initiator role of iSCSI: one session as a state machine without I/O (RFC 7143, RFC 7144).
 //!
-//! [`Session`] has the network side of a [`base::state_machine::StreamMachine`], for the connections of one session; it opens
-//! none by itself but asks for them ([`contract::Event::Connect`]). [`contract`] is what it is told and what it tells.
-//! After every call its owner polls [`Session::poll_event`] until there is none, then [`Session::poll_action`].
+//! [`Session`] has the network side of a [`base::state_machine::StreamMachine`], for the connections of one
+//! session. It opens no connection by itself but requests them ([`contract::Event::Connect`]). [`contract`]
+//! holds its requests and its events. After every call the owner of the session polls [`Session::poll_event`]
+//! until there is no event, then [`Session::poll_action`].
 //!
 //! ```
 //! use base::buffer::{DataList, Pool};
@@ -35,57 +36,69 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How it is made
+//! # Modules
 //!
-//! * `issue` takes requests, keeps to the command window, and spreads them over connections: each goes to the one
-//!   whose tasks move the least bytes. `send` builds what leaves, when it leaves, so that CmdSNs run in the order in
-//!   which commands go out.
-//! * `dispatch` reads PDUs; `data` takes Data-In, R2T and SCSI Response; `tmf`, `text`, `control` the rest.
-//! * `login` brings connections up; `session_recovery` decides what becomes of a lost one; `retransmission` asks again for lost PDUs, and
-//!   `resegmentation` for data that is to be cut anew.
-//! * [`protocol_error`] is every rule that a target can break.
+//! * `issue` takes requests, observes the command window, and spreads the requests over the connections: each
+//!   request is sent on the connection whose tasks transfer the fewest bytes. `send` builds a PDU at the
+//!   moment it is sent, so that CmdSNs rise in the order in which commands are sent.
+//! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text` and `control` handle
+//!   the rest.
+//! * `login` establishes connections; `session_recovery` decides what happens to a lost connection;
+//!   `retransmission` requests lost PDUs again, and `resegmentation` requests data that must be cut again.
+//! * [`protocol_error`] lists every rule that a target can break.
 //!
 //! # Data
 //!
-//! Data-Out leaves by reference from the request's own buffers. Data-In lands in one buffer per task, taken from the
-//! pool when its first piece comes; a large piece that comes in order is lent to the driver, so that the kernel puts it
-//! there. Offset and length of every piece are checked against the task before a byte is read: nothing that a target
-//! says writes outside. A GOOD status whose data is not all there, but for what the residual count admits, is a broken
-//! rule, so a caller never reads a hole.
+//! Data-Out is sent by reference from the buffers of the request. Data-In is stored in one buffer per task,
+//! taken from the pool when the first Data-In of the task arrives. The driver takes this buffer for a large
+//! data segment that arrives in order, so that the kernel receives the bytes in place (zero copy). Offset and
+//! length of every data segment are checked against the task before a byte is read: no field that a target
+//! sends can cause a write outside the buffer. A GOOD status is a protocol error when data is missing that
+//! the residual count does not account for, so a caller never reads a hole.
 //!
-//! # What happens when something is lost
+//! # Error recovery levels
 //!
 //! | | level 0 | level 1 | level 2 |
 //! |---|---|---|---|
-//! | a data segment is damaged | session lost | asked for again | asked for again |
-//! | a header is damaged | session lost | PDU skipped if its length is certain ([`crate::receive`]), what it held asked for again; else session lost | the same; else connection lost |
-//! | a connection is lost | session lost | session lost | its tasks move to another, or to its successor |
+//! | a data segment is damaged | session lost | data requested again | data requested again |
+//! | a header is damaged | session lost | PDU skipped, or session lost | PDU skipped, or connection lost |
+//! | a connection is lost | session lost | session lost | its tasks move to another one or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!
-//! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it. Those that
-//! did end as [`contract::End::Lost`], because nobody knows whether they were carried out, unless their owner said that
-//! they may be repeated ([`contract::Request::replay`]). Recovery *within* a session carries nothing out twice: a command is
-//! sent again only under the number for which the target waits, and everything else is moved by TASK REASSIGN.
+//! A PDU with a damaged header is skipped if its length is certain ([`crate::framing`]). The initiator then
+//! requests the contents of the skipped PDU again.
 //!
-//! Data is asked for by its numbers (SNACK). Only data that was cut for another MaxRecvDataSegmentLength, because a new
-//! one was negotiated while it was on its way, is not: its connection is given up, and another one brings it anew.
+//! A lost session is established again as long as [`contract::Retry`] allows. Tasks whose commands were never
+//! sent wait for the new session. Tasks whose commands were sent end as [`contract::TaskResult::Lost`],
+//! because the initiator cannot know whether the target executed them, unless the caller marked them as
+//! repeatable ([`contract::Request::replay`]). Recovery *within* a session executes no command twice: a
+//! command is sent again only under the CmdSN that the target expects next, and every other task is moved by
+//! TASK REASSIGN.
 //!
-//! Whether a status may be acknowledged depends on its data: while data of a task is missing, ExpStatSN stays before
-//! its status, because a target may forget the data of acknowledged statuses (RFC 7143 §11.16.3). Every request acknowledges; when
-//! none leaves for [`contract::Limits::acknowledge_after`], a NOP-Out does, so that the target need keep nothing for a
-//! session that rests.
+//! Lost data is requested by its numbers (SNACK). If another MaxRecvDataSegmentLength was negotiated after
+//! the data was cut, the data is requested with new numbers (R-Data SNACK, `resegmentation`). The R2Ts of a
+//! bidirectional command keep their numbers, so its data cannot be numbered again: the initiator gives up the
+//! connection, and requests that data on another one.
 //!
-//! # What a new session may find
+//! Whether a status may be acknowledged depends on the data of its task: while data is missing, ExpStatSN
+//! stays below the StatSN of the status, because a target may discard the data of acknowledged statuses (RFC
+//! 7143 §11.16.3). Every request acknowledges statuses. When no request is sent for
+//! [`contract::Limits::acknowledge_after`], a NOP-Out acknowledges them, so that the target need keep no
+//! statuses for an idle session.
 //!
-//! Another device may be behind a LUN than in the session before. A unit that its owner guards ([`Session::guard`]) gets
-//! nothing in a new session but the question which device it is ([`contract::Request::probe`]), until the owner vouches
-//! for it or ends what waits.
+//! # Identity check after a reconnection
+//!
+//! In a new session a LUN can lead to another device than before. A logical unit that its owner guards
+//! ([`Session::require_identity_check`]) gets only the commands of the identity check
+//! ([`contract::Request::is_identity_check`]) in a new session, until the owner confirms the identity or ends
+//! the waiting tasks.
 //!
 //! # Bounds
 //!
-//! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_MANAGES`], one text conversation at a
-//! time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does not read, redirections,
-//! repeated repairs, replays: each has its constant where it is enforced.
+//! The number of tasks is bounded by [`contract::Limits::tasks_max`], that of management requests by
+//! [`contract::MAX_TMFS`], and lists by [`crate::discovery::MAX_TARGETS`]. One text negotiation runs at a
+//! time. Answers to pings that the target does not read, redirections, repeated retransmissions and replays
+//! are bounded too: each bound is a constant in the module that enforces it.
 
 mod connection_slot;
 pub mod contract;

@@ -1,9 +1,9 @@
 //! Every text key of RFC 7143 (§12 and §13) and RFC 7144 as one table.
 //!
-//! The table says of each key what kind of value it has, which values are legal, what holds if nobody mentions it,
-//! who may send it and when. `negotiate` and `login` walk it; nothing about a key stands anywhere else.
+//! The table states for each key the kind of its value, the legal values, the default, which side may send
+//! it, and when. `negotiate` and `login` read the table; no other module holds facts about a key.
 
-/// A key that the standards define. Anything else is unknown and is answered `NotUnderstood`.
+/// A key that the standards define. Any other key is unknown and is answered with `NotUnderstood`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each variant is the key of that name; the table says the rest")]
 pub enum Key {
@@ -44,78 +44,79 @@ pub enum Key {
     ChapR,
 }
 
-/// What the table says of one key.
+/// The entry of one key in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySpec {
     /// The key.
     pub key: Key,
-    /// Its name on the wire.
+    /// The name of the key on the wire.
     pub name: &'static str,
-    /// What its values are and how two of them become one.
+    /// The kind of its values, and how two of them become one.
     pub kind: Kind,
-    /// What a settled value holds for.
+    /// The scope of a negotiated value: the session or one connection.
     pub scope: Scope,
-    /// When in the life of a session it may be sent.
+    /// When in the life of a session the key may be sent.
     pub usage: Usage,
-    /// The login stages in which it may be sent.
+    /// The login stages in which the key may be sent.
     pub stages: Stages,
-    /// Who may send it, answers apart.
+    /// Which side may send the key on its own initiative. The other side may still answer it.
     pub senders: Senders,
-    /// Whether it means nothing in a discovery session.
+    /// Whether the key is irrelevant in a discovery session.
     pub irrelevant_in_discovery: bool,
-    /// The clause that defines it.
+    /// The clause that defines the key.
     pub clause: &'static str,
 }
 
 /// The kind of a key's value, with its legal values, its default, and its result function (RFC 7143 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A list of names in order of preference; the answer is the first that the responder takes (§6.2.1).
+    /// A list of names in order of preference; the answer is the first name that the responder supports
+    /// (§6.2.1).
     List {
-        /// The names that we know.
+        /// The names that this implementation supports.
         known: &'static [&'static str],
-        /// What holds if it is not negotiated.
+        /// The value that holds if the key is not negotiated.
         default: &'static str,
     },
-    /// A number; the result is the smaller or the larger of both sides' (§6.2.2).
+    /// A number; the result is the smaller or the larger of both sides' values (§6.2.2).
     Number {
         /// The smallest legal value.
         min: u32,
         /// The largest legal value.
         max: u32,
-        /// What holds if it is not negotiated.
+        /// The value that holds if the key is not negotiated.
         default: u32,
         /// The result function.
         result: NumberResult,
     },
-    /// `Yes` or `No`; the result is the AND or the OR of both sides' (§6.2.2).
+    /// `Yes` or `No`; the result is the AND or the OR of both sides' values (§6.2.2).
     Boolean {
-        /// What holds if it is not negotiated.
+        /// The value that holds if the key is not negotiated.
         default: bool,
         /// The result function.
         result: BooleanResult,
     },
-    /// A number that a side declares of itself; it is not answered.
+    /// A number that a side declares about itself; it is not answered.
     DeclaredNumber {
         /// The smallest legal value.
         min: u32,
         /// The largest legal value.
         max: u32,
-        /// What holds if it is not declared, if anything.
+        /// The value that holds if the key is not declared, if there is a default.
         default: Option<u32>,
     },
     /// A text that a side declares; it is not answered.
     Declared,
-    /// A key with a conversation of its own: authentication, `SendTargets`.
+    /// A key with an exchange of its own: authentication, `SendTargets`.
     Special,
-    /// A key of RFC 3720 that must be refused, but not as unknown (§13.25).
+    /// A key of RFC 3720 that must be refused, but not with `NotUnderstood` (§13.25).
     Obsolete {
-        /// Whether `No` may be agreed to.
+        /// Whether the key is Boolean, so that `No` may be agreed to.
         boolean: bool,
     },
 }
 
-/// How two numbers become one.
+/// How the values of both sides become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberResult {
     /// The smaller one.
@@ -124,16 +125,16 @@ pub enum NumberResult {
     Max,
 }
 
-/// How two Booleans become one.
+/// How the values of both sides become one Boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BooleanResult {
-    /// `Yes` only if both say so.
+    /// `Yes` only if both sides offer `Yes`.
     And,
-    /// `Yes` if either says so.
+    /// `Yes` if either side offers `Yes`.
     Or,
 }
 
-/// What a value holds for.
+/// The scope of a negotiated value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole session (SW).
@@ -164,11 +165,11 @@ pub enum Stages {
     Operational,
     /// Both.
     Either,
-    /// Neither: full feature phase only.
+    /// Neither: the key is legal only in full feature phase.
     Neither,
 }
 
-/// Who may send a key on its own account.
+/// Which side may send a key on its own initiative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Senders {
     /// The initiator.
@@ -184,7 +185,7 @@ pub enum Senders {
 pub enum Role {
     /// The side that logs in.
     Initiator,
-    /// The side that is logged in to.
+    /// The side that accepts the login.
     Target,
 }
 
@@ -200,7 +201,7 @@ impl Role {
 }
 
 impl Senders {
-    /// Returns whether `role` is among them.
+    /// Returns whether `role` is one of the permitted senders.
     pub const fn include(self, role: Role) -> bool {
         matches!(
             (self, role),
@@ -218,18 +219,18 @@ impl Key {
         TABLE.iter().find(|spec| spec.name.as_bytes() == name).map(|spec| spec.key)
     }
 
-    /// Returns what the table says of it.
+    /// Returns the entry of the key in the table.
     pub fn spec(self) -> &'static KeySpec {
-        // A test holds the table to the order of the variants.
+        // A test checks that the table is in the order of the variants.
         TABLE.get(self as usize).unwrap_or(&TABLE[0])
     }
 
-    /// Returns its name on the wire.
+    /// Returns the name of the key on the wire.
     pub fn name(self) -> &'static str {
         self.spec().name
     }
 
-    /// Returns its place in the table.
+    /// Returns the index of the key in the table.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -237,7 +238,7 @@ impl Key {
 
 /// The largest burst or data segment that a key can state: 2^24 - 1 bytes.
 pub const MAX_LENGTH_VALUE: u32 = (1 << 24) - 1;
-/// What a side can send in one data segment until the other says otherwise (RFC 7143 §13.12).
+/// The longest data segment that a side may send until the receiver declares another limit (RFC 7143 §13.12).
 pub const DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH: u32 = 8192;
 
 const fn min(min: u32, max: u32, default: u32) -> Kind {
@@ -254,7 +255,8 @@ const fn yes_or() -> Kind {
 
 const DIGEST: Kind = Kind::List { known: &["CRC32C", "None"], default: "None" };
 
-/// An operational key that both sides may offer while the first connection logs in and that holds for the session.
+/// Describes an operational key that both sides may offer while the first connection logs in and that holds
+/// for the session.
 const fn leading(key: Key, name: &'static str, kind: Kind, clause: &'static str) -> KeySpec {
     KeySpec {
         key,
@@ -269,17 +271,17 @@ const fn leading(key: Key, name: &'static str, kind: Kind, clause: &'static str)
     }
 }
 
-/// As [`leading`], but of meaning in a discovery session too.
+/// Describes a key as [`leading`] does, but one that is relevant in a discovery session too.
 const fn leading_any(key: Key, name: &'static str, kind: Kind, clause: &'static str) -> KeySpec {
     KeySpec { irrelevant_in_discovery: false, ..leading(key, name, kind, clause) }
 }
 
-/// A key that every connection negotiates for itself.
+/// Describes a key that every connection negotiates for itself.
 const fn connection(key: Key, name: &'static str, kind: Kind, usage: Usage, clause: &'static str) -> KeySpec {
     KeySpec { scope: Scope::Connection, usage, ..leading_any(key, name, kind, clause) }
 }
 
-/// A text that names or describes a node and may come in either login stage.
+/// Describes a text that names or describes a node and may be sent in either login stage.
 const fn declared(
     key: Key,
     name: &'static str,
@@ -290,7 +292,7 @@ const fn declared(
     KeySpec { usage, senders, stages: Stages::Either, ..leading_any(key, name, Kind::Declared, clause) }
 }
 
-/// A key of the authentication conversation.
+/// Describes a key of the authentication exchange.
 const fn security(key: Key, name: &'static str, clause: &'static str) -> KeySpec {
     KeySpec {
         scope: Scope::Connection,

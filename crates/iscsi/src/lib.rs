@@ -1,8 +1,8 @@
-//! RFC 7143 (iSCSI) and RFC 7144 as values and state machines, for both roles: names, text keys, login, and what
-//! follows it.
+//! RFC 7143 (iSCSI) and RFC 7144 as values and state machines, for both roles: names, text keys, login, and
+//! the full feature phase.
 //!
-//! **Invariant:** this room knows no SCSI device type and no transport; it does no I/O and has no clock or
-//! randomness but what it is handed.
+//! **Invariant:** this crate knows no SCSI device type and no transport. It does no I/O. Its callers pass in
+//! the time and all random bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! The login phase (RFC 7143 §6.3, §11.12, §11.13) as values, so that it needs neither PDUs nor sockets.
+//! The login phase (RFC 7143 §6.3, §11.12, §11.13) as values, so that this module needs neither PDUs nor
+//! sockets.
 //!
-//! The connection turns a Login Request PDU into a [`LoginRequest`] and a [`LoginResponse`] into a PDU; it fills in
-//! StatSN, ExpCmdSN and MaxCmdSN. Whom we serve, and how they prove who they are, the owner of the configuration
-//! says through [`directory::Directory`].
+//! The connection turns a Login Request PDU into a [`LoginRequest`] and a [`LoginResponse`] into a PDU; it
+//! fills in StatSN, ExpCmdSN and MaxCmdSN. The owner of the configuration decides through
+//! [`directory::Directory`] which initiators may log in, and how they authenticate themselves.
 
 pub mod deviation;
 pub mod directory;
@@ -23,17 +24,18 @@ use crate::text::MAX_TEXT_PDUS;
 use directory::TargetId;
 pub use error::LoginError;
 
-/// The only version of the protocol there is (RFC 7143 §11.12.4).
+/// The only defined version of the protocol (RFC 7143 §11.12.4).
 pub const VERSION: u8 = 0;
 
-/// The most Login Requests in one login: a text of the largest size in the smallest pieces, each way.
+/// The most Login Requests in one login: a text of the largest size in the smallest pieces, in each
+/// direction.
 pub const MAX_LOGIN_PDUS: usize = 2 * MAX_TEXT_PDUS;
 
-/// The most whole texts in one login. One stage of CHAP takes 3, one of operational keys 2; the rest is patience
-/// with peers that offer their keys one by one.
+/// The most complete texts in one login. One stage of CHAP takes 3, one of operational keys 2; the rest is
+/// for peers that offer their keys one by one.
 pub const MAX_LOGIN_TEXTS: usize = 64;
 
-/// How long a login may take from the first byte of the connection on.
+/// The time limit of a login, counted from the first byte of the connection.
 pub const MAX_LOGIN_TIME: Duration = Duration::from_secs(30);
 
 /// A stage of the login phase, as the CSG and NSG fields spell it; 2 is reserved (RFC 7143 §11.12.3).
@@ -49,24 +51,24 @@ impl Stage {
     pub const FULL_FEATURE: Self = Self(3);
 }
 
-/// What a Login Request says (RFC 7143 §11.12), LUN-sized zero fields and lengths apart.
+/// The contents of a Login Request (RFC 7143 §11.12), without the LUN-sized zero fields and the lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginRequest<'a> {
     /// T: the initiator is ready to move to `nsg`.
     pub transit: bool,
-    /// C: the text goes on in the next request.
+    /// C: the text continues in the next request.
     pub cont: bool,
     /// The current stage.
     pub csg: Stage,
     /// The next stage; means nothing without `transit`.
     pub nsg: Stage,
-    /// The highest version that the initiator speaks.
+    /// The highest version that the initiator supports.
     pub version_max: u8,
-    /// The lowest version that the initiator speaks.
+    /// The lowest version that the initiator supports.
     pub version_min: u8,
     /// The initiator's half of the session identifier.
     pub isid: [u8; 6],
-    /// The target's half; zero for a new session.
+    /// The target's half of the session identifier; zero for a new session.
     pub tsih: u16,
     /// The initiator task tag, the same throughout a login.
     pub itt: u32,
@@ -74,31 +76,31 @@ pub struct LoginRequest<'a> {
     pub cid: u16,
     /// The session's first CmdSN on a leading login.
     pub cmd_sn: u32,
-    /// What the initiator expects as StatSN, once it knows.
+    /// The StatSN that the initiator expects, once it knows it.
     pub exp_stat_sn: u32,
     /// The text, without padding.
     pub data: &'a [u8],
 }
 
-/// What a Login Response says (RFC 7143 §11.13); the connection adds the sequence numbers.
+/// The contents of a Login Response (RFC 7143 §11.13). The connection adds the sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginResponse {
     /// T: the target moves to `nsg`.
     pub transit: bool,
-    /// C: the text goes on in the next response.
+    /// C: the text continues in the next response.
     pub cont: bool,
     /// The current stage.
     pub csg: Stage,
     /// The next stage; means nothing without `transit`.
     pub nsg: Stage,
-    /// The highest version that the target speaks.
+    /// The highest version that the target supports.
     pub version_max: u8,
     /// The version of this session.
     pub version_active: u8,
     /// The initiator's half of the session identifier.
     pub isid: [u8; 6],
-    /// The target's half: what the request said, except in the last response of a leading login, in which the
-    /// owner of the sessions puts the number of the new one.
+    /// The target's half of the session identifier: copied from the request, except in the last response of a
+    /// leading login, in which the owner of the sessions sets the TSIH of the new session.
     pub tsih: u16,
     /// The initiator task tag of the request.
     pub itt: u32,
@@ -116,8 +118,8 @@ impl LoginResponse {
         Status(((self.status_class as u16) << 8) | self.status_detail as u16)
     }
 
-    /// Turns a response into a refusal of the same request, for the owner of the sessions that cannot follow up a
-    /// `Complete` (no room, shutting down).
+    /// Turns a response into a refusal of the same request. The owner of the sessions uses it when it cannot
+    /// establish the session of a `Complete` (out of resources, shutting down).
     #[must_use]
     pub fn refused(mut self, status: Status) -> Self {
         let [class, detail] = status.0.to_be_bytes();
@@ -133,41 +135,42 @@ impl LoginResponse {
 pub struct Status(pub u16);
 
 impl Status {
-    /// The login proceeds, or is complete.
+    /// The login continues, or is complete.
     pub const SUCCESS: Self = Self(0x0000);
-    /// The target moved; the text says where to; ask here again next time.
+    /// The target moved temporarily; the text holds the new address. The initiator should ask at this address
+    /// again next time.
     pub const MOVED_TEMPORARILY: Self = Self(0x0101);
-    /// The target moved for good; the text says where to.
+    /// The target moved permanently; the text holds the new address.
     pub const MOVED_PERMANENTLY: Self = Self(0x0102);
     /// The initiator broke a rule that has no detail of its own.
     pub const INITIATOR_ERROR: Self = Self(0x0200);
-    /// The initiator did not prove who it is, or target authentication is not possible.
+    /// The initiator did not authenticate itself, or target authentication is not possible.
     pub const AUTHENTICATION_FAILURE: Self = Self(0x0201);
     /// The initiator is not allowed access to the target.
     pub const AUTHORIZATION_FAILURE: Self = Self(0x0202);
-    /// There is no such target here.
+    /// This node has no such target.
     pub const NOT_FOUND: Self = Self(0x0203);
     /// The target was removed and no new address is known.
     pub const TARGET_REMOVED: Self = Self(0x0204);
-    /// We do not speak the versions asked for.
+    /// This node does not support the requested versions.
     pub const UNSUPPORTED_VERSION: Self = Self(0x0205);
-    /// The session has as many connections as it may.
+    /// The session has its maximum number of connections.
     pub const TOO_MANY_CONNECTIONS: Self = Self(0x0206);
-    /// A key that must be given is missing.
+    /// A mandatory key is missing.
     pub const MISSING_PARAMETER: Self = Self(0x0207);
     /// The session cannot span to this portal.
     pub const CANNOT_INCLUDE_IN_SESSION: Self = Self(0x0208);
-    /// We do not serve sessions of this type.
+    /// This node does not support sessions of this type.
     pub const SESSION_TYPE_NOT_SUPPORTED: Self = Self(0x0209);
-    /// A connection was to be added to a session that does not exist.
+    /// The session that the connection wants to join does not exist.
     pub const SESSION_DOES_NOT_EXIST: Self = Self(0x020a);
-    /// A PDU came that has no place in a login.
+    /// A PDU that is illegal during a login was received.
     pub const INVALID_DURING_LOGIN: Self = Self(0x020b);
     /// The target failed.
     pub const TARGET_ERROR: Self = Self(0x0300);
     /// The target is not operational now.
     pub const SERVICE_UNAVAILABLE: Self = Self(0x0301);
-    /// The target has no room for another session or connection.
+    /// The target has no resources for another session or connection.
     pub const OUT_OF_RESOURCES: Self = Self(0x0302);
 
     /// Returns the class: 0 success, 1 redirection, 2 initiator error, 3 target error.
@@ -180,7 +183,7 @@ impl Status {
         self.0.to_be_bytes()[1]
     }
 
-    /// Returns what it means to a person who wanted to log in.
+    /// Returns the meaning of the status in words, for display.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::SUCCESS => "success",
@@ -216,17 +219,18 @@ impl core::fmt::Debug for Status {
     }
 }
 
-/// What the target's half of a login does next.
+/// The next step of the target's half of a login.
 #[derive(Clone, Debug)]
 pub enum LoginStep {
-    /// Send the response; the login goes on.
+    /// Send the response; the login continues.
     Continue(LoginResponse),
-    /// The login succeeded. Set up the session, put its TSIH into the response if it is new, and send it; or send
-    /// [`LoginResponse::refused`] of it. Digests start with the PDU after it.
+    /// The login succeeded. Establish the session, put its TSIH into the response if the session is new, and
+    /// send the response; or send [`LoginResponse::refused`] of it. Digests start with the PDU after the
+    /// response.
     Complete {
         /// The last response of the login.
         response: LoginResponse,
-        /// What came of it.
+        /// The result of the login.
         outcome: alloc::boxed::Box<LoginOutcome>,
     },
     /// Send the response, then close the connection.
@@ -236,18 +240,18 @@ pub enum LoginStep {
         /// The reason, for the log.
         why: LoginError,
     },
-    /// Close the connection without a word.
+    /// Close the connection without a response.
     Drop(LoginError),
 }
 
-/// What a successful login established.
+/// The result of a successful login.
 #[derive(Clone, Debug)]
 pub struct LoginOutcome {
-    /// The kind of session, and what it is with.
+    /// The kind of the session, with its target if it has one.
     pub kind: SessionKind,
     /// The initiator.
     pub initiator: IscsiName,
-    /// What the initiator calls itself for people, control characters removed.
+    /// The alias of the initiator, for display, control characters removed.
     pub initiator_alias: Option<String>,
     /// The initiator's half of the session identifier.
     pub isid: Isid,
@@ -257,44 +261,45 @@ pub struct LoginOutcome {
     pub cid: Cid,
     /// The CmdSN of the login: the first of a new session.
     pub cmd_sn: u32,
-    /// How the connection enters the set of sessions.
+    /// The effect of the login on the set of sessions.
     pub effect: LoginEffect,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub negotiated: Negotiated,
-    /// The name under which the initiator authenticated itself, if it had to.
+    /// The user name of the initiator's authentication, if authentication was required.
     pub user: Option<String>,
 }
 
 /// The kind of a session (RFC 7143 §4.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionKind {
-    /// It can only ask for targets.
+    /// A discovery session: the initiator can only ask for targets.
     Discovery,
-    /// It is with a target.
+    /// A normal session with a target.
     Normal {
-        /// The target, as the directory numbers it.
+        /// The target, by its number in the directory.
         target: TargetId,
-        /// Its name.
+        /// The name of the target.
         name: IscsiName,
-        /// The portal group that the connection came in through.
+        /// The portal group of the connection.
         portal_group: PortalGroupTag,
     },
 }
 
-/// How a connection that logged in enters the set of sessions (RFC 7143 §6.3.1 table, §6.3.5).
+/// The effect of a login on the set of sessions (RFC 7143 §6.3.1 table, §6.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginEffect {
-    /// It starts a new session.
+    /// The connection starts a new session.
     NewSession,
-    /// It starts a session that takes the place of this one, which ends now (session reinstatement).
+    /// The connection starts a session that replaces this one, which ends now (session reinstatement).
     ReinstatesSession(Tsih),
-    /// It joins this session.
+    /// The connection joins this session.
     AddsConnection(Tsih),
-    /// It joins this session and takes the place of the connection of the same CID (connection reinstatement).
+    /// The connection joins this session and replaces the connection with the same CID (connection
+    /// reinstatement).
     ReinstatesConnection(Tsih),
 }
 
-/// Makes a text fit to be shown: without control characters, and not too long.
+/// Makes a text printable: removes control characters and bounds the length.
 pub(crate) fn printable(text: &[u8]) -> String {
     let mut kept = String::new();
     for c in String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()) {
@@ -306,7 +311,7 @@ pub(crate) fn printable(text: &[u8]) -> String {
     kept
 }
 
-/// The longest alias that is kept, in bytes: that of any text value (RFC 7143 §6.1).
+/// The longest alias that is kept, in bytes: the limit of any text value (RFC 7143 §6.1).
 const MAX_ALIAS: usize = 255;
 
 #[cfg(test)]

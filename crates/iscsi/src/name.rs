@@ -1,6 +1,6 @@
 //! Names of nodes, ports, sessions and connections (RFC 7143 §4.2.7, §11.12.5–7).
 //!
-//! A value of these types is legal by construction: a name that came from a peer or a file is parsed once and then
+//! A value of these types is legal by construction: a name from a peer or a file is parsed once and then
 //! trusted, so no later code meets a slash, a newline or an upper-case letter in it.
 
 use alloc::format;
@@ -12,26 +12,26 @@ pub const MAX_NAME: usize = 223;
 
 /// An iSCSI node name in normal form: `iqn.`, `eui.` or `naa.`, lower case, at most [`MAX_NAME`] bytes.
 ///
-/// Two names are the same node exactly when the values are equal; their order is that of their bytes.
+/// Two names denote the same node exactly when the values are equal. They are ordered by their bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IscsiName(String);
 
-/// Why a text is not an iSCSI name.
+/// The rule that a text breaks, so that it is not an iSCSI name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
-    /// It has no byte or more than [`MAX_NAME`].
+    /// The text is empty or longer than [`MAX_NAME`] bytes.
     #[error("an iSCSI name has 1 to 223 bytes")]
     Length,
-    /// It is not UTF-8.
+    /// The text is not UTF-8.
     #[error("an iSCSI name is UTF-8 text")]
     NotUtf8,
-    /// It holds a character that names must not hold.
+    /// The text holds a character that names must not hold.
     #[error("an iSCSI name holds only letters, digits, '-', '.', ':' and '_'")]
     Character,
-    /// It starts with none of the known types.
+    /// The text starts with none of the known types.
     #[error("an iSCSI name starts with iqn., eui. or naa.")]
     Type,
-    /// The part after the type is not of its form.
+    /// The part after the type does not have the form that the type requires.
     #[error("an iqn. name goes on with yyyy-mm.reversed-domain, eui. with 16, naa. with 16 or 32 hex digits")]
     Form,
 }
@@ -39,12 +39,12 @@ pub enum BadName {
 impl IscsiName {
     /// Parses and normalises a name.
     ///
-    /// Letters become lower case. Full RFC 3722 preparation would also apply Unicode normalisation form KC; we do
-    /// not, so a sender that did not prepare its non-ASCII name is a different node to us. Underscores, which the
-    /// RFC excludes, are let through: names derived from Windows host names carry them.
+    /// Letters become lower case. Full RFC 3722 preparation would also apply Unicode normalisation form KC;
+    /// this function does not, so a peer that did not prepare its non-ASCII name counts as a different node.
+    /// Underscores, which the RFC excludes, are accepted: names derived from Windows host names contain them.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the rule that the text breaks.
     pub fn parse(text: &[u8]) -> Result<Self, BadName> {
         if text.is_empty() || text.len() > MAX_NAME {
             return Err(BadName::Length);
@@ -67,11 +67,11 @@ impl IscsiName {
         if formed { Ok(Self(name)) } else { Err(BadName::Form) }
     }
 
-    /// Parses and normalises a name that need not be of the form of the standard, as the targets of Linux take it: any text
-    /// that can stand in a log, a path and a list.
+    /// Parses and normalises a name that need not have the form of the standard, as Linux targets accept it:
+    /// any text that can stand in a log, a path and a list.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the rule that the text breaks.
     pub fn parse_leniently(text: &[u8]) -> Result<Self, BadName> {
         if text.is_empty() || text.len() > MAX_NAME {
             return Err(BadName::Length);
@@ -90,7 +90,8 @@ impl IscsiName {
         &self.0
     }
 
-    /// Returns the name of the initiator port that uses `isid` (RFC 7143 §4.4.2 b), as a TransportID spells it.
+    /// Returns the name of the initiator port that uses `isid` (RFC 7143 §4.4.2 b), as a TransportID spells
+    /// it.
     pub fn initiator_port(&self, isid: Isid) -> String {
         format!("{},i,0x{isid}", self.0)
     }
@@ -133,7 +134,7 @@ fn is_hex(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// `yyyy-mm.` and the reversed domain name; what follows a colon is the owner's business.
+/// Returns whether `rest` is `yyyy-mm.` and the reversed domain name. The text after a colon may be anything.
 fn is_iqn_rest(rest: &str) -> bool {
     let Some((date, authority)) = rest.split_once('.') else { return false };
     let Some((year, month)) = date.split_once('-') else { return false };
@@ -142,7 +143,7 @@ fn is_iqn_rest(rest: &str) -> bool {
     digits(year, 4) && digits(month, 2) && ("01"..="12").contains(&month) && !domain.is_empty()
 }
 
-/// The initiator's half of a session identifier, chosen by it (RFC 7143 §11.12.5).
+/// The initiator's half of a session identifier, chosen by the initiator (RFC 7143 §11.12.5).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Isid(pub [u8; 6]);
 
@@ -167,12 +168,13 @@ impl fmt::Debug for Isid {
     }
 }
 
-/// The target's half of a session identifier, chosen by it; zero asks for a new session (RFC 7143 §11.12.6).
+/// The target's half of a session identifier, chosen by the target; zero requests a new session (RFC 7143
+/// §11.12.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tsih(pub u16);
 
 impl Tsih {
-    /// What a leading login carries.
+    /// The TSIH that a leading login carries.
     pub const NEW: Self = Self(0);
 }
 

@@ -1,7 +1,8 @@
-//! The negotiation of operational keys (RFC 7143 §6.2, §13): what each side wants, and what both end up with.
+//! The negotiation of operational keys (RFC 7143 §6.2, §13): the policy of each side, and the values that
+//! both agree on.
 //!
-//! [`negotiator`] runs it for either role by walking the key table; [`key_rules`] says which keys may be sent at all;
-//! [`full_feature`] is what can still be said after login.
+//! [`negotiator`] runs the login negotiation for either role from the key table; [`key_rules`] decides which
+//! keys may be sent at all; [`full_feature`] handles the keys that are legal after login.
 
 pub mod full_feature;
 pub mod key_rules;
@@ -9,10 +10,10 @@ pub mod negotiator;
 
 use crate::keys::Key;
 
-/// How PDUs are protected against damage on the way (RFC 7143 §13.1).
+/// How PDUs are protected against damage in transit (RFC 7143 §13.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Digest {
-    /// Not at all.
+    /// No digest.
     #[default]
     None,
     /// CRC32C.
@@ -21,8 +22,8 @@ pub enum Digest {
 
 /// Which digests a side offers and accepts.
 ///
-/// The responder must take the first of the offered digests that it supports (RFC 7143 §6.2.1), so a preference
-/// shows only in what we offer.
+/// The responder must choose the first of the offered digests that it supports (RFC 7143 §6.2.1), so a
+/// preference has an effect only in our offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestPolicy {
     /// Offers `CRC32C,None`, accepts both.
@@ -37,7 +38,7 @@ pub enum DigestPolicy {
 }
 
 impl Digest {
-    /// Returns its name in the lists of `HeaderDigest` and `DataDigest`.
+    /// Returns the name of the digest in the lists of `HeaderDigest` and `DataDigest`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "None",
@@ -65,7 +66,7 @@ impl DigestPolicy {
 /// How a session reports the end of tasks that another session aborted (RFC 7143 §13.23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskReporting {
-    /// As RFC 3720 has it.
+    /// As RFC 3720 defines it.
     #[default]
     Rfc3720,
     /// With a response fence (RFC 7143 §4.2.2.3.3).
@@ -84,10 +85,12 @@ impl TaskReporting {
     }
 }
 
-/// What one side wants of each operational key: as initiator what it offers, as target what it agrees to.
+/// The policy of one side for each operational key: its offers as initiator, the values that it agrees to as
+/// target.
 ///
-/// A number is the most (for keys whose result is the minimum) or the least (`default_time2wait`) that this side
-/// takes. Numbers outside a key's legal range are moved to its nearest end.
+/// A number is the highest value (for keys whose result is the minimum) or the lowest value
+/// (`default_time2wait`) that this side accepts. Numbers outside a key's legal range are moved to the nearest
+/// end of that range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPolicy {
     /// HeaderDigest.
@@ -96,9 +99,10 @@ pub struct KeyPolicy {
     pub data_digest: DigestPolicy,
     /// MaxConnections: connections in one session.
     pub max_connections: u16,
-    /// InitialR2T: whether this side insists that no data is sent unasked.
+    /// InitialR2T: whether this side insists on an R2T before any data that is not immediate (no unsolicited
+    /// data).
     pub initial_r2t: bool,
-    /// ImmediateData: whether this side takes data in the command PDU.
+    /// ImmediateData: whether this side permits data in the command PDU.
     pub immediate_data: bool,
     /// MaxRecvDataSegmentLength: the longest data segment that this side receives, in bytes.
     pub max_recv_data_segment_length: u32,
@@ -112,20 +116,21 @@ pub struct KeyPolicy {
     pub default_time2retain: u16,
     /// MaxOutstandingR2T, per task.
     pub max_outstanding_r2t: u16,
-    /// DataPDUInOrder: whether this side insists that PDUs of a sequence come in order.
+    /// DataPDUInOrder: whether this side insists that the PDUs of a sequence arrive in order.
     pub data_pdu_in_order: bool,
-    /// DataSequenceInOrder: whether this side insists that sequences come in order.
+    /// DataSequenceInOrder: whether this side insists that sequences arrive in order.
     pub data_sequence_in_order: bool,
     /// ErrorRecoveryLevel.
     pub error_recovery_level: u8,
-    /// TaskReporting: the names of the ways that this side supports, best first.
+    /// TaskReporting: the names of the procedures that this side supports, best first.
     pub task_reporting: &'static [&'static str],
     /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
     pub protocol_level: u8,
 }
 
 impl Default for KeyPolicy {
-    /// Integrity first, no round trip that is not needed, everything that the protocol has (DESIGN §4).
+    /// Returns a policy that prefers integrity, avoids every unnecessary round trip, and offers every feature
+    /// of the protocol (DESIGN §4).
     fn default() -> Self {
         Self {
             header_digest: DigestPolicy::PreferCrc32c,
@@ -148,7 +153,7 @@ impl Default for KeyPolicy {
     }
 }
 
-/// What a policy wants of one key.
+/// The policy for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Want {
     Number(u32),
@@ -157,7 +162,7 @@ enum Want {
 }
 
 impl KeyPolicy {
-    /// Returns what this side wants of `key`; `None` for keys that are no operational parameters.
+    /// Returns the policy for `key`; `None` for keys that are no operational parameters.
     fn want(&self, key: Key) -> Option<Want> {
         Some(match key {
             Key::HeaderDigest => Want::Names(self.header_digest.accepted()),
@@ -181,21 +186,21 @@ impl KeyPolicy {
     }
 }
 
-/// What a session and one of its connections agreed on.
+/// The parameters that a session and one of its connections agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
-    /// What holds for the whole session.
+    /// The parameters of the whole session.
     pub session: SessionParameters,
-    /// What holds for this connection.
+    /// The parameters of this connection.
     pub connection: ConnectionParameters,
 }
 
-/// What a session agreed on while its first connection logged in.
+/// The parameters that a session agreed on while its first connection logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionParameters {
     /// The most connections that the session can have.
     pub max_connections: u16,
-    /// Whether data beyond the immediate needs an R2T.
+    /// Whether all data except immediate data needs an R2T.
     pub initial_r2t: bool,
     /// Whether a command PDU can carry data.
     pub immediate_data: bool,
@@ -203,15 +208,15 @@ pub struct SessionParameters {
     pub max_burst_length: u32,
     /// The most unsolicited data of a command, in bytes; never above `max_burst_length`.
     pub first_burst_length: u32,
-    /// The least wait before a connection is built anew or its tasks reassigned, in seconds.
+    /// The shortest wait before a connection is established again or its tasks are reassigned, in seconds.
     pub default_time2wait: u16,
-    /// How long tasks are kept after that, in seconds.
+    /// How long the target keeps tasks after that, in seconds.
     pub default_time2retain: u16,
     /// The most R2Ts of one task that are open at a time.
     pub max_outstanding_r2t: u16,
-    /// Whether the PDUs of a sequence come in order of their offset.
+    /// Whether the PDUs of a sequence are sent in the order of their offsets.
     pub data_pdu_in_order: bool,
-    /// Whether sequences come in order of their offset.
+    /// Whether sequences are sent in the order of their offsets.
     pub data_sequence_in_order: bool,
     /// The error recovery level, 0 to 2.
     pub error_recovery_level: u8,
@@ -222,7 +227,7 @@ pub struct SessionParameters {
 }
 
 impl Default for SessionParameters {
-    /// What holds when nothing was negotiated (RFC 7143 §13).
+    /// Returns the values that hold when nothing was negotiated (RFC 7143 §13).
     fn default() -> Self {
         Self {
             max_connections: 1,
@@ -242,7 +247,7 @@ impl Default for SessionParameters {
     }
 }
 
-/// What one connection agreed on.
+/// The parameters that one connection agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionParameters {
     /// The digest over header segments, from the first PDU of full feature phase on.
@@ -256,7 +261,7 @@ pub struct ConnectionParameters {
 }
 
 impl Default for ConnectionParameters {
-    /// What holds when nothing was negotiated (RFC 7143 §13).
+    /// Returns the values that hold when nothing was negotiated (RFC 7143 §13).
     fn default() -> Self {
         Self {
             header_digest: Digest::None,

@@ -1,13 +1,13 @@
 //! PDUs as bytes and as values (RFC 7143 §11), for both roles.
 //!
-//! Every PDU begins with a 48-byte basic header segment. [`Bhs`] is that segment as it came: well-formed, since
-//! any 48 bytes are one, and good enough to frame the PDU and to log it. Each kind of PDU has a file with its
-//! layout and a value type; [`PduHeader::decode`] turns the segment into the value, of which every instance is legal,
-//! and [`PduHeader::encode`] turns it back, writing every byte. A value does not know how long its data segment is:
-//! who frames the PDU sets that with [`Bhs::with_data_len`].
+//! Every PDU begins with a 48-byte basic header segment. [`Bhs`] holds that segment as received. Any 48 bytes
+//! are a well-formed segment, which suffices to frame the PDU and to log it. Each kind of PDU has a file with
+//! its layout and a value type; [`PduHeader::decode`] turns the segment into the value, of which every
+//! instance is legal, and [`PduHeader::encode`] turns it back, writing every byte. A value does not hold the
+//! length of its data segment: the code that frames the PDU sets it with [`Bhs::with_data_len`].
 //!
-//! What follows the basic header is not here: additional header segments are in [`ahs`], digests in
-//! [`crate::digest`], the order of the parts in the receiver.
+//! The parts after the basic header are in other modules: additional header segments in [`ahs`], digests in
+//! [`crate::digest`], the order of the parts in [`crate::framing`].
 
 use core::fmt;
 
@@ -73,7 +73,7 @@ pub const BHS_LEN: usize = 48;
 /// The longest data segment a header can announce (24 bits).
 pub const MAX_DATA_SEGMENT: u32 = 0x00ff_ffff;
 
-/// A basic header segment (§11.2.1), as it came or as it will go.
+/// A basic header segment (§11.2.1), received or to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Bhs {
@@ -90,7 +90,7 @@ pub struct Bhs {
 const _: () = assert!(size_of::<Bhs>() == BHS_LEN);
 
 impl Bhs {
-    /// Takes 48 bytes for what they are.
+    /// Makes a segment of 48 bytes, without checking them.
     pub fn from_bytes(bytes: [u8; BHS_LEN]) -> Self {
         zerocopy::transmute!(bytes)
     }
@@ -110,7 +110,8 @@ impl Bhs {
         Opcode(self.opcode & OPCODE_MASK)
     }
 
-    /// Returns whether the request asks for immediate delivery (§4.2.2.1). Means nothing in a target's PDU.
+    /// Returns whether the request asks for immediate delivery (§4.2.2.1). The bit means nothing in a
+    /// target's PDU.
     pub const fn is_immediate(&self) -> bool {
         self.opcode & IMMEDIATE != 0
     }
@@ -136,18 +137,19 @@ impl Bhs {
         self.lun.get()
     }
 
-    /// Returns the initiator task tag, which every PDU but R2T's kin carries at the same place.
+    /// Returns the initiator task tag, at the offset where every kind of PDU that has one carries it.
     pub const fn itt(&self) -> Itt {
         Itt(self.itt.get())
     }
 
-    /// Returns the number that acknowledges statuses, which every PDU of an initiator carries at the same place.
+    /// Returns ExpStatSN, which acknowledges statuses and which every PDU of an initiator carries at the same
+    /// offset.
     pub const fn exp_stat_sn(&self) -> StatSn {
         let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = self.rest;
         StatSn(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// Announces `len` bytes of data; at most [`MAX_DATA_SEGMENT`], more is cut to that.
+    /// Announces `len` bytes of data. A length above [`MAX_DATA_SEGMENT`] is reduced to that.
     #[must_use]
     pub fn with_data_len(mut self, len: usize) -> Self {
         let len = u32::try_from(len).unwrap_or(MAX_DATA_SEGMENT).min(MAX_DATA_SEGMENT);
@@ -184,17 +186,17 @@ pub trait PduHeader: Sized {
     /// The opcode of this kind of PDU.
     const OPCODE: Opcode;
 
-    /// Reads the value from a header with the right opcode. Reserved fields are ignored (§11).
+    /// Parses the value from a header with the right opcode. Reserved fields are ignored (§11).
     ///
     /// # Errors
-    /// What makes the header illegal.
+    /// Returns the rule that the header breaks.
     fn decode(bhs: &Bhs) -> Result<Self, Malformed>;
 
-    /// Writes the value, reserved fields as zero, with no data segment announced.
+    /// Encodes the value, with reserved fields zero and no data segment announced.
     fn encode(&self) -> Bhs;
 }
 
-/// What kind of PDU a header begins (§11.2.1.2). Unknown values are kept.
+/// The opcode, which states the kind of a PDU (§11.2.1.2). Unknown values are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
@@ -254,7 +256,7 @@ opcodes! {
     REJECT = 0x3f;
 }
 
-/// An initiator task tag: names a task from its first PDU to its last (§4.2.2.1, §11.2.1.8).
+/// An initiator task tag (ITT): names a task from its first PDU to its last (§4.2.2.1, §11.2.1.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Itt(pub u32);
 
@@ -263,7 +265,7 @@ impl Itt {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// A target transfer tag: names an R2T, a ping, or a text conversation in the target's terms.
+/// A target transfer tag (TTT): the name that the target gives to an R2T, a ping, or a text negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttt(pub u32);
 
@@ -272,31 +274,33 @@ impl Ttt {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// The three counters that nearly every PDU of a target carries.
+/// The three sequence numbers that nearly every PDU of a target carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetSn {
-    /// The number of this status, or the next one where the PDU carries none.
+    /// StatSN: the number of this status, or the next one if the PDU carries no status.
     pub stat_sn: StatSn,
-    /// The next command number that the target expects; all before it have arrived.
+    /// ExpCmdSN: the next command number that the target expects; all commands before it have arrived.
     pub exp_cmd_sn: CmdSn,
-    /// The last command number that the initiator may use now.
+    /// MaxCmdSN: the last command number that the initiator may use now.
     pub max_cmd_sn: CmdSn,
 }
 
-/// How far the data of a command missed what the initiator expected (§11.4.5).
+/// The residual count of a command: the difference between the length that the initiator expected and the
+/// length of the data (§11.4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
-    /// Exactly as expected.
+    /// No residual: exactly the expected length.
     #[default]
     None,
-    /// So many bytes could not be moved, because the initiator expected fewer.
+    /// Overflow: this many bytes were not transferred, because the initiator expected fewer.
     Overflow(u32),
-    /// So many of the expected bytes were not there to move.
+    /// Underflow: this many of the expected bytes were not transferred, because the command had fewer.
     Underflow(u32),
 }
 
 impl Residual {
-    /// Compares what the device would have moved with what the initiator expected.
+    /// Compares the length that the device would have transferred with the length that the initiator
+    /// expected.
     pub fn of(transferable: u64, expected: u32) -> Self {
         let expected = u64::from(expected);
         match u32::try_from(transferable.abs_diff(expected)).unwrap_or(u32::MAX) {
@@ -331,13 +335,13 @@ impl Residual {
     }
 }
 
-/// What makes a header illegal by itself, whatever the state of its connection.
+/// The rule that a header breaks by itself, whatever the state of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The opcode is not the one asked for.
+    /// The opcode is not the expected one.
     #[error("another opcode than expected")]
     OtherOpcode,
-    /// A text is both final (or asks for transit) and to be continued.
+    /// A login or text PDU is final (or requests transit) and also has the C bit set.
     #[error("final and continue bits together")]
     FinalAndContinue,
     /// The task attribute is a reserved value.
@@ -349,7 +353,7 @@ pub enum Malformed {
     /// The reason code of a logout is a reserved value.
     #[error("reserved logout reason")]
     ReservedLogoutReason,
-    /// An R2T asks for no byte.
+    /// An R2T requests zero bytes.
     #[error("R2T of no bytes")]
     EmptyR2t,
     /// Both residual bits are set.
@@ -358,7 +362,7 @@ pub enum Malformed {
     /// A Data-In carries status but is not final.
     #[error("status on data that is not final")]
     StatusBeforeFinal,
-    /// The additional header segments do not add up.
+    /// The additional header segments are inconsistent.
     #[error("additional header segments out of order")]
     BadAhs,
 }

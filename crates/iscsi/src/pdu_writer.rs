@@ -1,5 +1,5 @@
-//! From a header and its data to the bytes on the wire: additional segments, digests, padding (RFC 7143 §11.1). The
-//! counterpart of [`crate::receive`].
+//! Writes a header and its data as the bytes of a PDU: additional header segments, digests, padding (RFC 7143
+//! §11.1). The counterpart of [`crate::framing`].
 
 use base::buffer::Bytes;
 use base::transmit::Transmit;
@@ -16,10 +16,10 @@ pub(crate) struct Digests {
 }
 
 impl Digests {
-    /// Those of a login.
+    /// The digests of the login phase: none.
     pub(crate) const NONE: Self = Self { header: false, data: false };
 
-    /// Those that were agreed on.
+    /// Returns the digests that were negotiated.
     pub(crate) fn of(parameters: &ConnectionParameters) -> Self {
         Self {
             header: parameters.header_digest == Digest::Crc32c,
@@ -27,7 +27,7 @@ impl Digests {
         }
     }
 
-    /// Appends a header with no additional segments.
+    /// Appends a header without additional header segments.
     pub(crate) fn header(self, bhs: &Bhs, out: &mut Transmit) {
         let bytes = bhs.bytes();
         if self.header {
@@ -41,7 +41,7 @@ impl Digests {
         }
     }
 
-    /// Appends a header with additional segments, a multiple of four bytes.
+    /// Appends a header with additional header segments, whose length is a multiple of four bytes.
     pub(crate) fn long_header(self, bhs: &Bhs, ahs: &[u8], out: &mut Transmit) {
         out.put(bhs.bytes());
         out.put(ahs);

@@ -1,10 +1,12 @@
-//! Error recovery (RFC 7143 §7): what a target answers to each broken rule, by ErrorRecoveryLevel.
+//! Error recovery (RFC 7143 §7): the recovery action of a target for each protocol error, by
+//! ErrorRecoveryLevel.
 //!
-//! At level 0 every error is answered by refusing the PDU, failing its task, or ending the session. The levels above
-//! add to it: level 1 repairs within a connection (SNACK, recovery R2Ts), level 2 moves tasks between connections.
+//! At level 0 the target answers every error by rejecting the PDU, failing its task, or ending the session.
+//! Level 1 adds recovery within a connection (SNACK, recovery R2Ts). Level 2 adds allegiance reassignment:
+//! tasks move between connections.
 //!
-//! What stands here are decisions without state: which answer a broken rule gets, which numbers a SNACK may ask for.
-//! The state is kept by the sessions of each role.
+//! This module makes decisions without state: the recovery action for a protocol error, and the numbers that
+//! a SNACK may request. The sessions of each role keep the state.
 
 pub mod erl0;
 pub mod erl1;
@@ -13,30 +15,30 @@ pub mod erl2;
 use crate::pdu::reject::RejectReason;
 use crate::target::protocol_error::ProtocolError;
 
-/// What a target does about a broken rule.
+/// The reaction of a target to a protocol error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorResponse {
     /// The reason of a Reject to send, if any.
     pub reject: Option<RejectReason>,
-    /// What else.
+    /// The action besides the Reject.
     pub action: RecoveryAction,
 }
 
-/// What a target does beside rejecting.
+/// The action of a target besides a Reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryAction {
-    /// Nothing: the PDU is passed over.
+    /// Nothing: the PDU is ignored.
     Nothing,
     /// The task that the PDU belongs to fails once its data sequences have ended.
     FailTask(TransportSense),
-    /// The data that is missing is asked for again; where that cannot be, the task fails.
+    /// The target requests the missing data again; if it cannot, the task fails.
     RequestAgain(TransportSense),
     /// The connection ends, and with it, at level 0, the session.
     Drop,
 }
 
-/// The sense that a task fails with when the transport is the cause: ABORTED COMMAND with one of these additional
-/// codes (RFC 7143 §11.4.7.2, SPC-5 §4.5).
+/// The sense data of a task that fails because of the transport: ABORTED COMMAND with one of these additional
+/// sense codes (RFC 7143 §11.4.7.2, SPC-5 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportSense {
     /// Unexpected unsolicited data.
@@ -73,7 +75,7 @@ impl TransportSense {
     }
 }
 
-/// Returns what a target of the given ErrorRecoveryLevel does about `protocol_error`.
+/// Returns the reaction of a target of the given ErrorRecoveryLevel to the protocol error `why`.
 pub const fn error_response(level: u8, why: ProtocolError) -> ErrorResponse {
     match level {
         0 => erl0::error_response(why),

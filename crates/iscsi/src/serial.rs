@@ -1,4 +1,4 @@
-//! The counters of RFC 7143 §4.2.2. All of them wrap and compare by RFC 1982.
+//! The sequence numbers of RFC 7143 §4.2.2. All of them wrap around and are compared by RFC 1982.
 
 base::serial32! {
     /// Numbers the commands of a session (§4.2.2.1). `ExpCmdSN` and `MaxCmdSN` are of this kind too.
@@ -11,18 +11,19 @@ base::serial32! {
 }
 
 base::serial32! {
-    /// Numbers the data PDUs of a task, or of one R2T's answer (§4.2.2.4).
+    /// Numbers the Data PDUs of a task, or of the answer to one R2T (§4.2.2.4).
     pub struct DataSn;
 }
 
 base::serial32! {
-    /// Numbers the R2Ts of a task (§4.2.2.4). It shares its space with [`DataSn`] in a bidirectional command.
+    /// Numbers the R2Ts of a task (§4.2.2.4). In a bidirectional command R2Ts and Data-In PDUs share one
+    /// number space with [`DataSn`].
     pub struct R2tSn;
 }
 
 impl CmdSn {
-    /// Returns whether this number lies in `first..=last`, walking upwards from `first`. An empty window
-    /// (`last` one before `first`) holds nothing.
+    /// Returns whether this number lies in `first..=last`, counting upwards from `first`. An empty window
+    /// (`last` is one before `first`) contains no number.
     pub const fn within(self, first: Self, last: Self) -> bool {
         first.distance_to(self) < first.distance_to(last.next())
     }

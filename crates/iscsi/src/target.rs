@@ -1,15 +1,21 @@
-//! The target role: everything between a byte stream and a SCSI task router (RFC 7143).
+//! The target role: the layer between a byte stream and a SCSI task router (RFC 7143).
 //!
-//! [`engine::Engine`] is the whole of it; [`contract`] is what it says to the layer above and hears from it. The rest
-//! is how, by what a PDU is about:
+//! [`engine::Engine`] is the public type of this role. [`contract`] holds the messages between it and the
+//! SCSI layer above. The other modules, by the PDUs that they handle:
 //!
-//! * `dispatch` reads PDUs and gives each to whom it concerns, in the order of its CmdSN (`window`).
-//! * `login`, `logout` begin and end sessions; `text` is text after the login; `ping` keeps connections alive.
-//! * `command` makes tasks of SCSI commands and ends them; `data_out` fetches their data, `send` sends what leaves.
-//! * `allegiance` keeps tasks whose connection is gone and gives them another; `response_fence` orders answers over connections.
-//! * `status_log` keeps what was sent until it is acknowledged, `snack` sends it again, `recovery_r2t` asks for Data-Out again.
-//! * `management` decides when a task management function may pass.
-//! * [`states`] are the states of RFC 7143 §8, [`protocol_error`] the rules that can be broken, [`crate::recovery`] the answers.
+//! * `dispatch` reads PDUs and passes each to the module that handles it, in the order of its CmdSN
+//!   (`window`).
+//! * `login` begins sessions and `logout` ends them; `text` handles text negotiation after the login; `ping`
+//!   keeps connections alive.
+//! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data;
+//!   `send` builds the PDUs to send.
+//! * `allegiance` keeps tasks whose connection is lost and reassigns them to another one; `response_fence`
+//!   orders responses across connections.
+//! * `status_log` keeps sent PDUs until they are acknowledged, `snack` sends them again, `recovery_r2t`
+//!   requests lost Data-Out again.
+//! * `management` decides when a task management function may be passed to the SCSI layer.
+//! * [`states`] are the states of RFC 7143 §8, [`protocol_error`] lists the rules that an initiator can
+//!   break, and [`crate::recovery`] decides the recovery actions.
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
@@ -48,8 +54,10 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-/// The highest ErrorRecoveryLevel that this role serves; no more is agreed to, whatever a key policy allows.
+/// The highest ErrorRecoveryLevel that this role supports. The negotiation never agrees on a higher one,
+/// whatever a key policy allows.
 pub const MAX_ERROR_RECOVERY_LEVEL: u8 = 2;
 
-/// The most connections in a session that this role serves; no more are agreed to, whatever a key policy allows.
+/// The most connections in a session that this role supports. The negotiation never agrees on more, whatever
+/// a key policy allows.
 pub const MAX_CONNECTIONS: u16 = 16;

@@ -1,7 +1,7 @@
-//! Text as iSCSI carries it (RFC 7143 §6.1): `key=value` pairs, each closed by a zero byte, spread over one or more
-//! PDUs by the C bit.
+//! Text segments of iSCSI (RFC 7143 §6.1): `key=value` pairs, each ended by a zero byte, spread over one or
+//! more PDUs by the C bit.
 //!
-//! This room splits and joins; what a key means is in `keys`, what a value says is read by [`value`].
+//! This module splits and joins text. The meaning of each key is in `keys`; [`value`] parses values.
 
 pub mod value;
 
@@ -10,39 +10,40 @@ use alloc::vec::Vec;
 /// The longest key name, in bytes (RFC 7143 §6.1, "standard-label").
 pub const MAX_KEY_NAME: usize = 63;
 
-/// The most text that one side collects over the C bit, in bytes. RFC 7143 §6.1 asks for 8 KiB, and for 64 KiB where
-/// authentication items are long.
+/// The most text that one side collects over the C bit, in bytes. RFC 7143 §6.1 requires 8 KiB, and 64 KiB if
+/// long authentication items are used.
 pub const MAX_TEXT: usize = 64 << 10;
 
-/// The most PDUs that one text may be spread over: [`MAX_TEXT`] in pieces of 256 bytes, half of the least
+/// The most PDUs over which one text may be spread: [`MAX_TEXT`] in pieces of 256 bytes, half of the smallest
 /// MaxRecvDataSegmentLength.
 pub const MAX_TEXT_PDUS: usize = MAX_TEXT / 256;
 
-/// The most pairs in one text. The standards define 35 keys; the rest is room for extensions. Every unknown key is
+/// The most pairs in one text. The standards define 35 keys; the rest is for extensions. Every unknown key is
 /// answered with at most [`MAX_KEY_NAME`] + 15 bytes, so that all answers stay below [`MAX_TEXT`].
 pub const MAX_PAIRS: usize = 512;
 
 const _: () = assert!(MAX_PAIRS * (MAX_KEY_NAME + "=NotUnderstood\0".len()) < MAX_TEXT);
 
-/// One key and its value. The name has 1 to [`MAX_KEY_NAME`] legal characters; the value is anything without a zero.
+/// One key and its value. The name has 1 to [`MAX_KEY_NAME`] legal characters; the value is any bytes except
+/// zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair<'a> {
     /// The key's name.
     pub name: &'a str,
-    /// The value as it came.
+    /// The value as received.
     pub value: &'a [u8],
 }
 
-/// Why bytes are not a text.
+/// The reason why bytes are not a legal text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadText {
-    /// The last pair has no zero byte behind it: something is missing, and half a value must not be believed.
+    /// The last pair does not end with a zero byte: part of it is missing, and half a value must not be used.
     #[error("the text ends within a pair")]
     Unterminated,
     /// A pair has no equals sign.
     #[error("a pair has no '='")]
     NoEquals,
-    /// A key's name is empty, longer than [`MAX_KEY_NAME`], or holds other characters than names do.
+    /// A key's name is empty, longer than [`MAX_KEY_NAME`], or holds a character that is illegal in names.
     #[error("a key's name is not legal")]
     KeyName,
     /// There are more than [`MAX_PAIRS`] pairs.
@@ -54,7 +55,7 @@ pub enum BadText {
     /// A text was spread over more than [`MAX_TEXT_PDUS`] PDUs.
     #[error("a text was spread over too many PDUs")]
     TooManyPdus,
-    /// A PDU said that its text goes on, but carried none.
+    /// A PDU without text has the C bit set.
     #[error("a PDU without text says that its text goes on")]
     ContinuedEmpty,
 }
@@ -62,7 +63,7 @@ pub enum BadText {
 /// Splits a text into its pairs. Several zero bytes in a row count as one.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// Returns the first error in the text.
 pub fn parse(text: &[u8]) -> Result<Vec<Pair<'_>>, BadText> {
     let mut pairs = Vec::new();
     let Some((last, body)) = text.split_last() else { return Ok(pairs) };
@@ -88,7 +89,7 @@ fn pair(item: &[u8]) -> Result<Pair<'_>, BadText> {
     Ok(Pair { name, value: rest.get(1..).unwrap_or_default() })
 }
 
-/// The characters of a standard-label, and the `#` of `X#NodeArchitecture`.
+/// Returns whether `byte` is a character of a standard-label, or the `#` of `X#NodeArchitecture`.
 fn is_name_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'@' | b'_' | b'#')
 }
@@ -101,15 +102,16 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts with nothing collected.
+    /// Returns a collector without text.
     pub const fn new() -> Self {
         Self { text: Vec::new(), pdus: 0 }
     }
 
-    /// Adds the data of one PDU, and returns the whole text once `cont` (the C bit) is clear. Then it is empty again.
+    /// Adds the data of one PDU, and returns the whole text once `cont` (the C bit) is clear. The collector
+    /// is then empty again.
     ///
     /// # Errors
-    /// `TooLong`, `TooManyPdus`, `ContinuedEmpty`; what was collected is forgotten.
+    /// `TooLong`, `TooManyPdus`, `ContinuedEmpty`; the collected text is discarded.
     pub fn add(&mut self, data: &[u8], cont: bool) -> Result<Option<Vec<u8>>, BadText> {
         let mut text = core::mem::take(&mut self.text);
         let pdus = core::mem::take(&mut self.pdus) + 1;
@@ -130,18 +132,19 @@ impl Collector {
         Ok(None)
     }
 
-    /// Returns whether a text has begun and not ended.
+    /// Returns whether a text has begun and is not complete.
     pub const fn is_incomplete(&self) -> bool {
         self.pdus > 0
     }
 
-    /// Returns how much memory is held.
+    /// Returns how much memory the collector holds, in bytes.
     pub const fn held(&self) -> usize {
         self.text.capacity()
     }
 }
 
-/// A text under construction, of at most [`MAX_TEXT`] bytes. What does not fit is left out whole, and remembered.
+/// A text under construction, of at most [`MAX_TEXT`] bytes. A pair that does not fit is left out whole, and
+/// [`Self::has_overflowed`] reports the omission.
 #[derive(Clone, Debug, Default)]
 pub struct TextBuilder {
     text: Vec<u8>,
@@ -149,7 +152,7 @@ pub struct TextBuilder {
 }
 
 impl TextBuilder {
-    /// Starts empty.
+    /// Returns an empty text.
     pub const fn new() -> Self {
         Self { text: Vec::new(), overflowed: false }
     }
@@ -168,7 +171,7 @@ impl TextBuilder {
         self.text.push(0);
     }
 
-    /// Appends the pairs of another text.
+    /// Appends the pairs of another text: all of them, or none if they do not fit.
     pub fn append(&mut self, mut other: Self) {
         if self.text.len().saturating_add(other.text.len()) > MAX_TEXT {
             self.overflowed = true;
@@ -178,12 +181,12 @@ impl TextBuilder {
         self.overflowed |= other.overflowed;
     }
 
-    /// Returns whether nothing was appended.
+    /// Returns whether the text holds no pair and no pair was left out.
     pub const fn is_empty(&self) -> bool {
         self.text.is_empty() && !self.overflowed
     }
 
-    /// Returns whether a pair did not fit.
+    /// Returns whether a pair was left out because it did not fit.
     pub const fn has_overflowed(&self) -> bool {
         self.overflowed
     }
@@ -194,7 +197,7 @@ impl TextBuilder {
     }
 }
 
-/// A text on its way out, piece by piece.
+/// A text that is sent piece by piece.
 #[derive(Clone, Debug, Default)]
 pub struct TextSplitter {
     text: Vec<u8>,
@@ -202,12 +205,13 @@ pub struct TextSplitter {
 }
 
 impl TextSplitter {
-    /// Starts to send `text`.
+    /// Begins to send `text`.
     pub const fn new(text: Vec<u8>) -> Self {
         Self { text, sent: 0 }
     }
 
-    /// Takes the next piece, of at most `limit` bytes, and says whether the text goes on behind it (the C bit).
+    /// Removes and returns the next piece, of at most `limit` bytes, and whether more text follows it (the C
+    /// bit).
     pub fn next_piece(&mut self, limit: usize) -> (Vec<u8>, bool) {
         let rest = self.text.get(self.sent..).unwrap_or_default();
         let piece = rest.get(..limit.max(1)).unwrap_or(rest).to_vec();
@@ -219,12 +223,12 @@ impl TextSplitter {
         (piece, goes_on)
     }
 
-    /// Returns whether nothing is left to send.
+    /// Returns whether the whole text was taken.
     pub const fn is_done(&self) -> bool {
         self.sent >= self.text.len()
     }
 
-    /// Returns how much memory is held.
+    /// Returns how much memory the text holds, in bytes.
     pub const fn held(&self) -> usize {
         self.text.capacity()
     }

@@ -1,4 +1,4 @@
-//! Both sides of a CHAP conversation inside the SecurityNegotiation stage (RFC 7143 §12.1.3, §9.2.1).
+//! Both sides of a CHAP exchange inside the SecurityNegotiation stage (RFC 7143 §12.1.3, §9.2.1).
 //!
 //! ```text
 //! initiator                        target
@@ -9,8 +9,8 @@
 //!                             ←    [CHAP_N=… CHAP_R=…]
 //! ```
 //!
-//! Nothing is decoded before its length is known to be right, names are taken literally, and a failure says nothing
-//! about which part of name and secret was wrong.
+//! The length of a value is checked before the value is decoded. Names are taken literally. A failure does
+//! not reveal whether the name or the secret was wrong.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -23,46 +23,46 @@ use crate::keys::Key;
 use crate::text::value::{binary, list, number, to_hex};
 use crate::text::{Pair, TextBuilder};
 
-/// The longest name, in bytes: that of any text value (RFC 7143 §6.1).
+/// The longest user name, in bytes: the limit of any text value (RFC 7143 §6.1).
 pub const MAX_USER: usize = 255;
 
-/// Why a conversation failed.
+/// The reason for which a CHAP exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadChap {
-    /// A key came that has no place in this step.
+    /// A key was received that is not legal in this step.
     #[error("a CHAP key came out of turn")]
     KeyOutOfTurn,
-    /// A key that this step needs did not come.
+    /// A key that this step needs is missing.
     #[error("a CHAP key is missing")]
     KeyMissing,
-    /// Both sides know no common algorithm, or the answer is one that was not offered.
+    /// The two sides have no common algorithm, or the chosen algorithm was not offered.
     #[error("no common CHAP algorithm")]
     NoCommonAlgorithm,
-    /// CHAP_I is no number of one byte.
+    /// CHAP_I is not a number of one byte.
     #[error("CHAP_I is not a number of one byte")]
     Identifier,
     /// CHAP_C is not a binary value of 1 to [`MAX_CHALLENGE`] bytes.
     #[error("CHAP_C is not a binary value of 1 to 1024 bytes")]
     Challenge,
-    /// CHAP_R is not a binary value of the length that the algorithm gives.
+    /// CHAP_R is not a binary value of the algorithm's response length.
     #[error("CHAP_R is not a binary value of the algorithm's length")]
     ResponseForm,
-    /// CHAP_N is no name of 1 to [`MAX_USER`] bytes.
+    /// CHAP_N is not a name of 1 to [`MAX_USER`] bytes.
     #[error("CHAP_N is not a name")]
     Name,
-    /// The name is not known, or the secret behind the response is another.
+    /// The name is unknown, or the response was computed from another secret.
     #[error("unknown name or wrong secret")]
     WrongResponse,
-    /// The peer sent our challenge back to have it answered for it.
+    /// The peer sent this side's challenge back, to get the response from this side (reflection attack).
     #[error("our own challenge was sent back to us")]
     ReflectedChallenge,
-    /// The peer's response is the one that we would have given: one secret serves both directions.
+    /// The peer's response equals the one that this side would compute: one secret serves both directions.
     #[error("one secret serves both directions")]
     SecretOfBothDirections,
-    /// The peer wants a proof of who we are, and we have none.
+    /// The peer requests authentication of this side, which has no credentials.
     #[error("the peer wants to authenticate us, and we have no credentials")]
     NoOwnCredentials,
-    /// The peer did not prove who it is, though we asked.
+    /// The peer did not authenticate itself, although this side requested it.
     #[error("the peer did not authenticate itself")]
     PeerNotAuthenticated,
 }
@@ -78,7 +78,7 @@ pub struct ChapKeys<'a> {
 }
 
 impl<'a> ChapKeys<'a> {
-    /// Takes the pair if it is one of CHAP's, and says whether it was.
+    /// Stores the pair if its key is a CHAP key, and returns whether it is.
     pub fn take(&mut self, key: Key, pair: &Pair<'a>) -> bool {
         let place = match key {
             Key::ChapA => &mut self.algorithms,
@@ -92,17 +92,17 @@ impl<'a> ChapKeys<'a> {
         true
     }
 
-    /// Returns the name under which the peer wants to prove itself, as it wrote it.
+    /// Returns the name of the peer's response, in the peer's spelling.
     pub const fn name(&self) -> Option<&'a [u8]> {
         self.name
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the text has no CHAP keys.
     pub const fn is_empty(&self) -> bool {
         matches!(self, Self { algorithms: None, id: None, challenge: None, name: None, response: None })
     }
 
-    /// Reads the identifier and the challenge, which come together or not at all.
+    /// Parses the identifier and the challenge. Both must be present, or neither.
     fn challenge(&self) -> Result<Option<(u8, Vec<u8>)>, BadChap> {
         match (self.id, self.challenge) {
             (None, None) => Ok(None),
@@ -115,7 +115,7 @@ impl<'a> ChapKeys<'a> {
         }
     }
 
-    /// Reads the name and the response, which come together or not at all.
+    /// Parses the name and the response. Both must be present, or neither.
     fn proof(&self, algorithm: Algorithm) -> Result<Option<Proof>, BadChap> {
         match (self.name, self.response) {
             (None, None) => Ok(None),
@@ -134,7 +134,7 @@ struct Proof {
     response: Vec<u8>,
 }
 
-/// A name is text as it stands, also when it looks like a number: `0xuser`, `0buser`.
+/// Parses a user name. The name is taken literally, also when it looks like a number: `0xuser`, `0buser`.
 fn user_name(name: &[u8]) -> Result<String, BadChap> {
     let text = core::str::from_utf8(name).map_err(|_| BadChap::Name)?;
     if text.is_empty() || text.len() > MAX_USER || text.chars().any(char::is_control) {
@@ -143,7 +143,7 @@ fn user_name(name: &[u8]) -> Result<String, BadChap> {
     Ok(text.to_string())
 }
 
-/// The challenges and algorithm of a conversation whose challenger is us.
+/// The challenge that this side sent, and the algorithm of the exchange.
 #[derive(Clone, Debug)]
 struct IssuedChallenge {
     algorithm: Algorithm,
@@ -156,7 +156,7 @@ impl IssuedChallenge {
         out.put(Key::ChapC.name(), to_hex(&self.challenge.bytes));
     }
 
-    /// Checks a response to our challenge against the secret that it should come from.
+    /// Checks a response to this side's challenge against the secret of the user.
     fn check(
         &self,
         proof: &Proof,
@@ -173,12 +173,12 @@ impl IssuedChallenge {
         if own.is_some_and(|own| compute(&own.secret).matches(&proof.response)) {
             return Err(BadChap::SecretOfBothDirections);
         }
-        // A name that nobody has costs the same time as a wrong secret.
+        // The check of an unknown name takes the same time as that of a wrong secret.
         let known = compute(secret.unwrap_or(&Secret(Zeroizing::new(Vec::new())))).matches(&proof.response);
         if known && secret.is_some() { Ok(()) } else { Err(BadChap::WrongResponse) }
     }
 
-    /// Answers the peer's challenge with our own name and secret.
+    /// Answers the peer's challenge with this side's name and secret.
     fn prove(
         &self,
         (id, challenge): (u8, &[u8]),
@@ -202,7 +202,7 @@ fn put_proof(algorithm: Algorithm, id: u8, challenge: &[u8], own: &Credentials, 
     out.put(Key::ChapR.name(), to_hex(response.as_bytes()));
 }
 
-/// The target's side.
+/// The target's side of a CHAP exchange.
 #[derive(Clone, Debug)]
 pub struct TargetChap {
     accepted: Algorithms,
@@ -218,15 +218,16 @@ enum TargetExpects {
 }
 
 impl TargetChap {
-    /// Starts a conversation; `entropy` is used for its challenge and nothing else.
+    /// Starts an exchange; `entropy` is used for its challenge and nothing else.
     pub fn new(accepted: Algorithms, entropy: [u8; 32]) -> Self {
         Self { accepted, entropy: Zeroizing::new(entropy), expect: TargetExpects::Algorithms }
     }
 
-    /// Takes the initiator's step and appends ours. Returns the name that the initiator proved to own, once it has.
+    /// Handles the initiator's step and appends the answer. Returns the name of the initiator once it is
+    /// authenticated.
     ///
     /// # Errors
-    /// The login must fail. A conversation that failed or ended takes no further step.
+    /// The login must fail. An exchange that failed or ended accepts no further step.
     pub fn handle(
         &mut self,
         keys: &ChapKeys<'_>,
@@ -279,14 +280,15 @@ fn accept(
     let proof = keys.proof(posed.algorithm)?.ok_or(BadChap::KeyMissing)?;
     let counter = keys.challenge()?;
     posed.check(&proof, secret_of(&proof.name).as_ref(), own)?;
-    // Only now: a target that proved itself first would answer challenges for anybody (RFC 7143 §9.2.1).
+    // The target proves its identity only after the initiator: otherwise it would answer the challenges of
+    // unauthenticated initiators (RFC 7143 §9.2.1).
     if let Some((id, challenge)) = counter {
         posed.prove((id, &challenge), own.ok_or(BadChap::NoOwnCredentials)?, out)?;
     }
     Ok(proof.name)
 }
 
-/// The initiator's side.
+/// The initiator's side of a CHAP exchange.
 #[derive(Clone, Debug)]
 pub struct InitiatorChap {
     offered: Algorithms,
@@ -304,8 +306,8 @@ enum InitiatorExpects {
 }
 
 impl InitiatorChap {
-    /// Prepares a conversation as `own`; with `peer` it asks the target to prove that it is that one. `entropy` is
-    /// used for its challenge and nothing else.
+    /// Prepares an exchange as `own`. With `peer` the initiator requests that the target authenticates itself
+    /// as `peer`. `entropy` is used for its challenge and nothing else.
     pub fn new(offered: Algorithms, own: Credentials, peer: Option<Credentials>, entropy: [u8; 32]) -> Self {
         let expect = InitiatorExpects::Challenge;
         Self { offered, own, peer, entropy: Zeroizing::new(entropy), expect }
@@ -318,8 +320,8 @@ impl InitiatorChap {
         out.put(Key::ChapA.name(), numbers.join(","));
     }
 
-    /// Takes the target's step and appends ours. Returns whether the conversation is complete on our side, which
-    /// then leaves the verdict on us to the target.
+    /// Handles the target's step and appends the answer. Returns whether the exchange is complete on the
+    /// initiator's side; the target then decides on the initiator's response.
     ///
     /// # Errors
     /// The connection must be dropped.
@@ -344,17 +346,17 @@ impl InitiatorChap {
         }
     }
 
-    /// Returns whether the target still owes us a challenge or a proof.
+    /// Returns whether the target must still send a challenge or a response.
     pub const fn is_waiting(&self) -> bool {
         !matches!(self.expect, InitiatorExpects::Nothing)
     }
 
-    /// Returns whether our proof is out.
+    /// Returns whether the initiator has sent its response.
     pub const fn has_proved(&self) -> bool {
         !matches!(self.expect, InitiatorExpects::Challenge)
     }
 
-    /// Returns whether the target must prove who it is.
+    /// Returns whether the target must authenticate itself (mutual CHAP).
     pub const fn authenticates_peer(&self) -> bool {
         self.peer.is_some()
     }

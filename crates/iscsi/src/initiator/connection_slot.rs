@@ -1,5 +1,5 @@
-//! A connection's place in its session, and the connection in it: where its stream stands, what it was agreed to be,
-//! and what it has to send.
+//! The slot of a connection in its session, and the connection in it: the state of its stream, its negotiated
+//! parameters, and its queue of PDUs to send.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -25,28 +25,28 @@ use crate::pdu_writer::Digests;
 use crate::serial::StatSn;
 use crate::target::arena::Key;
 
-/// A place.
+/// A slot for a connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     pub(super) state: ConnectionState,
     pub(super) connection: Option<Box<Connection>>,
     pub(super) deadlines: Deadlines,
-    /// Which portal is tried, and where the target sent us instead.
+    /// The index of the portal to use, and the address to which the target redirected the initiator.
     pub(super) portal: usize,
     pub(super) redirected: Option<TargetAddress>,
     pub(super) redirects: u32,
     /// How many attempts in a row failed.
     pub(super) attempts: u32,
-    /// How far the old connection of this place is cleaned up for its orphans.
+    /// The state of the recovery logout of the slot's old connection, which its detached tasks need.
     pub(super) recovery_logout: RecoveryLogout,
-    /// Our logout of this place's own connection.
+    /// The tag of the logout of the slot's own connection, if one was sent.
     pub(super) logout: Option<Itt>,
     pub(super) up_since: Instant,
-    /// How long the target wants us to stay away after the next loss.
+    /// How long the target wants the initiator to wait after the next loss (Time2Wait).
     pub(super) wait: Option<Duration>,
 }
 
-/// What happens at a place.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ConnectionState {
     /// No connection is wanted.
@@ -54,48 +54,48 @@ pub(super) enum ConnectionState {
     Idle,
     /// The next attempt waits for its time.
     Waiting,
-    /// The owner opens a connection.
+    /// The owner is opening a connection.
     Connecting,
-    /// It is open and logs in.
+    /// The connection is open and logs in.
     LoggingIn,
-    /// It is in full feature phase.
+    /// The connection is in full feature phase.
     Up,
-    /// It is in full feature phase, but gets no new tasks.
+    /// The connection is in full feature phase, but gets no new tasks.
     Draining,
-    /// A logout is on the way.
+    /// A logout was sent.
     LoggingOut,
 }
 
-/// How the orphans of a lost connection come free.
+/// The state of the recovery logout of a lost connection, which makes its detached tasks reassignable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RecoveryLogout {
-    /// There are none, or nothing is done yet.
+    /// There are no detached tasks, or no logout was sent yet.
     #[default]
     None,
-    /// A logout for recovery is on the way on another connection.
+    /// A logout for recovery was sent on another connection.
     Asked { by: Slot, itt: Itt },
-    /// The target let go; Time2Wait passes.
+    /// The target has ended the lost connection; Time2Wait passes.
     Time2Wait,
 }
 
-/// Everything at a place that takes time.
+/// The timers of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The next attempt to connect.
     Retry,
     /// Connecting and login.
     Login,
-    /// Silence: time to ping, or to give up.
+    /// Silence: time to ping, or to give the connection up.
     Silence,
-    /// A logout of it.
+    /// The logout of the connection.
     Logout,
-    /// The time that the target left to log it out.
+    /// The time within which the target requested a logout.
     Drain,
-    /// Time2Wait before its orphans are moved.
+    /// Time2Wait before the detached tasks are reassigned.
     Reassign,
-    /// A look at what is missing.
+    /// The next check for missing PDUs.
     Retransmit,
-    /// Statuses that nothing acknowledges.
+    /// Statuses that no PDU acknowledged yet.
     Acknowledge,
 }
 
@@ -111,7 +111,7 @@ pub(super) const TIMERS: [Timer; 8] = [
     Timer::Acknowledge,
 ];
 
-/// When each timer of a place runs out.
+/// The deadline of each timer of a slot.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines([Option<Instant>; TIMERS.len()]);
 
@@ -140,7 +140,7 @@ impl Deadlines {
         self.0.iter().flatten().min().copied()
     }
 
-    /// Clears the timer and returns true if it ran out.
+    /// Clears the timer and returns true if it expired.
     pub(super) fn expired(&mut self, timer: Timer, now: Instant) -> bool {
         self.0.get_mut(timer as usize).is_some_and(|slot| slot.take_if(|at| *at <= now).is_some())
     }
@@ -150,73 +150,74 @@ impl Deadlines {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) conn: ConnId,
-    /// Whether the driver has ended it already.
+    /// Whether the driver has already ended the connection.
     pub(super) gone: bool,
-    /// Its reader; away while bytes are being read.
+    /// The receiver of the connection; `None` while bytes are being read.
     pub(super) receiver: Option<Box<Receiver>>,
     pub(super) framing: Framing,
     pub(super) incoming: Incoming,
-    /// Its login, until that is over.
+    /// The login, until it is complete.
     pub(super) login: Option<Box<InitiatorLogin>>,
     pub(super) parameters: ConnectionParameters,
-    /// The next status number; runs of those ahead of it that came, in order, each with the number behind its last.
+    /// The next expected StatSN; and the ranges of later StatSNs that were received, in order, each with the
+    /// number after its last.
     pub(super) exp_stat_sn: StatSn,
     pub(super) ahead: Vec<(StatSn, StatSn)>,
-    /// Statuses that came, but whose data is missing: to acknowledge them would be to acknowledge the data.
+    /// Received statuses whose data is missing: acknowledging them would acknowledge the data too.
     pub(super) withheld_statuses: Vec<StatSn>,
-    /// Up to where missing ones were asked for.
+    /// The StatSN up to which missing statuses were requested.
     pub(super) statuses_asked: StatSn,
-    /// What was acknowledged last, and since when there is more to acknowledge.
+    /// The StatSN that was acknowledged last, and since when there is more to acknowledge.
     pub(super) acked_stat_sn: StatSn,
     pub(super) unacked_since: Option<Instant>,
     pub(super) out: VecDeque<QueuedPdu>,
     pub(super) controls: usize,
-    /// Whether the driver knows that there is something to send.
+    /// Whether the driver was told that there is data to send.
     pub(super) transmit_requested: bool,
-    /// Tasks that are allegiant to it, and what they weigh.
+    /// The number of tasks with allegiance to the connection, and the bytes that they transfer.
     pub(super) tasks: u32,
     pub(super) weight: u64,
-    /// When the target last showed that it is there.
+    /// When the target last sent anything.
     pub(super) heard: Instant,
-    /// The ping that is not answered, and when it went.
+    /// The tag of the unanswered ping, and when it was sent.
     pub(super) ping: Option<(Itt, Instant)>,
-    /// Whatever was sent before this and is not acknowledged did not arrive.
+    /// When the last answered ping was sent. A PDU that was sent before and is not acknowledged was lost.
     pub(super) last_answered_ping: Instant,
-    /// Whether a PDU was lost since the last look, and how often the same was asked for in vain.
+    /// Whether a PDU was lost since the last check, and how often the same PDU was requested without success.
     pub(super) damaged: bool,
     pub(super) repairs: u32,
-    /// Tasks to be moved here, and how many requests for that are open.
+    /// Tasks to be reassigned to the connection, and how many TASK REASSIGN requests are open.
     pub(super) to_reassign: VecDeque<Key>,
     pub(super) open_reassigns: u32,
 }
 
-/// What becomes of the data segment that is coming.
+/// What is done with the data segment that is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
-    /// What its header says.
+    /// Its header determines that.
     Plain,
-    /// It is data of this task.
+    /// The segment is data of this task.
     Data(Key),
-    /// Nobody waits for it any more.
+    /// No task waits for the segment any more.
     Stray,
 }
 
-/// Something to send. What is sent late is built late: numbers and data are put in when it leaves.
+/// A queue entry to send. The PDU is built when it is sent: its numbers and data are filled in then.
 #[derive(Debug)]
 pub(super) enum QueuedPdu {
     /// A command with its immediate data.
     Command(Key),
-    /// Data that follows a command unasked.
+    /// Unsolicited data that follows a command.
     Unsolicited(Key),
-    /// The answer to an R2T, by the R2T's number.
+    /// The answer to an R2T, by its R2TSN.
     SolicitedData(Key, u32),
     /// A task management request.
     Tmf(Key),
-    /// Anything else.
+    /// Any other PDU.
     Control(Box<(ControlPdu, Vec<u8>)>),
 }
 
-/// A small PDU without its counters.
+/// A small PDU without its sequence numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlPdu {
     Nop(NopOut),
@@ -226,8 +227,8 @@ pub(super) enum ControlPdu {
     Snack(Snack),
 }
 
-/// How far ahead of the first that is missing a status may be, and between how many gaps: a window full of commands
-/// and a Reject for each of their data PDUs.
+/// How far a received StatSN may be ahead of the first missing one, and the most gaps in between: enough for
+/// a full command window and a Reject for each Data-Out PDU of it.
 const MAX_STATUSES_AHEAD: u32 = 1 << 16;
 const MAX_STATUS_GAPS: usize = 256;
 
@@ -241,7 +242,7 @@ impl Connection {
         let framing = Framing {
             header_digest: false,
             data_digest: false,
-            // RFC 7143 §13.12: what is declared holds from full feature phase on.
+            // RFC 7143 §13.12: a declared length holds from full feature phase on.
             data_len_max: DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
             resync: false,
         };
@@ -278,13 +279,13 @@ impl Connection {
         if self.login.is_some() { Digests::NONE } else { Digests::of(&self.parameters) }
     }
 
-    /// Returns the number that acknowledges all statuses before it, and the data of their commands.
+    /// Returns the ExpStatSN to send: it acknowledges all statuses before it, and the data of their commands.
     pub(super) fn acknowledged(&self) -> StatSn {
         let held = self.withheld_statuses.iter().copied();
         held.fold(self.exp_stat_sn, |first, sn| if sn.before(first) { sn } else { first })
     }
 
-    /// Takes note that a PDU leaves which acknowledges all statuses before `sn`.
+    /// Records that a PDU is sent which acknowledges all statuses before `sn`.
     pub(super) fn record_ack(&mut self, sn: StatSn) {
         self.acked_stat_sn = sn;
         if !self.holds_back() {
@@ -292,12 +293,12 @@ impl Connection {
         }
     }
 
-    /// Returns whether a status is here that cannot be acknowledged yet.
+    /// Returns whether a status was received that cannot be acknowledged yet.
     pub(super) fn holds_back(&self) -> bool {
         !self.withheld_statuses.is_empty() || !self.ahead.is_empty()
     }
 
-    /// Judges a status number and notes that it came. `false`: it came before.
+    /// Checks a StatSN and records that it was received. Returns `false` if it was received before.
     pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, ProtocolError> {
         if sn == self.exp_stat_sn {
             self.exp_stat_sn = sn.next();
@@ -332,7 +333,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Returns the first run of statuses that did not come although later ones did: first, and how many.
+    /// Returns the first range of statuses that are missing although later ones were received: the first
+    /// StatSN and the count.
     pub(super) fn missing_statuses(&self, next: Option<StatSn>) -> Option<(StatSn, u32)> {
         let first = self.ahead.first().map(|(from, _)| *from);
         let end = first.or_else(|| next.filter(|next| next.after(self.exp_stat_sn)))?;
@@ -341,7 +343,7 @@ impl Connection {
 }
 
 impl ConnectionSlot {
-    /// Returns whether its connection can carry requests.
+    /// Returns whether the connection of the slot can carry requests.
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.state, ConnectionState::Up | ConnectionState::Draining)
     }

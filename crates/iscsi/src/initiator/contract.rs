@@ -1,4 +1,4 @@
-//! What the owner of a session tells it, and what it is told: plans, requests, outcomes, events.
+//! The messages between a session and its owner: plans, requests, outcomes, events.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -24,7 +24,7 @@ use crate::pdu::tmf_request::TmfFunction;
 use crate::pdu::tmf_response::TmfResult;
 use crate::target::arena::Key;
 
-/// Declares a name for something that a session numbers; an old name finds nothing.
+/// Declares a handle for an item that a session numbers; a stale handle matches no item.
 macro_rules! handle {
     ($(#[$doc:meta])* pub struct $name:ident;) => {
         $(#[$doc])*
@@ -32,7 +32,7 @@ macro_rules! handle {
         pub struct $name(pub(crate) Key);
 
         impl $name {
-            /// Returns the index: dense, and unique among those in being, so that it can serve as the index of a
+            /// Returns the index. Indices are dense, and unique among the existing items, so they can index a
             /// side table.
             pub const fn index(self) -> u32 {
                 self.0.index
@@ -47,54 +47,57 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::TmfDone`].
+    /// Names a task management request from [`submit_tmf`](super::session::Session::submit_tmf) to its
+    /// [`Event::TmfDone`].
     pub struct TmfId;
 }
 
-/// The place of a connection in its session, from 0; it is also the connection's CID.
+/// The slot of a connection in its session, from 0; it is also the CID of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u16);
 
-/// The most connections of one session. MaxConnections could be 65535; beyond this nothing is won.
+/// The most connections of one session. MaxConnections could be 65535; more than this brings no benefit.
 pub const MAX_CONNECTIONS: u16 = 16;
 
-/// The most tasks that a session keeps, queued or on the way.
+/// The most tasks that a session keeps, queued or sent.
 pub const MAX_TASKS: usize = 8192;
 
-/// The most tasks that ask which device is behind a LUN, beyond all others.
+/// The most identity check tasks (asking which device is behind a LUN), in addition to all others.
 pub const MAX_PROBES: usize = 256;
 
 /// The most task management requests that are open at a time.
 pub const MAX_TMFS: usize = 256;
 
-/// What a session is to be.
+/// The configuration of a session.
 #[derive(Clone, Debug)]
 pub struct SessionPlan {
-    /// Who we are.
+    /// The name of the initiator.
     pub initiator: IscsiName,
-    /// What we call ourselves for people.
+    /// The alias of the initiator, for display.
     pub alias: Option<String>,
-    /// Our half of the session identifier. Two sessions of one initiator name with one target need different ones;
-    /// the same one again takes the place of the older session.
+    /// The initiator's half of the session identifier. Two sessions of one initiator name with one target
+    /// need different ISIDs; a login with the same ISID replaces the older session (session reinstatement).
     pub isid: Isid,
-    /// What the session is for.
+    /// The purpose of the session.
     pub purpose: Purpose,
-    /// Where the target listens, first choice first. Not empty.
+    /// The portals of the target, in order of preference. Not empty.
     pub portals: Vec<Portal>,
-    /// How both sides prove who they are.
+    /// The authentication of both sides.
     pub auth: AuthPlan,
-    /// What is offered: digests, bursts, ErrorRecoveryLevel and so on. MaxConnections is offered as `connections`.
+    /// The keys to offer: digests, bursts, ErrorRecoveryLevel and so on. MaxConnections is offered as
+    /// `connections`.
     pub keys: KeyPolicy,
-    /// How many connections the session is to have, 1 to [`MAX_CONNECTIONS`]; the target may allow fewer.
+    /// The number of connections of the session, 1 to [`MAX_CONNECTIONS`]; the target may allow fewer.
     pub connections: u16,
-    /// How long and how often a lost path is tried again.
+    /// How long and how often the session tries to log in again after it lost its connections.
     pub retry: Retry,
-    /// What is kept and waited for.
+    /// The bounds on memory and time.
     pub limits: Limits,
 }
 
 impl SessionPlan {
-    /// Plans a session with defaults: no authentication, one connection, every key as [`KeyPolicy::default`] has it.
+    /// Returns a plan with defaults: no authentication, one connection, every key as in
+    /// [`KeyPolicy::default`].
     pub fn new(initiator: IscsiName, isid: Isid, purpose: Purpose, portals: Vec<Portal>) -> Self {
         Self {
             initiator,
@@ -111,43 +114,44 @@ impl SessionPlan {
     }
 }
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To ask for targets.
+    /// A discovery session, which asks for targets.
     Discovery,
-    /// To use this target.
+    /// A normal session with this target.
     Target(IscsiName),
 }
 
-/// Where a target listens.
+/// The address on which a target listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
     /// The address, or a host name that the owner resolves.
     pub address: TargetAddress,
-    /// The portal group it belongs to, if known. A session stays in one.
+    /// The portal group of the portal, if known. A session uses portals of one group only.
     pub group: Option<PortalGroupTag>,
 }
 
-/// How long and how often a lost path is tried again.
+/// How long and how often the session tries to log in again after it lost its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How long requests wait for a path, from its loss on. Then they fail, and the session is down for good. Zero:
-    /// the first loss is the end.
+    /// How long requests wait for a connection, counted from the loss of the last one. After that they fail,
+    /// and the session is down permanently. Zero: the first loss ends the session.
     pub timeout: Duration,
     /// How many attempts in a row may fail; zero for any number within `timeout`.
     pub attempts: u32,
-    /// How long to wait before the second attempt; doubled each time. The first attempt waits only as long as the
+    /// The wait before the second attempt; doubled each time. The first attempt waits only as long as the
     /// target demands (Time2Wait).
     pub backoff: Duration,
     /// The longest wait between attempts.
     pub backoff_max: Duration,
-    /// Whether the very first login is tried again too when nobody answers; else that is the end at once.
+    /// Whether the very first login is retried too when the target does not answer; otherwise the session
+    /// ends immediately.
     pub first: bool,
 }
 
 impl Retry {
-    /// Never: the first loss is the end.
+    /// No retry: the first loss ends the session.
     pub const NONE: Self = Self {
         timeout: Duration::ZERO,
         attempts: 1,
@@ -158,7 +162,7 @@ impl Retry {
 }
 
 impl Default for Retry {
-    /// Two minutes, as block layers are used to.
+    /// Returns the default: two minutes, which block layers expect.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(120),
@@ -170,25 +174,25 @@ impl Default for Retry {
     }
 }
 
-/// What a session keeps and waits for.
+/// The bounds of a session on memory and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tasks at a time, queued or on the way; at most [`MAX_TASKS`].
+    /// The most tasks at a time, queued or sent; at most [`MAX_TASKS`].
     pub tasks_max: usize,
-    /// How long connecting and logging in may take, together.
+    /// The time limit of connecting and logging in together.
     pub login_within: Duration,
     /// How long a connection may be silent before it is pinged; zero for never.
     pub ping_after: Duration,
-    /// How long the answer to a ping may take before the connection is given up.
+    /// The time limit of the answer to a ping; after that the connection is given up.
     pub pong_within: Duration,
-    /// How long a logout may take before the connection is closed without it.
+    /// The time limit of a logout; after that the connection is closed without it.
     pub logout_within: Duration,
-    /// At ErrorRecoveryLevel 1 and up: how long something that must come may be missing before it is asked for.
+    /// At ErrorRecoveryLevel 1 and up: how long a due PDU may be missing before it is requested again.
     pub repair_after: Duration,
-    /// How often it is asked for before the connection is given up.
+    /// How often a PDU is requested again before the connection is given up.
     pub repairs_max: u32,
-    /// At ErrorRecoveryLevel 1 and up: how long a status may go unacknowledged because nothing else is to be sent. Until
-    /// then the target keeps the answer and its data. Zero: for any time.
+    /// At ErrorRecoveryLevel 1 and up: how long a status may stay unacknowledged because no other PDU is to
+    /// be sent. Until it is acknowledged the target keeps the response and its data. Zero: without limit.
     pub acknowledge_after: Duration,
 }
 
@@ -207,34 +211,36 @@ impl Default for Limits {
     }
 }
 
-/// A SCSI command to be carried out.
+/// A SCSI command to be executed.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The logical unit, as SAM-5 §4.7 encodes it.
     pub lun: u64,
-    /// How the task set treats it.
+    /// The task attribute.
     pub attribute: TaskAttribute,
-    /// Its priority, 1 (first) to 15, or 0 for none; sent only if the target speaks RFC 7144.
+    /// The command priority, 1 (highest) to 15, or 0 for none; sent only if the target supports RFC 7144.
     pub priority: u8,
     /// The command descriptor block.
     pub cdb: Cdb,
     /// The data to send. Empty: the command does not write.
     pub data_out: DataList,
-    /// How many bytes are expected. Zero: the command does not read.
+    /// The expected data-in length, in bytes. Zero: the command does not read.
     pub data_in_len: u32,
-    /// Whether it goes ahead of the command window and takes no number (RFC 7143 §4.2.2.1).
+    /// Whether the command is delivered immediately, outside the command window, and uses no CmdSN (RFC 7143
+    /// §4.2.2.1).
     pub immediate: bool,
-    /// Whether it may be carried out again, from the start, when its session was lost and built anew and nobody can
-    /// know whether it was carried out before. Only the caller can know that this does no harm. Recovery within a
-    /// session never carries a command out twice.
+    /// Whether the command may be executed again, from the start, after its session was lost and established
+    /// again, when the initiator cannot know whether the target executed it before. Only the caller can know
+    /// that repeating it does no harm. Recovery within a session never executes a command twice.
     pub replay: bool,
-    /// Whether it asks which device is behind the LUN, and so goes even where others are held back
-    /// ([`guard`](super::session::Session::guard)). There is room for a few of these beyond [`Limits::tasks_max`].
+    /// Whether the command belongs to the identity check, and so is sent even while other commands for its
+    /// LUN are held back ([`require_identity_check`](super::session::Session::require_identity_check)).
+    /// [`MAX_PROBES`] of these are accepted in addition to [`Limits::tasks_max`].
     pub is_identity_check: bool,
 }
 
 impl Request {
-    /// Makes a simple command without data.
+    /// Returns a request for a command with task attribute SIMPLE and without data.
     pub fn new(lun: u64, cdb: Cdb) -> Self {
         Self {
             lun,
@@ -250,22 +256,22 @@ impl Request {
     }
 }
 
-/// Why a session does not take a request.
+/// The reason for which a session refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many are open as may be; one has to end first.
+    /// The maximum number of requests is open; one has to end first.
     #[error("as many requests are open as may be")]
     Full,
     /// The session ends, or has ended.
     #[error("the session is down")]
     Down,
-    /// It has no full feature phase at present, and this request cannot wait.
+    /// The session is not in full feature phase now, and this request cannot wait.
     #[error("the session is not up")]
     NotUp,
-    /// The task is not open any more.
+    /// The task is no longer open.
     #[error("there is no such task")]
     NoTask,
-    /// It has no place in this kind of session, or was not negotiated.
+    /// The request is not legal in this kind of session, or its feature was not negotiated.
     #[error("not possible in this session")]
     NotPossible,
     /// More data than a command can carry (4 GiB), or no data where some is needed.
@@ -273,12 +279,12 @@ pub enum SubmitError {
     TooLong,
 }
 
-/// How a task ended.
+/// The outcome of a task.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the target said, or what became of it.
+    /// The target's response, or the reason why there is none.
     pub end: TaskResult,
-    /// The data that came, from the start of the command's data, without gaps. Give it back with
+    /// The received data, from the start of the command's data, without gaps. The owner returns it with
     /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
     pub data_in: Option<Bytes>,
 }
@@ -286,37 +292,37 @@ pub struct Outcome {
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskResult {
-    /// It was carried out.
+    /// The target executed the command and returned a status.
     Status(CommandResponse),
-    /// The target could not carry it out, and there is no status.
+    /// The target could not execute the command; there is no status.
     Failed(ServiceResponse),
-    /// A task management function ended it; no status will come.
+    /// A task management function aborted the task; no status will be received.
     Aborted,
-    /// The target refused the PDU that carried it; it was not carried out.
+    /// The target rejected the PDU of the command, and did not execute it.
     Rejected(RejectReason),
-    /// It never left, and never will. It was not carried out.
+    /// The command was not sent, and never will be. The target did not execute it.
     NotSent,
-    /// Its connection or session was lost. Whether it was carried out is not known.
+    /// The connection or session of the task was lost. It is unknown whether the target executed the command.
     Lost,
 }
 
-/// What a target says at the end of a task.
+/// The target's response at the end of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandResponse {
     /// The SCSI status.
     pub status: u8,
     /// The status qualifier (RFC 7144; else 0).
     pub qualifier: u16,
-    /// How far the data missed what was expected; in a bidirectional command, the data sent.
+    /// The residual count of the data; in a bidirectional command, that of the data sent.
     pub residual: Residual,
-    /// The same for the data received by a bidirectional command.
+    /// The residual count of the data received by a bidirectional command.
     pub read_residual: Residual,
     /// Sense data.
     pub sense: Option<Box<[u8]>>,
 }
 
 impl TaskResult {
-    /// Returns whether it is a GOOD status.
+    /// Returns whether the status is GOOD.
     pub const fn is_good(&self) -> bool {
         matches!(self, Self::Status(CommandResponse { status: 0, .. }))
     }
@@ -325,142 +331,146 @@ impl TaskResult {
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmfParameters {
-    /// What to do. TASK REASSIGN is the session's own affair and refused; the functions of RFC 7144 need
-    /// iSCSIProtocolLevel 2.
+    /// The function. TASK REASSIGN is refused, because the session itself sends it; the functions of RFC 7144
+    /// need iSCSIProtocolLevel 2.
     pub function: TmfFunction,
     /// The logical unit, for functions that have one.
     pub lun: u64,
-    /// The task, for ABORT TASK and QUERY TASK. A task that is to be aborted is never carried out again, whatever
-    /// [`Request::replay`] says.
+    /// The task, for ABORT TASK and QUERY TASK. A task that is to be aborted is never executed again,
+    /// whatever [`Request::replay`] permits.
     pub task: Option<TaskId>,
 }
 
-/// Something that the owner must do or know.
+/// A request to the owner or a report for it.
 #[derive(Debug)]
 pub enum Event {
-    /// Open a TCP connection to `to`, then call `connected` or `connect_failed` for this slot. The owner may give up
-    /// by itself; the session stops waiting for it after [`Limits::login_within`], with a [`Event::CancelConnect`].
+    /// Open a TCP connection to `to`, then call `connected` or `connect_failed` for this slot. The owner may
+    /// give up by itself; the session stops waiting for it after [`Limits::login_within`], with a
+    /// [`Event::CancelConnect`].
     Connect {
-        /// For which place.
+        /// The slot of the connection.
         slot: Slot,
-        /// Where to.
+        /// The address to connect to.
         to: TargetAddress,
     },
     /// Stop connecting for this slot.
     CancelConnect {
-        /// For which place.
+        /// The slot of the connection.
         slot: Slot,
     },
-    /// The session is in full feature phase: for the first time, again after it was built anew, or still after its
-    /// connections came back.
+    /// The session is in full feature phase: for the first time, again after it was established again, or
+    /// still after its connections were established again.
     Up(Box<SessionUp>),
-    /// A connection of the session is in full feature phase. The first one follows the session's [`Event::Up`].
+    /// A connection of the session is in full feature phase. The first one follows the session's
+    /// [`Event::Up`].
     ConnectionUp {
-        /// Its place.
+        /// The slot of the connection.
         slot: Slot,
-        /// What was agreed on for it.
+        /// The parameters that were negotiated for the connection.
         parameters: ConnectionParameters,
     },
-    /// A connection that was up is so no more, or an attempt to have one failed.
+    /// A connection that was up is down, or an attempt to establish one failed.
     ConnectionDown {
-        /// Its place.
+        /// The slot of the connection.
         slot: Slot,
-        /// Why.
+        /// The reason.
         why: ConnectionDown,
     },
     /// No connection is up; requests wait. [`Event::Up`] or [`Event::Down`] follows.
     Recovering,
-    /// The session ended for good; every task was reported before.
+    /// The session ended permanently; every task was reported before.
     Down(SessionEnd),
-    /// A task ended. Reported exactly once for each.
+    /// A task ended. Reported exactly once for each task.
     Done {
-        /// Which one.
+        /// The task.
         task: TaskId,
-        /// How.
+        /// Its outcome.
         outcome: Outcome,
     },
-    /// A task management request was answered. The tasks that it ended were reported before.
+    /// The target answered a task management request. The tasks that it ended were reported before.
     TmfDone {
-        /// Which one.
+        /// The request.
         id: TmfId,
-        /// The target's answer; `None` when the session was lost before it came.
+        /// The target's response; `None` when the session was lost before a response was received.
         result: Option<TmfResult>,
     },
-    /// The targets that were asked for.
+    /// The targets that a discovery session asked for.
     Targets {
-        /// Them, each with a legal name.
+        /// The targets, each with a legal name.
         targets: Vec<Discovered>,
-        /// How many names and addresses were left out because they are none (a slash, a newline, …), or too many.
+        /// How many names and addresses were left out because they are illegal (a slash, a newline, …), or
+        /// too many.
         ignored: usize,
     },
-    /// The connection was lost, or the target broke the rules, before an answer to a text was whole.
+    /// The connection was lost, or the target broke the rules, before the answer to a text was complete.
     TextFailed,
-    /// The keys that were sent are settled; what the target answered.
+    /// The negotiation of the sent keys is complete.
     TextDone {
         /// The text of the answer: `Key=value` pairs, each ended by a zero byte.
         answer: Vec<u8>,
     },
-    /// The target says something unasked. The session did what the protocol wants of it already.
+    /// The target sent an Asynchronous Message. The session has already done what the protocol requires.
     AsyncMessage(AsyncNotice),
-    /// The login was sent elsewhere; the session follows.
+    /// The target redirected the login to another address; the session follows.
     Redirected {
-        /// For which place.
+        /// The slot of the connection.
         slot: Slot,
-        /// Where to.
+        /// The new address.
         to: TargetAddress,
-        /// Whether the owner should remember that.
+        /// Whether the owner should remember the new address.
         permanently: bool,
     },
 }
 
-/// What the target said unasked (RFC 7143 §11.9).
+/// An Asynchronous Message of the target (RFC 7143 §11.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsyncNotice {
-    /// On which connection.
+    /// The connection on which the message was received.
     pub slot: Slot,
-    /// What happened.
+    /// The message.
     pub message: AsyncMessage,
     /// Sense data, for a SCSI event.
     pub sense: Option<Box<[u8]>>,
 }
 
-/// A session that is up.
+/// The facts about a session that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionUp {
     /// The target's half of the session identifier.
     pub tsih: Tsih,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub parameters: SessionParameters,
-    /// The portal group, if the target said.
+    /// The portal group, if the target stated it.
     pub portal_group: Option<PortalGroupTag>,
-    /// Whether the target proved who it is.
+    /// Whether the target authenticated itself.
     pub peer_authenticated: bool,
-    /// How this session came about.
+    /// The origin of this session.
     pub origin: SessionOrigin,
 }
 
-/// How a session came to be up.
+/// The origin of a session that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionOrigin {
-    /// It is the first.
+    /// The first session of its owner.
     First,
-    /// The one before was lost, with all that the target knew of it (a new I_T nexus: reservations may be gone, a
-    /// unit attention is likely).
+    /// The session before was lost, with all state that the target held for it (a new I_T nexus: reservations
+    /// may be gone, a unit attention is likely).
     Rebuilt,
-    /// It is the same: no connection was left, one came back in time, and tasks go on (ErrorRecoveryLevel 2).
+    /// The same session: no connection was left, one was established again in time, and tasks continue
+    /// (ErrorRecoveryLevel 2).
     Continued,
 }
 
-/// Why a connection is down.
+/// The reason for which a connection is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionDown {
-    /// It could not be opened.
+    /// The connection could not be opened.
     #[error("it could not be opened")]
     Unreachable,
     /// Connecting or logging in took too long.
     #[error("the login took too long")]
     TooSlow,
-    /// The transport failed, or the target closed it.
+    /// The transport failed, or the target closed the connection.
     #[error("the connection was lost")]
     Lost,
     /// The target refused the login.
@@ -472,66 +482,67 @@ pub enum ConnectionDown {
     /// The target broke a rule.
     #[error("{0}")]
     ProtocolError(ProtocolError),
-    /// It was logged out.
+    /// The connection was logged out.
     #[error("it was logged out")]
     LoggedOut,
-    /// The target announced that it drops it.
+    /// The target announced that it drops the connection.
     #[error("the target dropped it")]
     Dropped,
-    /// We gave it up: commands got no answer.
+    /// The initiator gave the connection up: the target did not answer commands.
     #[error("the target did not answer commands in time")]
     Unanswered,
-    /// It ended together with its session.
+    /// The connection ended together with its session.
     #[error("its session ended")]
     SessionEnded,
 }
 
-/// Why a session is down.
+/// The reason for which a session is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
-    /// It was logged out.
+    /// The session was logged out.
     #[error("logged out")]
     LoggedOut,
-    /// The owner closed it.
+    /// The owner closed the session.
     #[error("closed")]
     Closed,
-    /// No connection could be had within what [`Retry`] allows; the last one failed for this reason.
+    /// No connection could be established within the limits of [`Retry`]; the last attempt failed for this
+    /// reason.
     #[error("no path to the target: {0}")]
     RetriesExhausted(ConnectionDown),
-    /// What went wrong would go wrong again.
+    /// The failure would occur again at every attempt.
     #[error("{0}")]
     Permanent(ConnectionDown),
 }
 
-/// A connection, for those who watch.
+/// A connection, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionView {
-    /// Its place.
+    /// The slot of the connection.
     pub slot: Slot,
-    /// Its number in the session.
+    /// The CID of the connection.
     pub cid: Cid,
-    /// Whether it is in full feature phase.
+    /// Whether the connection is in full feature phase.
     pub up: bool,
-    /// What was agreed on for it.
+    /// The parameters that were negotiated for the connection.
     pub parameters: ConnectionParameters,
-    /// Tasks that are allegiant to it.
+    /// The tasks with allegiance to the connection.
     pub tasks: u32,
-    /// Bytes that those tasks are to move.
+    /// The bytes that those tasks are to transfer.
     pub bytes: u64,
 }
 
-/// What a session did so far.
+/// The statistics of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Tasks taken.
+    /// Tasks accepted.
     pub tasks: u64,
     /// Tasks reported.
     pub done: u64,
-    /// PDUs received whole.
+    /// Complete PDUs received.
     pub pdus_in: u64,
     /// PDUs sent.
     pub pdus_out: u64,
-    /// Bytes of Data-In placed.
+    /// Bytes of Data-In stored.
     pub data_in_bytes: u64,
     /// Bytes of Data-Out sent, immediate data included.
     pub data_out_bytes: u64,
@@ -543,28 +554,28 @@ pub struct SessionStats {
     pub data_snacks: u64,
     /// SNACKs for statuses.
     pub status_snacks: u64,
-    /// Acknowledgements of data that the target asked for.
+    /// Acknowledgements of data that the target requested.
     pub data_acks: u64,
     /// NOP-Outs sent only to acknowledge statuses.
     pub status_acks: u64,
-    /// Commands sent again under their number.
+    /// Commands sent again under their CmdSN.
     pub retries: u64,
     /// Rejects received.
     pub rejects: u64,
     /// Tasks moved to another connection.
     pub reassigns: u64,
-    /// Tasks carried out again in a new session.
+    /// Tasks executed again in a new session.
     pub replays: u64,
     /// Logins that succeeded.
     pub logins: u64,
-    /// Logins that failed, refused or broken off.
+    /// Logins that failed, were refused or were broken off.
     pub logins_failed: u64,
     /// Connections lost after they were up.
     pub connections_lost: u64,
-    /// Sessions built anew.
+    /// Sessions established again.
     pub sessions_rebuilt: u64,
-    /// Sessions that went on after their last connection was lost.
+    /// Sessions that continued after their last connection was lost.
     pub sessions_continued: u64,
-    /// States that cannot be: our own errors.
+    /// Impossible states: errors in this implementation.
     pub bugs: u64,
 }

@@ -22,7 +22,8 @@ use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, StatSn};
 
-/// How many small PDUs may wait to be sent on a connection: a target that asks for more and reads none is no peer.
+/// The most small PDUs that may wait to be sent on a connection. A target that requests more and reads none
+/// is treated as faulty.
 const MAX_CONTROLS: usize = 4096;
 
 impl Session {
@@ -35,7 +36,7 @@ impl Session {
                     .connection(slot)
                     .is_some_and(|connection| pdu.sn.stat_sn.after(connection.exp_stat_sn))
             {
-                // A status seems to be lost. The number of the answer to a ping leaves no doubt.
+                // A status seems to be lost. The StatSN of the answer to a ping proves it.
                 self.ping(now, slot);
             }
         } else {
@@ -46,7 +47,7 @@ impl Session {
             let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
             match connection.ping.take_if(|(itt, _)| *itt == pdu.itt) {
                 Some((_, sent)) => connection.last_answered_ping = sent,
-                // A second ping went out before the answer to the first was here.
+                // A second ping was sent before the answer to the first was received.
                 None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
                 None => return Err(ProtocolError::UnknownTask),
             }
@@ -66,12 +67,12 @@ impl Session {
             return Err(ProtocolError::AnswersUnread);
         }
         //= rfc7143#section-11.18.2
-        // The answer to a ping carries its transfer tag and LUN, is immediate, and wants no answer.
+        // The answer to a ping carries its transfer tag and LUN, is immediate, and requests no answer.
         self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, pdu.ttt, pdu.lun)), Vec::new());
         Ok(())
     }
 
-    /// Makes sure that a status is acknowledged even if nothing else is sent.
+    /// Arms the timer by which a status is acknowledged even if no other PDU is sent.
     pub(super) fn acknowledge_in_time(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
         if let Some(connection_slot) = self.connection_slot_mut(slot)
@@ -82,7 +83,7 @@ impl Session {
         }
     }
 
-    /// Acknowledges statuses for which no other PDU did so in time.
+    /// Acknowledges statuses that no other PDU acknowledged in time.
     pub(super) fn acknowledge_statuses(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
         let Some(connection) = self.connection_mut(slot) else { return };
@@ -95,7 +96,8 @@ impl Session {
         }
         if news && due && connection.controls < MAX_CONTROLS {
             //= rfc7143#section-11.18
-            // A NOP-Out may tell ExpStatSN when no other PDU does for long. It wants no answer, and is immediate.
+            // A NOP-Out may report ExpStatSN when no other PDU does for a long time. It requests no answer,
+            // and is immediate.
             self.stats.status_acks += 1;
             self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
         }
@@ -107,13 +109,14 @@ impl Session {
         }
     }
 
-    /// Looks at a connection on which nothing may have come for a while, or whose oldest command nobody acknowledges.
+    /// Checks a connection that may be silent for some time, or whose oldest command the target does not
+    /// acknowledge. Sends a ping, or gives the connection up if a ping was not answered in time.
     pub(super) fn check_silence(&mut self, now: Instant, slot: Slot) {
         let limits = self.plan.limits;
         let overdue = self.unconfirmed_since(slot).map(|sent| sent.after(limits.ping_after));
         let Some(connection) = self.connection(slot) else { return };
         let next = match connection.ping {
-            // Something else may have come since, but then nothing any more.
+            // Other PDUs may have arrived since the ping, but none within the time limit.
             Some((_, sent)) if now.since(sent.max(connection.heard)) >= limits.pong_within => {
                 return self.handle_protocol_error(now, slot, ProtocolError::PingUnanswered);
             }
@@ -134,13 +137,13 @@ impl Session {
         }
     }
 
-    /// Sends a ping, unless one is on the way.
+    /// Sends a ping, unless one is unanswered.
     pub(super) fn ping(&mut self, now: Instant, slot: Slot) {
         let itt = self.next_tag();
         let Some(connection) = self.connection_mut(slot) else { return };
         if connection.ping.is_none() {
             connection.ping = Some((itt, now));
-            // Ahead of what waits: a long queue is no silence.
+            // The ping goes to the front of the queue: a long queue must not look like silence.
             connection.controls += 1;
             let ping = (ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
             connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
@@ -198,7 +201,8 @@ impl Session {
                     self.finish(key, TaskResult::Aborted);
                 }
                 //= rfc7143#section-4.2.3.4
-                // The target waits until it is acknowledged, by a NOP-Out that names the unit (§11.9.1).
+                // The target waits until the event is acknowledged by a NOP-Out that names the logical unit
+                // (§11.9.1).
                 self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, lun)), Vec::new());
             }
             _ => {}
@@ -212,7 +216,8 @@ impl Session {
         }
     }
 
-    /// Drains a connection that the target wants logged out, and logs it out in time whether it is empty or not.
+    /// Drains a connection for which the target requested a logout, and logs it out in time whether it is
+    /// empty or not.
     fn handle_logout_request(&mut self, now: Instant, slot: Slot, within: Duration) {
         let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
         if connection_slot.state == ConnectionState::Up {
@@ -221,7 +226,7 @@ impl Session {
         }
     }
 
-    /// Drains connections that are not wanted any more, and logs out those that are empty.
+    /// Drains connections that are not wanted any more, and logs out those without tasks.
     pub(super) fn drain_connections(&mut self, now: Instant) {
         for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
             let unwanted = slot.0 >= self.connections_wanted;
@@ -276,7 +281,7 @@ impl Session {
         }
     }
 
-    /// Sends a Logout Request on `by`, about the connection at `about`.
+    /// Sends a Logout Request on `by` for the connection in slot `about`.
     pub(super) fn send_logout(&mut self, by: Slot, reason: LogoutReason, about: Slot) -> Itt {
         let itt = self.next_tag();
         let request = LogoutRequest {
@@ -291,21 +296,22 @@ impl Session {
         itt
     }
 
-    /// Takes no more requests and, once all that are open have ended, logs out. [`Event::Down`] follows.
+    /// Accepts no more requests and logs out once all open ones have ended. [`Event::Down`] follows.
     ///
-    /// Connections leave one by one, each by a logout of its own, and the last takes the session with it: behind the
-    /// answer nothing more comes on a connection, so that what the target sent before is received and judged, on all of them.
+    /// Each connection is logged out by a logout of its own, and the last logout closes the session. After
+    /// the response to a logout no more PDUs arrive on that connection, so every PDU that the target sent
+    /// before was received and checked, on all connections.
     pub fn logout(&mut self, now: Instant) {
         self.logout_requested = true;
         self.process_pending(now);
     }
 
-    /// Returns whether nothing is left to do but to leave.
+    /// Returns whether a logout was requested and no request is open.
     pub(super) fn is_ready_to_log_out(&self) -> bool {
         self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && self.text.is_none()
     }
 
-    /// Logs out if nothing is open any more.
+    /// Logs out if a logout was requested and no request is open.
     pub(super) fn log_out_if_done(&mut self, now: Instant) {
         if self.phase == Phase::Down || !self.is_ready_to_log_out() || self.session_logout.is_some() {
             return;
@@ -350,7 +356,7 @@ impl Session {
         let asked = |connection_slot: &ConnectionSlot| matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, itt } if by == slot && itt == pdu.itt);
         let Some(connection_slot) = self.slots.iter_mut().find(|connection_slot| asked(connection_slot))
         else {
-            // What was asked twice, or arrived twice, is answered twice.
+            // A request that was sent twice, or arrived twice, is answered twice.
             return if self.stale_tags.contains(&pdu.itt) { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
         connection_slot.deadlines.clear(Timer::Logout);
@@ -397,16 +403,16 @@ impl Session {
                 Ok(())
             }
             Opcode::NOP_OUT => {
-                // Refused, but somebody is there.
+                // The ping is refused, but the target is alive.
                 if let Some(connection) = self.connection_mut(slot) {
                     connection.ping.take_if(|(itt, _)| *itt == bhs.itt());
                 }
                 Ok(())
             }
             Opcode::SNACK => self.snack_rejected(slot, &Snack::decode(&bhs)?),
-            // The target asks for the data again, or ends the task.
+            // The target requests the data again, or ends the task.
             Opcode::DATA_OUT => Ok(()),
-            // The login is over: its last request arrived twice.
+            // The login is complete: its last request arrived twice.
             Opcode::LOGIN_REQUEST if self.has_erl1() => Ok(()),
             Opcode::LOGOUT_REQUEST if self.session_logout.is_some_and(|(itt, _)| itt == bhs.itt()) => {
                 self.end_session(SessionEnd::LoggedOut);
@@ -423,8 +429,9 @@ impl Session {
         };
         let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
         if reason == RejectReason::TASK_IN_PROGRESS {
-            // The command arrived twice, and only its double is refused: to say that it was not carried out would be a
-            // lie. The double of a numbered one is to be passed over in silence (RFC 7143 §4.2.2.1).
+            // The command arrived twice, and the target rejects only the duplicate: reporting the command as
+            // not executed would be wrong. The duplicate of a numbered command is to be silently ignored (RFC
+            // 7143 §4.2.2.1).
             return if numbered { Err(ProtocolError::Rejected(RejectText(reason))) } else { Ok(()) };
         }
         let acknowledged = numbered && cmd_sn.before(self.exp_cmd_sn);
@@ -439,7 +446,8 @@ impl Session {
         self.finish(key, TaskResult::Rejected(reason));
         if numbered && !acknowledged {
             //= rfc7143#section-7.3
-            // The number counts as not received; the gap is plugged by aborting what it belonged to.
+            // The CmdSN counts as not received; the initiator fills the gap by aborting the command of that
+            // number.
             let tmf = Tmf {
                 lun,
                 referenced: (tag(TAG_TASK, key), cmd_sn),
@@ -463,7 +471,8 @@ impl Session {
         if tmf.origin == TmfOrigin::FillCmdSnGap {
             return Err(ProtocolError::Rejected(RejectText(reason)));
         }
-        // For a task on the move, try again later: the target has too many of these at a time.
+        // A task that is being reassigned is tried again later: the target has too many immediate requests
+        // now.
         let result = match (tmf.origin, reason) {
             (TmfOrigin::Reassign, RejectReason::TOO_MANY_IMMEDIATE) => TmfResult::STILL_ALLEGIANT,
             _ => TmfResult::REJECTED,
@@ -476,14 +485,15 @@ impl Session {
         if snack.kind == SnackKind::R_DATA {
             return self.r_data_snack_rejected(slot, snack);
         }
-        // What came meanwhile need not be repaired, and one that asks for all there is may find nothing.
+        // A PDU that arrived in the meantime need not be recovered, and a SNACK that requests all existing
+        // PDUs may match none.
         if snack.run_length == 0 || !self.is_missing(slot, snack) {
             return Ok(());
         }
         match snack.kind {
             SnackKind::STATUS => Err(ProtocolError::NotRepaired),
             SnackKind::DATA_OR_R2T => {
-                // The target ends the task with an error; a GOOD status would be a lie.
+                // The target ends the task with an error; a GOOD status would be wrong.
                 let Some(key) = find(&self.tasks, TAG_TASK, snack.itt) else { return Ok(()) };
                 let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
                 task.unrepairable = true;

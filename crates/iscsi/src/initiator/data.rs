@@ -1,7 +1,8 @@
-//! The data of commands and their ends: Data-In, R2T and SCSI Response (RFC 7143 §4.2.5.2, §11.4, §11.7, §11.8).
+//! The data and the responses of commands: Data-In, R2T and SCSI Response (RFC 7143 §4.2.5.2, §11.4, §11.7,
+//! §11.8).
 //!
-//! Nothing that a target says moves a byte outside the buffer of the command that it names: offset and length of each
-//! Data-In are checked before a byte of it is read, those of each R2T before a byte is sent.
+//! No field that a target sends can move a byte outside the buffer of the command that it names: offset and
+//! length of each Data-In are checked before a byte of it is read, those of each R2T before a byte is sent.
 
 use core::ops::Range;
 
@@ -22,11 +23,11 @@ use crate::serial::{DataSn, StatSn};
 use crate::target::arena::Key;
 
 impl Session {
-    /// Finds the task of a PDU that came on a connection. `None`: it is gone, and that is in order.
+    /// Finds the task of a PDU that a connection received. Returns `None` if the task has legitimately ended.
     pub(super) fn task_of(&self, slot: Slot, itt: Itt) -> Result<Option<Key>, ProtocolError> {
         let Some(key) = find(&self.tasks, TAG_TASK, itt) else {
-            // What was aborted may still be on its way on another connection, and what was asked for twice comes
-            // twice.
+            // PDUs of an aborted task may still arrive on another connection, and PDUs that were requested
+            // twice arrive twice.
             let old = self.stale_tags.contains(&itt) || (self.has_erl1() && self.was_task(itt));
             return if old { Ok(None) } else { Err(ProtocolError::UnknownTask) };
         };
@@ -81,7 +82,7 @@ impl Session {
         Ok(sink)
     }
 
-    /// Gives a task its buffer back without the piece that was being read.
+    /// Returns the buffer to its task without the segment that was being read.
     pub(super) fn return_sink(&mut self, incoming: Incoming, sink: DataSink) {
         match incoming {
             Incoming::Data(key) if self.tasks.get(key).is_some() => {
@@ -114,7 +115,7 @@ impl Session {
                     self.stats.data_digest_errors += 1;
                     return Ok(());
                 }
-                // The data came before, or nobody wants it; the status has its number all the same.
+                // The data arrived before, or no task waits for it; its status uses a StatSN in any case.
                 let key = self.task_of(slot, pdu.itt)?;
                 self.data_in_status(now, slot, key, &pdu)?;
                 return key.map_or(Ok(()), |key| self.finish_if_complete(key));
@@ -158,7 +159,7 @@ impl Session {
         self.finish_if_complete(key)
     }
 
-    /// Takes the status that rides on a piece of data, if there is one.
+    /// Handles the status that a Data-In carries, if there is one.
     pub(super) fn data_in_status(
         &mut self,
         now: Instant,
@@ -186,7 +187,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the acknowledgement that a target waits for, once all before it is here (RFC 7143 §11.7.2).
+    /// Sends the data acknowledgement that the target waits for, once all earlier data has arrived (RFC 7143
+    /// §11.7.2).
     fn acknowledge_data(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !task.data_sns.missing.is_empty() {
@@ -220,7 +222,7 @@ impl Session {
         }
         let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
         //= rfc7143#section-11.8
-        // Beyond the command's data there is nothing to send, whatever the sum wraps to.
+        // No data exists beyond the command's data, whatever the sum wraps around to.
         let end = offset
             .checked_add(len)
             .filter(|end| *end <= task.data_out_len)
@@ -239,13 +241,15 @@ impl Session {
             return Err(ProtocolError::R2tOffset);
         }
         if repairs {
-            // What the target asks for again it takes for lost: an answer to the R2T before would be of no use.
+            // The target considers data lost that it requests again: an answer to the earlier R2T would be
+            // useless.
             let replaced = |burst: &DataOutSequence| {
                 burst.data_sn == DataSn(0) && offset <= burst.at && burst.end <= end
             };
             task.data_out.bursts.retain(|burst| !replaced(burst));
         }
-        // Recovery R2Ts come on top, and a target that hears nothing may ask for the same several times.
+        // Recovery R2Ts come in addition, and a target that receives no data may request the same data
+        // several times.
         let most = usize::from(parameters.max_outstanding_r2t) + if repairs { MAX_RECOVERY_R2TS } else { 0 };
         if task.data_out.bursts.len() >= most {
             return Err(ProtocolError::TooManyR2ts);
@@ -276,7 +280,7 @@ impl Session {
         pdu: &ScsiResponse,
         data: &[u8],
     ) -> Result<(), ProtocolError> {
-        // One that carries a tag has the number of the one before it.
+        // A response with a SNACK tag has the StatSN of the response before it.
         if !self.take_status(now, slot, pdu.sn)? && !self.is_awaited(slot, pdu) {
             return Ok(());
         }
@@ -303,13 +307,14 @@ impl Session {
             return self.finish_resegmentation(now, slot, key);
         }
         if repairs {
-            // Only R2Ts of a command that only writes can be missing for good: its data is where it belongs, or the
-            // status would say otherwise.
+            // Only the R2Ts of a command that only writes can be missing for good: its data was written, or
+            // the status would report that.
             if task.request.data_in_len == 0 {
                 task.data_sns.missing.clear();
             } else {
-                // ExpDataSN counts the Data-In PDUs (§11.4.8), and the R2Ts of a bidirectional command share their numbers.
-                // RFC 3720 had it count both: where all bytes are here, nothing of the sum is missing.
+                // ExpDataSN counts the Data-In PDUs (§11.4.8), and the R2Ts of a bidirectional command share
+                // their numbers. In RFC 3720 it counted both: once all bytes have arrived, no PDU of that sum
+                // is missing.
                 let shares = task.data_out_len > 0;
                 let is_whole = task.status.as_ref().is_some_and(|ending| task.check_end(ending).is_ok());
                 let r2ts = if shares { task.data_sns.r2ts } else { 0 };
@@ -324,7 +329,7 @@ impl Session {
         self.finish_if_complete(key)
     }
 
-    /// Asks for those Data-In and R2T PDUs of a task that did not come, of the numbers in `among` (RFC 7143 §11.16.3).
+    /// Requests the missing Data-In and R2T PDUs of a task, of the numbers in `among` (RFC 7143 §11.16.3).
     pub(super) fn snack_data(&mut self, now: Instant, slot: Slot, key: Key, among: Range<u32>) {
         let Some(task) = self.tasks.get(key) else { return };
         let itt = super::session::tag(TAG_TASK, key);
@@ -336,8 +341,8 @@ impl Session {
             && !runs.is_empty()
             && let Some(connection) = self.connection_mut(slot)
         {
-            // The R2Ts of a bidirectional command keep their numbers, so its data cannot be numbered anew. Another
-            // connection brings it, from the first number that did not come.
+            // The R2Ts of a bidirectional command keep their numbers, so its data cannot be numbered again.
+            // The data is requested on another connection, from the first missing number on.
             connection.repairs = u32::MAX;
             return self.arm_retransmit(now, slot);
         }
@@ -368,7 +373,7 @@ impl Session {
         self.arm_retransmit(now, slot);
     }
 
-    /// Asks for the statuses that did not come (RFC 7143 §11.16.3).
+    /// Requests the missing statuses (RFC 7143 §11.16.3).
     pub(super) fn snack_statuses(&mut self, now: Instant, slot: Slot, next: Option<StatSn>) {
         let Some(connection) = self.connection_mut(slot) else { return };
         let Some((from, count)) = connection.missing_statuses(next) else { return };
@@ -391,7 +396,8 @@ impl Session {
         self.arm_retransmit(now, slot);
     }
 
-    /// Returns whether what a SNACK asks for is still missing: several can be on the way for the same.
+    /// Returns whether a PDU that a SNACK requests is still missing: several SNACKs can be unanswered for the
+    /// same PDU.
     pub(super) fn is_missing(&self, slot: Slot, snack: &Snack) -> bool {
         match snack.kind {
             SnackKind::STATUS => self
@@ -407,14 +413,14 @@ impl Session {
         }
     }
 
-    /// Makes sure that somebody looks after what was just sent, where lost PDUs can be repaired.
+    /// Arms the check for lost PDUs after a request was sent, at ErrorRecoveryLevel 1 and up.
     pub(super) fn arm_retransmit_if_erl1(&mut self, now: Instant, slot: Slot) {
         if self.has_erl1() {
             self.arm_retransmit(now, slot);
         }
     }
 
-    /// Makes sure that somebody looks after what is missing.
+    /// Arms the check for missing PDUs.
     pub(super) fn arm_retransmit(&mut self, now: Instant, slot: Slot) {
         let at = now.after(self.plan.limits.repair_after);
         if let Some(connection_slot) = self.connection_slot_mut(slot)
@@ -425,20 +431,20 @@ impl Session {
     }
 }
 
-/// Reads the data segment of a SCSI Response: a length and that much sense data, then perhaps response data, which no
-/// standard uses (RFC 7143 §11.4.7).
+/// Parses the data segment of a SCSI Response: a length and that many bytes of sense data, then optionally
+/// response data, which no standard uses (RFC 7143 §11.4.7).
 pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, ProtocolError> {
     let Some((len, rest)) = data.split_first_chunk::<2>() else {
         return if data.is_empty() { Ok(None) } else { Err(ProtocolError::BadSense) };
     };
     let len = usize::from(u16::from_be_bytes(*len));
     let sense = rest.get(..len).ok_or(ProtocolError::BadSense)?;
-    // SPC-5 §4.5: 252 bytes at most; what is longer says nothing more that anybody knows.
+    // SPC-5 §4.5: 252 bytes at most; no standard defines the bytes beyond.
     let sense = sense.get(..MAX_SENSE).unwrap_or(sense);
     Ok((!sense.is_empty()).then(|| sense.into()))
 }
 
 const MAX_SENSE: usize = 252;
 
-/// How many recovery R2Ts of a task may wait to be answered.
+/// The most recovery R2Ts of a task that may wait for their data.
 const MAX_RECOVERY_R2TS: usize = 32;

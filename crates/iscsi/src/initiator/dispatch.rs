@@ -1,8 +1,8 @@
-//! From bytes to answers: what each PDU that comes is, where its data goes, and whose affair it is.
+//! Reads PDUs, determines the destination of their data, and passes each to the function that handles it.
 //!
-//! A PDU is looked at twice. When its header is whole, [`Session::data_sink_for`] says where the data segment belongs, and
-//! refuses what must not be read at all. When its last byte is there and its digest was checked, [`Session::handle_pdu`]
-//! acts on it.
+//! A PDU is handled in two steps. When its header is complete, [`Session::data_sink_for`] determines the
+//! destination of the data segment, and refuses PDUs that must not be read at all. When its last byte was
+//! read and its digest was checked, [`Session::handle_pdu`] acts on it.
 
 use base::buffer::Buf;
 use base::time::Instant;
@@ -24,7 +24,7 @@ use crate::pdu::{Bhs, Itt, Opcode, PduHeader, TargetSn};
 use crate::serial::StatSn;
 
 impl Session {
-    /// Reads every PDU that is whole in `bytes`, and the beginning of the next.
+    /// Reads every complete PDU in `bytes`, and the beginning of the next.
     pub(super) fn read(
         &mut self,
         now: Instant,
@@ -34,7 +34,7 @@ impl Session {
     ) -> Result<(), ProtocolError> {
         let conn = self.connection(slot).map(|connection| connection.conn);
         if let Some(connection) = self.connection(slot).filter(|connection| connection.login.is_none()) {
-            // Longer segments may have been declared since the last PDU.
+            // The initiator may have declared a longer limit since the last PDU.
             receiver.set_framing(connection.framing);
         }
         loop {
@@ -51,7 +51,7 @@ impl Session {
                     }
                     let has_ahs = !receiver.ahs().is_empty();
                     self.handle_pdu(now, slot, segment, has_ahs)?;
-                    // The connection may have ended with this PDU, and another one may be in its place.
+                    // The connection may have ended with this PDU, and its slot may hold another one.
                     let Some(connection) =
                         self.connection_mut(slot).filter(|connection| Some(connection.conn) == conn)
                     else {
@@ -70,7 +70,7 @@ impl Session {
         }
     }
 
-    /// Says where the data segment of a PDU belongs.
+    /// Returns the destination of a PDU's data segment.
     fn data_sink_for(&mut self, slot: Slot, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
         let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
         connection.incoming = Incoming::Plain;
@@ -97,7 +97,7 @@ impl Session {
         }
     }
 
-    /// Acts on a PDU that came whole.
+    /// Handles a complete PDU.
     fn handle_pdu(
         &mut self,
         now: Instant,
@@ -135,7 +135,7 @@ impl Session {
         done
     }
 
-    /// Acts on a PDU that is no data.
+    /// Handles a PDU other than data.
     fn handle_control_pdu(
         &mut self,
         now: Instant,
@@ -159,7 +159,7 @@ impl Session {
         }
     }
 
-    /// Passes over a PDU whose data is damaged; what it would have said is asked for again (RFC 7143 §7.8).
+    /// Ignores a PDU whose data is damaged, and requests its contents again (RFC 7143 §7.8).
     fn damaged_data(&mut self, now: Instant, slot: Slot, bhs: &Bhs) -> Result<(), ProtocolError> {
         self.stats.data_digest_errors += 1;
         if !self.has_erl1() {
@@ -173,7 +173,7 @@ impl Session {
             Opcode::NOP_IN => {
                 let ping = NopIn::decode(bhs)?;
                 if ping.itt == Itt::NONE {
-                    // Nobody waits for it, and it used up no number.
+                    // No request waits for the PDU, and it used up no number.
                     return Ok(());
                 }
                 ping.sn
@@ -184,7 +184,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes note of the counters of a PDU that carries a status. `false`: it came before.
+    /// Handles the sequence numbers of a PDU that carries a status. Returns `false` if the status was
+    /// received before.
     pub(super) fn take_status(
         &mut self,
         now: Instant,
@@ -208,7 +209,7 @@ impl Session {
         Ok(fresh)
     }
 
-    /// Takes note that every status before `next` was sent.
+    /// Records that the target sent every status before `next`.
     pub(super) fn status_is_due(&mut self, now: Instant, slot: Slot, next: StatSn) {
         if self.has_erl1()
             && self.connection(slot).is_some_and(|connection| next.after(connection.exp_stat_sn))

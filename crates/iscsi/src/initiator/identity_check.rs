@@ -1,4 +1,5 @@
-//! Units that get nothing in a new session before their owner has seen that they are the ones they were.
+//! The identity check: in a new session a guarded logical unit gets no commands until its owner has confirmed
+//! that it is the same device as before.
 
 use alloc::vec::Vec;
 
@@ -9,21 +10,23 @@ use super::session::Session;
 use super::task::Task;
 
 impl Session {
-    /// Guards a unit, from now on and in every session that is built anew: what is asked of it waits, but for probes, until
-    /// [`Self::confirm_identity`] or [`Self::fail_identity`]. A session that goes on after its connections were lost is the same session,
-    /// and its units are the same.
+    /// Guards a logical unit from now on, in every session that is established again: its tasks wait, except
+    /// those of the identity check, until [`Self::confirm_identity`] or [`Self::fail_identity`]. A session
+    /// that continues after its connections were lost is the same session with the same logical units, and
+    /// needs no check.
     pub fn require_identity_check(&mut self, lun: u64) {
         self.identity_checked.insert(lun);
         self.identity_unconfirmed.insert(lun);
     }
 
-    /// Lets everything go that waits for a guarded unit: it is the one that it was.
+    /// Confirms that a guarded logical unit is the same device, and releases the tasks that wait for it.
     pub fn confirm_identity(&mut self, now: Instant, lun: u64) {
         self.identity_unconfirmed.remove(&lun);
         self.process_pending(now);
     }
 
-    /// Ends everything that waits for a guarded unit: it is another one. What is asked of it later waits again.
+    /// Ends the tasks that wait for a guarded logical unit, because it is another device. Later requests for
+    /// it wait again.
     pub fn fail_identity(&mut self, lun: u64) {
         self.identity_unconfirmed.insert(lun);
         let waiting =
@@ -33,7 +36,7 @@ impl Session {
         }
     }
 
-    /// Returns whether a task waits for its unit to be known.
+    /// Returns whether a task waits for the identity check of its logical unit.
     pub(super) fn awaits_identity_check(&self, task: &Task) -> bool {
         !self.identity_unconfirmed.is_empty()
             && !task.request.is_identity_check

@@ -1,5 +1,5 @@
-//! Requests from the owner: taken, queued while the command window is full, spread over connections, and reported
-//! once they end (RFC 7143 §4.2.2.1).
+//! Requests of the owner: accepted, queued while the command window is full, distributed over connections,
+//! and reported once they end (RFC 7143 §4.2.2.1).
 
 use base::time::Instant;
 
@@ -13,11 +13,11 @@ use crate::pdu::{Itt, TargetSn};
 use crate::target::arena::Key;
 
 impl Session {
-    /// Takes a command. It goes out at once if a connection is up and the target's command window is open, else as
-    /// soon as that is so.
+    /// Accepts a command. It is sent immediately if a connection is up and the target's command window is
+    /// open, else as soon as both hold.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// The reason for which the session refuses the command.
     pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
         if self.phase == Phase::Down || self.logout_requested {
             return Err(SubmitError::Down);
@@ -42,7 +42,8 @@ impl Session {
         Ok(TaskId(key))
     }
 
-    /// Puts waiting tasks on connections as far as the command window allows, and does what waits for tasks to end.
+    /// Assigns waiting tasks to connections as far as the command window allows, and performs the actions
+    /// that wait for tasks to end.
     pub(super) fn process_pending(&mut self, now: Instant) {
         if self.phase == Phase::Up {
             self.assign_waiting();
@@ -54,9 +55,9 @@ impl Session {
         }
     }
 
-    /// Puts waiting tasks on connections as far as the command window and their order allow.
+    /// Assigns waiting tasks to connections as far as the command window and their order allow.
     pub(super) fn assign_waiting(&mut self) {
-        // How many at the front wait for more than the window.
+        // The number of tasks at the front that wait for more than the command window.
         let mut held = 0;
         while let Some(key) = self.waiting.get(held).copied() {
             let Some(task) = self.tasks.get(key) else {
@@ -77,14 +78,15 @@ impl Session {
         }
     }
 
-    /// Returns whether a task may go to a connection although others there have no number yet. Tasks get their numbers when
-    /// they are sent, which connections do in no order: an ORDERED or HEAD OF QUEUE task waits until all before it have
-    /// theirs, and those behind it wait until it has its own (SAM-5 §8.6: the order is that in which they were submitted).
+    /// Returns whether a task may be assigned to a connection although other assigned tasks have no CmdSN
+    /// yet. Tasks get their CmdSNs when they are sent, and the connections send in no particular order. An
+    /// ORDERED or HEAD OF QUEUE task therefore waits until all earlier tasks have a CmdSN, and later tasks
+    /// wait until it has its own (SAM-5 §8.6: the order is that of submission).
     fn may_be_next(&self, task: &Task) -> bool {
         self.unnumbered == 0 || !(self.ordering || keeps_place(task))
     }
 
-    /// Puts a task into the queue of a connection.
+    /// Puts a task into the send queue of a connection.
     pub(super) fn assign(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (weight, counts) = (task.weight(), !task.request.immediate && !task.numbered);
@@ -101,7 +103,7 @@ impl Session {
         self.queue(slot, QueuedPdu::Command(key));
     }
 
-    /// Takes a task off its connection.
+    /// Removes a task from its connection.
     pub(super) fn unassign(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (weight, slot) = (task.weight(), task.slot());
@@ -116,22 +118,22 @@ impl Session {
         }
     }
 
-    /// Returns whether another command may get a number.
+    /// Returns whether the command window permits another CmdSN.
     pub(super) fn window_is_open(&self) -> bool {
         //= rfc7143#section-4.2.2.1
         // The initiator must not send a non-immediate command with a CmdSN beyond MaxCmdSN.
         self.cmd_sn.plus(self.unnumbered).within(self.exp_cmd_sn, self.max_cmd_sn)
     }
 
-    /// Takes note of the command window that a PDU shows.
+    /// Records the command window that a PDU announces.
     pub(super) fn note_window(&mut self, sn: TargetSn) {
         let (exp, max) = (sn.exp_cmd_sn, sn.max_cmd_sn);
         //= rfc7143#section-4.2.2.1
-        // A MaxCmdSN before ExpCmdSN - 1 makes both void; older values than those known are passed over.
+        // A MaxCmdSN before ExpCmdSN - 1 makes both invalid; values older than the known ones are ignored.
         if max.before(exp.minus(1)) {
             return;
         }
-        // What was not sent cannot have arrived.
+        // A command that was not sent cannot have arrived.
         if exp.after(self.exp_cmd_sn) && !exp.after(self.cmd_sn) {
             self.exp_cmd_sn = exp;
         }
@@ -140,14 +142,14 @@ impl Session {
         }
     }
 
-    /// Queues something to send.
+    /// Queues a PDU to send.
     pub(super) fn queue(&mut self, slot: Slot, output: QueuedPdu) {
         let Some(connection) = self.connection_mut(slot) else { return };
         connection.out.push_back(output);
         self.request_transmit(slot);
     }
 
-    /// Tells the driver that a connection has something to send.
+    /// Requests that the driver sends on a connection.
     pub(super) fn request_transmit(&mut self, slot: Slot) {
         let Some(connection) = self.connection_mut(slot) else { return };
         if !connection.transmit_requested {
@@ -157,7 +159,7 @@ impl Session {
         }
     }
 
-    /// Ends a task whose status came, if all its data did too.
+    /// Ends a task whose status was received, if all its data was received too.
     pub(super) fn finish_if_complete(&mut self, key: Key) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
         let whole = task.data_sns.missing.is_empty();
@@ -171,14 +173,14 @@ impl Session {
         Ok(())
     }
 
-    /// Holds the acknowledgement of a status back whose data is not all here.
+    /// Withholds the acknowledgement of a task's status if data of the task is missing.
     fn withhold_ack(&mut self, key: Key) {
         if self.tasks.get(key).is_some_and(|task| task.status.is_some()) {
             self.withhold_status_ack(key);
         }
     }
 
-    /// Holds the acknowledgement of the status back that came for a task.
+    /// Withholds the acknowledgement of the status that was received for a task.
     pub(super) fn withhold_status_ack(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| !task.ack_withheld) else { return };
         task.ack_withheld = true;
@@ -188,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Remembers a tag for which something may still come.
+    /// Remembers a tag for which late PDUs may still arrive.
     pub(super) fn remember(&mut self, itt: Itt) {
         if self.stale_tags.len() >= MAX_STALE_TAGS {
             self.stale_tags.pop_front();
@@ -200,7 +202,7 @@ impl Session {
     pub(super) fn finish(&mut self, key: Key, end: TaskResult) {
         self.unassign(key);
         let Some(mut task) = self.tasks.remove(key) else { return self.bug() };
-        // What waits to be carried out again may have been carried out before.
+        // A task that waits to be executed again may have been executed before.
         let end = if end == TaskResult::NotSent && task.replays > 0 { TaskResult::Lost } else { end };
         if task.was_sent() && !matches!(end, TaskResult::Status(_) | TaskResult::Failed(_)) {
             self.remember(tag(TAG_TASK, key));
@@ -218,7 +220,7 @@ impl Session {
     }
 }
 
-/// Returns whether a task keeps its place among those before and behind it.
+/// Returns whether a task must keep its order among earlier and later tasks.
 fn keeps_place(task: &Task) -> bool {
     matches!(task.request.attribute, TaskAttribute::ORDERED | TaskAttribute::HEAD_OF_QUEUE)
 }

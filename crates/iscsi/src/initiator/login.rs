@@ -1,4 +1,4 @@
-//! From the wish for a connection to full feature phase: attempts, logins, redirections (RFC 7143 §6.3).
+//! Establishes connections: attempts, logins, redirections, up to full feature phase (RFC 7143 §6.3).
 
 use alloc::boxed::Box;
 
@@ -21,10 +21,10 @@ use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
 use crate::serial::{CmdSn, StatSn};
 
-/// How often a login may be sent elsewhere before it counts as failed.
+/// The most redirections of a login before it counts as failed.
 const MAX_REDIRECTS: u32 = 8;
 
-/// A connection that was up for so long did not fail at once.
+/// A connection that was up for this time does not count as a failed attempt.
 const STEADY: Duration = Duration::from_secs(5);
 
 impl Session {
@@ -50,7 +50,7 @@ impl Session {
         self.events.push_back(Event::Connect { slot, to });
     }
 
-    /// Takes note that a connection could not be opened.
+    /// Handles the failure to open a connection.
     pub fn connect_failed(&mut self, now: Instant, slot: Slot) {
         if self.connection_state(slot) == ConnectionState::Connecting {
             self.connection_lost(now, slot, ConnectionDown::Unreachable);
@@ -58,9 +58,10 @@ impl Session {
         }
     }
 
-    /// Takes a connection that was opened for `slot`. `entropy` comes fresh from the operating system's generator.
+    /// Handles a connection that was opened for `slot`. `entropy` must be fresh random bytes of the operating
+    /// system's generator.
     ///
-    /// If nobody waits for it any more, it is aborted.
+    /// A connection that the session no longer waits for is aborted.
     pub fn connected(&mut self, now: Instant, conn: ConnId, slot: Slot, entropy: [u8; 32]) {
         if self.connection_state(slot) != ConnectionState::Connecting {
             self.actions.push_back(Action::Abort(conn));
@@ -117,7 +118,7 @@ impl Session {
         self.queue_control(slot, ControlPdu::Login(request), call.data);
     }
 
-    /// Takes a PDU of a login.
+    /// Handles a PDU of a login.
     pub(super) fn handle_login_response(
         &mut self,
         now: Instant,
@@ -205,7 +206,7 @@ impl Session {
         }
     }
 
-    /// Takes note that the session has a connection again.
+    /// Records that the session has a connection again.
     fn come_up(&mut self, peer_authenticated: bool, continued: bool) {
         self.phase = Phase::Up;
         (self.retry_deadline, self.retain_deadline) = (None, None);
@@ -218,7 +219,7 @@ impl Session {
             SessionOrigin::First => {}
             SessionOrigin::Rebuilt => {
                 self.stats.sessions_rebuilt += 1;
-                // Another device may be there.
+                // The LUN may lead to another device now.
                 self.identity_unconfirmed.clone_from(&self.identity_checked);
             }
             SessionOrigin::Continued => self.stats.sessions_continued += 1,
@@ -234,7 +235,7 @@ impl Session {
         })));
     }
 
-    /// Starts the connections that are wanted and allowed.
+    /// Starts the connections that the owner wants and the target permits.
     pub(super) fn want_connections(&mut self, now: Instant) {
         if self.phase != Phase::Up || self.logout_requested {
             return;
@@ -249,8 +250,8 @@ impl Session {
         }
     }
 
-    /// Changes how many connections the session is to have; the target's MaxConnections is a limit. Connections
-    /// that go are drained and logged out.
+    /// Changes the number of connections of the session; the target's MaxConnections is a limit. Surplus
+    /// connections are drained and logged out.
     pub fn set_connections(&mut self, now: Instant, count: u16) {
         self.connections_wanted = count.clamp(1, super::contract::MAX_CONNECTIONS);
         if self.plan.purpose == Purpose::Discovery {
@@ -290,7 +291,7 @@ impl Session {
         self.connection_lost(now, slot, ConnectionDown::TooSlow);
     }
 
-    /// Plans the next attempt at a place after one that failed, or a connection that was lost; or gives up.
+    /// Schedules the next attempt for a slot after a failed one, or after a lost connection; or gives up.
     pub(super) fn try_again(
         &mut self,
         now: Instant,
@@ -312,7 +313,7 @@ impl Session {
         let attempts = connection_slot.attempts;
         connection_slot.state = ConnectionState::Waiting;
         if !was_up {
-            // Another portal may do; a redirection counts only while it leads somewhere.
+            // Another portal may work; a redirection is used only while it leads to a target.
             connection_slot.portal = connection_slot.portal.wrapping_add(1);
             connection_slot.redirected = None;
         }
@@ -332,7 +333,7 @@ impl Session {
         if alone && self.retry_deadline.is_none() && !first {
             self.retry_deadline = Some(now.after(retry.timeout));
         }
-        // The first attempt is made at once, or as soon as the target allows.
+        // The first attempt is made immediately, or as soon as the target allows (Time2Wait).
         let backoff = match attempts.checked_sub(1) {
             None => Duration::ZERO,
             Some(0) if was_up => Duration::ZERO,
@@ -345,7 +346,7 @@ impl Session {
     }
 }
 
-/// Returns whether what ended an attempt may be otherwise next time without anybody doing anything.
+/// Returns whether a failure may disappear at the next attempt without intervention.
 fn may_pass(why: ConnectionDown) -> bool {
     match why {
         ConnectionDown::Unreachable | ConnectionDown::TooSlow | ConnectionDown::Lost => true,

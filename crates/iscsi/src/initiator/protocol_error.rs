@@ -1,11 +1,11 @@
-//! Every rule that a target can break once a login is over, one name each. What an initiator does about it is the
-//! same for nearly all of them: it closes the connection. What it does then is `recover`'s affair.
+//! Every rule that a target can break after the login, one name for each. The initiator reacts to nearly all
+//! of them in the same way: it closes the connection. `session_recovery` handles the consequences.
 
 use crate::negotiate::full_feature::TextNegotiationError;
 use crate::pdu::Malformed;
 use crate::text::BadText;
 
-/// What a target did wrong.
+/// A rule that a target broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     // The stream itself.
@@ -15,7 +15,7 @@ pub enum ProtocolError {
     /// The digest of a data segment is wrong, and the session's ErrorRecoveryLevel is 0.
     #[error("data digest error")]
     DataDigestMismatch,
-    /// A data segment is longer than our MaxRecvDataSegmentLength.
+    /// A data segment is longer than the initiator's MaxRecvDataSegmentLength.
     #[error("data segment longer than MaxRecvDataSegmentLength")]
     DataSegmentTooLong,
     /// A header is illegal by itself.
@@ -28,41 +28,41 @@ pub enum ProtocolError {
     #[error("data segment on a PDU that has none")]
     DataNotAllowed,
 
-    // What may come when.
-    /// Something other than a Login Response before the login is over.
+    // PDUs that are illegal in the present state.
+    /// A PDU other than a Login Response before the login is complete.
     #[error("PDU other than a Login Response during login")]
     NotALogin,
-    /// A Login Response after the login is over.
+    /// A Login Response after the login is complete.
     #[error("Login Response in full feature phase")]
     LoginAfterLogin,
     /// A PDU that only initiators send.
     #[error("PDU of an initiator sent by a target")]
     InitiatorPdu,
-    /// A PDU that no standard knows.
+    /// A PDU with an opcode that no standard defines.
     #[error("unknown opcode")]
     UnknownOpcode,
-    /// Nothing came in answer to our ping.
+    /// The target did not answer a ping.
     #[error("no answer to a ping")]
     PingUnanswered,
     /// The target answers a ping that was sent after a command, and still waits for the command.
     #[error("a command did not arrive")]
     CommandLost,
-    /// What was missing was asked for several times and did not come.
+    /// A missing PDU was requested several times and was not received.
     #[error("what was lost on the way was not sent again")]
     NotRepaired,
-    /// A status number that is not the next one, where nothing can be missing.
+    /// A StatSN that is not the next one, although no PDU can be missing.
     #[error("StatSN out of order")]
     StatSnOutOfOrder,
-    /// More statuses are missing than can be asked for.
+    /// More statuses are missing than can be requested.
     #[error("StatSN far ahead of what came")]
     StatSnFarAhead,
-    /// An initiator task tag that names nothing that is open.
+    /// An initiator task tag that names no open request.
     #[error("answer to a request that is not open")]
     UnknownTask,
     /// An answer on another connection than its request.
     #[error("answer on another connection than its request")]
     OtherConnection,
-    /// The answer is not of the kind that the request wants.
+    /// An answer that is not of the kind that the request needs.
     #[error("answer of another kind than its request wants")]
     OtherAnswer,
 
@@ -73,19 +73,20 @@ pub enum ProtocolError {
     /// Data beyond what the command reads.
     #[error("Data-In beyond the data that the command reads")]
     DataInBeyondBuffer,
-    /// The offset is not where the last data ended although data comes in order, or covers what is here already.
+    /// The offset is not the end of the last data although data must be in order, or it covers data that was
+    /// received already.
     #[error("Data-In at an offset out of order")]
     DataInOffset,
-    /// The DataSN is not the next one, where nothing can be missing.
+    /// The DataSN is not the next one, although no PDU can be missing.
     #[error("DataSN out of order")]
     DataSnOutOfOrder,
-    /// More pieces of data lie scattered than a target in its senses makes.
+    /// More separate pieces of data than a correct target sends.
     #[error("Data-In in too many separate pieces")]
     DataInScattered,
-    /// A status GOOD for a command whose data did not all come, beyond what the residual count admits.
+    /// A GOOD status for a command with missing data that the residual count does not account for.
     #[error("less Data-In than the status says")]
     DataInShort,
-    /// An acknowledgement is asked for at ErrorRecoveryLevel 0.
+    /// An acknowledgement is requested at ErrorRecoveryLevel 0.
     #[error("acknowledgement asked for at ErrorRecoveryLevel 0")]
     AckWithoutRecovery,
 
@@ -99,10 +100,10 @@ pub enum ProtocolError {
     /// An R2T for more than MaxBurstLength.
     #[error("R2T for more than MaxBurstLength")]
     R2tBeyondBurst,
-    /// The R2TSN is not the next one, where nothing can be missing.
+    /// The R2TSN is not the next one, although no PDU can be missing.
     #[error("R2TSN out of order")]
     R2tSnOutOfOrder,
-    /// An R2T for other data than what comes next although sequences come in order.
+    /// An R2T for data other than the next although sequences must be in order.
     #[error("R2T at an offset out of order")]
     R2tOffset,
     /// More R2Ts than MaxOutstandingR2T.
@@ -113,39 +114,39 @@ pub enum ProtocolError {
     R2tReservedTag,
 
     // The ends of tasks.
-    /// The sense data is longer than its data segment, or than any.
+    /// The sense data is longer than its data segment, or than the longest legal one.
     #[error("sense data longer than its segment")]
     BadSense,
 
-    // The rest.
-    /// A text conversation broke its rules.
+    // Other PDUs.
+    /// A rule of text negotiation.
     #[error("text: {0}")]
     TextNegotiation(TextNegotiationError),
-    /// A text is no text.
+    /// A text that is not legal.
     #[error("text: {0}")]
     Text(BadText),
-    /// A text while none was asked for.
+    /// A text while no text negotiation is under way.
     #[error("Text Response while none is due")]
     TextNotExpected,
-    /// A Reject whose data is no header.
+    /// A Reject whose data is not a header.
     #[error("Reject without the header of what it rejects")]
     RejectWithoutHeader,
-    /// The target refused something without which the connection is of no use.
+    /// The target rejected a PDU without which the connection is useless.
     #[error("a request was rejected: {0}")]
     Rejected(RejectText),
-    /// The target does not let a lost connection go, so that its tasks cannot move.
+    /// The target refuses to end a lost connection, so that its tasks cannot be reassigned.
     #[error("the target refused to clean up a lost connection")]
     NotRecoverable,
-    /// More answers to pings wait to be sent than a target in its senses lets pile up.
+    /// More answers to pings wait to be sent than a correct target lets accumulate.
     #[error("pings pile up, and their answers are not read")]
     AnswersUnread,
-    /// We are wrong: a state was reached that cannot be.
+    /// An internal error: the initiator reached an impossible state.
     #[error("internal error")]
     Bug,
 }
 
 impl ProtocolError {
-    /// Returns whether it may be damage on the way rather than a target that breaks rules.
+    /// Returns whether the error may be damage in transit rather than a target that breaks rules.
     pub const fn is_damage(self) -> bool {
         matches!(
             self,
@@ -159,7 +160,7 @@ impl ProtocolError {
     }
 }
 
-/// A Reject's reason, for people.
+/// The reason of a Reject, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectText(pub crate::pdu::reject::RejectReason);
 

@@ -1,12 +1,14 @@
-//! Data that is to be cut anew, by R-Data SNACK (RFC 7143 §11.16.1, §11.16.3), at ErrorRecoveryLevel 1 and up.
+//! Resegmentation of data by R-Data SNACK (RFC 7143 §11.16.1, §11.16.3), at ErrorRecoveryLevel 1 and up.
 //!
-//! A SNACK for data gets exact replicas of the PDUs that were lost, and those may be longer than what we declared to receive
-//! since. So once MaxRecvDataSegmentLength has changed under a command whose data has gaps, all of its data that is not
-//! acknowledged is asked for again, cut to the new length and numbered anew.
+//! A SNACK for data gets exact replicas of the lost PDUs, and those may be longer than the limit that the
+//! initiator has declared since. So once MaxRecvDataSegmentLength has changed under a command whose data has
+//! gaps, the initiator requests all unacknowledged data of the command again, cut to the new length and with
+//! new numbers.
 //!
-//! PDUs of the old cut may still be on their way, and both have the same numbers. So the numbers say nothing from then on:
-//! data is put where its offset says, and all of it is here when the bytes are. The status counts only if it comes in a
-//! SCSI Response with the tag of the last R-Data SNACK; before that, no status of the command is acknowledged.
+//! PDUs of the old cut may still arrive, and both cuts use the same numbers. From then on the numbers are
+//! meaningless: data is stored at its offset, and it is complete when all bytes have arrived. The status
+//! counts only in a SCSI Response with the tag of the last R-Data SNACK; before that, no status of the
+//! command is acknowledged.
 
 use base::time::Instant;
 
@@ -22,19 +24,19 @@ use crate::pdu::snack::{Snack, SnackKind};
 use crate::serial::StatSn;
 use crate::target::arena::Key;
 
-/// How a task stands to the data that it asked for anew.
+/// The state of a task whose data is being resegmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resegmentation {
-    /// The tag that its response must have; 0 once another connection has taken the task up.
+    /// The tag that its response must have; 0 once the task was reassigned to another connection.
     pub(super) tag: u32,
-    /// When it was asked for, or last came.
+    /// When the data was requested, or data last arrived.
     pub(super) heard: Instant,
-    /// How often it was asked for.
+    /// How often the data was requested.
     pub(super) tries: u32,
 }
 
 impl Task {
-    /// Takes note that its connection is lost: a tag that it waits for is forgotten there (RFC 7143 §7.2.2).
+    /// Records that the connection of the task is lost: the target forgets the SNACK tag (RFC 7143 §7.2.2).
     pub(super) const fn lose_tag(&mut self) {
         if let Some(anew) = &mut self.resegmentation {
             anew.tag = 0;
@@ -43,7 +45,7 @@ impl Task {
 }
 
 impl Session {
-    /// Returns whether the data of a task was cut to another length than we receive now.
+    /// Returns whether the data of a task was cut to another length than the initiator receives now.
     pub(super) fn is_segment_len_changed(&self, slot: Slot, key: Key) -> bool {
         let received = self.connection(slot).map(|connection| connection.parameters.initiator_max_recv);
         let cut =
@@ -51,7 +53,7 @@ impl Session {
         cut.is_some_and(|cut| received.is_some_and(|received| received != cut))
     }
 
-    /// Asks for all data of a task that is not acknowledged, cut anew.
+    /// Requests all unacknowledged data of a task, resegmented.
     pub(super) fn send_r_data_snack(&mut self, now: Instant, slot: Slot, key: Key) {
         //= rfc7143#section-11.16.3
         //# If the initiator MaxRecvDataSegmentLength changed between the
@@ -66,7 +68,7 @@ impl Session {
         let tries = task.resegmentation.map_or(0, |anew| anew.tries).saturating_add(1);
         task.resegmentation = Some(Resegmentation { tag: fresh, heard: now, tries });
         task.segment_max = received.unwrap_or(task.segment_max);
-        // A status that came before does not count any more.
+        // A status that was received before no longer counts.
         (task.status, task.ack) = (None, None);
         task.data_sns.missing.clear();
         let snack = Snack {
@@ -83,7 +85,7 @@ impl Session {
         self.arm_retransmit(now, slot);
     }
 
-    /// Takes a piece of data of a task whose data comes anew.
+    /// Handles a Data-In of a task whose data is being resegmented.
     pub(super) fn handle_resegmented_data(
         &mut self,
         now: Instant,
@@ -97,7 +99,7 @@ impl Session {
             anew.heard = now;
         }
         if !intact {
-            // The response will show that it is missing.
+            // The response will show that the data is missing.
             task.data_in.restore(&self.pool, sink);
             self.stats.data_digest_errors += 1;
             self.arm_retransmit(now, slot);
@@ -112,7 +114,8 @@ impl Session {
         if rode { self.finish_resegmentation(now, slot, key) } else { Ok(()) }
     }
 
-    /// Returns whether a response that was seen before is one that a task still waits for: it has our tag now.
+    /// Returns whether a task still waits for a response with a StatSN that was received before: it has the
+    /// SNACK tag now.
     pub(super) fn is_awaited(&self, slot: Slot, pdu: &ScsiResponse) -> bool {
         let task = find(&self.tasks, TAG_TASK, pdu.itt).and_then(|key| self.tasks.get(key));
         task.is_some_and(|task| {
@@ -121,8 +124,8 @@ impl Session {
         })
     }
 
-    /// Returns whether a status of a task counts no more, since its data was asked for anew after it was sent. It is not
-    /// acknowledged either: with it, the target would forget the data.
+    /// Returns whether a status of a task is outdated, because its data was requested again after the status
+    /// was sent. Such a status is not acknowledged either: the target would discard the data with it.
     pub(super) fn is_outdated(&mut self, key: Key, snack_tag: u32, stat_sn: StatSn) -> bool {
         //= rfc7143#section-11.4.4
         //# After issuing a R-Data SNACK, the initiator must discard any SCSI
@@ -138,7 +141,7 @@ impl Session {
         true
     }
 
-    /// Ends a task whose data came anew, if all of it is here.
+    /// Ends a task with resegmented data, if all of the data has arrived.
     pub(super) fn finish_resegmentation(
         &mut self,
         now: Instant,
@@ -160,7 +163,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks again for data of which nothing came for a while; returns whether there was any.
+    /// Requests data again that did not arrive for a while; returns whether there was any.
     pub(super) fn resend_r_data_snacks(&mut self, now: Instant, slot: Slot) -> bool {
         let after = self.plan.limits.repair_after;
         let silent = |anew: Resegmentation| anew.tag != 0 && now.since(anew.heard) >= after;
@@ -173,7 +176,7 @@ impl Session {
         !keys.is_empty()
     }
 
-    /// Acts on the refusal of an R-Data SNACK: a target that serves none cannot be helped here.
+    /// Handles the rejection of an R-Data SNACK: nothing else helps against a target that serves none.
     pub(super) fn r_data_snack_rejected(&self, slot: Slot, snack: &Snack) -> Result<(), ProtocolError> {
         let task = find(&self.tasks, TAG_TASK, snack.itt).and_then(|key| self.tasks.get(key));
         let is_wanted = task.is_some_and(|task| {

@@ -1,13 +1,15 @@
-//! What is lost within a connection and asked for again, at ErrorRecoveryLevel 1 and up (RFC 7143 §7.1.5, §11.16).
+//! Retransmission of PDUs that were lost within a connection, at ErrorRecoveryLevel 1 and up (RFC 7143
+//! §7.1.5, §11.16).
 //!
-//! A gap that shows is asked for at once, where it shows ([`super::data`]). Here is the rest: one look after the other,
-//! [`Limits::repair_after`](super::contract::Limits) apart, for as long as a connection has something to do. What was
-//! asked for and did not come is asked for again; a ping finds out what the target has, and a command that certainly
-//! did not arrive is sent again.
+//! A gap that is visible is requested immediately by the code that sees it ([`super::data`]). This module
+//! does the rest: it checks a connection every [`Limits::repair_after`](super::contract::Limits), for as long
+//! as the connection has open requests. A PDU that was requested and not received is requested again. A ping
+//! finds out what the target has received, and a command that certainly did not arrive is sent again.
 //!
-//! At level 0 nothing is asked for again, but one thing has to be found out here all the same. Of what a target loses, a
-//! lone command is all that never shows: its owner would wait for ever. So a command that is not acknowledged is followed
-//! by a ping in time, and if the answer still waits for the command, the session is lost ([`ProtocolError::CommandLost`]).
+//! At level 0 nothing is requested again, but one loss must be detected here all the same. Of all losses at
+//! the target, only that of a single command leaves no trace: its owner would wait forever. So a command that
+//! is not acknowledged in time is followed by a ping, and if the answer to the ping still expects the
+//! command, the session is lost ([`ProtocolError::CommandLost`]).
 
 use alloc::vec::Vec;
 
@@ -25,18 +27,18 @@ use crate::serial::StatSn;
 use crate::target::arena::Key;
 
 impl Session {
-    /// Takes note that a PDU was lost whose header cannot be trusted.
+    /// Records the loss of a PDU whose header cannot be trusted.
     pub(super) fn damaged_header(&mut self, now: Instant, slot: Slot) {
         self.stats.header_digest_errors += 1;
         if let Some(connection) = self.connection_mut(slot) {
             connection.damaged = true;
         }
-        // The answer tells which statuses are missing, and those tell which data.
+        // The answer to the ping shows which statuses are missing, and those show which data is missing.
         self.ping(now, slot);
         self.arm_retransmit(now, slot);
     }
 
-    /// Looks for what did not come on a connection, and asks for it again (ErrorRecoveryLevel 1 and up).
+    /// Checks a connection for missing PDUs, and requests them again (ErrorRecoveryLevel 1 and up).
     pub(super) fn retransmit_missing(&mut self, now: Instant, slot: Slot) {
         if !self.has_erl1() || !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
             return;
@@ -60,7 +62,7 @@ impl Session {
         let Some(connection) = self.connection_mut(slot) else { return };
         let unanswered = connection.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
         if unanswered {
-            // The ping, or its answer, may be what was lost.
+            // The lost PDU may be the ping or its answer.
             connection.ping = None;
             missing = true;
         } else if connection.ping.is_none() && !missing {
@@ -88,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Asks again for data that is missing; returns whether there was any.
+    /// Requests missing data again; returns whether there was any.
     fn snack_missing_data(&mut self, now: Instant, slot: Slot) -> bool {
         let damaged = self.connection(slot).is_some_and(|connection| connection.damaged);
         let after = self.plan.limits.repair_after;
@@ -109,7 +111,7 @@ impl Session {
             self.snack_data(now, slot, *key, 0..u32::MAX);
         }
         for key in stalled {
-            // An R2T may be what was lost: ask for all that are not acknowledged (RFC 7143 §11.16.7).
+            // The lost PDU may be an R2T: request all R2Ts that are not acknowledged (RFC 7143 §11.16.7).
             let snack = Snack {
                 kind: SnackKind::DATA_OR_R2T,
                 lun: 0,
@@ -141,8 +143,8 @@ impl Session {
             Some((Oldest::Manage(key), sent_at)) if synced > sent_at => self.resend_tmf(now, slot, key),
             _ => {}
         }
-        // What is immediate has no number that could be missed. A move is answered at once; other functions take
-        // their time, and do no harm when they are carried out twice.
+        // An immediate request has no number that could be missed. The target answers a TASK REASSIGN
+        // immediately; other functions take time, and executing them twice does no harm.
         let patience = self.plan.limits.repair_after.saturating_mul(MANAGE_PATIENCE);
         let lost = |tmf: &Tmf| {
             let due = tmf.origin != TmfOrigin::Owner || now.since(tmf.sent_at) >= patience;
@@ -163,8 +165,8 @@ impl Session {
         }
     }
 
-    /// At level 0, returns when the command went out on this connection whose number is the one that the target waits for, or
-    /// a text that is not answered, unless a ping has followed it already.
+    /// At level 0, returns when the command was sent on this connection whose CmdSN the target expects next,
+    /// or when a text was sent that is not answered; `None` if a ping has already followed it.
     pub(super) fn unconfirmed_since(&self, slot: Slot) -> Option<Instant> {
         if self.has_erl1() {
             return None;
@@ -182,8 +184,8 @@ impl Session {
         !self.has_erl1() && self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
     }
 
-    /// Returns the request whose number is the one that the target waits for, if it went out on this connection at a time
-    /// that fits.
+    /// Returns the request whose CmdSN the target expects next, if it was sent on this connection at a time
+    /// that `fits`.
     fn oldest_unacknowledged(&self, slot: Slot, fits: impl Fn(Instant) -> bool) -> Option<(Oldest, Instant)> {
         if self.exp_cmd_sn == self.cmd_sn {
             return None;
@@ -201,11 +203,11 @@ impl Session {
     }
 }
 
-/// How many times [`Limits::repair_after`](super::contract::Limits) an immediate function may take before it is taken
-/// for lost.
+/// How many times [`Limits::repair_after`](super::contract::Limits) an immediate function may take before it
+/// counts as lost.
 const MANAGE_PATIENCE: u32 = 5;
 
-/// A request that has a number.
+/// A request that has a CmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Oldest {
     Task(Key),

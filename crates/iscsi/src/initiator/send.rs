@@ -1,9 +1,10 @@
-//! What leaves: commands with their unsolicited data, answers to R2Ts, and the small PDUs, built when the driver has
-//! room for them (RFC 7143 §4.2.5.2, §11.3, §11.7).
+//! Builds the PDUs to send when the driver can take them: commands with their unsolicited data, answers to
+//! R2Ts, and small PDUs (RFC 7143 §4.2.5.2, §11.3, §11.7).
 //!
-//! Nothing is built ahead: the queue of a connection holds names, and every PDU gets its numbers when it leaves, so
-//! that the commands of a session are numbered in the order in which they go out, whatever connection they take. ORDERED and HEAD
-//! OF QUEUE tasks go to a connection only when that cannot change their place.
+//! No PDU is built in advance: the queue of a connection holds references, and every PDU gets its numbers
+//! when it is sent. The CmdSNs of a session therefore rise in the order in which its commands are sent,
+//! whatever connection they use. ORDERED and HEAD OF QUEUE tasks are assigned to a connection only when that
+//! cannot change their order.
 
 use alloc::vec::Vec;
 
@@ -28,7 +29,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::arena::Key;
 
 impl Session {
-    /// Appends what a connection has to send until `data_out` is full or nothing is left.
+    /// Appends the queued PDUs of a connection to `out` until `out` is full or the queue is empty.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         let Some(slot) = self.slot_of(conn) else { return };
         if let Some(connection) = self.connection_mut(slot) {
@@ -51,12 +52,12 @@ impl Session {
                 }
             }
         }
-        // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
+        // More is queued than fits: the driver calls again when it has free space, because `is_full` is set.
         if let Some(connection) = self.connection_mut(slot) {
             connection.transmit_requested = !connection.out.is_empty();
         }
         if self.phase == Phase::Up && unnumbered > 0 && self.unnumbered == 0 {
-            // What keeps its place may have waited for these numbers.
+            // A task that must keep its order may have waited for these CmdSNs.
             self.assign_waiting();
         }
     }
@@ -142,7 +143,7 @@ impl Session {
         }
         self.arm_retransmit_if_erl1(now, slot);
         if unsolicited {
-            // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.5.2).
+            // Unsolicited data is sent in the order of the commands (RFC 7143 §4.2.5.2).
             self.send_unsolicited(slot, key, out);
         }
     }
@@ -180,7 +181,8 @@ impl Session {
         }
     }
 
-    /// Sends Data-Out of a run until it is whole or there is no room; returns whether it is whole.
+    /// Sends the Data-Out PDUs of a sequence until it is complete or `out` is full; returns whether it is
+    /// complete.
     fn send_sequence(
         &mut self,
         slot: Slot,
@@ -249,7 +251,7 @@ impl Session {
 }
 
 impl ControlPdu {
-    /// Puts the counters in and returns the header.
+    /// Sets the sequence numbers and returns the header.
     fn encode(self, cmd_sn: CmdSn, exp_stat_sn: StatSn) -> Bhs {
         match self {
             Self::Nop(pdu) => NopOut { cmd_sn, exp_stat_sn, ..pdu }.encode(),

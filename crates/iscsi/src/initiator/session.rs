@@ -1,4 +1,4 @@
-//! The session as its owner sees it, and what all parts of it share.
+//! The session as its owner uses it, and the state that all modules of the initiator share.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -29,73 +29,74 @@ pub struct Session {
     pub(super) plan: SessionPlan,
     pub(super) pool: Pool,
     pub(super) phase: Phase,
-    /// Whether no new requests are taken and the session ends once the old ones are done.
+    /// Whether the session accepts no new requests and ends once the open ones have ended.
     pub(super) logout_requested: bool,
-    /// Whether it was in full feature phase before.
+    /// Whether the session was in full feature phase before.
     pub(super) was_up: bool,
-    /// The target's half of the identifier, while the target knows the session.
+    /// The target's half of the session identifier, while the target keeps the session.
     pub(super) tsih: Option<Tsih>,
     pub(super) origin: SessionOrigin,
     pub(super) portal_group: Option<PortalGroupTag>,
     pub(super) parameters: SessionParameters,
     pub(super) slots: Vec<ConnectionSlot>,
-    /// How many connections are wanted.
+    /// The number of connections that the session tries to have.
     pub(super) connections_wanted: u16,
     pub(super) tasks: Arena<Task>,
     pub(super) tmfs: Arena<Tmf>,
     pub(super) text: Option<Box<TextExchange>>,
-    /// Tasks that are not on a connection, in order.
+    /// Tasks that are not assigned to a connection, in order.
     pub(super) waiting: VecDeque<Key>,
     pub(super) cmd_sn: CmdSn,
     pub(super) exp_cmd_sn: CmdSn,
     pub(super) max_cmd_sn: CmdSn,
-    /// Tasks that are on a connection and have no number yet.
+    /// Tasks that are assigned to a connection and have no CmdSN yet.
     pub(super) unnumbered: u32,
-    /// Whether the last of them keeps its place: it is ORDERED or HEAD OF QUEUE.
+    /// Whether the last of them must keep its order: its attribute is ORDERED or HEAD OF QUEUE.
     pub(super) ordering: bool,
-    /// Requests sent so far, and tags of small requests given so far.
+    /// The number of requests sent so far, and of tags given to small requests so far.
     pub(super) order: u64,
     pub(super) tags: u32,
-    /// Tags of tasks that were ended without a response; what still comes for them is forgotten.
+    /// Tags of tasks that ended without a response; late PDUs for them are discarded.
     pub(super) stale_tags: VecDeque<Itt>,
     pub(super) events: VecDeque<Event>,
     pub(super) actions: VecDeque<Action>,
-    /// Until when a path may be missing, and until when the target keeps the session without one.
+    /// Until when the session may be without a connection, and until when the target keeps such a session.
     pub(super) retry_deadline: Option<Instant>,
     pub(super) retain_deadline: Option<Instant>,
-    /// The logout of the whole session: its tag, and until when it may take.
+    /// The logout of the whole session: its tag and its deadline.
     pub(super) session_logout: Option<(Itt, Instant)>,
-    /// Why the last connection, or attempt to have one, came to its end.
+    /// The reason for which the last connection, or attempt to establish one, ended.
     pub(super) last: ConnectionDown,
     pub(super) stats: SessionStats,
-    /// Units whose device is looked at again in every new session, and those that wait for that.
+    /// Logical units whose identity is checked in every new session, and those whose identity is not
+    /// confirmed yet.
     pub(super) identity_checked: BTreeSet<u64>,
     pub(super) identity_unconfirmed: BTreeSet<u64>,
 }
 
-/// Where the session stands.
+/// The state of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// No connection is up.
     NoConnection,
-    /// At least one is.
+    /// At least one connection is up.
     Up,
-    /// It is over.
+    /// The session is over.
     Down,
 }
 
-/// Tags of aborted tasks that are remembered: more than a full window of the usual kind.
+/// How many tags of aborted tasks are remembered: more than a full command window of usual size.
 pub(super) const MAX_STALE_TAGS: usize = 1024;
 
 impl Session {
-    /// Starts a session and asks for its first connection.
+    /// Starts a session and requests its first connection.
     pub fn new(now: Instant, mut plan: SessionPlan, pool: Pool) -> Self {
         plan.connections = plan.connections.clamp(1, MAX_CONNECTIONS);
         plan.limits.tasks_max = plan.limits.tasks_max.clamp(1, MAX_TASKS);
         if plan.purpose == Purpose::Discovery {
             plan.connections = 1;
         }
-        // More could be asked for while the session is up.
+        // The owner could request more connections while the session is up.
         plan.keys.max_connections = plan.keys.max_connections.clamp(plan.connections, MAX_CONNECTIONS);
         let mut session = Self {
             connections_wanted: plan.connections,
@@ -139,7 +140,7 @@ impl Session {
         session
     }
 
-    /// Takes received bytes. The session consumes them all.
+    /// Handles received bytes. The session consumes all of them.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let Some(slot) = self.slot_of(conn) else { return };
         let Some(mut receiver) = self.connection_mut(slot).and_then(|connection| connection.receiver.take())
@@ -150,13 +151,14 @@ impl Session {
         self.put_back(now, slot, conn, receiver, done);
     }
 
-    /// Lends the buffer that the next bytes of a connection belong into, if that is worth it.
+    /// Returns the buffer that the next bytes of a connection belong to, if receiving in place (zero copy) is
+    /// worth it.
     pub fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let slot = self.slot_of(conn)?;
         self.connection_mut(slot)?.receiver.as_mut()?.take_rx_buffer()
     }
 
-    /// Takes a loan back with what was received.
+    /// Takes a receive buffer back with the received bytes.
     pub fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
         let receiver =
             self.slot_of(conn).and_then(|slot| Some((slot, self.connection_mut(slot)?.receiver.take()?)));
@@ -172,7 +174,7 @@ impl Session {
         self.put_back(now, slot, conn, receiver, done);
     }
 
-    /// Gives a connection its reader back, or ends it.
+    /// Returns the receiver to a connection, or ends the connection.
     fn put_back(
         &mut self,
         now: Instant,
@@ -194,14 +196,14 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Gives back what an ended connection was receiving.
+    /// Recycles the buffer into which an ended connection was receiving.
     pub(super) fn abandon(&mut self, _slot: Slot, mut receiver: Box<Receiver>) {
         if let DataSink::Append(buf) | DataSink::Overwrite { buf, .. } = receiver.discard_pdu() {
             self.pool.recycle_buf(buf);
         }
     }
 
-    /// Takes note that a connection is gone. Called once for each that was announced by `connected`.
+    /// Handles the loss of a connection. Called once for each connection that `connected` announced.
     pub fn disconnected(&mut self, now: Instant, conn: ConnId, _why: DisconnectReason) {
         let Some(slot) = self.slot_of(conn) else { return };
         let leaving =
@@ -223,19 +225,19 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// Returns the next thing that the driver of the connections is to do.
+    /// Returns the next action for the driver of the connections.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Returns when `handle_timeout` wants to be called, if nothing happens before.
+    /// Returns the time of the next call of `handle_timeout`, if no event arrives before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let farewell = self.session_logout.map(|(_, at)| at);
         let places = self.slots.iter().filter_map(|connection_slot| connection_slot.deadlines.next());
         places.chain([self.retry_deadline, self.retain_deadline, farewell].into_iter().flatten()).min()
     }
 
-    /// Takes note that the deadline passed.
+    /// Handles an expired deadline.
     pub fn handle_timeout(&mut self, now: Instant) {
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
             for timer in TIMERS {
@@ -272,7 +274,8 @@ impl Session {
         }
     }
 
-    /// Ends the session at once. Tasks that were on the way end as [`super::contract::End::Lost`].
+    /// Ends the session immediately. Tasks whose commands were sent end as
+    /// [`super::contract::TaskResult::Lost`].
     pub fn close(&mut self, _now: Instant) {
         self.end_session(SessionEnd::Closed);
     }
@@ -287,12 +290,12 @@ impl Session {
         self.phase == Phase::Down
     }
 
-    /// Returns what was agreed on, once the session was up.
+    /// Returns the negotiated parameters, once the session was up.
     pub fn parameters(&self) -> Option<&SessionParameters> {
         self.was_up.then_some(&self.parameters)
     }
 
-    /// Returns the connections that there are.
+    /// Returns the existing connections.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionView> {
         (0..).map(Slot).zip(&self.slots).filter_map(|(slot, connection_slot)| {
             let connection = connection_slot.connection.as_ref()?;
@@ -312,12 +315,12 @@ impl Session {
         self.tasks.len()
     }
 
-    /// Returns how many more tasks are taken now.
+    /// Returns how many more tasks the session accepts now.
     pub fn task_capacity(&self) -> usize {
         self.plan.limits.tasks_max.saturating_sub(self.tasks.len())
     }
 
-    /// Returns what the session did so far.
+    /// Returns the statistics of the session.
     pub const fn stats(&self) -> SessionStats {
         self.stats
     }
@@ -349,17 +352,18 @@ impl Session {
         self.connection_slot(slot).map_or(ConnectionState::Idle, |connection_slot| connection_slot.state)
     }
 
-    /// Returns whether lost PDUs can be asked for again.
+    /// Returns whether lost PDUs can be requested again (ErrorRecoveryLevel 1).
     pub(super) const fn has_erl1(&self) -> bool {
         self.parameters.error_recovery_level >= 1
     }
 
-    /// Returns whether tasks outlive their connection.
+    /// Returns whether tasks survive the loss of their connection (ErrorRecoveryLevel 2).
     pub(super) const fn has_erl2(&self) -> bool {
         self.parameters.error_recovery_level >= 2
     }
 
-    /// Returns a connection that can carry requests, other than that at `but`: the one with the least to do.
+    /// Returns a connection that can carry requests, other than that in slot `but`: the one whose tasks
+    /// transfer the fewest bytes.
     pub(super) fn least_loaded(&self, but: Option<Slot>) -> Option<Slot> {
         let up = |slot: &Slot| self.connection_state(*slot) == ConnectionState::Up && Some(*slot) != but;
         (0..MAX_CONNECTIONS)
@@ -368,7 +372,7 @@ impl Session {
             .min_by_key(|slot| self.connection(*slot).map_or(u64::MAX, |connection| connection.weight))
     }
 
-    /// Returns any connection that is in full feature phase, other than that at `but`.
+    /// Returns any connection in full feature phase, other than that in slot `but`.
     pub(super) fn any_up(&self, but: Option<Slot>) -> Option<Slot> {
         self.least_loaded(but).or_else(|| {
             let up = |slot: &Slot| {
@@ -378,7 +382,8 @@ impl Session {
         })
     }
 
-    /// Returns a tag for a small request. The two high bits keep it apart from those of tasks and management.
+    /// Returns a tag for a small request. The two high bits distinguish it from tags of tasks and task
+    /// management requests.
     pub(super) const fn next_tag(&mut self) -> Itt {
         self.tags = self.tags.wrapping_add(1);
         Itt(TAG_SMALL << 30 | (self.tags & 0x3fff_ffff))
@@ -390,19 +395,20 @@ impl Session {
     }
 }
 
-/// The first number of a session.
+/// The first CmdSN of a session.
 pub(super) const FIRST_CMD_SN: CmdSn = CmdSn(1);
 
 pub(super) const TAG_TASK: u32 = 0;
 pub(super) const TAG_TMF: u32 = 1;
 pub(super) const TAG_SMALL: u32 = 2;
 
-/// Returns the tag of a request of this kind: kind, 14 bits of generation, index. An old tag finds nothing.
+/// Returns the tag of a request of this kind: kind, 14 bits of generation, index. A stale tag matches no
+/// request.
 pub(super) const fn tag(kind: u32, key: Key) -> Itt {
     Itt(kind << 30 | (key.generation & 0x3fff) << 16 | (key.index & 0xffff))
 }
 
-/// Finds what a tag names.
+/// Finds the item that a tag names.
 pub(super) fn find<T>(arena: &Arena<T>, kind: u32, itt: Itt) -> Option<Key> {
     let key = arena.key_at(itt.0 & 0xffff)?;
     (tag(kind, key) == itt).then_some(key)

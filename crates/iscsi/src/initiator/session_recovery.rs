@@ -1,8 +1,8 @@
-//! What becomes of connections, sessions and tasks when something is lost (RFC 7143 §7): repairs within a connection,
-//! tasks that move to another connection, sessions built anew.
+//! Recovers connections, sessions and tasks from errors (RFC 7143 §7): within a connection, by reassigning
+//! tasks to another connection, by establishing a session again.
 //!
-//! A connection whose target *breaks a rule* takes its session with it at any level: whoever lies once is not asked
-//! to go on from where it was. Only damage (digest errors, silence, a lost transport) is recovered from.
+//! A target that *breaks a rule* loses its session at any level: its state cannot be trusted, so nothing is
+//! recovered from it. Only damage (digest errors, silence, a lost transport) is recovered.
 
 use alloc::vec::Vec;
 
@@ -22,11 +22,11 @@ use crate::pdu::tmf_request::TmfFunction;
 use crate::pdu::tmf_response::TmfResult;
 use crate::target::arena::Key;
 
-/// How often a task may be carried out again, or its move be tried again. A target under which it is lost each time
-/// is not asked forever.
+/// How often a task may be executed again, or its reassignment be retried, before the initiator gives it up.
+/// A target under which a task is lost each time gets no more attempts.
 const MAX_REPLAYS: u8 = 8;
 
-/// How many tasks are moved at a time: targets bound their immediate requests.
+/// The most tasks that are reassigned at a time: targets bound their immediate requests.
 const MAX_MOVING: u32 = 8;
 
 impl Session {
@@ -48,7 +48,8 @@ impl Session {
         }
     }
 
-    /// Takes the connection out of a place, and says so. Its tasks stay as they are until [`Self::detach_requests`] takes them off.
+    /// Removes the connection from a slot, and reports that. Its tasks keep their state until
+    /// [`Self::detach_requests`] removes them.
     #[must_use = "its tasks, and what never left, are to be taken off"]
     fn remove_connection(&mut self, slot: Slot, why: ConnectionDown) -> Option<Connection> {
         let connection_slot = self.connection_slot_mut(slot)?;
@@ -73,7 +74,7 @@ impl Session {
             self.last = why;
         }
         self.events.push_back(Event::ConnectionDown { slot, why });
-        // What this connection was to clean up for others is to be asked for again.
+        // Recovery logouts that were sent on this connection for others must be sent again.
         for connection_slot in &mut self.slots {
             if matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot) {
                 connection_slot.recovery_logout = RecoveryLogout::None;
@@ -83,7 +84,7 @@ impl Session {
         connection
     }
 
-    /// Takes note that a connection, or an attempt to have one, came to its end.
+    /// Handles the end of a connection, or of an attempt to establish one.
     pub(super) fn connection_lost(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
         let stage = self.connection_state(slot);
         if matches!(stage, ConnectionState::Idle | ConnectionState::Waiting) || self.phase == Phase::Down {
@@ -97,7 +98,7 @@ impl Session {
             return self.attempt_failed(now, slot, why);
         }
         let others = self.any_up(None).is_some();
-        // Also where the session is lost with it: what never left waits for the next one.
+        // Also when the session is lost with the connection: unsent tasks wait for the next session.
         if let Some(connection) = connection {
             self.detach_requests(slot, connection);
         }
@@ -142,7 +143,7 @@ impl Session {
         }
     }
 
-    /// Plans what follows an attempt that failed.
+    /// Schedules the next step after a failed attempt.
     fn attempt_failed(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
         let unknown = why == ConnectionDown::Refused(Status::SESSION_DOES_NOT_EXIST);
         if unknown && self.phase != Phase::Up && self.tsih.is_some() {
@@ -170,13 +171,14 @@ impl Session {
         }
     }
 
-    /// Returns whether requests are left of a connection that is gone.
+    /// Returns whether the lost connection of a slot left requests.
     fn has_detached_requests(&self, slot: Slot) -> bool {
         self.tasks.iter().any(|(_, task)| task.state == TaskState::Detached(slot))
             || self.tmfs.iter().any(|(_, tmf)| tmf.slot == slot)
     }
 
-    /// Takes the tasks off a lost connection: those that never left wait again, the others are orphans.
+    /// Removes the tasks from a lost connection: those that were not sent wait again, the others become
+    /// detached tasks.
     fn detach_requests(&mut self, slot: Slot, mut connection: Connection) {
         if let (Some(receiver), Incoming::Data(key)) = (connection.receiver.as_mut(), connection.incoming) {
             let sink = receiver.discard_pdu();
@@ -222,7 +224,7 @@ impl Session {
         self.fail_text_on(Some(slot));
     }
 
-    /// Gives up the orphans of a connection: nobody can know what became of them.
+    /// Gives up the detached tasks of a connection: it is unknown whether the target executed them.
     fn fail_detached_tasks(&mut self, slot: Slot) {
         let orphans = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Detached(slot));
         let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
@@ -232,7 +234,7 @@ impl Session {
         }
     }
 
-    /// Carries a task out again whose fate is not known, if its owner allowed that; else gives it up.
+    /// Executes a task of unknown outcome again, if its owner allowed that; otherwise ends it as lost.
     fn replay_or_lose(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if (task.request.replay || fault_injection::is_injected(Bug::ReplayWrites))
@@ -247,7 +249,7 @@ impl Session {
         }
     }
 
-    /// Gives the session up and starts to build it anew (RFC 7143 §7.14 c, §7.1.4.4: session recovery).
+    /// Gives the session up and begins to establish it again (RFC 7143 §7.14 c, §7.1.4.4: session recovery).
     pub(super) fn lose_session(&mut self, now: Instant, why: ConnectionDown) {
         if self.phase == Phase::Down {
             return;
@@ -266,7 +268,7 @@ impl Session {
         }
         self.tsih = None;
         (self.retain_deadline, self.unnumbered) = (None, 0);
-        // What waits keeps its place behind what was sent.
+        // Waiting tasks stay behind the tasks that were sent.
         let mut out: Vec<_> = self
             .tasks
             .iter()
@@ -289,7 +291,7 @@ impl Session {
         self.try_again(now, Slot(0), why, true, wait.unwrap_or_default());
     }
 
-    /// Ends the session for good.
+    /// Ends the session permanently.
     pub(super) fn end_session(&mut self, down: SessionEnd) {
         if self.phase == Phase::Down {
             return;
@@ -322,8 +324,9 @@ impl Session {
         self.events.push_back(Event::Down(down));
     }
 
-    /// Has connections cleaned up that are lost for good, so that their tasks can move (RFC 7143 §7.2.2): by an
-    /// explicit logout on another connection if there is one; else the same place logs in again.
+    /// Ends connections at the target that are permanently lost, so that their tasks can be reassigned (RFC
+    /// 7143 §7.2.2): by an explicit logout on another connection if there is one; otherwise the same slot
+    /// logs in again.
     pub(super) fn log_out_lost_connections(&mut self, now: Instant) {
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
             let idle = self.connection_slot(slot).is_some_and(|connection_slot| {
@@ -359,7 +362,8 @@ impl Session {
         }
     }
 
-    /// Moves the orphans of a place, whose connection the target let go, to the best connection there is.
+    /// Reassigns the detached tasks of a slot, whose connection the target has ended, to the best available
+    /// connection.
     pub(super) fn reassign_anywhere(&mut self, now: Instant, slot: Slot) {
         if let Some(connection_slot) = self.connection_slot_mut(slot) {
             connection_slot.recovery_logout = RecoveryLogout::None;
@@ -376,7 +380,7 @@ impl Session {
         }
     }
 
-    /// Moves the orphans of a place to its own new connection, which took the place of the old one.
+    /// Reassigns the detached tasks of a slot to its own new connection, which replaced the old one.
     pub(super) fn reassign_to_successor(&mut self, now: Instant, slot: Slot) {
         if let Some(connection_slot) = self.connection_slot_mut(slot) {
             connection_slot.recovery_logout = RecoveryLogout::None;
@@ -394,7 +398,7 @@ impl Session {
             let Some(task) = self.tasks.get_mut(key) else { continue };
             if task.numbered && !task.cmd_sn.before(exp_cmd_sn) {
                 //= rfc7143#section-7.2.1
-                // It never arrived: the same command under the same number fills the gap.
+                // The command never arrived: the same command under the same CmdSN fills the gap.
                 task.data_sns = super::task::DataSnTracker::default();
                 task.data_in.clear(&self.pool);
                 task.resegmentation = None;
@@ -402,7 +406,7 @@ impl Session {
                 self.stats.retries += 1;
                 self.queue(to, QueuedPdu::Command(key));
             } else {
-                // From now on it shares the fate of the connection that it moves to.
+                // From now on the task depends on the connection that it is reassigned to.
                 task.state = TaskState::Detached(to);
                 if let Some(connection) = self.connection_mut(to) {
                     connection.to_reassign.push_back(key);
@@ -412,7 +416,7 @@ impl Session {
         self.send_reassigns(now, to);
     }
 
-    /// Makes a task allegiant to a connection.
+    /// Gives a task allegiance to a connection.
     fn set_allegiance(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         task.state = TaskState::Sent(slot);
@@ -423,7 +427,7 @@ impl Session {
         }
     }
 
-    /// Asks for the next tasks to be moved to a connection.
+    /// Requests reassignment of the next tasks to a connection.
     pub(super) fn send_reassigns(&mut self, _now: Instant, slot: Slot) {
         while let Some(connection) =
             self.connection_mut(slot).filter(|connection| connection.open_reassigns < MAX_MOVING)
@@ -445,7 +449,7 @@ impl Session {
         }
     }
 
-    /// Acts on the answer to a reassignment.
+    /// Handles the response to a TASK REASSIGN.
     pub(super) fn reassigned(&mut self, now: Instant, tmf: &Tmf, key: Key, result: TmfResult) {
         let slot = tmf.slot;
         if let Some(connection) = self.connection_mut(slot) {
@@ -454,7 +458,7 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(key) {
             match result {
                 TmfResult::COMPLETE => self.stats.reassigns += 1,
-                // It was asked twice, and had moved the first time.
+                // The request was sent twice, and the first one had reassigned the task.
                 TmfResult::STILL_ALLEGIANT if tmf.again => self.stats.reassigns += 1,
                 TmfResult::STILL_ALLEGIANT if task.replays < MAX_REPLAYS => {
                     task.replays += 1;

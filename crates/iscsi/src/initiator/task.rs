@@ -1,4 +1,4 @@
-//! A SCSI task as the initiator sees it: where it stands, what data came, what data was asked for.
+//! A SCSI task in the initiator: its state, the data that was received, the data that the target requested.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -22,41 +22,42 @@ pub(super) struct Task {
     pub(super) data_out_len: u32,
     pub(super) state: TaskState,
     pub(super) cmd_sn: CmdSn,
-    /// Whether `cmd_sn` was used up for it.
+    /// Whether the task used up a CmdSN (`cmd_sn`).
     pub(super) numbered: bool,
-    /// When it was sent, among all requests of the session.
+    /// The position of the task in the sending order of all requests of the session.
     pub(super) order: u64,
     pub(super) sent_at: Instant,
-    /// The longest data segment that we took when it was sent: its data is cut by that.
+    /// The longest data segment that the initiator received when the task was sent: its data is cut to that.
     pub(super) segment_max: u32,
     pub(super) data_sns: DataSnTracker,
     pub(super) data_in: DataInBuffer,
     pub(super) data_out: Outbound,
-    /// How it ended, while some of its data is missing.
+    /// The response of the target, while some data of the task is missing.
     pub(super) status: Option<CommandResponse>,
-    /// The number of its status, and whether that is not acknowledged because data is missing.
+    /// The StatSN of the response, and whether its acknowledgement is withheld because data is missing.
     pub(super) stat_sn: StatSn,
     pub(super) ack_withheld: bool,
-    /// Whether the target refused to send again what is missing.
+    /// Whether the target refused to send missing PDUs again.
     pub(super) unrepairable: bool,
-    /// Its data comes cut anew, and only a response with this tag counts (0: any without one); see [`super::resegmentation`].
+    /// Set while the data is being resegmented: then only a response with this tag counts (0: a response
+    /// without one). See [`super::resegmentation`].
     pub(super) resegmentation: Option<Resegmentation>,
-    /// The acknowledgement of data that the target waits for: its LUN and transfer tag.
+    /// The data acknowledgement that the target waits for: its LUN and transfer tag.
     pub(super) ack: Option<(u64, Ttt)>,
-    /// How often it was carried out again.
+    /// How often the task was executed again.
     pub(super) replays: u8,
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskState {
     /// In the session's queue.
     Waiting,
     /// In the queue of a connection.
     Assigned(Slot),
-    /// On the way, allegiant to a connection.
+    /// Sent, with allegiance to a connection.
     Sent(Slot),
-    /// On the way, but its connection is lost.
+    /// Sent, but its connection is lost.
     Detached(Slot),
 }
 
@@ -85,12 +86,12 @@ impl Task {
         }
     }
 
-    /// Returns how much it weighs on its connection: its data, and something for being there.
+    /// Returns the load of the task on its connection: its bytes of data, and a constant per task.
     pub(super) fn weight(&self) -> u64 {
         4096 + u64::from(self.data_out_len) + u64::from(self.request.data_in_len)
     }
 
-    /// Returns the slot that its PDUs come and go on.
+    /// Returns the slot of the connection on which the PDUs of the task are sent and received.
     pub(super) const fn slot(&self) -> Option<Slot> {
         match self.state {
             TaskState::Assigned(slot) | TaskState::Sent(slot) => Some(slot),
@@ -98,12 +99,12 @@ impl Task {
         }
     }
 
-    /// Returns whether the target may know of it.
+    /// Returns whether the target may know the task.
     pub(super) const fn was_sent(&self) -> bool {
         matches!(self.state, TaskState::Sent(_) | TaskState::Detached(_)) || self.numbered
     }
 
-    /// Forgets everything that happened to it.
+    /// Resets the task to the state before it was sent.
     pub(super) fn start_over(&mut self, pool: &Pool) {
         self.data_in.clear(pool);
         self.data_out = Outbound::default();
@@ -113,7 +114,7 @@ impl Task {
         (self.state, self.numbered) = (TaskState::Waiting, false);
     }
 
-    /// Judges whether as much data came as the status says.
+    /// Checks whether the received data matches the residual count of the response.
     pub(super) fn check_end(&self, ending: &CommandResponse) -> Result<(), ProtocolError> {
         if ending.status != 0 || self.data_in.len == 0 {
             return Ok(());
@@ -128,17 +129,18 @@ impl Task {
     }
 }
 
-/// The numbers of the Data-In and R2T PDUs of a task, which share one space (RFC 7143 §4.2.2.4).
+/// Tracks the numbers of the Data-In and R2T PDUs of a task, which share one number space (RFC 7143
+/// §4.2.2.4).
 #[derive(Debug, Default)]
 pub(super) struct DataSnTracker {
     pub(super) next: u32,
-    /// Runs below `next` that did not come: first, and one behind the last.
+    /// Ranges below `next` that are missing: the first number, and the one after the last.
     pub(super) missing: SmallVec<[(u32, u32); 1]>,
-    /// How many of those that came are of R2Ts.
+    /// How many of the received PDUs were R2Ts.
     pub(super) r2ts: u32,
 }
 
-/// How a number stands to those that came.
+/// The relation of a number to those received before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     Next,
@@ -147,10 +149,10 @@ pub(super) enum Number {
     Seen,
 }
 
-/// How far ahead a number may be: more PDUs than one loss takes.
+/// How far ahead a number may be: more PDUs than one loss affects.
 const MAX_AHEAD: u32 = 1 << 16;
 
-/// How many runs may be missing at a time.
+/// The most ranges that may be missing at a time.
 const MAX_MISSING: usize = 64;
 
 impl DataSnTracker {
@@ -166,7 +168,7 @@ impl DataSnTracker {
         }
     }
 
-    /// Notes that a number came.
+    /// Records that a number was received.
     pub(super) fn take(&mut self, sn: u32) -> Result<(), ProtocolError> {
         match self.judge(sn) {
             Number::Next => self.next = sn.wrapping_add(1),
@@ -191,7 +193,7 @@ impl DataSnTracker {
         Ok(())
     }
 
-    /// Notes that all numbers before `end` were sent.
+    /// Records that all numbers before `end` were sent.
     pub(super) fn expect_up_to(&mut self, end: u32) -> Result<(), ProtocolError> {
         if end <= self.next {
             return Ok(());
@@ -204,12 +206,12 @@ impl DataSnTracker {
         Ok(())
     }
 
-    /// Returns the first number that did not come.
+    /// Returns the first number that was not received.
     pub(super) fn contiguous(&self) -> u32 {
         self.missing.first().map_or(self.next, |(from, _)| *from)
     }
 
-    /// Forgets everything behind what came without a gap, and returns where that ends.
+    /// Discards the record of everything after the first gap, and returns the number where the gap begins.
     pub(super) fn rewind(&mut self) -> DataSn {
         self.next = self.contiguous();
         self.missing.clear();
@@ -220,19 +222,19 @@ impl DataSnTracker {
 /// The data that a task receives.
 #[derive(Debug)]
 pub(super) struct DataInBuffer {
-    /// Where it lands; away while a PDU of it is being read.
+    /// The receive buffer; `None` while a PDU of the task is being read.
     buf: Option<Buf>,
-    /// How much is expected.
+    /// How many bytes are expected.
     pub(super) len: u32,
-    /// How much is here from the start without a gap.
+    /// How many bytes have arrived from the start without a gap.
     pub(super) received: u32,
-    /// What is here behind a gap: sorted, not touching.
+    /// The ranges that have arrived after a gap: sorted, not adjacent.
     spans: Vec<(u32, u32)>,
-    /// Whether the buffer is filled to its end, so that data can be put anywhere.
+    /// Whether the buffer is filled to its end, so that data can be stored at any offset.
     placed: bool,
 }
 
-/// How many separate pieces may lie behind gaps.
+/// The most separate ranges that may exist after gaps.
 const MAX_SPANS: usize = 256;
 
 impl DataInBuffer {
@@ -240,8 +242,8 @@ impl DataInBuffer {
         Self { buf: None, len, received: 0, spans: Vec::new(), placed: false }
     }
 
-    /// Judges a piece before it is read. `strict`: it must not cover what is here; `in_order`: it must come where the
-    /// last one ended.
+    /// Checks a data segment before it is read. With `strict` it must not cover received data; with
+    /// `in_order` it must begin where the last one ended.
     pub(super) fn check(
         &self,
         offset: u32,
@@ -263,11 +265,11 @@ impl DataInBuffer {
         if self.spans.len() >= MAX_SPANS { Err(ProtocolError::DataInScattered) } else { Ok(()) }
     }
 
-    /// Says where a piece goes whose header was judged good.
+    /// Returns the destination of a data segment whose header was accepted.
     ///
-    /// The digest of a piece is known only when its last byte was written, so no piece is written over bytes that
-    /// count: a piece of which every byte is here is read and discarded, and of any other the bytes that are here stop
-    /// to count until the digest proves right.
+    /// The digest of a segment is known only after its last byte was written, so no segment overwrites valid
+    /// bytes: a segment of which every byte has arrived is read and discarded, and for any other segment the
+    /// bytes that have arrived become invalid until the digest proves right.
     pub(super) fn sink_for(&mut self, pool: &Pool, offset: u32, len: u32) -> DataSink {
         let end = offset.saturating_add(len);
         if self.buf.is_some() && self.has(offset, end) && !fault_injection::is_injected(Bug::LandOverCounted)
@@ -277,7 +279,7 @@ impl DataInBuffer {
         let mut buf = match self.buf.take() {
             Some(buf) => buf,
             None => {
-                // A new buffer: what was here before, if anything, is not any more.
+                // A new buffer: the contents of an earlier one, if any, are lost.
                 (self.received, self.placed) = (0, false);
                 self.spans.clear();
                 pool.take(to_usize(self.len))
@@ -296,12 +298,12 @@ impl DataInBuffer {
         DataSink::Overwrite { buf, at: to_usize(offset) }
     }
 
-    /// Returns whether every byte of a range counts.
+    /// Returns whether every byte of a range is valid.
     fn has(&self, from: u32, to: u32) -> bool {
         to <= self.received || self.spans.iter().any(|(start, end)| *start <= from && to <= *end)
     }
 
-    /// Stops to count the bytes of a range.
+    /// Marks the bytes of a range as invalid.
     fn invalidate(&mut self, from: u32, to: u32) {
         if from < self.received {
             if to < self.received {
@@ -317,7 +319,7 @@ impl DataInBuffer {
         self.spans.sort_unstable();
     }
 
-    /// Takes the buffer back; a piece that is not whole and good is as if it never came.
+    /// Takes the buffer back; a segment that is incomplete or damaged counts as never received.
     pub(super) fn restore(&mut self, pool: &Pool, sink: DataSink) {
         if let DataSink::Append(mut buf) | DataSink::Overwrite { mut buf, .. } = sink {
             if !self.placed {
@@ -329,7 +331,7 @@ impl DataInBuffer {
         }
     }
 
-    /// Takes the buffer back with a piece that is good. A piece that was discarded is here already.
+    /// Takes the buffer back with a valid segment. The bytes of a discarded segment were already valid.
     pub(super) fn commit(&mut self, pool: &Pool, sink: DataSink, offset: u32, len: u32) {
         if matches!(sink, DataSink::Discard | DataSink::TakenByDriver { .. }) {
             return;
@@ -362,20 +364,20 @@ impl DataInBuffer {
         self.spans = merged;
     }
 
-    /// Returns how many bytes came, those behind gaps included.
+    /// Returns how many bytes have arrived, those after gaps included.
     pub(super) fn landed(&self) -> u64 {
         let behind = self.spans.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
         behind.fold(u64::from(self.received), u64::saturating_add)
     }
 
-    /// Returns what came, without gaps.
+    /// Returns the received data, without gaps.
     pub(super) fn finish(&mut self) -> Option<Bytes> {
         let mut buf = self.buf.take()?;
         buf.truncate(to_usize(self.received));
         Some(buf.freeze())
     }
 
-    /// Forgets what came.
+    /// Discards the received data.
     pub(super) fn clear(&mut self, pool: &Pool) {
         if let Some(buf) = self.buf.take() {
             pool.recycle_buf(buf);
@@ -384,7 +386,7 @@ impl DataInBuffer {
         self.spans.clear();
     }
 
-    /// Returns whether its buffer was lost with the connection that was receiving into it.
+    /// Returns whether the buffer was lost with the connection that was receiving into it.
     pub(super) const fn lost_buffer(&self) -> bool {
         self.buf.is_none() && (self.received > 0 || !self.spans.is_empty())
     }
@@ -393,22 +395,22 @@ impl DataInBuffer {
 /// The data that a task sends.
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
-    /// What goes out unasked behind the command.
+    /// The unsolicited data that follows the command.
     pub(super) unsolicited: Option<DataOutSequence>,
-    /// The R2Ts that are not answered to the end.
+    /// The R2Ts that are not fully answered.
     pub(super) bursts: SmallVec<[DataOutSequence; 1]>,
-    /// Up to where data was asked for, or goes out unasked.
+    /// The end of the data that the target requested or that is sent unsolicited.
     pub(super) requested_end: u32,
 }
 
-/// A run of data on its way out.
+/// A Data-Out sequence that is being sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataOutSequence {
-    /// The number of its R2T.
+    /// The R2TSN of its R2T.
     pub(super) r2t_sn: u32,
     pub(super) ttt: Ttt,
     pub(super) lun: u64,
-    /// Where the next byte comes from.
+    /// The offset of the next byte to send.
     pub(super) at: u32,
     pub(super) end: u32,
     pub(super) data_sn: DataSn,
@@ -472,7 +474,7 @@ mod tests {
         assert_eq!(data_in.finish().as_deref(), Some(&b"abcdef"[..]));
     }
 
-    /// Begins to receive a piece and writes bytes that will prove damaged.
+    /// Begins to receive a segment and writes bytes that will prove damaged.
     fn hurt(data_in: &mut DataInBuffer, pool: &Pool, offset: u32, len: u32) {
         let mut sink = data_in.sink_for(pool, offset, len);
         match &mut sink {

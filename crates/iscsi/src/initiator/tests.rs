@@ -1,4 +1,4 @@
-//! The session machine against the target's engine, and against targets that a test plays by hand.
+//! The session state machine against the target's engine, and against a target that a test scripts.
 
 mod asked;
 mod hostile;

@@ -1,5 +1,5 @@
-//! Conversations in text: SendTargets, and what can be negotiated in full feature phase (RFC 7143 §6.4, appendix C).
-//! One at a time.
+//! Text negotiations: SendTargets, and the keys that can be negotiated in full feature phase (RFC 7143 §6.4,
+//! appendix C). One negotiation runs at a time.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,31 +21,31 @@ use crate::serial::{CmdSn, StatSn};
 use crate::text::value::number_in;
 use crate::text::{BadText, MAX_TEXT, Pair, TextBuilder, parse};
 
-/// A conversation.
+/// A text negotiation.
 #[derive(Debug)]
 pub(super) struct TextExchange {
-    /// What is to be said, until it begins.
+    /// The text to send, until the negotiation begins.
     text: Option<TextBuilder>,
-    /// The connection that it is to take; none: any.
+    /// The connection that the negotiation must use; `None`: any.
     on: Option<Slot>,
-    /// Once it has begun: where, under which tag, and how far it is.
+    /// Once the negotiation has begun: its connection, its tag, and its state.
     pub(super) at: Option<(Slot, Itt, InitiatorText)>,
-    /// When something was last said.
+    /// When the last request was sent.
     pub(super) said: Instant,
     topic: Topic,
 }
 
-/// What it is about.
+/// The subject of a text negotiation.
 #[derive(Debug)]
 enum Topic {
     /// A list of targets.
     Targets(TargetList),
-    /// Keys, with the answer so far, and the longest data segment that we declare in it. Nobody but us knows of a
-    /// `quiet` one: the target wanted to be asked.
+    /// Keys, with the answer so far, and the longest data segment that the initiator declares in it. A
+    /// `quiet` negotiation is not reported to the owner: the target requested it.
     Keys { answer: Vec<u8>, max_recv: Option<u32>, quiet: bool },
 }
 
-/// The longest data segment that can be declared: any above is no legal value.
+/// The legal lengths of a data segment that can be declared: greater values are illegal.
 const MAX_RECV: core::ops::RangeInclusive<u32> = 512..=crate::pdu::MAX_DATA_SEGMENT;
 
 /// Returns whether an initiator may send a key in full feature phase with [`Session::send_text`].
@@ -57,23 +57,24 @@ fn may_be_sent(name: &str) -> bool {
 }
 
 impl Session {
-    /// Asks for all targets (in a discovery session), or for what the target says of this one.
+    /// Asks for all targets (in a discovery session), or for the entry of one target.
     ///
     /// # Errors
-    /// Why that is not possible now. It may wait for the session to come up.
+    /// The reason for which the session refuses the request. A request that is accepted may wait until the
+    /// session is up.
     pub fn send_targets(&mut self, now: Instant, only: Option<&IscsiName>) -> Result<(), SubmitError> {
         let mut text = TextBuilder::new();
         text.put(Key::SendTargets.name(), only.map_or("All", IscsiName::as_str));
         self.start_text(now, text, None, Topic::Targets(TargetList::new()))
     }
 
-    /// Negotiates keys in full feature phase, on the connection at `on` or on any, and reports the answer. What the
-    /// target agrees on holds from then on: MaxRecvDataSegmentLength for that connection, of either side. Only keys
-    /// that may be sent in this phase are taken (RFC 7143 §13), those that no standard knows included; for
-    /// SendTargets there is [`Self::send_targets`].
+    /// Negotiates keys in full feature phase, on the connection in slot `on` or on any, and reports the
+    /// answer. The values that the target agrees to hold from then on: MaxRecvDataSegmentLength for that
+    /// connection, of either side. Only keys that may be sent in this phase are accepted (RFC 7143 §13),
+    /// including those that no standard defines; for SendTargets there is [`Self::send_targets`].
     ///
     /// # Errors
-    /// Why that is not possible now.
+    /// The reason for which the session refuses the request.
     pub fn send_text(
         &mut self,
         now: Instant,
@@ -119,7 +120,7 @@ impl Session {
         Ok(())
     }
 
-    /// Answers a target that wants to be asked something (RFC 7143 §11.9.1, event 4).
+    /// Starts an empty text negotiation for a target that requested one (RFC 7143 §11.9.1, event 4).
     pub(super) fn start_empty_text(&mut self) {
         if self.text.is_none() {
             self.text = Some(Box::new(TextExchange {
@@ -132,7 +133,7 @@ impl Session {
         }
     }
 
-    /// Begins the conversation that waits for a connection.
+    /// Begins the text negotiation that waits for a connection.
     pub(super) fn send_pending_text(&mut self, now: Instant) {
         let Some(on) =
             self.text.as_ref().filter(|exchange| exchange.at.is_none()).map(|exchange| exchange.on)
@@ -140,7 +141,8 @@ impl Session {
             return;
         };
         if on.is_some_and(|slot| !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up)) {
-            // It was lost before the conversation began, and what was meant for it is no other's affair.
+            // The connection was lost before the negotiation began, and the keys were meant for no other
+            // connection.
             return self.fail_text();
         }
         let Some(slot) = on.or_else(|| self.any_up(None)) else { return };
@@ -155,7 +157,7 @@ impl Session {
         let Some(exchange) = self.text.as_mut() else { return };
         let Some(text) = exchange.text.take() else { return };
         if let Topic::Keys { max_recv: Some(max_recv), .. } = exchange.topic {
-            // The target may use it from its last answer on; until then what held before holds too.
+            // The target may use the new length from its last answer on; until then the old length holds too.
             connection.framing.data_len_max = connection.framing.data_len_max.max(max_recv);
         }
         let piece_max =
@@ -194,7 +196,8 @@ impl Session {
         if !self.take_status(now, slot, pdu.sn)? {
             return Ok(());
         }
-        // Where what is lost is given up, or can come twice, an answer may come after its conversation.
+        // Where a negotiation can be given up, or a PDU can arrive twice, an answer may arrive after the end
+        // of its negotiation.
         let late = self.has_erl1() && pdu.itt.0 >> 30 == TAG_SMALL || self.stale_tags.contains(&pdu.itt);
         let stray = || if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
         let Some(exchange) = self.text.as_mut() else { return stray() };
@@ -246,7 +249,7 @@ impl Session {
         Ok(())
     }
 
-    /// Puts what was agreed on into force.
+    /// Applies the negotiated values.
     fn apply_agreed_keys(&mut self, slot: Slot, answer: &[u8], max_recv: Option<u32>) {
         let Some(connection) = self.connection_mut(slot) else { return };
         let pairs = parse(answer).unwrap_or_default();
@@ -261,7 +264,7 @@ impl Session {
         connection.framing.data_len_max = connection.parameters.initiator_max_recv;
     }
 
-    /// Gives a conversation up whose connection is lost.
+    /// Gives up a text negotiation whose connection is lost.
     pub(super) fn fail_text_on(&mut self, slot: Option<Slot>) {
         let lost = |exchange: &mut Box<TextExchange>| match (&exchange.at, slot) {
             (Some((at, _, _)), Some(slot)) => *at == slot,
@@ -273,7 +276,7 @@ impl Session {
         }
     }
 
-    /// Gives the conversation up, if there is one.
+    /// Gives up the text negotiation, if there is one.
     pub(super) fn fail_text(&mut self) {
         if let Some(exchange) = self.text.take()
             && !matches!(exchange.topic, Topic::Keys { quiet: true, .. })
@@ -282,8 +285,8 @@ impl Session {
         }
     }
 
-    /// Gives a conversation up in which the target's answer, or our question, was lost on the way: nothing of it can be
-    /// said twice.
+    /// Gives up a text negotiation of which the request or the answer was lost in transit: neither can be
+    /// sent twice.
     pub(super) fn fail_lost_text(&mut self, slot: Slot, synced: Instant) {
         let lost = self.text.as_ref().is_some_and(|exchange| {
             exchange.said < synced && exchange.at.as_ref().is_some_and(|(at, _, _)| *at == slot)
@@ -291,23 +294,23 @@ impl Session {
         let itt = self.text.as_ref().and_then(|exchange| exchange.at.as_ref().map(|(_, itt, _)| *itt));
         if lost && self.connection(slot).is_some_and(|connection| connection.missing_statuses(None).is_none())
         {
-            // It may only be late.
+            // The answer may only be late.
             itt.into_iter().for_each(|itt| self.remember(itt));
             self.fail_text_on(Some(slot));
         }
     }
 
-    /// Returns when something was said on this connection that is not answered.
+    /// Returns when the last unanswered text was sent on this connection.
     pub(super) fn text_sent_at(&self, slot: Slot) -> Option<Instant> {
         self.has_text_on(slot).then(|| self.text.as_ref().map(|exchange| exchange.said)).flatten()
     }
 
-    /// Returns whether a conversation waits for an answer on this connection.
+    /// Returns whether a text negotiation waits for an answer on this connection.
     pub(super) fn has_text_on(&self, slot: Slot) -> bool {
         self.text.as_ref().is_some_and(|exchange| exchange.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
     }
 
-    /// Takes note that a text was refused.
+    /// Handles the rejection of a text.
     pub(super) fn text_refused(&mut self, itt: Itt) {
         if self
             .text

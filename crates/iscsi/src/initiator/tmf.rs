@@ -1,8 +1,8 @@
 //! Task management (RFC 7143 §4.2.3, §11.5, §11.6; RFC 7144 §6).
 //!
-//! At ErrorRecoveryLevel 0 a request is sent for immediate delivery, so that it passes a full command window. At
-//! level 1 and up it takes a number where the window allows, because a numbered request that is lost on the way leaves
-//! a gap that shows, and can be sent again without being carried out twice.
+//! At ErrorRecoveryLevel 0 a request is sent for immediate delivery, so that it can pass a full command
+//! window. At level 1 and up it uses a CmdSN where the window allows, because the loss of a numbered request
+//! leaves a visible gap, and the request can be sent again without being executed twice.
 
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -25,7 +25,7 @@ pub(super) struct Tmf {
     pub(super) function: TmfFunction,
     pub(super) lun: u64,
     pub(super) task: Option<Key>,
-    /// The tag and the number of the task that it names.
+    /// The tag and the CmdSN of the task that the request names.
     pub(super) referenced: (Itt, CmdSn),
     pub(super) slot: Slot,
     pub(super) cmd_sn: CmdSn,
@@ -33,19 +33,21 @@ pub(super) struct Tmf {
     pub(super) sent: bool,
     pub(super) order: u64,
     pub(super) sent_at: Instant,
-    /// Whether it was sent before, so that it may have been carried out.
+    /// Whether the request was sent before, so that the target may have executed it.
     pub(super) again: bool,
+    /// For a TASK REASSIGN: the ExpDataSN that was sent first.
+    pub(super) exp_data_sn: Option<DataSn>,
     pub(super) tries: u32,
 }
 
-/// Whose request it is.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TmfOrigin {
-    /// The owner's.
+    /// The owner of the session.
     Owner,
-    /// Ours: a task moves to another connection.
+    /// The session: a task is reassigned to another connection.
     Reassign,
-    /// Ours: the number of a command that was refused is to count as received.
+    /// The session: the CmdSN of a rejected command must count as received.
     FillCmdSnGap,
 }
 
@@ -64,11 +66,12 @@ impl Tmf {
             order: 0,
             sent_at: Instant::ORIGIN,
             again: false,
+            exp_data_sn: None,
             tries: 0,
         }
     }
 
-    /// Returns whether it ends every task of a kind.
+    /// Returns whether the function ends every task of a kind.
     const fn ends_many(&self) -> bool {
         matches!(
             self.function,
@@ -81,7 +84,7 @@ impl Tmf {
         )
     }
 
-    /// Returns whether it ends a task at this logical unit.
+    /// Returns whether the function ends a task of this logical unit.
     fn affects(&self, task: &Task) -> bool {
         let target_wide = matches!(
             self.function,
@@ -92,11 +95,11 @@ impl Tmf {
 }
 
 impl Session {
-    /// Asks for a task management function. Tasks that it concerns and that have not left yet end at once, as not
-    /// sent; those that the target ends are reported before the answer.
+    /// Submits a task management request. Affected tasks that were not sent yet end immediately, as not sent;
+    /// tasks that the target ends are reported before the response.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// The reason for which the session refuses the request.
     pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
         let TmfParameters { function, lun, task } = wanted;
         if self.phase == Phase::Down {
@@ -147,7 +150,7 @@ impl Session {
         Ok(TmfId(key))
     }
 
-    /// Aborts a task that the target never heard of.
+    /// Aborts a task that was never sent to the target.
     fn abort_unsent(&mut self, key: Key) -> TmfId {
         self.finish(key, TaskResult::NotSent);
         let tmf = Tmf::new(TmfOrigin::Owner, TmfFunction::ABORT_TASK, Slot(0));
@@ -168,12 +171,18 @@ impl Session {
         if let (TmfOrigin::Reassign, Some(task)) =
             (tmf.origin, tmf.task.and_then(|task| self.tasks.get_mut(task)))
         {
-            task.segment_max = segment_max;
-            exp_data_sn = match task.resegmentation {
-                // Of data that was cut anew the numbers say nothing: it begins where the target knows it acknowledged.
-                Some(_) => DataSn(0),
-                None => task.data_sns.rewind(),
+            exp_data_sn = match (tmf.exp_data_sn, task.resegmentation) {
+                // Sent again: data may have arrived since the target executed the first request, and the gaps
+                // in that data stay known.
+                (Some(first), _) => first,
+                // The numbers of resegmented data are meaningless: the data begins where the target knows it
+                // as acknowledged.
+                (None, Some(_)) => DataSn(0),
+                (None, None) => task.data_sns.rewind(),
             };
+            if tmf.exp_data_sn.replace(exp_data_sn).is_none() {
+                task.segment_max = segment_max;
+            }
         }
         let takes_number = tmf.origin == TmfOrigin::Owner && number && !tmf.numbered && !tmf.again;
         if !tmf.numbered {
@@ -214,7 +223,7 @@ impl Session {
             return Ok(());
         }
         let Some(key) = find(&self.tmfs, TAG_TMF, pdu.itt) else {
-            // What was asked twice, or arrived twice, may be answered twice.
+            // A request that was sent twice, or arrived twice, may be answered twice.
             let old = self.stale_tags.contains(&pdu.itt) || (self.has_erl1() && self.was_manage(pdu.itt));
             return if old { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
@@ -230,7 +239,7 @@ impl Session {
         itt.0 >> 30 == TAG_TMF && usize::try_from(itt.0 & 0xffff).is_ok_and(|index| index < self.tmfs.slots())
     }
 
-    /// Acts on the answer to a task management request.
+    /// Handles the response to a task management request.
     pub(super) fn finish_tmf(&mut self, now: Instant, key: Key, result: TmfResult) {
         let Some(tmf) = self.tmfs.remove(key) else { return };
         if tmf.again {
@@ -245,7 +254,8 @@ impl Session {
             self.abort_affected_tasks(&tmf);
         }
         if let (TmfFunction::ABORT_TASK, Some(task)) = (tmf.function, tmf.task) {
-            // It does not exist at the target, and no status of it is missing: it never got there.
+            // The task does not exist at the target, and no status of it is missing: its command never
+            // arrived.
             let settled = self
                 .connection(tmf.slot)
                 .is_none_or(|connection| connection.missing_statuses(None).is_none());
@@ -268,8 +278,8 @@ impl Session {
         }
     }
 
-    /// Takes back the requests that were on a connection that is lost. At level 2 those stay that the target may miss:
-    /// their numbers leave gaps, and [`Self::resend_tmfs`] fills them.
+    /// Removes the requests of a lost connection. At level 2 those stay that the target may have missed:
+    /// their CmdSNs leave gaps, and [`Self::resend_tmfs`] fills them.
     pub(super) fn drop_tmfs(&mut self, slot: Option<Slot>) {
         let (recovers, exp_cmd_sn) = (self.has_erl2() && slot.is_some(), self.exp_cmd_sn);
         let lost = self.tmfs.iter().filter(|(_, tmf)| {
@@ -285,14 +295,14 @@ impl Session {
         }
     }
 
-    /// Sends requests again, on another connection, whose numbers the target still waits for.
+    /// Sends requests again, on another connection, whose CmdSNs the target still expects.
     pub(super) fn resend_tmfs(&mut self, from: Slot, to: Slot) {
         let exp_cmd_sn = self.exp_cmd_sn;
         let left = self.tmfs.iter().filter(|(_, tmf)| tmf.slot == from && tmf.sent);
         let left: alloc::vec::Vec<_> = left.map(|(key, tmf)| (key, tmf.cmd_sn.before(exp_cmd_sn))).collect();
         for (key, arrived) in left {
             if arrived {
-                // Its answer was lost with the connection.
+                // The response was lost with the connection.
                 if let Some(tmf) = self.tmfs.remove(key)
                     && tmf.origin == TmfOrigin::Owner
                 {

@@ -1,7 +1,7 @@
-//! What a login asks of the owner of the configuration: targets, credentials, sessions.
+//! The questions of a login to the owner of the configuration: targets, credentials, sessions.
 //!
-//! The owner answers with values; it parses no iSCSI text. Every question carries the portal, because what is served
-//! can differ from portal to portal, and the initiator, because it can differ from initiator to initiator.
+//! The owner answers with values; it parses no iSCSI text. Every question carries the portal and the
+//! initiator, because the answer can differ between portals and between initiators.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -13,16 +13,17 @@ use crate::chap::{Algorithms, Credentials, Secret};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{KeyPolicy, SessionParameters};
 
-/// A target, as the directory numbers it. The number stays with the target as long as a session refers to it.
+/// A target, by its number in the directory. The number stays with the target as long as a session refers to
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u32);
 
-/// The way in that a connection took.
+/// The portal and the addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionPath {
     /// The portal.
     pub portal: PortalId,
-    /// Our address on the connection.
+    /// The target's address on the connection.
     pub local: SocketAddr,
     /// The peer's address.
     pub peer: SocketAddr,
@@ -34,24 +35,24 @@ impl From<&AcceptInfo> for ConnectionPath {
     }
 }
 
-/// Answers what a login must know.
+/// Answers the questions of a login.
 pub trait Directory {
-    /// Returns what `initiator` finds under `name` through this portal.
+    /// Returns the result of looking up target `name` for `initiator` through this portal.
     fn find_target(&self, via: &ConnectionPath, initiator: &IscsiName, name: &IscsiName) -> TargetLookup;
 
-    /// Returns what `initiator` may do in a discovery session through this portal.
+    /// Returns the access of `initiator` to discovery sessions through this portal.
     fn discovery(&self, via: &ConnectionPath, initiator: &IscsiName) -> DiscoveryAccess;
 
-    /// Returns the secret with which `user` proves itself to `realm` when it logs in as `initiator`; `None` when
-    /// there is no such user.
+    /// Returns the secret of `user` in `realm` for a login as `initiator`; `None` when this user does not
+    /// exist.
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret>;
 
-    /// Returns what is known of a session. The query's `tsih` is [`Tsih::NEW`] when any session between these two
-    /// ports is meant (reinstatement); otherwise it must be that one.
+    /// Returns the facts about a session. If the `tsih` of the query is [`Tsih::NEW`], any session between
+    /// these two ports matches (reinstatement); otherwise the session must have that TSIH.
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo>;
 
-    /// Returns the first target, in the order of names, that comes behind `after` (or the first of all) and that
-    /// `initiator` may know of through this portal; what it returns goes into the answer to `SendTargets=All`.
+    /// Returns the first target, in the order of names, after `after` (or the first of all) that `initiator`
+    /// may discover through this portal. The result goes into the answer to `SendTargets=All`.
     fn next_target(
         &self,
         via: &ConnectionPath,
@@ -59,8 +60,8 @@ pub trait Directory {
         after: Option<&IscsiName>,
     ) -> Option<SendTargetsEntry>;
 
-    /// Returns the target of this name, if [`Self::next_target`] would come upon it. Walks there unless the owner
-    /// knows a shorter way.
+    /// Returns the target with this name, if [`Self::next_target`] would return it. The default
+    /// implementation iterates over the targets; an owner with an index can override it.
     fn target_named(
         &self,
         via: &ConnectionPath,
@@ -78,117 +79,118 @@ pub trait Directory {
     }
 }
 
-/// What an initiator finds under a target name.
+/// The result of looking up a target name for an initiator.
 #[derive(Clone, Debug)]
 pub enum TargetLookup {
-    /// A target that it may log in to.
+    /// The initiator may log in to the target.
     Found(TargetAccess),
-    /// Nothing.
+    /// The target does not exist.
     NotFound,
-    /// A target that this initiator, or this portal, must not reach.
+    /// The initiator, or this portal, must not reach the target.
     Forbidden,
-    /// A target that is gone for good.
+    /// The target was removed permanently.
     Removed,
-    /// A target that is to be reached elsewhere.
+    /// The target moved to another address.
     Moved {
-        /// Where.
+        /// The new address.
         to: TargetAddress,
-        /// Whether the initiator should remember that.
+        /// Whether the initiator should remember the new address.
         permanently: bool,
     },
-    /// A target that is not operational now.
+    /// The target is not operational now.
     Unavailable,
-    /// A target with no room for more.
+    /// The target has no resources for another session.
     OutOfResources,
-    /// It is here and has as many sessions as it may: a newcomer takes the place of one that is silent, or gets none.
+    /// The target has its maximum number of sessions: a new session replaces one whose initiator is silent,
+    /// or is refused.
     AtSessionLimit(TargetAccess),
 }
 
-/// How an initiator may log in to a target.
+/// The terms of a login to a target.
 #[derive(Clone, Debug)]
 pub struct TargetAccess {
     /// The target.
     pub target: TargetId,
     /// The portal group that the portal belongs to on this target.
     pub portal_group: PortalGroupTag,
-    /// What people call the target, if anything; at most 255 bytes.
+    /// The alias of the target, if any; at most 255 bytes.
     pub alias: Option<String>,
-    /// How the initiator must prove who it is.
+    /// The authentication that the initiator must pass.
     pub auth: AuthPolicy,
-    /// What we agree to.
+    /// The values that the target agrees to.
     pub keys: KeyPolicy,
 }
 
-/// What an initiator may do in a discovery session.
+/// The access of an initiator to discovery sessions.
 #[derive(Clone, Debug)]
 pub enum DiscoveryAccess {
-    /// Log in.
+    /// The initiator may log in.
     Granted {
-        /// How it must prove who it is.
+        /// The authentication that the initiator must pass.
         auth: AuthPolicy,
-        /// What we agree to.
+        /// The values that the target agrees to.
         keys: KeyPolicy,
     },
-    /// Nothing: discovery is not served here.
+    /// Discovery is not served on this portal.
     NotServed,
-    /// Nothing: this initiator must not.
+    /// This initiator must not discover targets.
     Forbidden,
 }
 
-/// How an initiator must prove who it is, and how we prove who we are.
+/// The authentication of the initiator, and that of the target (mutual CHAP).
 #[derive(Clone, Debug, Default)]
 pub struct AuthPolicy {
-    /// Whether it may log in without a proof.
+    /// Whether the initiator may log in without authentication.
     pub allows_none: bool,
-    /// The CHAP algorithms that we take; empty for no CHAP.
+    /// The CHAP algorithms that the target accepts; empty for no CHAP.
     pub chap: Algorithms,
-    /// The name and secret by which we prove ourselves if the initiator asks.
+    /// The name and secret of the target, for initiators that request mutual CHAP.
     pub own: Option<Credentials>,
 }
 
-/// The set of users that a secret is looked up in.
+/// The set of users in which a secret is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Realm {
-    /// Those who may discover.
+    /// The users who may discover targets.
     Discovery,
-    /// Those who may log in to the target.
+    /// The users who may log in to the target.
     Target(TargetId),
 }
 
-/// Which session is meant.
+/// The identity of the session to look up.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionQuery<'a> {
     /// The initiator.
     pub initiator: &'a IscsiName,
-    /// Its half of the identifier.
+    /// The initiator's half of the session identifier.
     pub isid: Isid,
-    /// Our half, or [`Tsih::NEW`].
+    /// The target's half, or [`Tsih::NEW`].
     pub tsih: Tsih,
     /// The target; `None` for a discovery session.
     pub target: Option<TargetId>,
-    /// The portal group that the connection came in through. It tells sessions apart when `tsih` is
-    /// [`Tsih::NEW`]; otherwise the login compares it with that of the session. Means nothing for discovery.
+    /// The portal group of the connection. It distinguishes sessions when `tsih` is [`Tsih::NEW`]; otherwise
+    /// the login compares it with that of the session. Means nothing for discovery.
     pub portal_group: PortalGroupTag,
-    /// The connection that wants in.
+    /// The CID of the connection that logs in.
     pub cid: Cid,
 }
 
-/// What is known of a session.
+/// The facts about a session that a login needs.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionInfo {
-    /// Our half of its identifier.
+    /// The target's half of the session identifier.
     pub tsih: Tsih,
-    /// The portal group that its connections come in through.
+    /// The portal group of the connections of the session.
     pub portal_group: PortalGroupTag,
-    /// What it agreed on when it began.
+    /// The parameters that the session negotiated when it began.
     pub parameters: SessionParameters,
-    /// How many connections it has.
+    /// The number of connections of the session.
     pub connections: u16,
-    /// Whether one of them has the CID of the query.
+    /// Whether one of the connections has the CID of the query.
     pub has_cid: bool,
 }
 
-/// Where a target listens (RFC 7143 §13.8).
+/// The address on which a target listens (RFC 7143 §13.8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetAddress {
     /// An IP address and a port.
@@ -205,9 +207,10 @@ pub enum TargetAddress {
 /// A target in the answer to `SendTargets`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendTargetsEntry {
-    /// Its name.
+    /// The name of the target.
     pub name: IscsiName,
-    /// Where it listens, each with its portal group. Empty means: where the question came in, group 1.
+    /// The addresses on which the target listens, each with its portal group. Empty: the address of the
+    /// portal that received the request, in group 1.
     pub addresses: Vec<(TargetAddress, PortalGroupTag)>,
 }
 
@@ -220,12 +223,12 @@ impl core::fmt::Display for TargetAddress {
     }
 }
 
-/// The port that iSCSI targets listen on if none is given (RFC 7143 §13.8).
+/// The default port of iSCSI targets (RFC 7143 §13.8).
 pub const DEFAULT_PORT: u16 = 3260;
 
 impl TargetAddress {
-    /// Reads an address as a target spells it, with its portal group if one is given:
-    /// `host[:port][,portal-group]`. `None` when it is not so spelled.
+    /// Parses an address in the spelling of targets, with its portal group if one is given:
+    /// `host[:port][,portal-group]`. Returns `None` when the text has another form.
     pub fn parse(text: &[u8]) -> Option<(Self, Option<PortalGroupTag>)> {
         let text = core::str::from_utf8(text).ok()?;
         let (place, group) = match text.split_once(',') {
@@ -256,7 +259,7 @@ impl TargetAddress {
     }
 }
 
-/// Reads a decimal number: `parse` alone would take a sign.
+/// Parses a decimal number without a sign: `parse` alone would accept one.
 fn digits(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -268,7 +271,8 @@ const MAX_HOST: usize = 253;
 mod tests {
     use super::*;
 
-    /// Names and addresses from a target can end in files and commands of the initiator: open-iscsi's CVEs of 2026.
+    /// Names and addresses from a target can end up in files and commands of the initiator: open-iscsi's CVEs
+    /// of 2026.
     #[test]
     fn reads_addresses_as_targets_spell_them_and_nothing_else() {
         for (text, want) in [

@@ -1,4 +1,4 @@
-//! Why a login fails, and what the initiator is told about it.
+//! The reasons for which a login fails, and the status that the initiator receives.
 
 use super::Status;
 use crate::chap::exchange::BadChap;
@@ -7,16 +7,16 @@ use crate::name::BadName;
 use crate::negotiate::key_rules::BadNegotiation;
 use crate::text::BadText;
 
-/// Why a login failed. [`LoginError::status`] is what the initiator learns of it.
+/// The reason for which a login failed. [`LoginError::status`] is the status that the initiator receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
-    /// A request came after the login had ended.
+    /// A request was received after the login had ended.
     #[error("a login request came after the login had ended")]
     AfterTheEnd,
-    /// The first PDU of the connection is no Login Request.
+    /// The first PDU of the connection is not a Login Request.
     #[error("the first PDU is no login request")]
     FirstIsNoLogin,
-    /// Another PDU came before the login was complete.
+    /// Another PDU was received before the login was complete.
     #[error("another PDU came before the login was complete")]
     OtherPduDuringLogin,
     /// The login took longer than [`super::MAX_LOGIN_TIME`].
@@ -25,16 +25,16 @@ pub enum LoginError {
     /// The login took more than [`super::MAX_LOGIN_PDUS`] requests.
     #[error("the login took too many requests")]
     TooManyPdus,
-    /// The login took more than [`super::MAX_LOGIN_TEXTS`] texts and got nowhere.
+    /// The login took more than [`super::MAX_LOGIN_TEXTS`] texts without a result.
     #[error("the login goes round in circles")]
     TooManyTexts,
-    /// The initiator speaks no version that we speak.
+    /// The initiator supports no version that the target supports.
     #[error("no common version")]
     NoCommonVersion,
     /// T and C are both set.
     #[error("a request both ends its stage and goes on")]
     TransitWithContinue,
-    /// CSG is not the stage that the login is in.
+    /// CSG is not the current stage of the login.
     #[error("the current stage is another one")]
     StageNotCurrent,
     /// NSG is not a stage that follows CSG.
@@ -43,13 +43,13 @@ pub enum LoginError {
     /// ISID, TSIH, CID or the task tag changed during the login.
     #[error("ISID, TSIH, CID or task tag changed during the login")]
     IdentityChanged,
-    /// Text came while the initiator should wait for the rest of ours.
+    /// The initiator sent text while it should wait for the rest of the target's text.
     #[error("text came in the middle of ours")]
     TextAmidAnswer,
-    /// The text is no text.
+    /// The text is not legal.
     #[error(transparent)]
     Text(#[from] BadText),
-    /// A rule of negotiation was broken, or nothing was agreed on.
+    /// The initiator broke a rule of negotiation, or a negotiation had no result.
     #[error(transparent)]
     Negotiation(#[from] BadNegotiation),
     /// The authentication failed.
@@ -58,71 +58,72 @@ pub enum LoginError {
     /// The first text names no initiator.
     #[error("InitiatorName is missing")]
     NoInitiatorName,
-    /// The initiator's name is no iSCSI name.
+    /// The initiator's name is not an iSCSI name.
     #[error("InitiatorName: {0}")]
     BadInitiatorName(BadName),
     /// The first text of a normal session names no target.
     #[error("TargetName is missing")]
     NoTargetName,
-    /// The target's name is no iSCSI name, so that nobody has it.
+    /// The target's name is not an iSCSI name, so no target has it.
     #[error("TargetName: {0}")]
     BadTargetName(BadName),
-    /// The session is to be neither `Normal` nor `Discovery`.
+    /// The session type is neither `Normal` nor `Discovery`.
     #[error("the session type is unknown")]
     SessionTypeUnknown,
-    /// A key that belongs into the first text came later, and says something else.
+    /// A key that belongs in the first text occurred in a later one with another value.
     #[error("{} says something else than in the first text", .0.name())]
     IdentityTooLate(Key),
-    /// There is no such target here.
+    /// This node has no such target.
     #[error("there is no such target")]
     TargetNotFound,
     /// The initiator must not reach the target.
     #[error("the initiator must not reach the target")]
     TargetForbidden,
-    /// The target is gone.
+    /// The target was removed.
     #[error("the target was removed")]
     TargetRemoved,
-    /// The target is elsewhere for now.
+    /// The target moved temporarily.
     #[error("the target moved for now")]
     TargetMovedTemporarily,
-    /// The target is elsewhere.
+    /// The target moved permanently.
     #[error("the target moved for good")]
     TargetMovedPermanently,
     /// The target is not operational.
     #[error("the target is not operational")]
     TargetUnavailable,
-    /// The target has no room for more.
+    /// The target has no resources for another session.
     #[error("the target has no room for more")]
     OutOfResources,
-    /// Discovery is not served here.
+    /// Discovery is not served on this portal.
     #[error("discovery is not served here")]
     DiscoveryNotServed,
-    /// The initiator must not discover.
+    /// The initiator must not discover targets.
     #[error("the initiator must not discover")]
     DiscoveryForbidden,
     /// The session that the connection wants to join does not exist.
     #[error("the session to join does not exist")]
     NoSuchSession,
-    /// The session that the connection wants to join is with another portal group.
+    /// The session that the connection wants to join belongs to another portal group.
     #[error("the session to join is with another portal group")]
     OtherPortalGroup,
-    /// The session that the connection wants to join has as many connections as it may.
+    /// The session that the connection wants to join has its maximum number of connections.
     #[error("the session to join has no room for another connection")]
     TooManyConnections,
     /// The initiator tried to log in without the authentication that it needs.
     #[error("the initiator did not authenticate itself")]
     AuthenticationSkipped,
-    /// Both sides know no common authentication method.
+    /// The two sides support no common authentication method.
     #[error("no common authentication method")]
     NoCommonAuthMethod,
 }
 
 impl LoginError {
-    /// Returns the status that the initiator is sent, or `None` when the connection is closed without a word.
+    /// Returns the status that the target sends to the initiator, or `None` when the connection is closed
+    /// without a response.
     pub const fn status(self) -> Option<Status> {
         Some(match self {
             //= rfc7143#section-6.3
-            // A connection whose first PDU is no Login Request is closed at once.
+            // A connection whose first PDU is not a Login Request is closed immediately.
             Self::FirstIsNoLogin | Self::AfterTheEnd | Self::TooSlow => return None,
             Self::OtherPduDuringLogin => Status::INVALID_DURING_LOGIN,
             Self::NoCommonVersion => Status::UNSUPPORTED_VERSION,

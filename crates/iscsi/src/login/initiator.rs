@@ -1,8 +1,8 @@
 //! The initiator's half of the login of one connection.
 //!
-//! [`InitiatorLogin::start`] gives the first request; [`InitiatorLogin::handle`] takes each response and says what
-//! to do. It can walk every path through the stages and cut its text into pieces of any size, so that it serves to
-//! judge targets as well as to use them.
+//! [`InitiatorLogin::start`] returns the first request; [`InitiatorLogin::handle`] takes each response and
+//! returns the next step. The login can take every path through the stages and cut its text into pieces of
+//! any size, so that it serves to test targets as well as to use them.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -22,16 +22,16 @@ use crate::negotiate::{KeyPolicy, Negotiated, SessionParameters};
 use crate::text::value::number_in;
 use crate::text::{BadText, Collector, Pair, TextBuilder, TextSplitter, parse};
 
-/// What a login is for and how it goes about it.
+/// The purpose and the parameters of a login.
 #[derive(Clone, Debug)]
 pub struct LoginPlan {
-    /// Who we are.
+    /// The name of the initiator.
     pub initiator: IscsiName,
-    /// What we call ourselves for people.
+    /// The alias of the initiator, for display.
     pub initiator_alias: Option<String>,
-    /// What we want.
+    /// The purpose of the login.
     pub purpose: Purpose,
-    /// Our half of the session identifier.
+    /// The initiator's half of the session identifier.
     pub isid: Isid,
     /// The number of the connection in its session.
     pub cid: Cid,
@@ -39,18 +39,18 @@ pub struct LoginPlan {
     pub itt: u32,
     /// The CmdSN of all requests: the first of a new session.
     pub cmd_sn: u32,
-    /// How we prove who we are, and who the target is.
+    /// The authentication of the initiator, and that of the target (mutual CHAP).
     pub auth: AuthPlan,
-    /// What we offer.
+    /// The values that the initiator offers.
     pub keys: KeyPolicy,
     /// The stages that the login goes through.
     pub stages: LoginStages,
-    /// The most text in one request, in bytes: at most what a target takes during login.
+    /// The most text in one request, in bytes: at most the length that a target accepts during login.
     pub piece_max: usize,
 }
 
 impl LoginPlan {
-    /// Plans a login by the usual path, with text in the largest pieces.
+    /// Returns a plan with the usual stages and text in the largest pieces.
     pub fn new(initiator: IscsiName, purpose: Purpose, isid: Isid, auth: AuthPlan, keys: KeyPolicy) -> Self {
         Self {
             initiator,
@@ -68,7 +68,7 @@ impl LoginPlan {
     }
 }
 
-/// What an initiator wants.
+/// The purpose of a login.
 #[derive(Clone, Debug)]
 pub enum Purpose {
     /// A discovery session.
@@ -81,41 +81,42 @@ pub enum Purpose {
         target: IscsiName,
         /// The target's half of the session identifier.
         tsih: Tsih,
-        /// What the session agreed on.
+        /// The negotiated parameters of the session.
         parameters: SessionParameters,
     },
 }
 
-/// How an initiator proves who it is.
+/// The authentication of an initiator.
 #[derive(Clone, Debug)]
 pub enum AuthPlan {
-    /// Not at all.
+    /// No authentication.
     None,
-    /// With CHAP.
+    /// CHAP.
     Chap {
-        /// The algorithms that we offer.
+        /// The algorithms that the initiator offers.
         algorithms: Algorithms,
-        /// Our name and secret.
+        /// The name and secret of the initiator.
         own: Credentials,
-        /// The target's name and secret, if it must prove itself too.
+        /// The name and secret of the target, if it must authenticate itself too (mutual CHAP).
         peer: Option<Credentials>,
-        /// Whether we go on if the target would rather have no proof. Never taken up together with `peer`.
+        /// Whether the login continues without authentication if the target chooses so. Has no effect
+        /// together with `peer`.
         or_none: bool,
     },
 }
 
-/// The stages that a login goes through before full feature phase.
+/// The stages of a login before full feature phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginStages {
     /// SecurityNegotiation, then LoginOperationalNegotiation.
     SecurityAndOperational,
     /// SecurityNegotiation only; every key keeps its default.
     SecurityOnly,
-    /// LoginOperationalNegotiation only; without a proof of anything.
+    /// LoginOperationalNegotiation only; neither side authenticates itself.
     OperationalOnly,
 }
 
-/// A Login Request with its own text.
+/// A Login Request that owns its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedLoginRequest {
     /// T.
@@ -126,7 +127,7 @@ pub struct OwnedLoginRequest {
     pub csg: Stage,
     /// The next stage.
     pub nsg: Stage,
-    /// Our half of the session identifier.
+    /// The initiator's half of the session identifier.
     pub isid: Isid,
     /// The target's half.
     pub tsih: Tsih,
@@ -141,7 +142,7 @@ pub struct OwnedLoginRequest {
 }
 
 impl OwnedLoginRequest {
-    /// Returns the same request as the target's half takes it; the connection knows `exp_stat_sn`.
+    /// Returns the same request in the form that the target's half takes; the connection knows `exp_stat_sn`.
     pub fn as_request(&self, exp_stat_sn: u32) -> LoginRequest<'_> {
         LoginRequest {
             transit: self.transit,
@@ -161,88 +162,88 @@ impl OwnedLoginRequest {
     }
 }
 
-/// What the initiator's half of a login does next.
+/// The next step of the initiator's half of a login.
 #[derive(Clone, Debug)]
 pub enum InitiatorLoginStep {
-    /// Send the request; the login goes on.
+    /// Send the request; the login continues.
     Send(OwnedLoginRequest),
-    /// The login succeeded. Digests start with the next PDU, either way.
+    /// The login succeeded. Digests start with the next PDU in each direction.
     Complete(Box<LoggedIn>),
-    /// The target is elsewhere: close the connection and log in there.
+    /// The target moved: close the connection and log in at the new address.
     Redirected {
-        /// Where.
+        /// The new address.
         to: TargetAddress,
-        /// Whether to remember that.
+        /// Whether to remember the new address.
         permanently: bool,
     },
-    /// The target refused; close the connection.
+    /// The target refused the login; close the connection.
     Refused(Status),
     /// Close the connection: the target broke a rule.
     Drop(InitiatorLoginError),
 }
 
-/// What a successful login established.
+/// The result of a successful login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedIn {
     /// The target's half of the session identifier.
     pub tsih: Tsih,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub negotiated: Negotiated,
-    /// The portal group that we came in through, if the target said so.
+    /// The portal group of the portal that the connection uses, if the target stated it.
     pub portal_group: Option<PortalGroupTag>,
-    /// Whether the target proved who it is.
+    /// Whether the target authenticated itself.
     pub peer_authenticated: bool,
 }
 
-/// Why an initiator gives up a login.
+/// The reason for which an initiator gives up a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InitiatorLoginError {
-    /// A response came after the login had ended, or before it began.
+    /// A response was received after the login had ended, or before it began.
     #[error("a login response came out of turn")]
     OutOfTurn,
     /// The login took more than [`MAX_LOGIN_PDUS`] responses.
     #[error("the login took too many responses")]
     TooManyPdus,
-    /// The login took more than [`MAX_LOGIN_TEXTS`] texts and got nowhere.
+    /// The login took more than [`MAX_LOGIN_TEXTS`] texts without a result.
     #[error("the login goes round in circles")]
     TooManyTexts,
-    /// The target speaks another version.
+    /// The target chose a version that the initiator does not support.
     #[error("the target speaks another version")]
     OtherVersion,
-    /// ISID, TSIH or the task tag are not those of the request.
+    /// ISID, TSIH or the task tag differ from those of the request.
     #[error("ISID, TSIH or task tag are not those of the request")]
     IdentityChanged,
-    /// A new session got no number.
+    /// The target gave the new session no TSIH.
     #[error("the new session has no TSIH")]
     NoTsih,
-    /// CSG is not the stage that the login is in.
+    /// CSG is not the current stage of the login.
     #[error("the current stage is another one")]
     StageNotCurrent,
-    /// The target moves to a stage that we did not ask for.
+    /// The target moves to a stage that the initiator did not request.
     #[error("the target moves to a stage that was not asked for")]
     StageNotAsked,
     /// T and C are both set.
     #[error("a response both ends its stage and goes on")]
     TransitWithContinue,
-    /// Text came while the target should wait for the rest of ours.
+    /// The target sent text while it should wait for the rest of the initiator's text.
     #[error("text came in the middle of ours")]
     TextAmidRequest,
-    /// The target moves us elsewhere and does not say where.
+    /// The target redirects the initiator without an address.
     #[error("the target moved, but does not say where")]
     MovedNowhere,
-    /// The text is no text.
+    /// The text is not legal.
     #[error(transparent)]
     Text(#[from] BadText),
-    /// A rule of negotiation was broken, or nothing was agreed on.
+    /// The target broke a rule of negotiation, or a negotiation had no result.
     #[error(transparent)]
     Negotiation(#[from] BadNegotiation),
     /// The authentication failed.
     #[error(transparent)]
     Chap(#[from] BadChap),
-    /// The target chose an authentication method that we did not offer, or none.
+    /// The target chose an authentication method that the initiator did not offer, or none.
     #[error("the target chose no authentication method that was offered")]
     MethodNotOffered,
-    /// The target offered a key when it was too late to answer.
+    /// The target offered a key when the initiator could not answer any more.
     #[error("the target offered a key when it was too late to answer")]
     OfferAtTheEnd,
 }
@@ -258,9 +259,9 @@ pub struct InitiatorLogin {
     key_rules: KeyRules,
     incoming: Collector,
     outgoing: TextSplitter,
-    /// Whether we want to leave the stage, once what is outgoing is sent.
+    /// Whether the initiator requests the next stage once the outgoing text is sent.
     ready: bool,
-    /// What we asked for in the last request, if anything.
+    /// The next stage that the last request asked for, if any.
     asked: Option<Stage>,
     portal_group: Option<PortalGroupTag>,
     pdus: usize,
@@ -277,16 +278,17 @@ enum Phase {
 
 #[derive(Debug)]
 enum Auth {
-    /// A method was offered.
+    /// The initiator offered its methods.
     Offered,
     /// CHAP is under way.
     Chap(InitiatorChap),
-    /// It is done, or was not needed.
+    /// The authentication is complete, or was not needed.
     Done { peer_authenticated: bool },
 }
 
 impl InitiatorLogin {
-    /// Prepares a login. `entropy` comes fresh from the operating system's generator and is used up.
+    /// Prepares a login. `entropy` must be fresh random bytes of the operating system's generator; the login
+    /// uses them up.
     pub fn new(plan: LoginPlan, entropy: [u8; 32]) -> Self {
         let setting = match &plan.purpose {
             Purpose::Discovery => LoginContext::Discovery,
@@ -345,7 +347,7 @@ impl InitiatorLogin {
         self.next_call()
     }
 
-    /// Takes a Login Response.
+    /// Handles a Login Response and returns the next step.
     pub fn handle(&mut self, response: &LoginResponse) -> InitiatorLoginStep {
         let step = self.step(response).unwrap_or_else(InitiatorLoginStep::Drop);
         if !matches!(step, InitiatorLoginStep::Send(_)) {
@@ -362,7 +364,8 @@ impl InitiatorLogin {
         if self.pdus > MAX_LOGIN_PDUS {
             return Err(InitiatorLoginError::TooManyPdus);
         }
-        // Some targets refuse with a header of zeros. A refusal is one whatever else is wrong with it.
+        // Some targets refuse with a header of zeros. A response with a failure status counts as a refusal
+        // whatever else is wrong with it.
         if response.status() != Status::SUCCESS && response.itt == self.plan.itt {
             return turned_away(response);
         }
@@ -397,7 +400,7 @@ impl InitiatorLogin {
             if response.cont {
                 return Err(InitiatorLoginError::TransitWithContinue);
             }
-            // The target may take a step of its own if it is not beyond ours.
+            // The target may move to an earlier stage than the requested one.
             let ours = self.asked.is_some_and(|asked| {
                 response.nsg == asked
                     || (asked == Stage::FULL_FEATURE
@@ -417,7 +420,7 @@ impl InitiatorLogin {
         }
     }
 
-    /// Takes a whole text, and sends ours or ends the login.
+    /// Handles a complete text, and sends the next one or ends the login.
     fn answer(
         &mut self,
         response: &LoginResponse,
@@ -436,11 +439,13 @@ impl InitiatorLogin {
             }
             return self.enter(response);
         }
-        // The answers are the last of the text: offers of the target come only once it has all of ours.
+        // The answers come last in the text: the target may make offers only after it has received all offers
+        // of the initiator.
         out.append(answers);
         self.ready = match &self.auth {
             Auth::Offered => false,
-            // The proof goes out with the wish to move on; a target's proof comes with the step itself.
+            // The initiator sends its proof together with the request for the next stage; the target's proof
+            // arrives with the response that moves to it.
             Auth::Chap(chap) => chap.has_proved(),
             Auth::Done { .. } => true,
         };
@@ -490,7 +495,7 @@ impl InitiatorLogin {
         Ok(sorted)
     }
 
-    /// The SecurityNegotiation stage.
+    /// Handles a text of the SecurityNegotiation stage.
     fn authenticate(
         &mut self,
         sorted: &Sorted<'_>,
@@ -521,7 +526,7 @@ impl InitiatorLogin {
         Ok(())
     }
 
-    /// The methods that we offer, best first.
+    /// Returns the authentication methods that the initiator offers, best first.
     const fn methods(&self) -> &'static str {
         match &self.plan.auth {
             AuthPlan::None => "None",
@@ -538,7 +543,7 @@ impl InitiatorLogin {
         Ok(InitiatorLoginStep::Send(self.next_call()))
     }
 
-    /// Makes a request of the next piece of our text.
+    /// Makes a request of the next piece of the outgoing text.
     fn next_call(&mut self) -> OwnedLoginRequest {
         let (data, cont) = self.outgoing.next_piece(self.plan.piece_max);
         self.call(self.ready && !cont, cont, data)
@@ -572,7 +577,7 @@ impl InitiatorLogin {
     }
 }
 
-/// One text of the target, by what its keys are for.
+/// One text of the target, with its keys sorted by purpose.
 #[derive(Default)]
 struct Sorted<'a> {
     auth_method: Option<&'a [u8]>,
@@ -580,7 +585,7 @@ struct Sorted<'a> {
     operational: Vec<(Key, Pair<'a>)>,
 }
 
-/// Reads a response that ends the login without a session.
+/// Reads a response that ends the login without a session: a redirection or a refusal.
 fn turned_away(response: &LoginResponse) -> Result<InitiatorLoginStep, InitiatorLoginError> {
     let status = response.status();
     if status.class() != Status::MOVED_TEMPORARILY.class() {

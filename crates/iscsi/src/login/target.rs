@@ -1,9 +1,9 @@
 //! The target's half of the login of one connection.
 //!
-//! [`TargetLogin::handle`] takes one Login Request and says what to do. A text that comes in pieces is collected
-//! first and answered as a whole; an answer that is too long leaves in pieces. Who the initiator is and what it
-//! wants stands in its first text (`identify`); after that the stages run: authentication, operational keys, full
-//! feature phase.
+//! [`TargetLogin::handle`] takes one Login Request and returns the next step. A text that is spread over
+//! several requests is collected first and answered as a whole; an answer that is too long is sent in pieces.
+//! The first text names the initiator and its purpose (`identify`). The stages follow: authentication,
+//! operational keys, full feature phase.
 
 mod identify;
 
@@ -43,19 +43,19 @@ pub struct TargetLogin {
     key_rules: KeyRules,
     incoming: Collector,
     outgoing: TextSplitter,
-    /// Whether we would leave the stage, once what is outgoing is sent.
+    /// Whether the target agrees to leave the stage once the outgoing text is sent.
     ready: bool,
     claims: ClaimedIdentity,
     identity: Option<Identity>,
     auth: Auth,
     over: bool,
-    /// Whether initiator names are taken that are not of the form of the standard.
+    /// Whether initiator names without a standard form are accepted.
     lenient: bool,
-    /// What was taken although it is not as the standard has it, each once.
+    /// The deviations from the standard that were tolerated, each once.
     deviations: Vec<Deviation>,
 }
 
-/// What every request of a login must repeat (RFC 7143 §11.12.5–8).
+/// The fields that every request of a login must repeat (RFC 7143 §11.12.5–8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fixed {
     isid: Isid,
@@ -64,18 +64,18 @@ struct Fixed {
     itt: u32,
 }
 
-/// How far the authentication is.
+/// The state of the authentication.
 #[derive(Debug)]
 enum Auth {
-    /// No method was agreed on.
+    /// No method was chosen.
     Open,
     /// CHAP is under way.
     Chap(TargetChap),
-    /// It succeeded, under this name, or was not needed.
+    /// The authentication succeeded under this user name, or was not needed.
     Done(Option<String>),
 }
 
-/// A login that failed, and a text for the initiator: where to go instead.
+/// A login that failed, with a text for the initiator: the new address of the target.
 struct Failure {
     why: LoginError,
     text: Vec<u8>,
@@ -87,25 +87,25 @@ impl<T: Into<LoginError>> From<T> for Failure {
     }
 }
 
-/// What an initiator said of itself and of what it wants, for people: nothing of it is proven.
+/// The claims of an initiator about itself and its purpose, for the log: none of them is verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimedIdentity {
-    /// Who it says it is, as soon as that is a name.
+    /// The name that the initiator claims, once it is a legal name.
     pub initiator: Option<IscsiName>,
-    /// The target that it asked for, whatever it wrote.
+    /// The target that the initiator asked for, in the initiator's spelling.
     pub target: Option<String>,
-    /// The name under which it wanted to prove itself, whatever it wrote.
+    /// The user name of the initiator's authentication, in the initiator's spelling.
     pub user: Option<String>,
 }
 
-/// The most that is kept of a word of a peer: the longest legal name.
+/// The longest claim that is kept, in bytes: the longest legal name.
 const MAX_READABLE: usize = crate::name::MAX_NAME;
 
 fn readable(word: &[u8]) -> String {
     String::from_utf8_lossy(word.get(..MAX_READABLE).unwrap_or(word)).into_owned()
 }
 
-/// One text of the initiator, by what its keys are for.
+/// One text of the initiator, with its keys sorted by purpose.
 #[derive(Default)]
 struct Sorted<'a> {
     initiator_name: Option<&'a [u8]>,
@@ -118,7 +118,7 @@ struct Sorted<'a> {
 }
 
 impl TargetLogin {
-    /// Waits for the first request of a connection that arrived now. The arrival's entropy is used up.
+    /// Begins the login of a connection that was just accepted. The login uses up the entropy of `arrival`.
     pub fn new(now: Instant, arrival: &AcceptInfo) -> Self {
         Self {
             via: ConnectionPath::from(arrival),
@@ -141,22 +141,22 @@ impl TargetLogin {
         }
     }
 
-    /// Takes initiator names that are not of the form of RFC 7143 §4.2.7, as [`IscsiName::parse_leniently`] does.
+    /// Accepts initiator names without the form of RFC 7143 §4.2.7, as [`IscsiName::parse_leniently`] does.
     pub const fn take_lenient_names(&mut self) {
         self.lenient = true;
     }
 
-    /// Returns how many bytes of text it holds that goes on in other PDUs.
+    /// Returns how much memory is held for texts that are spread over several PDUs, in bytes.
     pub const fn held(&self) -> usize {
         self.incoming.held() + self.outgoing.held()
     }
 
-    /// Returns what the initiator said of itself so far. Whether that is true is another question.
+    /// Returns the claims of the initiator so far. They are not verified.
     pub const fn claims(&self) -> &ClaimedIdentity {
         &self.claims
     }
 
-    /// Takes out what was taken although it is not as the standard has it.
+    /// Removes and returns the deviations from the standard that were tolerated.
     pub fn take_deviations(&mut self) -> Vec<Deviation> {
         core::mem::take(&mut self.deviations)
     }
@@ -167,12 +167,12 @@ impl TargetLogin {
         }
     }
 
-    /// Returns when the login must be complete; the owner closes the connection then.
+    /// Returns the time by which the login must be complete; the owner closes the connection then.
     pub const fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Takes a Login Request.
+    /// Handles a Login Request and returns the next step.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -184,7 +184,7 @@ impl TargetLogin {
         step
     }
 
-    /// Takes note of a PDU that is no Login Request; `itt` is its task tag.
+    /// Handles a PDU that is not a Login Request; `itt` is its task tag.
     pub fn handle_other(&mut self, itt: u32) -> LoginStep {
         let why =
             if self.fixed.is_some() { LoginError::OtherPduDuringLogin } else { LoginError::FirstIsNoLogin };
@@ -288,7 +288,7 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// Takes a whole text and appends the answers; returns whether we would leave the stage.
+    /// Handles a complete text and appends the answers; returns whether the target agrees to leave the stage.
     fn answer(
         &mut self,
         request: &LoginRequest<'_>,
@@ -335,7 +335,8 @@ impl TargetLogin {
                 }
                 return Err(LoginError::IdentityTooLate(key));
             }
-            // Several initiators that have nothing to prove say so in the operational stage (see `operate`).
+            // Several initiators that have nothing to authenticate with state so in the operational stage
+            // (see `operate`).
             let says_none = key == Key::AuthMethod && self.stage == Stage::OPERATIONAL;
             self.key_rules.admit(key, if says_none { Stage::SECURITY } else { self.stage })?;
             match key {
@@ -351,7 +352,7 @@ impl TargetLogin {
         Ok(sorted)
     }
 
-    /// The SecurityNegotiation stage.
+    /// Handles a text of the SecurityNegotiation stage.
     fn authenticate(
         &mut self,
         sorted: &Sorted<'_>,
@@ -373,7 +374,8 @@ impl TargetLogin {
                 out.put(Key::AuthMethod.name(), method);
             }
             (Auth::Open, None) if !chap_here => {
-                // A peer that offers no method offers to do without; it may still name one before it moves on.
+                // A peer that offers no method asks to log in without authentication; it may still offer one
+                // before it requests the next stage.
                 if transit {
                     self.auth = Auth::Done(policy.without_proof()?);
                 }
@@ -394,7 +396,7 @@ impl TargetLogin {
         Ok(transit && matches!(self.auth, Auth::Done(_)))
     }
 
-    /// The LoginOperationalNegotiation stage.
+    /// Handles a text of the LoginOperationalNegotiation stage.
     fn operate(
         &mut self,
         sorted: &Sorted<'_>,
@@ -403,7 +405,8 @@ impl TargetLogin {
     ) -> Result<bool, LoginError> {
         let Some(identity) = &self.identity else { return Err(LoginError::AuthenticationSkipped) };
         if let Some(offer) = sorted.auth_method {
-            // It says no more than that no proof will come, which is harmless where none is demanded.
+            // This offer only states that the initiator will not authenticate itself, which is harmless where
+            // no authentication is required.
             let only_none = list(offer).all(|method| method == b"None");
             if !only_none || !identity.auth.allows_none {
                 return Err(BadNegotiation::KeyInWrongStage(Key::AuthMethod).into());
@@ -422,7 +425,8 @@ impl TargetLogin {
             identity.negotiator.finish()?;
         }
         identity.negotiator.declare(out);
-        // Only when the initiator has nothing more to offer: two offers of one key must not cross.
+        // The target makes its offers only when the initiator has no more to offer: two offers of one key
+        // must not cross.
         if transit {
             identity.negotiator.offer_unacceptable(out);
         }
@@ -435,7 +439,8 @@ impl TargetLogin {
         Ok(agreed)
     }
 
-    /// Sends the next piece of our text, and leaves the stage behind the last one if both sides want to.
+    /// Sends the next piece of the outgoing text, and leaves the stage after the last piece if both sides
+    /// agree.
     fn emit(&mut self, request: &LoginRequest<'_>, directory: &dyn Directory) -> Result<LoginStep, Failure> {
         let declared = self.identity.as_ref().map(|identity| identity.negotiator.peer_max_recv());
         let limit = declared.unwrap_or(u32::MAX).min(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH);
@@ -479,8 +484,8 @@ impl TargetLogin {
     }
 }
 
-/// Finds out how a connection enters the set of sessions. The answer can change until the login is complete, so it
-/// is asked for again then.
+/// Determines the effect of the login on the set of sessions. The result can change until the login is
+/// complete, so this function is called again then.
 fn login_effect(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<LoginEffect, LoginError> {
     let facts = directory.find_session(query);
     if query.tsih == Tsih::NEW {

@@ -1,4 +1,4 @@
-//! A small site for the tests of both halves of the login: one target, one user, a few sessions.
+//! A small configuration for the tests of both halves of the login: one target, one user, a few sessions.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -48,7 +48,7 @@ pub(super) fn arrival(seed: u64) -> AcceptInfo {
     AcceptInfo { portal: PortalId(0), local: address, peer: address, entropy: entropy(seed) }
 }
 
-/// Who must prove what at the site.
+/// Returns a policy that permits logins without authentication.
 pub(super) fn open() -> AuthPolicy {
     AuthPolicy { allows_none: true, ..AuthPolicy::default() }
 }
@@ -61,7 +61,7 @@ pub(super) struct TestSite {
     pub(super) auth: AuthPolicy,
     pub(super) keys: KeyPolicy,
     pub(super) sessions: Vec<SessionInfo>,
-    /// What is found instead of the target.
+    /// The result of a target lookup, if it is not the test target.
     pub(super) instead: Option<TargetLookup>,
     pub(super) discovery: Option<DiscoveryAccess>,
 }
@@ -128,7 +128,7 @@ impl Directory for TestSite {
     }
 }
 
-/// A login at the house, spoken by hand. Texts are pairs divided by spaces.
+/// A login at the test site whose texts the test writes. Texts are pairs divided by spaces.
 pub(super) struct Talk {
     pub(super) site: TestSite,
     pub(super) login: TargetLogin,
@@ -137,7 +137,7 @@ pub(super) struct Talk {
     pub(super) cid: u16,
 }
 
-/// What came of one request.
+/// The result of one request.
 #[derive(Debug)]
 pub(super) enum Said {
     Stays(String),
@@ -226,7 +226,7 @@ impl Talk {
         self.hear(&request)
     }
 
-    /// Sends a text and wants to move on.
+    /// Sends a text and requests the next stage.
     pub(super) fn go(&mut self, csg: u8, nsg: u8, text: &str) -> Said {
         let data = zeroed(text);
         let request = LoginRequest { transit: true, nsg: Stage(nsg), ..self.request(csg, &data) };

@@ -1,4 +1,4 @@
-//! Both halves of the login against each other, and the initiator's half against targets that stray.
+//! Both halves of the login against each other, and the initiator's half against targets that break rules.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -169,7 +169,7 @@ fn the_usual_logins_take_few_requests() {
 
 #[test]
 fn an_initiator_that_wants_proof_accepts_no_less() {
-    // The target proves itself only if it has something to prove itself with.
+    // The target authenticates itself only if it has credentials.
     let nameless = TestSite::with(AuthPolicy { own: None, ..guarded() }, KeyPolicy::default());
     let (end, _) = run(plan(session(), chap(Algorithms::ALL, true)), &nameless);
     assert!(matches!(end, End::Refused(_, LoginError::Chap(BadChap::NoOwnCredentials))), "{end:?}");
@@ -244,7 +244,8 @@ fn a_target_s_demands_are_met_or_the_login_fails() {
     assert!(matches!(end, End::Refused(Status::INITIATOR_ERROR, found) if found == why), "{end:?}");
 }
 
-/// A response to `call` that says `text` and moves on, as an accommodating target would send it.
+/// Returns a response to `call` that contains `text` and moves to the requested stage, as an accommodating
+/// target would send it.
 fn response(call: &initiator::OwnedLoginRequest, text: &str) -> LoginResponse {
     LoginResponse {
         transit: call.transit,
@@ -268,7 +269,7 @@ fn started(auth: AuthPlan, path: LoginStages) -> (InitiatorLogin, initiator::Own
     (login, call)
 }
 
-/// Every key that the initiator offers, taken as a modest target would.
+/// An answer to every key that the initiator offers, as a target with few features would give it.
 const MODEST: &str = "HeaderDigest=None DataDigest=None MaxConnections=1 InitialR2T=Yes ImmediateData=No \
     MaxBurstLength=512 FirstBurstLength=512 DefaultTime2Wait=2 DefaultTime2Retain=0 MaxOutstandingR2T=1 \
     DataPDUInOrder=Yes DataSequenceInOrder=Yes ErrorRecoveryLevel=0 TaskReporting=NotUnderstood \
@@ -283,7 +284,7 @@ fn the_initiator_accepts_a_modest_target_of_rfc_3720() {
     assert_eq!((done.tsih, done.portal_group), (Tsih(1), None));
 }
 
-/// Rule by rule, what a target must not do; the connection is dropped.
+/// Rule by rule, the behaviour that a target must not show; the initiator drops the connection.
 #[test]
 fn the_initiator_drops_a_target_that_strays() {
     type Spoil = fn(&mut LoginResponse);
@@ -364,7 +365,7 @@ fn the_initiator_lets_no_target_choose_a_weaker_method_or_skip_its_proof() {
         let step = login.handle(&LoginResponse { transit, ..response(&call, answer) });
         assert!(matches!(step, InitiatorLoginStep::Drop(found) if found == why), "{answer}: {step:?}");
     }
-    // It went through CHAP, but does not prove itself in the end.
+    // The target completes CHAP, but does not authenticate itself in the end.
     let (mut login, call) = started(chap(Algorithms::ALL, true), LoginStages::SecurityAndOperational);
     let InitiatorLoginStep::Send(call) = login.handle(&response(&call, "AuthMethod=CHAP")) else { panic!() };
     let posed = "CHAP_A=7 CHAP_I=1 CHAP_C=0x0102030405060708";

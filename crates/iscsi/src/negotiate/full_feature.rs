@@ -1,8 +1,8 @@
 //! Text negotiation in full feature phase (RFC 7143 §6.4, §11.10, §11.11), for both roles.
 //!
-//! A conversation is one or more Text Requests with one task tag. Little can be negotiated then: the longest data
-//! segment, aliases, extensions; and targets can be asked for. What a conversation settles takes effect when it
-//! ends, and not at all if it is reset.
+//! A text negotiation is one or more Text Requests with one initiator task tag. Few keys can be negotiated in
+//! this phase: the longest data segment, aliases, extensions. The initiator can also ask for targets. The
+//! values that a negotiation settles take effect when it ends, and not at all if it is reset.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,72 +17,74 @@ use crate::name::IscsiName;
 use crate::text::value::number_in;
 use crate::text::{BadText, Collector, MAX_TEXT, Pair, TextBuilder, TextSplitter, parse};
 
-/// The target transfer tag that names no conversation: a request with it starts one, a response with it ends one.
+/// The target transfer tag that names no text negotiation: a request with it starts one, a response with it
+/// ends one.
 pub const NO_TAG: u32 = u32::MAX;
 
-/// The most texts in one conversation; as many as in a login.
+/// The most texts in one text negotiation; as many as in a login.
 pub const MAX_CONVERSATION_TEXTS: usize = MAX_LOGIN_TEXTS;
 
-/// The most responses that an initiator takes in one conversation: a list of [`crate::discovery::MAX_TARGETS`] targets
-/// in the smallest pieces that a target may send.
+/// The most responses that an initiator accepts in one text negotiation: a list of
+/// [`crate::discovery::MAX_TARGETS`] targets in the smallest pieces that a target may send.
 pub const MAX_RESPONSES: usize = 1 << 20;
 
-/// What a Text Request says.
+/// The contents of a Text Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextRequest<'a> {
-    /// F: the initiator has no more to say.
+    /// F: the initiator has no more text to send.
     pub is_final: bool,
-    /// C: the text goes on in the next request.
+    /// C: the text continues in the next request.
     pub cont: bool,
-    /// Names the conversation for the initiator.
+    /// The initiator's name for the text negotiation (ITT).
     pub itt: u32,
-    /// Names it for the target; [`NO_TAG`] in the first request.
+    /// The target's name for the text negotiation (TTT); [`NO_TAG`] in the first request.
     pub ttt: u32,
     /// The text, without padding.
     pub data: &'a [u8],
 }
 
-/// What a Text Response says.
+/// The contents of a Text Response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextReply {
-    /// F: the conversation is over.
+    /// F: the text negotiation is over.
     pub is_final: bool,
-    /// C: the text goes on in the next response.
+    /// C: the text continues in the next response.
     pub cont: bool,
     /// The tag that the next request must carry; [`NO_TAG`] in the last response.
     pub ttt: u32,
     /// The text.
     pub data: Vec<u8>,
-    /// What the conversation settled, in its last response; takes effect behind it.
+    /// The values that the text negotiation settled, in its last response; they take effect after that
+    /// response.
     pub agreed: Agreed,
 }
 
-/// What a conversation settled.
+/// The values that a text negotiation settled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// The longest data segment that the initiator receives from now on, in bytes.
+    /// The longest data segment that the initiator now receives, in bytes.
     pub initiator_max_recv: Option<u32>,
-    /// What the initiator calls itself from now on.
+    /// The new alias of the initiator.
     pub initiator_alias: Option<String>,
 }
 
-/// Why a conversation failed. The target answers with a Reject, reason Protocol Error, and forgets it; an initiator
-/// drops the connection.
+/// The reason for which a text negotiation failed. The target answers with a Reject, reason Protocol Error,
+/// and discards the negotiation; an initiator drops the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextNegotiationError {
     /// F and C are both set.
     #[error("a request both ends the conversation and goes on")]
     FinalWithContinue,
-    /// A tag names no conversation that is under way.
+    /// A tag names no text negotiation that is under way.
     #[error("no such conversation is under way")]
     NoSuchConversation,
-    /// Text came while the rest of the other side's was due.
+    /// A peer sent text while the rest of the other side's text was due.
     #[error("text came in the middle of the other side's")]
     TextAmidAnswer,
-    /// The conversation gets nowhere.
+    /// The text negotiation has no result after too many texts or responses.
     #[error("the conversation goes round in circles")]
     TooLong,
-    /// The text is no text.
+    /// The text is not legal.
     #[error(transparent)]
     Text(#[from] BadText),
     /// A rule of negotiation was broken.
@@ -90,24 +92,24 @@ pub enum TextNegotiationError {
     Negotiation(#[from] BadNegotiation),
 }
 
-/// What the target must know of a connection to talk on it.
+/// The facts about a connection that the target needs for a text negotiation.
 #[derive(Clone, Copy)]
 pub struct TextContext<'a> {
-    /// What can be listed.
+    /// The directory of the targets that can be listed.
     pub directory: &'a dyn Directory,
-    /// The way in that the connection took.
+    /// The portal and the addresses of the connection.
     pub via: &'a ConnectionPath,
     /// The initiator.
     pub initiator: &'a IscsiName,
-    /// The kind of the session, and what it is with.
+    /// The kind of the session, with its target if it has one.
     pub kind: &'a SessionKind,
     /// The longest data segment that the initiator receives, in bytes.
     pub initiator_max_recv: u32,
-    /// A transfer tag that names nothing else now.
+    /// A target transfer tag that is not in use.
     pub fresh_ttt: u32,
 }
 
-/// The target's side of the conversations of one connection, one at a time.
+/// The target's side of the text negotiations of one connection, one at a time.
 #[derive(Debug, Default)]
 pub struct TargetText {
     current: Option<TextNegotiation>,
@@ -125,26 +127,26 @@ struct TextNegotiation {
 }
 
 impl TargetText {
-    /// Starts with no conversation under way.
+    /// Returns a state without a text negotiation.
     pub const fn new() -> Self {
         Self { current: None }
     }
 
-    /// Returns how many bytes of text it holds that goes on in other PDUs.
+    /// Returns how much memory is held for texts that are spread over several PDUs, in bytes.
     pub fn held(&self) -> usize {
         self.current.as_ref().map_or(0, |current| current.incoming.held())
     }
 
-    /// Returns whether a conversation is under way.
+    /// Returns whether a text negotiation is under way.
     pub const fn is_negotiating(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Takes a Text Request and returns the response. A request without a tag starts over, whatever was under way
-    /// (RFC 7143 §6.4: negotiation reset).
+    /// Handles a Text Request and returns the response. A request without a target transfer tag starts a new
+    /// negotiation and discards one that is under way (RFC 7143 §6.4: negotiation reset).
     ///
     /// # Errors
-    /// The rule that the initiator broke. The conversation is forgotten.
+    /// The rule that the initiator broke. The text negotiation is discarded.
     pub fn handle(
         &mut self,
         request: &TextRequest<'_>,
@@ -247,7 +249,7 @@ impl TextNegotiation {
         Ok(SendTargetsText::new(text, list == SendTargetsScope::All))
     }
 
-    /// Takes a key that may be sent now, or refuses it: the value that it has stays.
+    /// Accepts a key that may be sent now, or refuses it: the key then keeps its value.
     fn take(&mut self, key: Key, pair: &Pair<'_>, out: &mut TextBuilder) {
         let spec = key.spec();
         let now = matches!(spec.usage, Usage::Always | Usage::FullFeatureOnly);
@@ -261,7 +263,8 @@ impl TextNegotiation {
         }
     }
 
-    /// Sends the next piece of our text, and ends the conversation behind the last if the initiator wants to.
+    /// Sends the next piece of the outgoing text, and ends the text negotiation after the last piece if the
+    /// initiator set F.
     fn emit(&mut self, request: &TextRequest<'_>, context: &TextContext<'_>) -> TextReply {
         let limit = usize::try_from(context.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
         let TextContext { directory, via, initiator, .. } = *context;
@@ -278,7 +281,7 @@ impl TextNegotiation {
     }
 }
 
-/// What a `SendTargets` asks for.
+/// The targets that a `SendTargets` asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum SendTargetsScope {
     Nothing,
@@ -287,8 +290,8 @@ enum SendTargetsScope {
     Refused,
 }
 
-/// Reads the value of `SendTargets` (RFC 7143 appendix C): `All` and names in discovery sessions; in a normal session
-/// nothing, or the name of the target that it is with.
+/// Parses the value of `SendTargets` (RFC 7143 appendix C): `All` and names in discovery sessions; in a
+/// normal session the empty value, or the name of the target of the session.
 fn send_targets_scope(value: &[u8], context: &TextContext<'_>) -> SendTargetsScope {
     match (context.kind, value) {
         (SessionKind::Discovery, b"All") => SendTargetsScope::All,
@@ -304,7 +307,7 @@ fn send_targets_scope(value: &[u8], context: &TextContext<'_>) -> SendTargetsSco
     }
 }
 
-/// A Text Request with its own text.
+/// A Text Request that owns its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedTextRequest {
     /// F.
@@ -320,17 +323,17 @@ pub struct OwnedTextRequest {
 }
 
 impl OwnedTextRequest {
-    /// Returns the same request as the target's side takes it.
+    /// Returns the same request in the form that the target's side takes.
     pub fn as_request(&self) -> TextRequest<'_> {
         let Self { is_final, cont, itt, ttt, data } = self;
         TextRequest { is_final: *is_final, cont: *cont, itt: *itt, ttt: *ttt, data }
     }
 }
 
-/// The initiator's side of one conversation that says one text and hears the answer out.
+/// The initiator's side of one text negotiation that sends one text and receives the whole answer.
 ///
-/// The answer is not kept here: hand the data of each response to a [`crate::discovery::TargetList`] or a
-/// [`Collector`].
+/// This type does not store the answer: the caller passes the data of each response to a
+/// [`crate::discovery::TargetList`] or a [`Collector`].
 #[derive(Debug)]
 pub struct InitiatorText {
     itt: u32,
@@ -342,7 +345,7 @@ pub struct InitiatorText {
 }
 
 impl InitiatorText {
-    /// Prepares to say `text` in pieces of at most `piece_max` bytes.
+    /// Prepares to send `text` in pieces of at most `piece_max` bytes.
     pub fn new(itt: u32, text: TextBuilder, piece_max: usize) -> Self {
         let outgoing = TextSplitter::new(text.into_bytes());
         Self { itt, ttt: NO_TAG, outgoing, piece_max, responses: 0, over: false }
@@ -353,8 +356,8 @@ impl InitiatorText {
         self.next_call()
     }
 
-    /// Takes a response, of which only F, C, the tag and whether there is data matter here; returns the next request,
-    /// or `None` when the conversation is over.
+    /// Handles a response, of which it uses only F, C, the tag and whether there is data; returns the next
+    /// request, or `None` when the text negotiation is over.
     ///
     /// # Errors
     /// The rule that the target broke.

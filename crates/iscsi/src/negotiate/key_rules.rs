@@ -1,4 +1,4 @@
-//! Which keys may be sent, by whom, when, and how often (RFC 7143 §6.3, §13).
+//! The rules which keys may be sent, by which side, when, and how often (RFC 7143 §6.3, §13).
 
 use crate::keys::{Key, Kind, Role, Stages, Usage};
 use crate::login::Stage;
@@ -9,13 +9,13 @@ pub enum BadNegotiation {
     /// A key was sent twice in one negotiation.
     #[error("{} was sent twice", .0.name())]
     KeyTwice(Key),
-    /// A key was sent in a stage that it does not belong to.
+    /// A key was sent in a stage in which it is not legal.
     #[error("{} does not belong to this stage", .0.name())]
     KeyInWrongStage(Key),
     /// A key was sent by the side that must not send it.
     #[error("{} is not for this side to send", .0.name())]
     KeyFromWrongSide(Key),
-    /// A key of the whole session was sent on a connection that joins one.
+    /// A session-wide key was sent on a connection that joins a session.
     #[error("{} was settled when the session began", .0.name())]
     KeyOfLeadingConnection(Key),
     /// An answer is none of those that the offer allows.
@@ -27,18 +27,18 @@ pub enum BadNegotiation {
     /// A declared value is not legal.
     #[error("the declared value of {} is not legal", .0.name())]
     DeclaredIllegal(Key),
-    /// What came out is nothing that this side may live with.
+    /// The result of the negotiation is not acceptable to this side.
     #[error("no agreement on {}", .0.name())]
     NoAgreement(Key),
-    /// `NotUnderstood` and its like came for a key that was not offered.
+    /// `NotUnderstood`, `Irrelevant` or `Reject` was received for a key that was not offered.
     #[error("an answer came to a key that was not offered")]
     AnswerWithoutOffer,
-    /// More answers are due than a text can hold.
+    /// More answers are due than one text can hold.
     #[error("more answers are due than a text can hold")]
     TooManyAnswers,
 }
 
-/// Admits the keys that one side sends during one login.
+/// Checks the keys that one side sends during one login.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRules {
     from: Role,
@@ -49,25 +49,25 @@ pub struct KeyRules {
 const _: () = assert!(Key::COUNT <= 64, "a key has a bit in `seen`");
 
 impl KeyRules {
-    /// Watches what `from` sends; `leading` says whether the login starts a session.
+    /// Returns rules for the keys that `from` sends; `leading` states whether the login starts a session.
     pub const fn new(from: Role, leading: bool) -> Self {
         Self { from, leading, seen: 0 }
     }
 
-    /// Tells the gate whether the login starts a session, once that is known.
+    /// Sets whether the login starts a session, once that is known.
     pub const fn set_leading(&mut self, leading: bool) {
         self.leading = leading;
     }
 
-    /// Returns whether `key` came already.
+    /// Returns whether `key` was received before.
     pub const fn has_seen(&self, key: Key) -> bool {
         self.seen & (1 << key.index()) != 0
     }
 
-    /// Admits `key` in `stage`, once.
+    /// Permits `key` in `stage`, once.
     ///
     /// # Errors
-    /// The rule that keeps it out.
+    /// The rule that forbids the key.
     pub fn admit(&mut self, key: Key, stage: Stage) -> Result<(), BadNegotiation> {
         let spec = key.spec();
         if !spec.senders.include(self.from) {
@@ -82,8 +82,8 @@ impl KeyRules {
         if !in_stage {
             return Err(BadNegotiation::KeyInWrongStage(key));
         }
-        // A connection that joins a session repeats its type; that is checked, not negotiated. Markers are answered alike
-        // wherever they are offered (§13.25).
+        // A connection that joins a session repeats its type; that value is checked, not negotiated. Markers
+        // are answered in the same way wherever they are offered (§13.25).
         let is_obsolete = matches!(spec.kind, Kind::Obsolete { .. });
         if spec.usage == Usage::LeadingOnly && !self.leading && key != Key::SessionType && !is_obsolete {
             return Err(BadNegotiation::KeyOfLeadingConnection(key));

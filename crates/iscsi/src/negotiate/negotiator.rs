@@ -1,8 +1,8 @@
-//! One negotiation of operational keys, for either role: offers, answers, and what comes of them.
+//! One negotiation of operational keys, for either role: offers, answers, and results.
 //!
-//! It walks the key table and knows three keys by name: MaxRecvDataSegmentLength, which each side declares for
-//! itself; FirstBurstLength, which MaxBurstLength bounds and which can be irrelevant; ErrorRecoveryLevel, which is
-//! zero in discovery sessions.
+//! The negotiator processes the key table. Only three keys have code of their own: MaxRecvDataSegmentLength,
+//! which each side declares for itself; FirstBurstLength, which MaxBurstLength bounds and which can be
+//! irrelevant; ErrorRecoveryLevel, which is zero in discovery sessions.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -13,12 +13,12 @@ use crate::keys::{BooleanResult, Key, Kind, NumberResult, Role, TABLE, Usage};
 use crate::text::value::{boolean, boolean_text, list, number_in};
 use crate::text::{Pair, TextBuilder};
 
-/// What kind of session is being negotiated.
+/// The kind of the session that is being negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginContext {
     /// The first connection of a normal session.
     Leading,
-    /// A further connection of a session that agreed on these.
+    /// A further connection of a session that negotiated these parameters.
     Joining(SessionParameters),
     /// A discovery session, which has one connection.
     Discovery,
@@ -36,11 +36,11 @@ pub struct Negotiator {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyState {
-    /// Nobody mentioned it.
+    /// Neither side sent the key.
     Untouched,
-    /// We offered it and wait for the answer.
+    /// This side offered the key and waits for the answer.
     Offered,
-    /// It has a value; `None` when the negotiation of it failed and the default stays.
+    /// The key has a value; `None` when its negotiation failed and the default stays.
     Settled(Option<Value>),
 }
 
@@ -51,7 +51,7 @@ enum Value {
     Name(&'static str),
 }
 
-/// The values that are answers for every key (RFC 7143 §6.2).
+/// The values that are legal answers for every key (RFC 7143 §6.2).
 const REJECT: &str = "Reject";
 const IRRELEVANT: &str = "Irrelevant";
 const NOT_UNDERSTOOD: &str = "NotUnderstood";
@@ -61,11 +61,11 @@ pub fn is_refusal(value: &[u8]) -> bool {
     [REJECT, IRRELEVANT, NOT_UNDERSTOOD].iter().any(|word| word.as_bytes() == value)
 }
 
-/// Answers a key that is in no table.
+/// Answers a key that is not in the table.
 ///
 /// # Errors
-/// `AnswerWithoutOffer` when the value is itself such an answer: two sides that answer each other's answers would
-/// never end.
+/// `AnswerWithoutOffer` when the value is itself such an answer: two sides that answer each other's answers
+/// would never end.
 pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextBuilder) -> Result<(), BadNegotiation> {
     if is_refusal(pair.value) {
         return Err(BadNegotiation::AnswerWithoutOffer);
@@ -75,12 +75,13 @@ pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextBuilder) -> Result<(), BadN
 }
 
 impl Negotiator {
-    /// Starts a negotiation in which nothing was said.
+    /// Starts a negotiation in which no key was sent yet.
     pub const fn new(role: Role, policy: KeyPolicy, setting: LoginContext) -> Self {
         Self { role, policy, setting, slots: [KeyState::Untouched; Key::COUNT], own_declared: false }
     }
 
-    /// Offers every key that this side has a wish for and that was not mentioned yet (the initiator's way).
+    /// Offers every key that this side has a policy for and that neither side has sent (used by the
+    /// initiator).
     pub fn offer_all(&mut self, out: &mut TextBuilder) {
         for spec in &TABLE {
             if self.is_open(spec.key) {
@@ -90,7 +91,7 @@ impl Negotiator {
         self.declare(out);
     }
 
-    /// Offers the keys whose value would otherwise be one that this side cannot live with (the target's way).
+    /// Offers the keys whose value would otherwise be unacceptable to this side (used by the target).
     pub fn offer_unacceptable(&mut self, out: &mut TextBuilder) {
         for spec in &TABLE {
             if self.is_open(spec.key) && !self.is_acceptable(spec.key) {
@@ -99,7 +100,8 @@ impl Negotiator {
         }
     }
 
-    /// Takes the peer's pairs, which the gate admitted, and appends the answers that are due, in their order.
+    /// Handles the peer's pairs, which [`KeyRules`](super::key_rules::KeyRules) permitted, and appends the
+    /// answers that are due, in their order.
     ///
     /// # Errors
     /// The rule that the peer broke.
@@ -109,7 +111,7 @@ impl Negotiator {
         out: &mut TextBuilder,
     ) -> Result<(), BadNegotiation> {
         let mut order: Vec<usize> = (0..pairs.len()).collect();
-        // These depend on keys that may stand behind them.
+        // The values of these keys depend on keys that may follow them in the text.
         let dependent = |key: &Key| matches!(key, Key::FirstBurstLength | Key::MaxOutstandingR2T);
         order.sort_by_key(|at| pairs.get(*at).is_some_and(|(key, _)| dependent(key)));
         let mut answers: Vec<(usize, Key, String)> = Vec::new();
@@ -126,12 +128,12 @@ impl Negotiator {
         Ok(())
     }
 
-    /// Returns the longest data segment that the peer receives, as far as it said.
+    /// Returns the longest data segment that the peer receives, or the default if the peer declared none.
     pub fn peer_max_recv(&self) -> u32 {
         self.number(Key::MaxRecvDataSegmentLength)
     }
 
-    /// Returns whether an offer of ours still waits for its answer.
+    /// Returns whether an offer of this side still waits for its answer.
     pub fn has_unanswered_offer(&self) -> bool {
         TABLE.iter().any(|spec| self.is_unanswered(spec.key))
     }
@@ -139,7 +141,7 @@ impl Negotiator {
     /// Ends the negotiation.
     ///
     /// # Errors
-    /// An offer was not answered, or what came out is nothing that this side may live with.
+    /// An offer was not answered, or the result is not acceptable to this side.
     pub fn finish(&self) -> Result<Negotiated, BadNegotiation> {
         for spec in &TABLE {
             if self.is_unanswered(spec.key) {
@@ -152,11 +154,12 @@ impl Negotiator {
         Ok(Negotiated { session: self.session(), connection: self.connection() })
     }
 
-    /// Appends the answer to an offer, or takes the answer to our own.
+    /// Appends the answer to an offer of the peer, or handles the answer to an offer of this side.
     fn receive_one(&mut self, key: Key, value: &[u8]) -> Result<Option<String>, BadNegotiation> {
         match key.spec().kind {
             Kind::Obsolete { boolean } => {
-                // RFC 7143 §13.25 prefers `Reject`, and lets `No` be agreed to, which RFC 3720 peers expect.
+                // RFC 7143 §13.25 prefers `Reject`, and permits to agree to `No`, which RFC 3720 peers
+                // expect.
                 let answer = if boolean && value == b"No" { "No" } else { REJECT };
                 return Ok(Some(answer.to_string()));
             }
@@ -184,13 +187,14 @@ impl Negotiator {
         Ok(Some(result.map_or_else(|| REJECT.to_string(), Value::spelled)))
     }
 
-    /// Takes the answer to an offer of ours.
+    /// Handles the answer to an offer of this side.
     fn take_answer(&mut self, key: Key, value: &[u8]) -> Result<(), BadNegotiation> {
         if is_refusal(value) {
             self.settle(key, None);
             return Ok(());
         }
-        // The answer is the result already: applying the result function to it and our offer must not change it.
+        // The answer must be the result already: applying the result function to the answer and the offer
+        // must not change it.
         let result = self.result_of(key, value).ok_or(BadNegotiation::AnswerNotOffered(key))?;
         let one_of_ours = match result {
             Value::Name(name) => value == name.as_bytes(),
@@ -204,7 +208,8 @@ impl Negotiator {
         Ok(())
     }
 
-    /// Computes what comes of our wish and the peer's value; `None` when the value is not legal or nothing fits.
+    /// Computes the result of this side's policy and the peer's value; `None` when the value is not legal or
+    /// no common value exists.
     fn result_of(&self, key: Key, value: &[u8]) -> Option<Value> {
         match (key.spec().kind, self.want(key)?) {
             (Kind::List { .. }, Want::Names(ours)) => list(value)
@@ -235,7 +240,7 @@ impl Negotiator {
         }
     }
 
-    /// Returns our wish, moved into the legal range and made to fit what is settled.
+    /// Returns the policy for `key`, moved into the legal range and adapted to the values that are settled.
     fn want(&self, key: Key) -> Option<Want> {
         let want = self.policy.want(key)?;
         let (Want::Number(number), Kind::Number { min, max, .. } | Kind::DeclaredNumber { min, max, .. }) =
@@ -250,7 +255,8 @@ impl Negotiator {
             //# FirstBurstLength MUST NOT exceed MaxBurstLength.
             Key::FirstBurstLength => {
                 let burst = match self.slot(Key::FirstBurstLength) {
-                    // We state our own only beside our own MaxBurstLength, and hold the peer to what we stated.
+                    // This side states its FirstBurstLength only together with its own MaxBurstLength, and
+                    // holds the peer to the stated value.
                     KeyState::Offered | KeyState::Settled(_) => self.policy.max_burst_length,
                     KeyState::Untouched if self.slot(Key::MaxBurstLength) == KeyState::Offered => {
                         self.policy.max_burst_length
@@ -284,7 +290,7 @@ impl Negotiator {
         self.set(key, KeyState::Offered);
     }
 
-    /// Declares what this side receives, once.
+    /// Declares MaxRecvDataSegmentLength of this side, once.
     pub fn declare(&mut self, out: &mut TextBuilder) {
         if let (false, Some(Want::Number(number))) =
             (self.own_declared, self.want(Key::MaxRecvDataSegmentLength))
@@ -294,7 +300,8 @@ impl Negotiator {
         }
     }
 
-    /// Returns whether this side could offer `key`: a negotiated one, of this setting, that nobody mentioned.
+    /// Returns whether this side could offer `key`: it is negotiated in this setting, and neither side has
+    /// sent it.
     fn is_open(&self, key: Key) -> bool {
         self.concerns(key) && self.slot(key) == KeyState::Untouched
     }
@@ -311,15 +318,16 @@ impl Negotiator {
         negotiated && here
     }
 
-    /// Returns whether an offer of `key` is answered `Irrelevant`. FirstBurstLength without unsolicited data (§13.14) and
-    /// MaxConnections in a discovery session (§13.2) could be too, but some initiators take only a number for an answer.
+    /// Returns whether an offer of `key` is answered with `Irrelevant`. The RFC also permits that answer for
+    /// FirstBurstLength without unsolicited data (§13.14) and for MaxConnections in a discovery session
+    /// (§13.2), but some initiators accept only a number.
     fn is_irrelevant(&self, key: Key) -> bool {
         self.setting == LoginContext::Discovery
             && key.spec().irrelevant_in_discovery
             && key != Key::MaxConnections
     }
 
-    /// Returns whether any data may come unasked, as far as is settled.
+    /// Returns whether any unsolicited data is permitted by the values that are settled so far.
     fn has_unsolicited_data(&self) -> bool {
         let settled = |key| matches!(self.slot(key), KeyState::Settled(_));
         let none = settled(Key::InitialR2T)
@@ -329,9 +337,10 @@ impl Negotiator {
         !none
     }
 
-    /// Returns whether we offered `key`, got no answer, and needed one.
+    /// Returns whether this side offered `key`, received no answer, and needs one.
     fn is_unanswered(&self, key: Key) -> bool {
-        // One side's `No` decides an AND and one side's `Yes` an OR; such an offer needs no answer (§6.2.2).
+        // A `No` of one side decides an AND and a `Yes` of one side an OR; such an offer needs no answer
+        // (§6.2.2).
         let decided = match (key.spec().kind, self.want(key)) {
             (Kind::Boolean { result: BooleanResult::And, .. }, Some(Want::Flag(own))) => !own,
             (Kind::Boolean { result: BooleanResult::Or, .. }, Some(Want::Flag(own))) => own,
@@ -340,7 +349,7 @@ impl Negotiator {
         self.slot(key) == KeyState::Offered && !decided
     }
 
-    /// Returns whether the value of `key`, as things stand, is one that this side can live with.
+    /// Returns whether the present value of `key` is acceptable to this side.
     fn is_acceptable(&self, key: Key) -> bool {
         match (key.spec().kind, self.want(key)) {
             (Kind::List { .. }, Some(Want::Names(ours))) => ours.contains(&self.named(key)),
@@ -415,7 +424,7 @@ impl Negotiator {
     fn flag(&self, key: Key) -> bool {
         match (self.slot(key), key.spec().kind) {
             (KeyState::Settled(Some(Value::Flag(flag))), _) => flag,
-            // An offer that is left unanswered because it decides the result.
+            // An offer that decides the result alone needs no answer.
             (KeyState::Offered, Kind::Boolean { default, .. }) => match self.want(key) {
                 Some(Want::Flag(own)) => own,
                 _ => default,

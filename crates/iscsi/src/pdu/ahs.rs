@@ -1,5 +1,5 @@
-//! Additional header segments (RFC 7143 §11.2.2). Only a SCSI Command has any: the rest of a long CDB, and the
-//! length of a bidirectional command's read.
+//! Additional header segments (RFC 7143 §11.2.2). Only a SCSI Command has any: the rest of a long CDB, and
+//! the length of the read of a bidirectional command.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,19 +10,19 @@ use base::bytes::Reader;
 
 use super::Malformed;
 
-/// The longest run of additional header segments: TotalAHSLength counts 4-byte words in one byte.
+/// The greatest total length of additional header segments: TotalAHSLength counts 4-byte words in one byte.
 pub const MAX_AHS: usize = 255 * 4;
 
 /// The longest CDB that the standards know (SPC-5 §4.2.3: 260 bytes).
 pub const MAX_CDB: usize = 260;
 
-/// How many bytes of a CDB stand in the basic header.
+/// The number of CDB bytes in the basic header.
 const BHS_CDB: usize = 16;
 
 const EXTENDED_CDB: u8 = 1;
 const BIDIRECTIONAL_READ: u8 = 2;
 
-/// What the additional header segments of a SCSI Command say.
+/// The contents of the additional header segments of a SCSI Command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ahs<'a> {
     /// The bytes of the CDB behind the first 16, without padding.
@@ -32,10 +32,10 @@ pub struct Ahs<'a> {
 }
 
 impl<'a> Ahs<'a> {
-    /// Reads a run of additional header segments. A segment of unknown type is passed over.
+    /// Parses all additional header segments of a PDU. A segment of unknown type is ignored.
     ///
     /// # Errors
-    /// [`Malformed::BadAhs`] when a segment ends beyond the run, comes twice, or has an impossible length.
+    /// [`Malformed::BadAhs`] when a segment extends past the end, occurs twice, or has an impossible length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut ahs = Self::default();
         let mut reader = Reader::new(bytes);
@@ -67,7 +67,7 @@ impl<'a> Ahs<'a> {
         }
     }
 
-    /// Returns the segments as bytes, a multiple of four of them.
+    /// Returns the segments as bytes; their length is a multiple of four.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(cdb) = self.extended_cdb {
@@ -88,9 +88,10 @@ fn put(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// A CDB: 16 bytes in place, or up to [`MAX_CDB`] in a block of their own.
+/// A CDB: 16 bytes in place, or up to [`MAX_CDB`] bytes on the heap.
 ///
-/// The protocol does not say how long a CDB of up to 16 bytes is; the operation code does, which is SCSI's affair.
+/// iSCSI does not state the length of a CDB of up to 16 bytes. The operation code determines it, and the SCSI
+/// layer interprets that.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cdb {
     head: [u8; BHS_CDB],
@@ -98,7 +99,7 @@ pub struct Cdb {
 }
 
 impl Cdb {
-    /// Puts a CDB together from the basic header's part and what an additional segment holds.
+    /// Joins the CDB bytes of the basic header with those of an additional header segment.
     pub fn new(head: [u8; BHS_CDB], extended: Option<&[u8]>) -> Self {
         let whole = extended.map(|rest| {
             let mut whole = Vec::with_capacity(BHS_CDB + rest.len());

@@ -1,5 +1,5 @@
-//! Asynchronous Message (RFC 7143 §11.9): something happened that no request asked about. With a SCSI event its
-//! data segment is a 2-byte length and that much sense data.
+//! Asynchronous Message (RFC 7143 §11.9): the target reports an event that no request asked about. For a SCSI
+//! event the data segment is a 2-byte length and that many bytes of sense data.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
@@ -11,22 +11,23 @@ use crate::serial::{CmdSn, StatSn};
 pub struct AsyncMessage {
     /// The logical unit, for events that have one.
     pub lun: u64,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
-    /// What happened.
+    /// The event.
     pub event: AsyncEventCode,
-    /// Who defined a vendor-specific event.
+    /// The vendor who defined a vendor-specific event.
     pub vendor_code: u8,
-    /// For a dropped connection its CID, else what the event says.
+    /// For a dropped connection its CID, else defined by the event.
     pub parameter1: u16,
-    /// Seconds to wait before coming back (Time2Wait), where the event has that.
+    /// Seconds to wait before logging in again (Time2Wait), for events that define it.
     pub parameter2: u16,
-    /// Seconds for which state is kept (Time2Retain), or within which to log out, where the event has that.
+    /// Seconds for which the target keeps tasks (Time2Retain), or within which the initiator must log out,
+    /// for events that define it.
     pub parameter3: u16,
 }
 
 code8! {
-    /// What happened (§11.9.1).
+    /// The event that the target reports (§11.9.1).
     pub struct AsyncEventCode {
         /// A SCSI asynchronous event, with sense data.
         SCSI = 0;

@@ -1,4 +1,4 @@
-//! SCSI Data-In (RFC 7143 §11.7): data for the initiator. The last one can carry the status of its command.
+//! SCSI Data-In (RFC 7143 §11.7): data for the initiator. The last PDU can carry the status of its command.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
@@ -10,33 +10,33 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 /// A SCSI Data-In.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataIn {
-    /// Whether it ends its sequence.
+    /// Whether the PDU ends its sequence.
     pub is_final: bool,
-    /// Whether the target wants a SNACK that acknowledges it (ErrorRecoveryLevel 1 and up only).
+    /// Whether the target requests a SNACK that acknowledges the data (ErrorRecoveryLevel 1 and up only).
     pub acknowledge: bool,
-    /// The status, if the command ends with this PDU: good, condition met, or an intermediate one, never one that
-    /// needs sense data.
+    /// The status, if the command ends with this PDU: good, condition met, or an intermediate one, never one
+    /// that needs sense data.
     pub status: Option<DataInStatus>,
     /// Copied from the command if `acknowledge` is set, else zero.
     pub lun: u64,
     /// Names the task.
     pub itt: Itt,
-    /// To be copied into the SNACK if `acknowledge` is set, else [`Ttt::NONE`].
+    /// The tag to be copied into the SNACK if `acknowledge` is set, else [`Ttt::NONE`].
     pub ttt: Ttt,
-    /// The counters. `stat_sn` counts only with a status, and is written as zero without one.
+    /// The sequence numbers. `stat_sn` is valid only with a status, and is written as zero without one.
     pub sn: TargetSn,
-    /// Its number among the Data-In PDUs of its command, from 0.
+    /// The number of the PDU among the Data-In PDUs of its command, from 0.
     pub data_sn: DataSn,
-    /// Where its data belongs, from the start of the command's data.
+    /// The offset of the data from the start of the command's data, in bytes.
     pub buffer_offset: u32,
 }
 
-/// The status that rides on the last Data-In.
+/// The status that the last Data-In carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataInStatus {
     /// The SCSI status.
     pub status: u8,
-    /// How far the data missed what was expected.
+    /// The residual count of the data.
     pub residual: Residual,
 }
 

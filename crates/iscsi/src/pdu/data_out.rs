@@ -8,19 +8,19 @@ use crate::serial::{DataSn, StatSn};
 /// A SCSI Data-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOut {
-    /// Whether it ends its sequence: the unsolicited data, or the answer to one R2T.
+    /// Whether the PDU ends its sequence: the unsolicited data, or the answer to one R2T.
     pub is_final: bool,
-    /// Copied from the R2T that it answers; means nothing in unsolicited data.
+    /// Copied from the R2T that the PDU answers; means nothing in unsolicited data.
     pub lun: u64,
     /// Names the task.
     pub itt: Itt,
-    /// Copied from the R2T that it answers; [`Ttt::NONE`] in unsolicited data.
+    /// Copied from the R2T that the PDU answers; [`Ttt::NONE`] in unsolicited data.
     pub ttt: Ttt,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
-    /// Its number in its sequence, from 0.
+    /// The number of the PDU in its sequence, from 0.
     pub data_sn: DataSn,
-    /// Where its data belongs, from the start of the command's data.
+    /// The offset of the data from the start of the command's data, in bytes.
     pub buffer_offset: u32,
 }
 

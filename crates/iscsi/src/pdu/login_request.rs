@@ -1,4 +1,4 @@
-//! Login Request (RFC 7143 §11.12). Its data segment is text keys; what it means is [`crate::login`]'s affair.
+//! Login Request (RFC 7143 §11.12). Its data segment is text keys; [`crate::login`] interprets it.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
@@ -10,27 +10,27 @@ use crate::serial::{CmdSn, StatSn};
 pub struct LoginRequest {
     /// T: the initiator is ready for the next stage.
     pub transit: bool,
-    /// C: the text goes on in the next request.
+    /// C: the text continues in the next request.
     pub continues: bool,
     /// The current stage, 0 to 3.
     pub csg: u8,
     /// The next stage, 0 to 3; means nothing without `transit`.
     pub nsg: u8,
-    /// The highest version that the initiator speaks.
+    /// The highest version that the initiator supports.
     pub version_max: u8,
-    /// The lowest version that the initiator speaks.
+    /// The lowest version that the initiator supports.
     pub version_min: u8,
     /// The initiator's half of the session identifier.
     pub isid: [u8; 6],
     /// The target's half; zero for a new session.
     pub tsih: u16,
-    /// Names the login, the same in all its requests.
+    /// Names the login; the same in all its requests.
     pub itt: Itt,
     /// The connection's number in its session.
     pub cid: u16,
-    /// The first command number on a leading login, else the next one.
+    /// The first CmdSN on a leading login, else the next one.
     pub cmd_sn: CmdSn,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
 }
 
@@ -41,7 +41,7 @@ impl PduHeader for LoginRequest {
         expect(bhs, Self::OPCODE)?;
         let raw: Layout = zerocopy::transmute!(*bhs);
         Ok(Self {
-            // Both at once are illegal too, but that the login answers (§11.12.2).
+            // T and C together are illegal too, but the login answers that error (§11.12.2).
             transit: raw.flags & FINAL != 0,
             continues: raw.flags & CONTINUE != 0,
             csg: (raw.flags >> 2) & STAGE,

@@ -10,13 +10,13 @@ use crate::serial::{CmdSn, StatSn};
 pub struct LoginResponse {
     /// T: the target is ready for the next stage too.
     pub transit: bool,
-    /// C: the text goes on in the next response.
+    /// C: the text continues in the next response.
     pub continues: bool,
     /// The current stage, 0 to 3.
     pub csg: u8,
     /// The next stage, 0 to 3; means nothing without `transit`.
     pub nsg: u8,
-    /// The highest version that the target speaks.
+    /// The highest version that the target supports.
     pub version_max: u8,
     /// The version in use.
     pub version_active: u8,
@@ -26,9 +26,9 @@ pub struct LoginResponse {
     pub tsih: u16,
     /// Names the login.
     pub itt: Itt,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
-    /// What came of it: class in the high byte, detail in the low one.
+    /// The status: class in the high byte, detail in the low one.
     pub status: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Logout Request (RFC 7143 §11.14): ends a session, a connection, or readies a connection for recovery.
+//! Logout Request (RFC 7143 §11.14): ends a session or a connection, or prepares a connection for recovery.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
@@ -8,28 +8,28 @@ use crate::serial::{CmdSn, StatSn};
 /// A Logout Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogoutRequest {
-    /// Whether it is delivered at once and takes no number.
+    /// Whether the request is delivered immediately and uses no CmdSN.
     pub immediate: bool,
-    /// What to end.
+    /// What the request ends.
     pub reason: LogoutReason,
     /// Names this request.
     pub itt: Itt,
     /// The connection to end; means nothing if the session is to end.
     pub cid: u16,
-    /// Its number, or the next one if it is immediate.
+    /// The CmdSN of the request, or the next one if it is immediate.
     pub cmd_sn: CmdSn,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
 }
 
-/// What a logout is to end (§11.14.1).
+/// The reason of a logout: what it ends (§11.14.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogoutReason {
     /// Every connection of the session, and the session.
     CloseSession,
     /// One connection.
     CloseConnection,
-    /// One connection, whose tasks another one will take over.
+    /// One connection, whose tasks another connection will take over.
     RemoveForRecovery,
 }
 

@@ -8,28 +8,28 @@ use crate::serial::{CmdSn, StatSn};
 /// A Logout Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogoutResponse {
-    /// What came of the request.
+    /// The result of the request.
     pub response: LogoutResult,
     /// Names the request.
     pub itt: Itt,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
     /// Seconds to wait before logging in again.
     pub time2wait: u16,
-    /// Seconds, after those, for which tasks can be reassigned.
+    /// Seconds after `time2wait` for which tasks can be reassigned.
     pub time2retain: u16,
 }
 
 code8! {
-    /// What came of a logout (§11.15.1).
+    /// The result of a logout (§11.15.1).
     pub struct LogoutResult {
-        /// Closed.
+        /// The connection or session is closed.
         CLOSED = 0;
-        /// There is no such connection.
+        /// The CID names no connection.
         NO_CID = 1;
-        /// Connections cannot be recovered here.
+        /// The target does not support connection recovery.
         NO_RECOVERY = 2;
-        /// Cleaning up failed.
+        /// The cleanup failed.
         CLEANUP_FAILED = 3;
     }
 }

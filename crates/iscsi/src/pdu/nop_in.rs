@@ -1,4 +1,4 @@
-//! NOP-In (RFC 7143 §11.19): a target's answer to a ping, its own ping, or a bare update of its counters.
+//! NOP-In (RFC 7143 §11.19): a target's answer to a ping, its own ping, or an update of its sequence numbers.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
@@ -8,13 +8,13 @@ use crate::serial::{CmdSn, StatSn};
 /// A NOP-In.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NopIn {
-    /// Copied from the ping that it answers; in a target's ping, any LUN, to be copied.
+    /// Copied from the ping that the PDU answers; in a target's ping, any LUN, to be copied into the answer.
     pub lun: u64,
-    /// Copied from the ping that it answers, else [`Itt::NONE`].
+    /// Copied from the ping that the PDU answers, else [`Itt::NONE`].
     pub itt: Itt,
-    /// Names a target's ping; [`Ttt::NONE`] wants no answer.
+    /// Names a target's ping; [`Ttt::NONE`] requests no answer.
     pub ttt: Ttt,
-    /// The counters. `stat_sn` is used up only by an answer to a ping.
+    /// The sequence numbers. Only an answer to a ping uses up `stat_sn`.
     pub sn: TargetSn,
 }
 

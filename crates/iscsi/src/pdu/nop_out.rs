@@ -1,5 +1,5 @@
-//! NOP-Out (RFC 7143 §11.18): a ping from the initiator, or its answer to a target's ping. Its data segment is
-//! what a ping wants echoed.
+//! NOP-Out (RFC 7143 §11.18): a ping from the initiator, or its answer to a target's ping. Its data segment
+//! is the data that the ping wants echoed.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
@@ -9,17 +9,17 @@ use crate::serial::{CmdSn, StatSn};
 /// A NOP-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NopOut {
-    /// Whether it is delivered at once and takes no number.
+    /// Whether the PDU is delivered immediately and uses no CmdSN.
     pub immediate: bool,
-    /// Copied from the ping that it answers, else zero.
+    /// Copied from the ping that the PDU answers, else zero.
     pub lun: u64,
-    /// Names the ping; [`Itt::NONE`] wants no answer.
+    /// Names the ping; [`Itt::NONE`] requests no answer.
     pub itt: Itt,
-    /// Copied from the target's ping that it answers, else [`Ttt::NONE`].
+    /// Copied from the target's ping that the PDU answers, else [`Ttt::NONE`].
     pub ttt: Ttt,
-    /// Its number, or the next one if it is immediate.
+    /// The CmdSN of the PDU, or the next one if it is immediate.
     pub cmd_sn: CmdSn,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
 }
 

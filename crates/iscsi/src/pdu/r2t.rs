@@ -1,4 +1,4 @@
-//! Ready To Transfer (RFC 7143 §11.8): the target asks for a run of a command's data.
+//! Ready To Transfer (RFC 7143 §11.8): the target requests a range of a command's data.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
@@ -14,13 +14,13 @@ pub struct R2t {
     pub itt: Itt,
     /// Names this R2T; never [`Ttt::NONE`].
     pub ttt: Ttt,
-    /// The counters; `stat_sn` is the next status number and is not used up.
+    /// The sequence numbers; `stat_sn` is the next StatSN and is not used up.
     pub sn: TargetSn,
-    /// Its number among the R2Ts of its command, from 0.
+    /// The number of the R2T among the R2Ts of its command, from 0.
     pub r2t_sn: R2tSn,
-    /// Where the wanted run starts, from the start of the command's data.
+    /// The offset of the requested range from the start of the command's data, in bytes.
     pub buffer_offset: u32,
-    /// How long it is: 1 to MaxBurstLength.
+    /// The length of the range, in bytes: 1 to MaxBurstLength.
     pub desired_data_transfer_length: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Reject (RFC 7143 §11.17): a PDU was refused. Its data segment is the header of that PDU.
+//! Reject (RFC 7143 §11.17): the target refuses a PDU. The data segment is the header of that PDU.
 
 use zerocopy::byteorder::big_endian::U32;
 
@@ -8,9 +8,9 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 /// A Reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Why.
+    /// The reason of the refusal.
     pub reason: RejectReason,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
     /// The next number of the task's Data-In or R2T PDUs, if a SNACK for them was refused as a protocol error
     /// (§11.17.2), else zero.
@@ -18,25 +18,25 @@ pub struct Reject {
 }
 
 code8! {
-    /// Why a PDU was refused (§11.17.1).
+    /// The reason why a PDU is refused (§11.17.1).
     pub struct RejectReason {
-        /// The digest of its data segment was wrong.
+        /// The digest of the PDU's data segment was wrong.
         DATA_DIGEST_ERROR = 0x02;
         /// The SNACK cannot be served.
         SNACK_REJECT = 0x03;
-        /// It may not come now.
+        /// The PDU is not allowed in this state.
         PROTOCOL_ERROR = 0x04;
-        /// Its opcode is not supported.
+        /// The opcode is not supported.
         COMMAND_NOT_SUPPORTED = 0x05;
         /// Too many immediate requests are open.
         TOO_MANY_IMMEDIATE = 0x06;
-        /// A task with its tag exists.
+        /// A task with the PDU's tag exists.
         TASK_IN_PROGRESS = 0x07;
-        /// It acknowledges data that needs none.
+        /// The PDU acknowledges data that needs no acknowledgement.
         INVALID_DATA_ACK = 0x08;
-        /// One of its fields is illegal.
+        /// A field of the PDU is illegal.
         INVALID_PDU_FIELD = 0x09;
-        /// The target has no transfer tag left for a long conversation.
+        /// The target has no transfer tag left for a long text negotiation.
         LONG_OPERATION_REJECT = 0x0a;
         /// The connection is being logged out.
         WAITING_FOR_LOGOUT = 0x0c;

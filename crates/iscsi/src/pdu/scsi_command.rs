@@ -1,5 +1,5 @@
-//! SCSI Command (RFC 7143 §11.3, with the priority of RFC 7144 §5.1.1). Its data segment is immediate data; a CDB longer
-//! than 16 bytes and the length of a bidirectional read stand in additional header segments.
+//! SCSI Command (RFC 7143 §11.3, with the priority of RFC 7144 §5.1.1). Its data segment is immediate data.
+//! Additional header segments hold a CDB longer than 16 bytes and the length of a bidirectional read.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
@@ -9,7 +9,7 @@ use crate::serial::{CmdSn, StatSn};
 /// A SCSI Command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiCommand {
-    /// Whether it is delivered at once and takes no number.
+    /// Whether the command is delivered immediately and uses no CmdSN.
     pub immediate: bool,
     /// Whether no unsolicited Data-Out follows.
     pub is_final: bool,
@@ -17,7 +17,7 @@ pub struct ScsiCommand {
     pub read: bool,
     /// Whether the initiator expects to send data.
     pub write: bool,
-    /// How the task set treats the task.
+    /// The task attribute.
     pub attribute: TaskAttribute,
     /// The command priority of RFC 7144, 0 to 15; 0 if that was not negotiated.
     pub priority: u8,
@@ -27,26 +27,26 @@ pub struct ScsiCommand {
     pub itt: Itt,
     /// How many bytes the initiator expects to send, or to receive if the command does not write.
     pub expected_data_transfer_length: u32,
-    /// Its number, or the next one if it is immediate.
+    /// The CmdSN of the command, or the next one if it is immediate.
     pub cmd_sn: CmdSn,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
     /// The first 16 bytes of the CDB, padded with zeros.
     pub cdb: [u8; 16],
 }
 
 code8! {
-    /// How the task set treats a task (§11.3.1, SAM-5 §8.6).
+    /// The task attribute: when a task may run relative to others (§11.3.1, SAM-5 §8.6).
     pub struct TaskAttribute {
-        /// None given: treated as simple.
+        /// No attribute given: treated as SIMPLE.
         UNTAGGED = 0;
-        /// May be reordered.
+        /// The task may be reordered.
         SIMPLE = 1;
-        /// Waits for all before it, and all after it wait for it.
+        /// The task waits for all earlier tasks, and all later tasks wait for it.
         ORDERED = 2;
-        /// Goes first.
+        /// The task runs before all others.
         HEAD_OF_QUEUE = 3;
-        /// Handles an auto contingent allegiance.
+        /// The task handles an auto contingent allegiance.
         ACA = 4;
     }
 }

@@ -1,5 +1,5 @@
-//! SCSI Response (RFC 7143 §11.4, with the status qualifier of RFC 7144 §5.2.1). Its data segment is a 2-byte length and
-//! that much sense data, then perhaps response data.
+//! SCSI Response (RFC 7143 §11.4, with the status qualifier of RFC 7144 §5.2.1). Its data segment is a 2-byte
+//! length and that many bytes of sense data, then optionally response data.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 
@@ -9,7 +9,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 /// A SCSI Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiResponse {
-    /// Whether the target could carry out the command at all.
+    /// Whether the target could execute the command at all.
     pub response: ServiceResponse,
     /// The SCSI status; means something only with [`ServiceResponse::COMPLETED`].
     pub status: u8,
@@ -19,20 +19,20 @@ pub struct ScsiResponse {
     pub itt: Itt,
     /// Copied from an R-Data SNACK, else zero.
     pub snack_tag: u32,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
     /// How many Data-In and R2T PDUs the target sent for the command.
     pub exp_data_sn: DataSn,
-    /// How far the read data of a bidirectional command missed what was expected.
+    /// The residual count of the read data of a bidirectional command.
     pub bidirectional_read_residual: Residual,
-    /// How far the data missed what was expected.
+    /// The residual count of the data.
     pub residual: Residual,
 }
 
 code8! {
-    /// Whether the target could carry out a command (§11.4.3).
+    /// Whether the target could execute a command (§11.4.3).
     pub struct ServiceResponse {
-        /// The command completed; the status says how.
+        /// The command completed; the SCSI status states how.
         COMPLETED = 0x00;
         /// The target failed; there is no status.
         TARGET_FAILURE = 0x01;

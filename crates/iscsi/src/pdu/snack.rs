@@ -1,5 +1,5 @@
-//! SNACK Request (RFC 7143 §11.16): asks for PDUs again, or acknowledges data. Only with ErrorRecoveryLevel 1 and
-//! up.
+//! SNACK Request (RFC 7143 §11.16): requests PDUs again, or acknowledges data. Used only at
+//! ErrorRecoveryLevel 1 and up.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 
@@ -9,32 +9,33 @@ use crate::serial::StatSn;
 /// A SNACK Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snack {
-    /// What is asked for.
+    /// The kind of the request.
     pub kind: SnackKind,
-    /// Copied from the Data-In that it acknowledges, else zero.
+    /// Copied from the Data-In that the PDU acknowledges, else zero.
     pub lun: u64,
     /// Names the task; [`Itt::NONE`] for statuses and acknowledgements.
     pub itt: Itt,
-    /// The transfer tag of the data it acknowledges, the tag of an R-Data SNACK, or [`super::Ttt::NONE`]'s value.
+    /// The transfer tag of the data that the PDU acknowledges, the tag of an R-Data SNACK, or
+    /// [`super::Ttt::NONE`]'s value.
     pub tag: u32,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
     /// The first number that is missing.
     pub beg_run: u32,
-    /// How many are missing; 0 for all from there on.
+    /// How many numbers are missing; 0 for all from `beg_run` on.
     pub run_length: u32,
 }
 
 code8! {
-    /// What a SNACK asks for (§11.16.1).
+    /// The kind of a SNACK (§11.16.1).
     pub struct SnackKind {
-        /// Data-In or R2T PDUs, exactly as they were.
+        /// Requests Data-In or R2T PDUs, exactly as they were.
         DATA_OR_R2T = 0;
-        /// Statuses.
+        /// Requests statuses.
         STATUS = 1;
-        /// Nothing: it acknowledges Data-In PDUs.
+        /// Requests nothing: acknowledges Data-In PDUs.
         DATA_ACK = 2;
-        /// Data-In PDUs, cut anew.
+        /// Requests Data-In PDUs, resegmented.
         R_DATA = 3;
     }
 }

@@ -1,4 +1,4 @@
-//! Golden headers, both ways, as RFC 7143 §11 draws them: twelve 32-bit words each.
+//! Golden headers, encoded and decoded, as RFC 7143 §11 draws them: twelve 32-bit words each.
 
 use core::fmt;
 
@@ -38,7 +38,8 @@ fn header(words: [u32; 12]) -> Bhs {
     Bhs::from_bytes(bytes)
 }
 
-/// Checks that `value` is written as `words` and read back, whatever reserved bits a peer sets.
+/// Checks that `value` is encoded as `words`, and that `words` decode to it whatever reserved bits a peer
+/// sets.
 fn golden<M: PduHeader + PartialEq + fmt::Debug>(value: &M, words: [u32; 12], reserved: [u32; 12]) {
     let expected = header(words);
     assert_eq!(value.encode().to_bytes(), expected.to_bytes(), "{value:?}");

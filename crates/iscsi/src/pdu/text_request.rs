@@ -8,21 +8,21 @@ use crate::serial::{CmdSn, StatSn};
 /// A Text Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextRequest {
-    /// Whether it is delivered at once and takes no number.
+    /// Whether the request is delivered immediately and uses no CmdSN.
     pub immediate: bool,
-    /// Whether the initiator has no more to say in this conversation.
+    /// Whether the initiator has no more text to send in this negotiation.
     pub is_final: bool,
-    /// Whether the text goes on in the next request.
+    /// Whether the text continues in the next request.
     pub continues: bool,
-    /// Copied from the response that it goes on from, else zero.
+    /// Copied from the response that the request continues, else zero.
     pub lun: u64,
-    /// Names the conversation.
+    /// Names the text negotiation.
     pub itt: Itt,
-    /// Copied from the response that it goes on from, else [`Ttt::NONE`].
+    /// Copied from the response that the request continues, else [`Ttt::NONE`].
     pub ttt: Ttt,
-    /// Its number, or the next one if it is immediate.
+    /// The CmdSN of the request, or the next one if it is immediate.
     pub cmd_sn: CmdSn,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
 }
 

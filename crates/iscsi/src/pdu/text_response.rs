@@ -10,17 +10,17 @@ use crate::serial::{CmdSn, StatSn};
 /// A Text Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextResponse {
-    /// Whether the target has no more to say in this conversation.
+    /// Whether the target has no more text to send in this negotiation.
     pub is_final: bool,
-    /// Whether the text goes on in the next response.
+    /// Whether the text continues in the next response.
     pub continues: bool,
-    /// To be copied into the next request together with `ttt`.
+    /// The LUN to be copied into the next request together with `ttt`.
     pub lun: u64,
-    /// Names the conversation.
+    /// Names the text negotiation.
     pub itt: Itt,
-    /// Names the conversation in the target's terms; [`Ttt::NONE`] once it is over.
+    /// The target's name for the text negotiation; [`Ttt::NONE`] once the negotiation is over.
     pub ttt: Ttt,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
 }
 

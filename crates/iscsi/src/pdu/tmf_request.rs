@@ -8,9 +8,9 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 /// A Task Management Function Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmfRequest {
-    /// Whether it is delivered at once and takes no number, as it nearly always does.
+    /// Whether the request is delivered immediately and uses no CmdSN, as nearly all of them do.
     pub immediate: bool,
-    /// What to do.
+    /// The function to execute.
     pub function: TmfFunction,
     /// The logical unit, for functions that have one.
     pub lun: u64,
@@ -18,13 +18,13 @@ pub struct TmfRequest {
     pub itt: Itt,
     /// The task to abort, query or reassign, else [`Itt::NONE`].
     pub referenced_task_tag: Itt,
-    /// Its number, or the next one if it is immediate.
+    /// The CmdSN of the request, or the next one if it is immediate.
     pub cmd_sn: CmdSn,
-    /// All statuses before this one have arrived.
+    /// ExpStatSN: all statuses before this one have arrived.
     pub exp_stat_sn: StatSn,
-    /// The number of the task to abort.
+    /// The CmdSN of the task to abort.
     pub ref_cmd_sn: CmdSn,
-    /// For a reassignment: the next data or R2T number that the initiator expects.
+    /// For a reassignment: the next DataSN or R2TSN that the initiator expects.
     pub exp_data_sn: DataSn,
 }
 
@@ -37,7 +37,7 @@ code8! {
         ABORT_TASK_SET = 2;
         /// Ends an auto contingent allegiance.
         CLEAR_ACA = 3;
-        /// Aborts everybody's tasks on a logical unit.
+        /// Aborts the tasks of all initiators on a logical unit.
         CLEAR_TASK_SET = 4;
         /// Resets a logical unit.
         LOGICAL_UNIT_RESET = 5;
@@ -47,11 +47,11 @@ code8! {
         TARGET_COLD_RESET = 7;
         /// Moves a task to this connection.
         TASK_REASSIGN = 8;
-        /// Asks whether a task is there.
+        /// Asks whether a task exists.
         QUERY_TASK = 9;
         /// Asks whether the requester has a task on a logical unit.
         QUERY_TASK_SET = 10;
-        /// Makes the logical unit forget the requester's nexus.
+        /// Reports a loss of the requester's I_T nexus to the logical unit.
         I_T_NEXUS_RESET = 11;
         /// Asks whether a unit attention is pending.
         QUERY_ASYNCHRONOUS_EVENT = 12;

@@ -8,34 +8,34 @@ use crate::serial::{CmdSn, StatSn};
 /// A Task Management Function Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmfResponse {
-    /// What came of the request.
+    /// The result of the request.
     pub response: TmfResult,
     /// Names the request.
     pub itt: Itt,
-    /// The counters.
+    /// The sequence numbers.
     pub sn: TargetSn,
 }
 
 code8! {
-    /// What came of a task management function (§11.6.1, RFC 7144 §6.4.2).
+    /// The result of a task management function (§11.6.1, RFC 7144 §6.4.2).
     pub struct TmfResult {
-        /// Done.
+        /// The function completed.
         COMPLETE = 0;
-        /// There is no such task.
+        /// The task does not exist.
         NO_TASK = 1;
-        /// There is no such logical unit.
+        /// The logical unit does not exist.
         NO_LUN = 2;
-        /// The task is still allegiant to a connection that works.
+        /// The task still has allegiance to a connection that works.
         STILL_ALLEGIANT = 3;
         /// Tasks cannot be reassigned.
         NO_REASSIGNMENT = 4;
         /// The function is not supported.
         NOT_SUPPORTED = 5;
-        /// The initiator may not do that.
+        /// The initiator is not authorized to use the function.
         NOT_AUTHORIZED = 6;
-        /// Done, and the answer to the query is yes.
+        /// The function succeeded, and the answer to the query is yes.
         SUCCEEDED = 7;
-        /// Refused for any other reason.
+        /// The function was rejected for any other reason.
         REJECTED = 255;
     }
 }

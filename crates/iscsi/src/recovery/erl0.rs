@@ -1,16 +1,18 @@
-//! ErrorRecoveryLevel 0 (RFC 7143 §7.1.5): what cannot be refused or failed alone ends the session.
+//! ErrorRecoveryLevel 0 (RFC 7143 §7.1.5): an error that cannot be handled by a Reject or by failing one task
+//! ends the session.
 
 use super::{ErrorResponse, RecoveryAction, TransportSense};
 use crate::pdu::reject::RejectReason;
 use crate::target::protocol_error::ProtocolError;
 
-/// Returns what a target does about `protocol_error`. Total: a new rule does not compile without its answer.
+/// Returns the reaction of a target to the protocol error `why`. The match is exhaustive: a new error does
+/// not compile without its reaction.
 pub const fn error_response(why: ProtocolError) -> ErrorResponse {
     match why {
-        // §7.8: a header that cannot be trusted takes the framing with it.
+        // §7.8: without a trustworthy header the start of the next PDU is unknown (framing lost).
         ProtocolError::HeaderDigestMismatch | ProtocolError::DataSegmentTooLong => drop_connection(),
-        // §7.8: the PDU is refused. For a command that leaves a gap in the CmdSNs, which the initiator fills in
-        // time or loses its session; for a Data-Out its task fails.
+        // §7.8: the target rejects the PDU. A rejected command leaves a gap in the CmdSNs, which the
+        // initiator must fill in time or lose its session. For a rejected Data-Out the task fails.
         ProtocolError::DataDigestMismatch => {
             reject_and_fail_task(RejectReason::DATA_DIGEST_ERROR, TransportSense::CrcError)
         }
@@ -20,7 +22,7 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
         | ProtocolError::ReservedTaskTag => reject(RejectReason::INVALID_PDU_FIELD),
         ProtocolError::BidirectionalWithoutLength => reject(RejectReason::INVALID_PDU_FIELD),
 
-        // §6.3: nothing but a login before the login.
+        // §6.3: only a login is legal before the login.
         ProtocolError::NotALogin | ProtocolError::LoginTooSlow | ProtocolError::Login(_) => drop_connection(),
         ProtocolError::LoginAfterLogin
         | ProtocolError::TargetPdu
@@ -54,11 +56,11 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
             reject_and_fail_task(RejectReason::INVALID_PDU_FIELD, TransportSense::InvalidTransferTag)
         }
         ProtocolError::DataOutOtherConnection => reject(RejectReason::PROTOCOL_ERROR),
-        // §7.9: a gap implies a digest error on what is missing.
+        // §7.9: a gap implies a digest error on the missing PDU.
         ProtocolError::DataSnOutOfOrder => fail(TransportSense::CrcError),
         ProtocolError::DataOutOffset => fail(TransportSense::DataOffsetError),
 
-        // §11.16: what was not sent or is acknowledged already cannot be had again.
+        // §11.16: PDUs that were not sent or are already acknowledged cannot be requested.
         ProtocolError::SnackUnknownTask | ProtocolError::SnackNotSent => reject(RejectReason::PROTOCOL_ERROR),
         ProtocolError::SnackUnserved => reject(RejectReason::SNACK_REJECT),
         ProtocolError::SnackIllegal => reject(RejectReason::INVALID_PDU_FIELD),

@@ -1,30 +1,35 @@
-//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.5): what is lost or damaged within a connection is repaired within it, and the
-//! SCSI layer notices nothing.
+//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.5): PDUs that are lost or damaged within a connection are recovered
+//! within that connection, without any effect on the SCSI layer.
 //!
-//! TCP loses nothing, so a PDU is lost in one way only: a digest is wrong. What can be done about it depends on how
-//! much of the PDU is still known.
+//! TCP loses nothing, so a PDU is lost in only one way: a digest is wrong. The possible recovery depends on
+//! how much of the PDU is still known.
 //!
-//! * A wrong *header* digest: not even the task is known. The PDU is dropped without a word, if its end can be found
-//!   at all ([`crate::receive`]), and its absence shows later: as a gap in the CmdSNs, which the initiator fills by
-//!   sending the command again (§7.2.1); as a gap in the DataSNs, or as silence, on which the target asks again.
-//! * A wrong *data* digest: the header is good. The PDU is refused with reason *data digest error* (§7.8), which for a
-//!   command ends the matter: it counts as never received. Data of a task is asked for again.
+//! * A wrong *header* digest: even the task is unknown. The receiver drops the PDU without an answer, if it
+//!   can find the end of the PDU at all ([`crate::framing`]). The loss shows later. A lost command leaves a
+//!   gap in the CmdSNs, which the initiator fills by sending the command again (§7.2.1). Lost data leaves a
+//!   gap in the DataSNs, or no data arrives for a while, and the target requests it again.
+//! * A wrong *data* digest: the header is good. The target rejects the PDU with reason *data digest error*
+//!   (§7.8). For a command nothing else is needed: it counts as never received. Data of a task is requested
+//!   again.
 //!
-//! Who asks again depends on the direction. The initiator has SNACK (§11.16): for Data-In and R2T by their numbers in
-//! the task, for statuses by their numbers in the connection. So the target keeps everything that has such a number
-//! until it is acknowledged: statuses by ExpStatSN, Data-In by a SNACK that acknowledges data, which the A bit asks
-//! for, or with the status of its command. The target has the *recovery R2T* (§7.8, §7.9): one with the next
-//! free R2TSN that asks for a range which an earlier one asked for already. A target never asks for a status or a
-//! command; it can only show what it expects, in any PDU, and sends a NOP-In when nothing else is to be sent.
+//! The method of the request depends on the direction. The initiator uses SNACK (§11.16): for Data-In and R2T
+//! by their numbers in the task, for statuses by their numbers in the connection. The target therefore keeps
+//! everything that has such a number until it is acknowledged: statuses by ExpStatSN; Data-In by a SNACK that
+//! acknowledges data, which the A bit requests, or with the status of its command. The target uses the
+//! *recovery R2T* (§7.8, §7.9): an R2T with the next free R2TSN that requests a range which an earlier R2T
+//! requested already. A target never requests a status or a command again. It can only state the numbers that
+//! it expects, in any PDU, and sends a NOP-In when it has no other PDU to send.
 //!
-//! A retry of a command that did arrive is a duplicate and passed over (§4.2.2.1): its number is behind ExpCmdSN.
-//! That holds after the answer left too; who misses the answer asks for it with a SNACK.
+//! A retry of a command that did arrive is a duplicate and ignored (§4.2.2.1): its CmdSN is below ExpCmdSN.
+//! That also holds after the response was sent; an initiator that misses the response requests it with a
+//! SNACK.
 
 use super::{ErrorResponse, RecoveryAction, TransportSense, erl0};
 use crate::pdu::reject::RejectReason;
 use crate::target::protocol_error::ProtocolError;
 
-/// Returns what a target does about `protocol_error`: as at level 0, but lost data is asked for again.
+/// Returns the reaction of a target to the protocol error `why`: as at level 0, but lost data is requested
+/// again.
 pub const fn error_response(why: ProtocolError) -> ErrorResponse {
     match why {
         //= rfc7143#section-7.8
@@ -35,7 +40,7 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
             reject: Some(RejectReason::DATA_DIGEST_ERROR),
             action: RecoveryAction::RequestAgain(TransportSense::CrcError),
         },
-        // §7.9: a gap implies a digest error on what is missing, and that is addressed likewise.
+        // §7.9: a gap implies a digest error on the missing PDU, and is handled in the same way.
         ProtocolError::DataSnOutOfOrder => {
             ErrorResponse { reject: None, action: RecoveryAction::RequestAgain(TransportSense::CrcError) }
         }
@@ -43,9 +48,9 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
     }
 }
 
-/// Finds out which of the numbers `first..next`, those sent and not acknowledged, a SNACK asks for with this BegRun
-/// and RunLength (§11.16.6, §11.16.7): returns the first of them and how many they are, or `None` when it asks for
-/// numbers outside. A run that asks for all there are may be empty.
+/// Determines which of the numbers `first..next`, those sent and not acknowledged, a SNACK with this BegRun
+/// and RunLength requests (§11.16.6, §11.16.7). Returns the first of them and their count, or `None` when the
+/// SNACK requests numbers outside. A SNACK that requests all existing numbers may match none.
 pub fn snack_run(first: u32, next: u32, beg_run: u32, run_length: u32) -> Option<(u32, u32)> {
     let kept = next.wrapping_sub(first);
     if beg_run == 0 && run_length == 0 {
@@ -69,16 +74,16 @@ mod tests {
     #[test]
     fn a_run_is_served_only_if_all_of_it_was_sent_and_none_acknowledged() {
         for (first, next, beg, len, expected) in [
-            // Everything that is not acknowledged.
+            // All numbers that are not acknowledged.
             (3, 7, 0, 0, Some((3, 4))),
             (3, 3, 0, 0, Some((3, 0))),
             (TOP - 1, 2, 0, 0, Some((TOP - 1, 4))),
-            // From somewhere on.
+            // All numbers from a given one on.
             (3, 7, 5, 0, Some((5, 2))),
             (3, 7, 3, 0, Some((3, 4))),
             (3, 7, 7, 0, None),
             (3, 7, 2, 0, None),
-            // A piece.
+            // A part of the numbers.
             (3, 7, 5, 2, Some((5, 2))),
             (3, 7, 5, 3, None),
             (3, 7, 5, TOP, None),
@@ -86,7 +91,7 @@ mod tests {
             (3, 7, 0, 1, None),
             (0, 7, 0, 1, Some((0, 1))),
             (0, 0, 0, 1, None),
-            // Across the wrap.
+            // Across the wraparound.
             (TOP - 1, 2, TOP, 2, Some((TOP, 2))),
             (TOP - 1, 2, 0, 2, Some((0, 2))),
             (TOP - 1, 2, 1, 2, None),

@@ -1,34 +1,36 @@
-//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.5): a connection can be lost, and the tasks on it are not.
+//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.5): the tasks of a lost connection survive.
 //!
-//! A task belongs to the connection that its command came on (§4.2.5.1). When that connection is gone, the task goes
-//! on but has nobody to speak to: it is *adrift*. The initiator takes it up again in two steps. First the old connection
-//! is laid to rest, by a logout *for recovery* on another connection, or by a login with the same CID, which says the
-//! same without words (§6.3.4). Then TASK REASSIGN, once for each task, moves it to the connection that the
-//! request comes on (§7.2.2): what the initiator has not acknowledged is sent again there, what it still owes is asked
-//! for with recovery R2Ts, and a status is given although one may have been given before. Its number on the old
-//! connection means nothing on the new one.
+//! A task has allegiance to the connection that its command was received on (§4.2.5.1). When that connection
+//! is lost, the task continues without a connection: it is a *detached task*. The initiator recovers it in
+//! two steps. First it ends the old connection, by a logout *for recovery* on another connection, or by a
+//! login with the same CID, which implies that logout (§6.3.4). Then one TASK REASSIGN for each task moves
+//! the task to the connection that the request is received on (§7.2.2). On that connection the target sends
+//! again everything that the initiator has not acknowledged, requests the missing Data-Out with recovery
+//! R2Ts, and sends a status although it may have sent one before. The StatSN of the old connection means
+//! nothing on the new one.
 //!
-//! Tasks wait for Time2Wait and Time2Retain, counted from the loss, and anew from a logout for recovery. What is not
-//! claimed by then is aborted. A session without connections lives as long, and any login with its TSIH continues it.
+//! Detached tasks wait for Time2Wait and Time2Retain, counted from the loss of the connection, and again from
+//! a logout for recovery. Tasks that are not reassigned by then are aborted. A session without connections is
+//! kept for the same time, and any login with its TSIH continues it.
 
 use crate::pdu::tmf_response::TmfResult;
 use crate::serial::DataSn;
 
-/// What a target knows of the task that a TASK REASSIGN names.
+/// The allegiance of the task that a TASK REASSIGN names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allegiance {
-    /// There is no such task: its command never came, or its status is acknowledged.
+    /// The task does not exist: its command was never received, or its status is acknowledged.
     Unknown,
-    /// A connection that works.
+    /// The task has allegiance to a connection that works.
     Connected,
-    /// A connection that is gone.
+    /// The task is detached: its connection is lost.
     Detached {
-        /// Whether it was logged out for recovery.
+        /// Whether the lost connection was logged out for recovery.
         released: bool,
     },
 }
 
-/// Returns what a target answers to a TASK REASSIGN.
+/// Returns the target's response to a TASK REASSIGN.
 pub const fn reassign(level: u8, allegiance: Allegiance) -> TmfResult {
     match allegiance {
         //= rfc7143#section-7.2.2
@@ -48,10 +50,11 @@ pub const fn reassign(level: u8, allegiance: Allegiance) -> TmfResult {
     }
 }
 
-/// Returns which Data-In PDUs a TASK REASSIGN acknowledges with its ExpDataSN: all before the returned one. Those from
-/// `acked` on are not acknowledged yet, and `next` is the first that was not sent (§11.5.6).
+/// Returns which Data-In PDUs a TASK REASSIGN acknowledges with its ExpDataSN: all before the returned
+/// number. PDUs from `acked` on are not acknowledged yet, and `next` is the first that was not sent
+/// (§11.5.6).
 pub fn acknowledges(acked: DataSn, next: DataSn, exp_data_sn: DataSn) -> DataSn {
-    // Zero says that nothing changed, and what lies outside is to be ignored.
+    // Zero means that nothing changed, and a number out of range is ignored.
     let is_new = acked.distance_to(exp_data_sn) <= acked.distance_to(next);
     if exp_data_sn != DataSn(0) && is_new { exp_data_sn } else { acked }
 }

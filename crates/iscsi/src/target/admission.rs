@@ -1,14 +1,15 @@
-//! Who gets in when places are short, and who has to go for that.
+//! Admission of connections and sessions when slots are short, and which session is evicted for a new one.
 //!
-//! * Discovery sessions have places of their own, so they never take one from a session that uses a disk. The oldest goes
-//!   when a newcomer needs its place, and each ends after [`DISCOVERY_IDLE`] without a question and after
-//!   [`DISCOVERY_LIFE`] in any case.
-//! * A session without a connection that answers (the connections are lost and its tasks are kept for them, or its idle
-//!   connections left a ping unanswered) gives way to a newcomer when there are as many sessions as there may be, of the
-//!   target or of all. The one that has been silent for longest goes first. Who lost the last connection has the time to
-//!   come back that it was told to wait (DefaultTime2Wait), and [`COME_BACK`] more.
-//! * Connections that have not logged in: one address may have as many as there are places left, so a flood from one address
-//!   leaves as many for everybody else as it has.
+//! * Discovery sessions are counted separately, so they never take a slot from a session that uses a disk.
+//!   The oldest is ended when a new one needs its slot, and each ends after [`DISCOVERY_IDLE`] without a Text
+//!   Request, and after [`DISCOVERY_LIFE`] in any case.
+//! * A session without a responsive connection can be evicted: all its connections are lost and its tasks are
+//!   retained, or its idle connections left a ping unanswered. It is evicted for a new session when the limit
+//!   of sessions is reached, of the target or in all. The session that has been silent for longest is evicted
+//!   first. An initiator that lost its last connection can come back within the time that it was told to wait
+//!   (DefaultTime2Wait) and [`COME_BACK`] more.
+//! * Connections that have not logged in: one address may have as many as there are free slots left, so a
+//!   flood from one address leaves as many slots to all others as it has itself.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -27,23 +28,24 @@ use crate::login::{LoginOutcome, SessionKind, Status};
 use crate::name::IscsiName;
 use crate::serial::CmdSn;
 
-/// How many discovery sessions there may be: each lasts for the moment that it takes to ask.
+/// How many discovery sessions there may be. Each lasts only as long as it takes to ask for the targets.
 const DISCOVERY_SESSIONS_MAX: usize = 128;
 
-/// How long a discovery session may ask nothing.
+/// How long a discovery session may send no Text Request.
 const DISCOVERY_IDLE: Duration = Duration::from_secs(60);
 
 /// How long a discovery session may last.
 const DISCOVERY_LIFE: Duration = Duration::from_secs(300);
 
-/// How long a session whose connections are lost keeps its place in any case, once its initiator may log in again: several
-/// times what a login takes.
+/// How long a session whose connections are lost cannot be evicted, after its initiator may log in again:
+/// several times what a login takes.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// How many connections that have not logged in an address may have however few places are left.
+/// How many connections that have not logged in an address may always have, however few slots are free.
 const LOGINS_LEAST: usize = 16;
 
-/// The address of a peer, as far as it cannot choose it: hosts choose the lower half of their IPv6 addresses.
+/// Returns the part of a peer's address that the peer cannot choose: hosts choose the lower half of their
+/// IPv6 addresses.
 pub(crate) fn source(peer: SocketAddr) -> IpAddr {
     match peer.ip() {
         IpAddr::V6(address) => {
@@ -55,7 +57,7 @@ pub(crate) fn source(peer: SocketAddr) -> IpAddr {
 }
 
 impl Engine {
-    /// Counts a connection that is to log in, unless its address has too many of those.
+    /// Counts a connection that is to log in. Returns false if its address has too many of those.
     pub(super) fn reserve_login_slot(&mut self, peer: SocketAddr) -> bool {
         let free = usize::try_from(self.limits.connections_max).unwrap_or(usize::MAX);
         let free = free.saturating_sub(self.open_conns);
@@ -67,7 +69,7 @@ impl Engine {
         true
     }
 
-    /// Takes note that a connection is not one of those that have to log in any more.
+    /// Removes a connection from the count of those that have not logged in.
     pub(super) fn release_login_slot(&mut self, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
         let Some(source) = connection.logs_in_from.take() else { return };
@@ -79,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Finds the session that a login is to join, as far as it says who it is.
+    /// Finds the session that a login is to join, by the identity that the login has claimed so far.
     pub(super) fn joined_by(&self, tsih: u16, isid: [u8; 6], named: Option<&IscsiName>) -> Option<Key> {
         let fits = |session: &Session| {
             session.tsih.0 == tsih && session.isid.0 == isid && Some(&session.initiator) == named
@@ -87,7 +89,7 @@ impl Engine {
         self.sessions.iter().find(|(_, session)| tsih != 0 && fits(session)).map(|(key, _)| key)
     }
 
-    /// Finds a place for a new session, if need be that of one that nobody uses.
+    /// Finds a slot for a new session, if necessary by evicting an unresponsive one.
     pub(super) fn make_room_for_session(
         &mut self,
         context: PduContext<'_>,
@@ -117,7 +119,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the session that has been silent for longest, of a target or of all.
+    /// Ends the session that has been silent for longest, of a target or of all. Returns whether there was
+    /// one.
     fn evict(&mut self, now: Instant, of: Option<TargetId>) -> bool {
         let silent = self.sessions.iter().filter_map(|(key, session)| {
             let SessionKind::Normal { target, .. } = session.kind else { return None };
@@ -131,7 +134,8 @@ impl Engine {
         true
     }
 
-    /// Returns since when a session has no connection that answers, if that is long enough to give way.
+    /// Returns since when a session has no responsive connection, if that is long enough for it to be
+    /// evicted.
     fn silent_since(&self, session: &Session) -> Option<Instant> {
         let mut since = session.lost_since;
         let wait = Duration::from_secs(session.parameters.default_time2wait.into());
@@ -148,7 +152,7 @@ impl Engine {
         since
     }
 
-    /// Returns whether some session of a target gives way to a newcomer.
+    /// Returns whether a session of a target can be evicted for a new one.
     pub(super) fn may_evict(&self, of: TargetId) -> bool {
         self.sessions.iter().any(|(_, session)| {
             matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
@@ -156,7 +160,7 @@ impl Engine {
         })
     }
 
-    /// Bounds the life of a discovery session.
+    /// Sets the timer that bounds the life of a discovery session.
     pub(super) fn watch_discovery(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_discovery()) else {
             return;
@@ -175,7 +179,7 @@ impl Engine {
         self.end_session(key, SessionEnd::TimedOut);
     }
 
-    /// Returns the counters that a connection is told which is about to join a session.
+    /// Returns ExpCmdSN and MaxCmdSN for a connection that is about to join a session.
     pub(super) fn counters_to_join(&mut self, session: Key) -> Option<(CmdSn, CmdSn)> {
         let session = self.sessions.get_mut(session)?;
         Some((session.window.exp_cmd_sn(), session.window.max_cmd_sn(0)))

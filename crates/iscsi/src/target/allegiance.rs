@@ -1,8 +1,10 @@
-//! Tasks without a connection, and how they find another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
+//! Tasks without a connection, and their reassignment to another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
 //!
-//! A connection that is lost leaves a [`LostConnection`] behind. Its tasks are allegiant to that: a number like a connection's,
-//! but one that no connection has, so that whatever is queued for it goes nowhere. They keep running above, and keep
-//! what they have to send; what that takes of the budgets was taken before the loss and is given back when they end.
+//! When a connection is lost, its session keeps a [`LostConnection`]. The connection's tasks become allegiant
+//! to a substitute number, which looks like a connection's but is used by no connection, so that output
+//! queued for it is sent nowhere. The device server continues to execute the tasks, and they keep the data
+//! they have to send. That data's share of the memory quotas was reserved before the loss, and is released
+//! when the tasks end or `stall` reclaims it.
 
 use base::fault_injection::{self, Bug};
 use base::state_machine::{Action, ConnId};
@@ -23,22 +25,22 @@ use crate::pdu::tmf_response::TmfResult;
 use crate::recovery::erl2::{self, Allegiance};
 use crate::serial::DataSn;
 
-/// A connection that is gone and whose tasks wait for another.
+/// A lost connection whose tasks wait for reassignment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LostConnection {
     pub(crate) cid: u16,
-    /// What its tasks are allegiant to now.
+    /// The substitute number that its tasks are allegiant to now.
     pub(crate) detached_id: ConnId,
-    /// Whether it was logged out for recovery, with or without words.
+    /// Whether it was logged out for recovery, explicitly or implicitly.
     pub(crate) logged_out: bool,
     /// When it was lost.
     pub(crate) since: Instant,
-    /// When its tasks are given up.
+    /// When its tasks are ended.
     until: Instant,
 }
 
-/// How many lost connections a session remembers; at more, the tasks of the first are given up. As many as it may have
-/// connections.
+/// How many lost connections a session remembers: as many as it may have connections. When there are more,
+/// the tasks of the oldest are ended.
 const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
 
 /// The first of the numbers that no connection has.
@@ -50,8 +52,8 @@ pub(super) const fn is_detached_id(conn: ConnId) -> bool {
 }
 
 impl Engine {
-    /// Sets the tasks of a connection adrift that is gone, and returns whether the session keeps them: its level
-    /// says so, and it is not ending.
+    /// Detaches the tasks of a lost connection. Returns whether the session keeps them, which it does if its
+    /// level permits it, its retention time is not zero, and it is not ending.
     pub(super) fn detach_tasks(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
         let detached = ConnId(DETACHED_IDS | self.next_detached);
         let Some(cid) = self.conn(conn).map(|connection| connection.cid) else { return false };
@@ -98,7 +100,8 @@ impl Engine {
             self.end_task(key);
         }
         self.watch_detached(now, session);
-        // Task management cannot be taken up again; who misses the answer asks again.
+        // A task management request cannot be reassigned. An initiator that misses the response requests the
+        // function again.
         self.drop_tmfs(session, Some(conn));
         if let Some(oldest) = oldest {
             self.end_tasks(session, Some(oldest.detached_id));
@@ -106,7 +109,8 @@ impl Engine {
         true
     }
 
-    /// Forgets what came on a connection ahead of its turn: it is not acknowledged, and will come again.
+    /// Discards the requests that were received on a connection ahead of their turn. They are not
+    /// acknowledged, and the initiator sends them again.
     pub(super) fn discard_early_requests(&mut self, session: Key, conn: ConnId) {
         let (tasks, tmfs) = (&self.tasks, &self.tmfs);
         let Some(state) = self.sessions.get_mut(session) else { return };
@@ -135,7 +139,8 @@ impl Engine {
         }
     }
 
-    /// Drops the task management requests of a session, or of one of its connections: their answers could go nowhere.
+    /// Drops the task management requests of a session, or of one of its connections: their responses cannot
+    /// be sent.
     pub(super) fn drop_tmfs(&mut self, session: Key, of: Option<ConnId>) {
         let Some(state) = self.sessions.get(session) else { return };
         let tmfs: smallvec::SmallVec<[Key; 4]> = state
@@ -149,8 +154,8 @@ impl Engine {
         }
     }
 
-    /// Lays every lost connection with this CID to rest (§11.14.1, §6.3.4); returns whether there was one. Its tasks
-    /// get their whole time anew.
+    /// Marks every lost connection with this CID as logged out for recovery (§11.14.1, §6.3.4). Returns
+    /// whether there was one. The retention time of its tasks starts again.
     pub(super) fn mark_recovery_logout(&mut self, now: Instant, session: Key, cid: u16) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let until =
@@ -163,7 +168,8 @@ impl Engine {
         any
     }
 
-    /// Gives up the tasks whose time is over, and the session with them if nothing else is left of it.
+    /// Ends the tasks whose retention time is over, and the session if it has neither connections nor lost
+    /// connections left.
     pub(super) fn on_retain_timer(&mut self, now: Instant, session: Key) {
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return };
@@ -179,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// TASK REASSIGN (§11.5.1).
+    /// Handles TASK REASSIGN (§11.5.1).
     pub(super) fn handle_task_reassign(
         &mut self,
         now: Instant,
@@ -210,13 +216,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a task allegiant to a connection and goes on with it there.
+    /// Makes a task allegiant to a connection and continues it there.
     fn reassign_task(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
         task.conn = conn;
         task.in_send_queue = false;
-        // §7.2.2: a tag that it holds for its response is forgotten.
+        // §7.2.2: the SNACK tag that was recorded for its response is forgotten.
         task.snack_tag = 0;
         let was_answered = task.sent_status.take().is_some();
         let upto = erl2::acknowledges(task.data_in.acked_sn, task.data_in.data_sn, exp_data_sn);
@@ -239,11 +245,11 @@ impl Engine {
         self.drain_ready(session);
     }
 
-    /// Asks for what the initiator still owes a task that has a new connection.
+    /// Asks for the data that the initiator still owes to a reassigned task.
     fn request_missing_data(&mut self, now: Instant, key: Key, conn: ConnId) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        // Without a connection nothing could come: the time of each begins anew with its next R2T, and so does the count
-        // of the R2Ts that were in vain.
+        // Without a connection no data could be received. The time limit of each sequence therefore starts
+        // again with its next R2T, and so does the count of R2Ts that brought no data.
         task.data_out
             .sequences_mut()
             .for_each(|sequence| (sequence.progress, sequence.fruitless_retries) = (None, 0));
@@ -252,7 +258,7 @@ impl Engine {
         let has_ended = task.result.is_some();
         for (ttt, sent) in runs {
             if has_ended {
-                // Nobody waits for that data, and the sequence ended with its connection.
+                // The task does not need that data any more, and the sequence ended with its connection.
                 if let Some(task) = self.tasks.get_mut(key) {
                     task.data_out.drop_sequence(ttt, &self.pool);
                 }
@@ -266,7 +272,8 @@ impl Engine {
         self.watch_data(now, conn);
     }
 
-    /// Takes a connection out of its session that a logout for recovery names, or that a login takes the place of.
+    /// Removes a connection from its session, because a logout for recovery names it or a login reinstates
+    /// it.
     pub(super) fn remove_for_recovery(&mut self, now: Instant, session: Key, conn: ConnId) {
         let kept = self.detach_tasks(now, session, conn, true);
         if let Some(state) = self.sessions.get_mut(session) {
@@ -287,13 +294,13 @@ impl Engine {
         self.remove_from_fences(session, conn);
     }
 
-    /// As [`Self::remove_for_recovery`], at once and without a word on that connection.
+    /// As [`Self::remove_for_recovery`], and aborts the connection at once, without a Logout Response on it.
     pub(super) fn replace_connection(&mut self, now: Instant, session: Key, conn: ConnId) {
         self.remove_for_recovery(now, session, conn);
         self.actions.push_back(Action::Abort(conn));
     }
 
-    /// Tells the other connections of a session that one was dropped (§11.9.1).
+    /// Reports to another connection of a session that one was dropped (§11.9.1).
     pub(super) fn announce_loss(&mut self, session: Key, cid: u16) {
         let Some(state) = self.sessions.get(session) else { return };
         let Some(conn) = state.conns.first().copied() else { return };
@@ -323,7 +330,7 @@ impl Engine {
     }
 }
 
-/// Returns how long tasks wait for another connection.
+/// Returns how long tasks wait for reassignment.
 fn retention(time2wait: u16, time2retain: u16) -> Duration {
     Duration::from_secs(u64::from(time2wait) + u64::from(time2retain))
 }

@@ -28,7 +28,8 @@ use crate::recovery::{RecoveryAction, TransportSense};
 use crate::serial::DataSn;
 
 impl Engine {
-    /// Says where immediate data belongs: into a buffer with room for the unsolicited data that follows it.
+    /// Returns the sink for immediate data: a buffer large enough for the unsolicited data that follows it
+    /// too.
     pub(super) fn command_data_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
         let Some(state) = self.sessions.get(session) else { return DataSink::Discard };
         let Ok(command) = ScsiCommand::decode(bhs) else { return DataSink::Discard };
@@ -39,7 +40,7 @@ impl Engine {
         self.reserve_unsolicited(conn, usize::try_from(len).unwrap_or(usize::MAX))
     }
 
-    /// Acts on a command that came whole.
+    /// Handles a completely received command.
     pub(super) fn handle_command(
         &mut self,
         context: PduContext<'_>,
@@ -73,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Judges a command by everything but its unsolicited data.
+    /// Checks everything of a command but its unsolicited data.
     fn check_command<'a>(
         &self,
         session: Key,
@@ -104,7 +105,7 @@ impl Engine {
         Ok((command, ahs))
     }
 
-    /// Makes a task of a command and gives it its turn.
+    /// Creates the task of a command and puts it in the order of the CmdSNs.
     fn create_task(
         &mut self,
         context: PduContext<'_>,
@@ -113,7 +114,7 @@ impl Engine {
         immediate_data: DataSink,
         reserved: usize,
     ) -> Result<(), ProtocolError> {
-        // A tag is used again only by who has the answer.
+        // An initiator uses a tag again only after it has received the response to the old task.
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.remove_task(old);
         }
@@ -159,7 +160,7 @@ impl Engine {
         if !keeps
             && let Some(connection) = self.conns.get_mut(index(context.conn)).and_then(Option::as_deref_mut)
         {
-            // It is as good a sign that data gets through as Data-Out is.
+            // A command shows as well as Data-Out does that the connection gets data through.
             connection.data_out_bytes += u64::from(bhs.data_len());
             connection.command_since_timeout = true;
         }
@@ -193,7 +194,7 @@ impl Engine {
         self.sequence_command(context, session, command, up)
     }
 
-    /// Gives a new task its turn.
+    /// Puts a new task in the order of the CmdSNs.
     fn sequence_command(
         &mut self,
         context: PduContext<'_>,
@@ -212,7 +213,7 @@ impl Engine {
                 self.sequence_following(context, session)
             }
             CmdSnOrder::Early => self.sequence_following(context, session),
-            // `check_command` judged the number, and nothing came between.
+            // `check_command` checked the number, and nothing was received since.
             CmdSnOrder::InOrder(_) | CmdSnOrder::Duplicate(_) | CmdSnOrder::OutsideWindow(_) => {
                 Err(ProtocolError::Bug)
             }
@@ -226,7 +227,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands a task up, or puts it behind what waits already.
+    /// Delivers a command to the layer above, or queues it behind the requests that already wait.
     pub(super) fn deliver_in_order(&mut self, session: Key, command: Command) {
         let key = command.task.0;
         let Some(state) = self.sessions.get_mut(session) else { return };
@@ -256,14 +257,16 @@ impl Engine {
         }
     }
 
-    /// Takes room for the answer to a command, as much of it as is here at a time, or lines its session up for it. What the
-    /// initiator expects at most is only its word, and may be far more than the command brings.
+    /// Reserves memory for the Data-In of a command, or enqueues its session for it. It reserves at most
+    /// `unsent_bytes_max`: the initiator's expected length is only a claim, and may far exceed what the
+    /// command returns.
     fn reserve_data_in(&mut self, session: Key, data_in_len: u32) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let held = state.data_in_share.held();
         let len = self.data_in_quota.reservation_len(to_usize(data_in_len), self.limits.unsent_bytes_max);
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
-            // Its own answers must leave first, and be acknowledged if they are kept until then.
+            // The session's earlier Data-In must be sent first, and acknowledged if it is retained until
+            // then.
             self.ask_session_for_ack(session);
             return false;
         }
@@ -276,12 +279,12 @@ impl Engine {
         fits
     }
 
-    /// Gives back room for answers.
+    /// Releases memory for Data-In.
     pub(super) fn release_data_in(&mut self, session: Key, len: usize) {
         self.data_in_quota.release(self.sessions.get_mut(session).map(|state| &mut state.data_in_share), len);
     }
 
-    /// Hands up what waits, as far as it may go.
+    /// Delivers the waiting requests to the layer above, as far as memory and task management permit.
     pub(super) fn drain_ready(&mut self, session: Key) {
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return };
@@ -318,8 +321,8 @@ impl Engine {
         ready
     }
 
-    /// Takes the end of a task. What is queued for it is sent first; the status goes with the last data if it is
-    /// GOOD. A name that means nothing any more is ignored.
+    /// Ends a task with a result. The Data-In that is queued for it is sent first; status GOOD is sent in the
+    /// last Data-In. A stale handle is ignored.
     pub fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
         let key = task.0;
         let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::DeviceServer) else {
@@ -332,7 +335,7 @@ impl Engine {
             sense: (!sense.is_empty()).then(|| sense.into()),
             transferable: finish.transferable,
         });
-        // What did not come will not.
+        // Data-In that the layer above did not supply before will not follow.
         let spare = state.data_in.end_input();
         let session = state.session;
         self.release_data_in(session, spare);
@@ -341,10 +344,11 @@ impl Engine {
         self.drain_ready(session);
     }
 
-    /// Takes note that the layer above ended a task without a response (task management). Nothing of it that is not
-    /// sent yet will be.
+    /// Handles a task that the layer above ended without a response (task management). Nothing more is sent
+    /// for it.
     ///
-    /// Where the initiator did not ask for that itself and FastAbort is in use, it is told (RFC 7143 §4.2.3.4).
+    /// If the initiator did not request the abort itself and FastAbort is in use, an asynchronous message
+    /// reports it (RFC 7143 §4.2.3.4).
     pub fn abort(&mut self, task: TaskRef) {
         let key = task.0;
         let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::DeviceServer) else {
@@ -356,7 +360,7 @@ impl Engine {
         self.report_abort(session, conn, lun);
     }
 
-    /// Fails a task because of a rule that a PDU of it broke, after a Reject if the rule asks for one.
+    /// Fails a task because one of its PDUs broke a rule, and sends a Reject first if the rule requires one.
     pub(super) fn handle_task_violation(
         &mut self,
         conn: ConnId,
@@ -383,8 +387,8 @@ impl Engine {
         self.terminate_task(key, TaskResult::condition(condition));
     }
 
-    /// Ends a task from our side: the layer above is told, and the response goes out once the initiator has ended
-    /// its sequences.
+    /// Ends a task from the transport's side. The layer above gets [`Event::TaskGone`], and the response is
+    /// sent once the initiator has ended its sequences.
     pub(super) fn terminate_task(&mut self, key: Key, ending: TaskResult) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         task.result = Some(ending);
@@ -392,14 +396,19 @@ impl Engine {
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
         task.holder = Holder::Nobody;
-        let (unsent, session) = (task.data_in.stop(&self.pool), task.session);
+        let session = task.session;
+        let unsent = if task.is_detached() {
+            task.data_in.drop_unacknowledged(&self.pool)
+        } else {
+            task.data_in.stop(&self.pool)
+        };
         self.release_data_in(session, unsent);
         self.stop_data_out(key);
         self.queue_response(key);
     }
 
-    /// Queues the end of a task, once nothing more is expected from the initiator for it (§11.4.2: the target waits
-    /// for the last sequence to end).
+    /// Queues the response of a task, once no more data is expected from the initiator for it (§11.4.2: the
+    /// target waits for the last sequence to end).
     pub(super) fn queue_response(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.result.is_some() && !task.data_out.is_expecting() && !task.in_send_queue {
@@ -411,28 +420,32 @@ impl Engine {
         }
     }
 
-    /// Forgets a task: its tag is free again.
+    /// Removes a task. Its tag is free again.
     pub(super) fn remove_task(&mut self, key: Key) {
         let Some(session) = self.tasks.get(key).map(|task| task.session) else { return };
         if let Some(state) = self.sessions.get_mut(session) {
             state.unlink_task(&mut self.tasks, key);
         }
-        let Some(mut task) = self.tasks.remove(key) else { return };
-        self.mark_logouts_dirty(session);
+        // The task is large, so it is dropped in place.
+        let Some(task) = self.tasks.get_mut(key) else { return };
         let freed = task.data_out.stop(&self.pool);
         let unsent = task.data_in.stop(&self.pool);
-        if task.result.is_some() || !fault_injection::is_injected(Bug::KeepMemory) {
+        let (immediate, counted, was_answered) = (task.immediate, task.in_window, task.sent_status.is_some());
+        let gives = task.result.is_some() || !fault_injection::is_injected(Bug::KeepMemory);
+        self.tasks.discard(key);
+        self.mark_logouts_dirty(session);
+        if gives {
             self.release_data_out(session, freed);
             self.release_data_in(session, unsent);
         }
-        if task.sent_status.is_some() {
+        if was_answered {
             self.uncount_unacked_task(session);
         }
         if let Some(state) = self.sessions.get_mut(session) {
-            if task.immediate {
+            if immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }
-            if task.in_window {
+            if counted {
                 state.window.command_ended();
             }
             if !state.ready.is_empty() {
@@ -441,7 +454,7 @@ impl Engine {
         }
     }
 
-    /// Takes a task that is answered out of the count of those that are open.
+    /// Removes an answered task from the count of open commands.
     pub(super) fn leave_window(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (immediate, counted) =
@@ -455,7 +468,7 @@ impl Engine {
         }
     }
 
-    /// Ends the tasks of a session, or those of one of its connections, and tells the layer above.
+    /// Ends the tasks of a session, or of one of its connections, and reports it to the layer above.
     pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
         if let Some(conn) = of {
             self.discard_early_requests(session, conn);
@@ -472,7 +485,7 @@ impl Engine {
         self.drop_tmfs(session, of);
     }
 
-    /// Ends a task that nobody waits for any more.
+    /// Ends a task whose response cannot be delivered any more.
     pub(super) fn end_task(&mut self, key: Key) {
         let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::DeviceServer);
         self.remove_task(key);
@@ -484,9 +497,10 @@ impl Engine {
     /// Ends a session with everything in it.
     pub(super) fn end_session(&mut self, session: Key, down: SessionEnd) {
         let Some(state) = self.sessions.get_mut(session) else { return };
-        // What waits must not be handed up while the tasks are ended one by one.
+        // Waiting requests must not be delivered while the tasks are ended one by one.
         state.ready.clear();
-        // Below level 2 nothing is kept for a session that lost its connections, so nobody can continue it.
+        // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
+        // it.
         state.state = match down {
             SessionEnd::ConnectionLost | SessionEnd::HalfClosed => {
                 let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
@@ -527,15 +541,16 @@ impl Engine {
         }
     }
 
-    /// Ends a session because the layer above wants it: the initiator is told with an asynchronous message, what is
-    /// queued is sent, and the connections are closed.
+    /// Ends a session at the request of the layer above. An asynchronous message reports it to the initiator,
+    /// queued output is sent, and the connections are closed.
     pub fn close_session(&mut self, _now: Instant, session: SessionId) {
         self.announce_drop(session.0);
         self.end_session(session.0, SessionEnd::Closed);
     }
 }
 
-/// Judges the unsolicited data that a command announces or brings (RFC 7143 §4.2.5.2, §13.10, §13.11, §13.14).
+/// Checks the unsolicited data that a command announces or carries (RFC 7143 §4.2.5.2, §13.10, §13.11,
+/// §13.14).
 fn check_unsolicited(
     state: &Session,
     command: &ScsiCommand,
@@ -556,7 +571,7 @@ fn check_unsolicited(
     }
 }
 
-/// Returns how much data of a command comes unsolicited, at most.
+/// Returns the maximum length of a command's unsolicited data.
 fn unsolicited_len(state: &Session, command: &ScsiCommand, immediate_len: u32) -> u32 {
     if command.is_final {
         return immediate_len;
@@ -564,7 +579,8 @@ fn unsolicited_len(state: &Session, command: &ScsiCommand, immediate_len: u32) -
     state.parameters.first_burst_length.min(command.expected_data_transfer_length).max(immediate_len)
 }
 
-/// Returns whether a command is PERSISTENT RESERVE OUT with PREEMPT AND ABORT (SPC-5 §6.14), which ends tasks of others.
+/// Returns whether a command is PERSISTENT RESERVE OUT with PREEMPT AND ABORT (SPC-5 §6.14), which ends tasks
+/// of other initiators.
 const fn is_preempt_and_abort(cdb: &[u8; 16]) -> bool {
     cdb[0] == 0x5f && cdb[1] & 0x1f == 0x05
 }

@@ -1,4 +1,4 @@
-//! A connection: where its stream stands, what it was agreed to be, and what it has to send.
+//! A connection: the state of its stream, its negotiated parameters, and its send queue.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -37,21 +37,21 @@ use crate::serial::{CmdSn, StatSn};
 pub(crate) struct Connection {
     pub(crate) via: ConnectionPath,
     pub(crate) state: states::Connection,
-    /// Its reader; away while bytes are being read.
+    /// Its PDU receiver. It is taken out while received bytes are processed.
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
-    /// What becomes of the data segment that is coming.
+    /// How the data segment that is being received is handled.
     pub(crate) incoming: Incoming,
-    /// Bytes of the budget that this data segment takes.
+    /// Bytes of the memory quota that are reserved for this data segment.
     pub(crate) reserved: usize,
-    /// Its login, until that is over.
+    /// Its login, while that is under way.
     pub(crate) login: Option<Box<TargetLogin>>,
     /// The next command number while there is no session.
     pub(crate) login_cmd_sn: CmdSn,
     pub(crate) session: Option<Key>,
     /// The session that its login is to join.
     pub(crate) joins: Option<Key>,
-    /// The address under which it counts while it has not logged in.
+    /// The address under which it is counted until it has logged in.
     pub(crate) logs_in_from: Option<IpAddr>,
     pub(crate) cid: u16,
     pub(crate) parameters: ConnectionParameters,
@@ -61,74 +61,78 @@ pub(crate) struct Connection {
     pub(crate) exp_stat_sn: StatSn,
     /// The ErrorRecoveryLevel of its session.
     pub(crate) level: u8,
-    /// What is kept of its statuses, from level 1 on; the ping that asks to acknowledge them; the first of them at
-    /// the last look.
+    /// From level 1 on: its unacknowledged statuses; the ping that asks the initiator to acknowledge them;
+    /// the first unacknowledged one at the last poll.
     pub(crate) status_log: StatusLog,
     pub(crate) ack_ping: Option<Ttt>,
     pub(crate) first_unacked_at_poll: Option<StatSn>,
     pub(crate) send_queue: VecDeque<Output>,
-    /// How many of them are control PDUs, and how much data those carry.
+    /// How many control PDUs are queued, and how many bytes the queued and the retained ones take.
     pub(crate) control_queued: usize,
     pub(crate) control_bytes: usize,
-    /// How much text it holds that goes on in other PDUs.
+    /// How many bytes of text it holds that continues in other PDUs.
     pub(crate) text_bytes: usize,
-    /// Whether the driver knows that there is something to send.
+    /// Whether the driver was asked to transmit.
     pub(crate) transmit_requested: bool,
-    /// Whether nothing more is read.
+    /// Whether the connection is closing: nothing more is read.
     pub(crate) closing: bool,
-    /// Whether nothing more is read because of a logout whose answer is yet to be sent.
+    /// Whether a logout is pending whose response is not sent yet: nothing more is read.
     pub(crate) logging_out: bool,
     pub(crate) deadlines: Deadlines,
-    /// When the peer last showed that it is there, and how many bytes it sent since.
+    /// When the peer was last heard from, and how many bytes it sent since.
     pub(crate) last_heard: Instant,
     pub(crate) bytes_since_heard: usize,
-    /// How much Data-Out came, and how much had when it was last seen to owe some.
+    /// How many bytes of Data-Out were received, in all and at the last poll at which the connection owed
+    /// some.
     pub(crate) data_out_bytes: u64,
     pub(crate) data_out_bytes_at_poll: Option<u64>,
-    /// At level 0: since when none came.
+    /// At level 0: since when no Data-Out was received.
     pub(crate) data_idle_since: Option<Instant>,
-    /// Whether a task failed because its data did not come, and none came since.
+    /// Whether a task failed because its Data-Out was not received in time, and no Data-Out was received
+    /// since.
     pub(crate) data_timed_out: bool,
-    /// Whether a command came since.
+    /// Whether a command was received since then.
     pub(crate) command_since_timeout: bool,
-    /// For how many looks at it none came.
+    /// At how many polls in a row no Data-Out was received.
     pub(crate) data_idle_polls: u32,
     /// The ping that it has not answered.
     pub(crate) ping: Option<Ttt>,
-    /// Whether it had the time to answer, and is kept only because its session is idle.
+    /// Whether the time to answer the ping has passed, and the connection is kept only because its session is
+    /// idle.
     pub(crate) ping_overdue: bool,
     pub(crate) text: TargetText,
 }
 
-/// What becomes of the data segment that is coming.
+/// How the data segment that is being received is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
-    /// What its header says.
+    /// As its header says.
     Plain,
-    /// It is part of a run of this task.
+    /// It belongs to a data-out sequence of this task.
     Sequence(Key),
-    /// It is part of a run of this task, but of no use.
+    /// It belongs to a data-out sequence of this task, but its data is discarded.
     Skipped(Key),
     /// It breaks a rule.
     Refused(Key, ProtocolError),
-    /// Nobody waits for it any more.
+    /// No task expects it any more.
     Stale,
 }
 
-/// Something to send. What is sent late is built late: sequence numbers and data are put in when it leaves.
+/// An entry of the send queue. PDUs are built when they are sent: sequence numbers and data are filled in
+/// then.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// The data and the status of a task, as far as they are there.
+    /// The Data-In and the status of a task, as far as they are available.
     Task(Key),
     /// An R2T of a task.
     R2t(Key, Ttt),
-    /// What is to be sent again of a task's Data-In and R2T PDUs.
+    /// The Data-In and R2T PDUs of a task that were asked for again.
     ResendData(Key),
-    /// What is to be sent again of the statuses.
+    /// The statuses that were asked for again.
     ResendStatus,
-    /// Nothing: where this comes to the front, all that was queued before it has left.
+    /// A mark that sends nothing: when it reaches the front, all output queued before it was sent.
     FenceMark(u32),
-    /// Anything else.
+    /// A control PDU.
     Control(Box<(Control, Body)>),
 }
 
@@ -153,7 +157,7 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// Returns the same once more; nothing is copied that is shared.
+    /// Returns a copy. Shared bytes are not copied.
     pub(crate) fn again(&self) -> Self {
         match self {
             Self::Empty => Self::Empty,
@@ -162,7 +166,7 @@ impl Body {
         }
     }
 
-    /// Returns how much memory it takes.
+    /// Returns how many bytes of memory it takes.
     pub(crate) fn held(&self) -> usize {
         match self {
             Self::Empty => 0,
@@ -185,7 +189,7 @@ impl Connection {
         let framing = Framing {
             header_digest: false,
             data_digest: false,
-            // RFC 7143 §13.12: what is declared holds from full feature phase on.
+            // RFC 7143 §13.12: the declared value applies from full feature phase on.
             data_len_max: DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
             resync: false,
         };
@@ -231,18 +235,19 @@ impl Connection {
         }
     }
 
-    /// Returns whether what comes is read.
+    /// Returns whether received bytes are read.
     pub(crate) const fn is_reading(&self) -> bool {
         !self.closing && !self.logging_out
     }
 
-    /// Moves to the state that `event` leads to; our own error, if there is none, ends the connection.
+    /// Moves to the state that `event` leads to. If there is none, the error is our own (`Bug`) and ends the
+    /// connection.
     pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), ProtocolError> {
         self.state = self.state.on(event).ok_or(ProtocolError::Bug)?;
         Ok(())
     }
 
-    /// Returns what those who watch see of it.
+    /// Returns the connection as monitoring sees it.
     pub(crate) fn view(&self) -> ConnectionView {
         ConnectionView {
             cid: self.cid,
@@ -252,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next status number and uses it up.
+    /// Returns the next status number and advances it.
     pub(crate) const fn use_stat_sn(&mut self) -> StatSn {
         let sn = self.stat_sn;
         self.stat_sn = sn.next();
@@ -260,13 +265,13 @@ impl Connection {
     }
 }
 
-/// The ConnId as an index.
+/// Returns the ConnId as an index.
 pub(crate) fn index(conn: ConnId) -> usize {
     usize::try_from(conn.0).unwrap_or(usize::MAX)
 }
 
 impl Control {
-    /// Puts the counters in and returns the header, and whether a status number is used up.
+    /// Fills in the counters. Returns the header, and whether the PDU takes a status number.
     pub(crate) fn encode(self, sn: TargetSn) -> (crate::pdu::Bhs, bool) {
         use crate::pdu::{Itt, PduHeader};
         match self {

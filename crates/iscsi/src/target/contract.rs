@@ -1,5 +1,6 @@
-//! What the engine tells the layer above, and what it is told: commands, data, management, the comings and goings
-//! of sessions. None of it knows what a logical unit is.
+//! The events that the engine reports to the layer above, and the values that the layer above passes to it:
+//! commands, data, task management, the begin and end of sessions. No type here depends on what a logical
+//! unit is.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,8 +18,8 @@ use crate::pdu::ahs::Cdb;
 use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::tmf_request::TmfFunction;
 
-/// Declares a name for something that the engine numbers: a small index, used again, and a generation, so that an
-/// old name finds nothing.
+/// Declares a handle for something that the engine numbers: a small index, which is used again, and a
+/// generation, so that a stale handle finds nothing.
 macro_rules! handle {
     ($(#[$doc:meta])* pub struct $name:ident;) => {
         $(#[$doc])*
@@ -26,18 +27,18 @@ macro_rules! handle {
         pub struct $name(pub(crate) $crate::target::arena::Key);
 
         impl $name {
-            /// Returns the index: dense, and unique among those in being, so that it can serve as the index of a
-            /// side table.
+            /// Returns the index. It is dense, and unique among the handles that are valid now, so it can
+            /// index a side table.
             pub const fn index(self) -> u32 {
                 self.0.index
             }
 
-            /// Returns the whole name as a number, never used again.
+            /// Returns the whole handle as a number that is never used again.
             pub const fn to_bits(self) -> u64 {
                 ((self.0.generation as u64) << 32) | self.0.index as u64
             }
 
-            /// Returns the name that `to_bits` gave.
+            /// Returns the handle from which `to_bits` made this number.
             pub const fn from_bits(bits: u64) -> Self {
                 let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
                 Self($crate::target::arena::Key {
@@ -64,38 +65,39 @@ handle! {
     pub struct TmfRef;
 }
 
-/// Something that the layer above must know or do. The events of one session come in the order that RFC 7143
-/// §4.2.2.1 prescribes: by CmdSN, immediate requests at once.
+/// An event that the layer above must handle. The events of one session are delivered in the order that RFC
+/// 7143 §4.2.2.1 prescribes: by CmdSN, and immediate requests at once.
 #[derive(Debug)]
 pub enum Event {
-    /// A normal session began: an I_T nexus. Discovery sessions are the engine's own affair.
+    /// A normal session began: an I_T nexus. The engine handles discovery sessions itself and reports none.
     SessionUp(alloc::boxed::Box<SessionUp>),
-    /// A command is to be executed.
+    /// The layer above must execute a command.
     Command(Command),
-    /// The bytes asked for by `fetch`, all of them.
+    /// All the bytes that one call of `fetch` asked for.
     DataOut {
         /// The task.
         task: TaskRef,
-        /// Where they belong, from the start of the command's data.
+        /// The offset of the bytes from the start of the command's data.
         offset: u32,
         /// The bytes.
         data: DataList,
     },
-    /// A task management function that concerns logical units is to be carried out. Answer with `managed`, after
-    /// `abort` was called for each task that it ended without a response.
+    /// The layer above must carry out a task management function that concerns logical units. It calls
+    /// `abort` for each task that the function ended without a response, and then answers with `finish_tmf`.
     ///
-    /// After TARGET COLD RESET, answer and then close every session of the target.
+    /// After TARGET COLD RESET, the layer above answers and then closes every session of the target.
     Tmf(TmfIndication),
-    /// The transport gave the task up. Abort it; its name means nothing any more.
+    /// The transport gave the task up. The layer above must abort it; its handle is no longer valid.
     TaskGone {
         /// The task.
         task: TaskRef,
     },
-    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Every task of it was reported gone before.
+    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). [`Event::TaskGone`] was reported before for every
+    /// task of it.
     SessionDown {
         /// The session.
         session: SessionId,
-        /// Why.
+        /// The reason.
         why: SessionEnd,
     },
 }
@@ -103,81 +105,83 @@ pub enum Event {
 /// A new session.
 #[derive(Clone, Debug)]
 pub struct SessionUp {
-    /// Its name.
+    /// The session's handle.
     pub session: SessionId,
-    /// The target, as the directory numbers it.
+    /// The target's number in the directory.
     pub target: TargetId,
     /// The target's name.
     pub target_name: IscsiName,
-    /// The portal group it came in through.
+    /// The portal group that the initiator connected to.
     pub portal_group: PortalGroupTag,
-    /// The portal it came in through.
+    /// The portal that the initiator connected to.
     pub portal: PortalId,
-    /// The initiator.
+    /// The initiator's name.
     pub initiator: IscsiName,
-    /// What the initiator calls itself for people.
+    /// The initiator's InitiatorAlias, for display.
     pub initiator_alias: Option<String>,
-    /// The initiator's half of the session identifier; with the initiator's name it names the initiator port.
+    /// The ISID: the initiator's part of the session identifier. Together with the initiator's name it names
+    /// the initiator port.
     pub isid: Isid,
-    /// The target's half.
+    /// The TSIH: the target's part of the session identifier.
     pub tsih: Tsih,
-    /// The name under which the initiator proved itself, if it had to.
+    /// The name with which the initiator authenticated, if the target required authentication.
     pub user: Option<String>,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub parameters: SessionParameters,
 }
 
 /// A SCSI command.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// Its name.
+    /// The task's handle.
     pub task: TaskRef,
-    /// Where it came from.
+    /// The session that sent the command.
     pub session: SessionId,
     /// The logical unit, as SAM-5 §4.7 encodes it.
     pub lun: u64,
-    /// How the task set treats it.
+    /// The task attribute (SIMPLE, ORDERED, HEAD OF QUEUE or ACA).
     pub attribute: TaskAttribute,
     /// Its priority, 1 (first) to 15, or 0 for none.
     pub priority: u8,
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// How many bytes the initiator expects to receive. No more are sent.
+    /// How many bytes the initiator expects to receive. The engine sends no more than these.
     pub data_in_len: u32,
-    /// How many bytes the initiator expects to send. No more can be fetched. Both lengths are set in a
-    /// bidirectional command.
+    /// How many bytes the initiator expects to send. `fetch` can ask for no more than these. A bidirectional
+    /// command sets both lengths.
     pub data_out_len: u32,
 }
 
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmfIndication {
-    /// Its name.
+    /// The request's handle.
     pub tmf: TmfRef,
-    /// Where it came from.
+    /// The session that sent the request.
     pub session: SessionId,
-    /// What to do. Never TASK REASSIGN, which is the engine's own affair; the functions of RFC 7144 only if they
-    /// were negotiated.
+    /// The function. It is never TASK REASSIGN, which the engine carries out itself, and a function of RFC
+    /// 7144 only if these were negotiated.
     pub function: TmfFunction,
-    /// The logical unit; means nothing for the functions that concern the whole target or nexus.
+    /// The logical unit. It has no meaning for functions that concern the whole target or I_T nexus.
     pub lun: u64,
-    /// The task that ABORT TASK or QUERY TASK means. `Some` for those two, else `None`.
+    /// The task that ABORT TASK or QUERY TASK refers to: `Some` for those two functions, else `None`.
     pub task: Option<TaskRef>,
 }
 
-/// How a task ended, in SCSI's terms.
+/// The outcome of a task: status, sense data and transferable length.
 #[derive(Clone, Copy, Debug)]
 pub struct Finish<'a> {
-    /// The status.
+    /// The SCSI status.
     pub status: u8,
     /// Sense data, at most [`MAX_SENSE`] bytes; empty for none.
     pub sense: &'a [u8],
-    /// How many bytes would have moved had the initiator expected enough: the residual counts come from it.
+    /// How many bytes the command would have transferred had the initiator expected enough. The residual
+    /// counts are computed from it.
     pub transferable: u64,
 }
 
 impl Finish<'_> {
-    /// A task that did all it was asked: GOOD, with `transferable` bytes moved.
+    /// Returns the outcome of a task that ended with status GOOD, with `transferable` bytes transferred.
     pub const fn good(transferable: u64) -> Self {
         Self { status: status::GOOD, sense: &[], transferable }
     }
@@ -186,26 +190,26 @@ impl Finish<'_> {
 /// The longest sense data that a response carries (SPC-5 §4.5: 252 bytes).
 pub const MAX_SENSE: usize = 252;
 
-/// The few SCSI statuses that the protocol itself treats specially or gives (SAM-5 §5.3).
+/// The SCSI statuses that the protocol itself returns or treats specially (SAM-5 §5.3).
 pub(crate) mod status {
     pub(crate) const GOOD: u8 = 0x00;
     pub(crate) const CHECK_CONDITION: u8 = 0x02;
     pub(crate) const BUSY: u8 = 0x08;
 }
 
-/// What to tell an initiator unasked.
+/// An event to report to an initiator in an asynchronous message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent<'a> {
-    /// Something happened at a logical unit.
+    /// An asynchronous event of a logical unit.
     Scsi {
-        /// Which one.
+        /// The logical unit.
         lun: u64,
-        /// Sense data that says what; at most [`MAX_SENSE`] bytes.
+        /// Sense data that describes the event, at most [`MAX_SENSE`] bytes.
         sense: &'a [u8],
     },
-    /// The initiator is to log out within this time; then its session is closed.
+    /// The target requests a logout within this time; then it closes the session.
     LogoutRequest {
-        /// The time; at least a second, in whole seconds.
+        /// The time, at least one second, in whole seconds.
         within: Duration,
     },
 }
@@ -213,26 +217,27 @@ pub enum AsyncEvent<'a> {
 /// A login that failed, for the log.
 #[derive(Clone, Debug)]
 pub struct FailedLogin {
-    /// Where it came from.
+    /// The address that the initiator connected from.
     pub peer: SocketAddr,
-    /// What the initiator said of itself, as far as it came.
+    /// The identity that the initiator claimed, as far as it was received.
     pub claims: ClaimedIdentity,
-    /// Why.
+    /// The reason.
     pub why: LoginRejected,
 }
 
-/// Why a login failed.
+/// The reason why a login failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginRejected {
-    /// The login itself failed.
+    /// The login negotiation itself failed.
     #[error(transparent)]
     Login(#[from] crate::login::LoginError),
-    /// It succeeded, and there is no session for it: what the initiator is told.
+    /// The login negotiation succeeded, but no session was created for it. The initiator gets this login
+    /// status.
     #[error("there is no session for it (status {:04x}h)", .0.0)]
     Status(crate::login::Status),
 }
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
     /// The initiator logged out.
@@ -241,7 +246,8 @@ pub enum SessionEnd {
     /// The initiator logged in again under the same name (session reinstatement, RFC 7143 §6.3.5).
     #[error("it logged in again")]
     Reinstated,
-    /// Its initiator closed its half of the last connection, and has the answers to what it had asked.
+    /// The initiator closed its half of the last connection, and the target sent the responses to all
+    /// requests received before.
     #[error("it closed its half of the connection")]
     HalfClosed,
     /// Its last connection was lost.
@@ -250,7 +256,7 @@ pub enum SessionEnd {
     /// The initiator broke the protocol beyond what the session's error recovery level repairs.
     #[error("it broke a rule: {0}")]
     Misbehaved(super::protocol_error::ProtocolError),
-    /// The initiator did not answer.
+    /// The initiator did not answer in time.
     #[error("it did not answer in time")]
     TimedOut,
     /// The layer above asked for it.
@@ -258,71 +264,72 @@ pub enum SessionEnd {
     Closed,
 }
 
-/// A connection of a session, for those who watch.
+/// A connection of a session, as monitoring sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionView {
-    /// Its number in the session.
+    /// Its connection ID (CID) in the session.
     pub cid: u16,
-    /// Where it comes from.
+    /// The address that the initiator connected from.
     pub peer: SocketAddr,
-    /// What was agreed on for it.
+    /// The negotiated parameters of the connection.
     pub parameters: ConnectionParameters,
-    /// How many answers the initiator has not acknowledged.
+    /// How many responses the initiator has not acknowledged.
     pub unacknowledged: usize,
 }
 
-/// A session, for those who watch.
+/// A session, as monitoring sees it.
 #[derive(Clone, Debug)]
 pub struct SessionView<'a> {
-    /// Its name.
+    /// The session's handle.
     pub session: SessionId,
     /// The target; `None` for a discovery session.
     pub target: Option<TargetId>,
-    /// The initiator.
+    /// The initiator's name.
     pub initiator: &'a IscsiName,
-    /// The initiator's half of the session identifier.
+    /// The ISID: the initiator's part of the session identifier.
     pub isid: Isid,
-    /// The target's half.
+    /// The TSIH: the target's part of the session identifier.
     pub tsih: Tsih,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub parameters: &'a SessionParameters,
-    /// Where its first connection comes from.
+    /// The address that its first connection comes from.
     pub peer: Option<SocketAddr>,
     /// How many connections it has now.
     pub connections: usize,
-    /// What each of them is, the leading one first.
+    /// Its connections, the leading one first.
     pub members: Vec<ConnectionView>,
-    /// How many connections are gone whose tasks wait for another.
+    /// How many connections are lost whose tasks wait for allegiance reassignment.
     pub lost: usize,
     /// How many tasks are open.
     pub tasks: u32,
-    /// How many bytes of answers wait for the initiator to read them.
+    /// How many bytes of Data-In its tasks hold: data that waits to be sent or acknowledged, and reservations
+    /// of commands under way.
     pub unsent_bytes: usize,
-    /// What it did so far.
+    /// Counters of its traffic.
     pub traffic: Traffic,
-    /// What was repaired in it so far.
+    /// Counters of its error recovery.
     pub repairs: Repairs,
 }
 
-/// What was lost or damaged in a session and repaired (RFC 7143 §7).
+/// Counters of what was lost or damaged in a session and recovered (RFC 7143 §7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// PDUs whose header had a wrong digest and that were passed over.
+    /// PDUs with a wrong header digest, which were ignored.
     pub header_digest_errors: u64,
     /// PDUs whose data segment had a wrong digest.
     pub data_digest_errors: u64,
-    /// SNACKs that asked for something again.
+    /// SNACKs that asked for a retransmission.
     pub snacks: u64,
-    /// R2Ts that asked for something again.
+    /// Recovery R2Ts: R2Ts that asked again for lost data.
     pub recovery_r2ts: u64,
-    /// Tasks that another connection took over.
+    /// Tasks reassigned to another connection.
     pub reassigns: u64,
 }
 
-/// What a session did so far.
+/// Counters of the traffic of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// SCSI commands taken.
+    /// SCSI commands accepted.
     pub commands: u64,
     /// Bytes of Data-In sent.
     pub data_in_bytes: u64,

@@ -1,4 +1,5 @@
-//! Data for the initiator: what of a task's data waits to be sent, and what was sent and may be asked for again.
+//! Data for the initiator: the data of a task that waits to be sent, and the sent data that may be asked for
+//! again.
 
 use core::mem;
 
@@ -8,40 +9,40 @@ use smallvec::SmallVec;
 use crate::pdu::Ttt;
 use crate::serial::DataSn;
 
-/// The data that the initiator is to receive, on its way out. From level 1 on, what is sent stays here until it is
-/// acknowledged.
+/// The Data-In of a task. From level 1 on, sent data is retained until it is acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct DataIn {
     parts: SmallVec<[Bytes; 2]>,
-    /// The offset of the first byte of the first part, if parts are kept.
+    /// The offset of the first byte of the first part, if sent data is retained.
     parts_start: u32,
-    /// The first part that is not all sent, and how much of it is.
+    /// The first part that is not completely sent, and how many of its bytes are sent.
     part: usize,
     part_sent: usize,
-    /// How many bytes wait.
+    /// How many bytes wait to be sent.
     pub(crate) queued: usize,
-    /// How many bytes were sent and are kept.
+    /// How many sent bytes are retained.
     pub(crate) kept: usize,
-    /// Bytes of the budget that it takes: what waits and what is kept, and of what may still come as much as was claimed.
+    /// Bytes of the memory quota that it takes: data that waits or is retained, and, of the data still
+    /// expected, as much as was claimed.
     reserved: usize,
-    /// How many bytes the task was taken to have here at a time, of how many that it may bring.
+    /// How many bytes were reserved for the task at a time, and how many bytes it may return in all.
     claimed: usize,
     expected: u32,
     /// The offset of the next byte to send.
     pub(crate) offset: u32,
     pub(crate) data_sn: DataSn,
-    /// The first number that is not acknowledged, and the offset of its data.
+    /// The first DataSN that is not acknowledged, and the offset of its data.
     pub(crate) acked_sn: DataSn,
     acked_offset: u32,
-    /// The Data-In PDUs from there on, in order.
+    /// The sent Data-In PDUs from there on, in order.
     log: SmallVec<[Sent; 2]>,
-    /// The tag under which data is acknowledged, once that was asked for.
+    /// The tag under which the initiator acknowledges data, once the target asked for an acknowledgement.
     pub(crate) ack_ttt: Option<Ttt>,
-    /// Bytes sent in the present sequence.
+    /// Bytes sent in the current sequence.
     pub(crate) burst: usize,
 }
 
-/// A Data-In that was sent.
+/// A Data-In PDU that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) data_sn: DataSn,
@@ -52,7 +53,7 @@ pub(crate) struct Sent {
 }
 
 impl DataIn {
-    /// Returns the offset behind all that is queued.
+    /// Returns the offset behind all queued data.
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.offset) + u64::try_from(self.queued).unwrap_or(u64::MAX)
     }
@@ -64,7 +65,7 @@ impl DataIn {
         }
     }
 
-    /// Takes the next `len` bytes and hands them to `put`, piece by piece. They stay if `keep` says so.
+    /// Takes the next `len` bytes and passes them to `put`, piece by piece. With `keep`, they are retained.
     pub(crate) fn take(&mut self, len: usize, keep: bool, mut put: impl FnMut(Bytes)) {
         let mut left = len.min(self.queued);
         self.queued -= left;
@@ -90,12 +91,12 @@ impl DataIn {
         }
     }
 
-    /// Notes a PDU that was sent and is kept.
+    /// Records a PDU that was sent and is retained.
     pub(crate) fn note(&mut self, sent: Sent) {
         self.log.push(sent);
     }
 
-    /// Returns the first kept PDU with this number or a later one, before `end`.
+    /// Returns the first retained PDU with this number or a later one, before `end`.
     pub(crate) fn sent_from(&self, sn: DataSn, end: DataSn) -> Option<Sent> {
         let first = self.acked_sn;
         let skip = if sn.before(first) { 0 } else { first.distance_to(sn) };
@@ -103,7 +104,7 @@ impl DataIn {
         self.log.get(at).copied().filter(|sent| first.distance_to(sent.data_sn) < first.distance_to(end))
     }
 
-    /// Returns the longest of the kept PDUs with these numbers.
+    /// Returns the length of the longest retained PDU with these numbers.
     pub(crate) fn longest(&self, sn: DataSn, end: DataSn) -> u32 {
         let from = self.acked_sn;
         let run = from.distance_to(sn)..from.distance_to(end);
@@ -111,12 +112,12 @@ impl DataIn {
         named.map(|sent| sent.len).max().unwrap_or(0)
     }
 
-    /// Returns the last kept PDU.
+    /// Returns the last retained PDU.
     pub(crate) fn last_sent(&self) -> Option<Sent> {
         self.log.last().copied()
     }
 
-    /// Hands kept bytes to `put` once more.
+    /// Passes retained bytes to `put` once more.
     pub(crate) fn read_sent(&self, offset: u32, len: u32, mut put: impl FnMut(Bytes)) {
         let mut skip = to_usize(self.parts_start.distance(offset));
         let mut left = to_usize(len);
@@ -135,8 +136,8 @@ impl DataIn {
         }
     }
 
-    /// Forgets what was sent before the PDU with this number, and returns how many bytes of the budget that frees.
-    /// The number must lie between the first kept one and the next to be sent.
+    /// Drops the data sent before the PDU with this number, and returns how many bytes of the memory quota
+    /// that frees. The number must lie between the first retained one and the next to be sent.
     pub(crate) fn acknowledge(&mut self, sn: DataSn, pool: &Pool) -> usize {
         let upto = self.sent_from(sn, self.data_sn).map_or(self.offset, |sent| sent.offset);
         let first = self.acked_sn;
@@ -161,8 +162,13 @@ impl DataIn {
         self.shrink_reservation()
     }
 
-    /// Takes back all that was sent and not acknowledged: it is to be sent again, cut anew.
+    /// Queues all unacknowledged data again, to be sent resegmented.
     pub(crate) fn rewind(&mut self) {
+        if self.parts.is_empty() {
+            // The data was dropped: the initiator gets no more than what it acknowledged.
+            (self.data_sn, self.burst) = (self.acked_sn, 0);
+            return;
+        }
         let back = to_usize(self.acked_offset.distance(self.offset));
         self.queued += back;
         self.kept = self.kept.saturating_sub(back);
@@ -180,7 +186,7 @@ impl DataIn {
         self.part_sent = skip;
     }
 
-    /// Forgets what waits and what is kept, and returns how many bytes of the budget that frees.
+    /// Drops all waiting and retained data, and returns how many bytes of the memory quota that frees.
     pub(crate) fn stop(&mut self, pool: &Pool) -> usize {
         for part in self.parts.drain(..) {
             pool.recycle(part);
@@ -192,25 +198,35 @@ impl DataIn {
         mem::take(&mut self.reserved)
     }
 
-    /// Takes note of what was taken of the budget for the `expected` bytes at most that are to come.
+    /// As [`Self::stop`], for a task without a connection: the target learns which Data-In the initiator has
+    /// received only when the initiator reassigns the task.
+    pub(crate) fn drop_unacknowledged(&mut self, pool: &Pool) -> usize {
+        let acked = (self.acked_sn, self.acked_offset);
+        let freed = self.stop(pool);
+        (self.acked_sn, self.acked_offset) = acked;
+        freed
+    }
+
+    /// Records the `claim` bytes that were reserved from the memory quota; the task returns at most
+    /// `expected` bytes.
     pub(crate) const fn set_reservation(&mut self, claim: usize, expected: u32) {
         (self.reserved, self.claimed, self.expected) = (claim, claim, expected);
     }
 
-    /// Takes note that no more comes, and returns how many bytes of the budget that frees.
+    /// Records that no more data follows, and returns how many bytes of the memory quota that frees.
     pub(crate) fn end_input(&mut self) -> usize {
         self.claimed = 0;
         self.shrink_reservation()
     }
 
-    /// Returns how many bytes of the budget it needs no more.
+    /// Gives up the part of the reservation that is no longer needed, and returns its size in bytes.
     pub(crate) fn shrink_reservation(&mut self) -> usize {
         let spare = self.reserved.saturating_sub(self.needs());
         self.reserved -= spare;
         spare
     }
 
-    /// Returns how many bytes of the budget it takes beyond what it took so far, as they are there.
+    /// Extends the reservation to the data that is queued or retained, and returns by how many bytes.
     pub(crate) fn grow_reservation(&mut self) -> usize {
         let excess = self.needs().saturating_sub(self.reserved);
         self.reserved += excess;
@@ -225,7 +241,7 @@ impl DataIn {
     }
 }
 
-/// Offsets that only grow.
+/// An offset that only grows.
 trait Offset {
     fn distance(self, later: Self) -> u32;
 }
@@ -279,7 +295,7 @@ mod tests {
             assert_eq!((data.grow_reservation(), data.shrink_reservation(), data.reserved), (0, 0, 4));
             data.push(Bytes::copied_from(b"defghij"));
             assert_eq!((data.grow_reservation(), data.reserved), (6, 10));
-            // As long as more may come, as much as was claimed is kept for it.
+            // While more data may follow, the claimed bytes stay reserved for it.
             data.take(10, keep, |_| {});
             assert_eq!(data.shrink_reservation(), if keep { 0 } else { 6 });
             data.push(Bytes::copied_from(b"kl"));
@@ -322,12 +338,12 @@ mod tests {
             }
             assert!(data.sent_from(first.plus(1), first.plus(1)).is_none());
             assert!(data.sent_from(first.plus(3), first.plus(4)).is_none());
-            // Six bytes are acknowledged: the first part of four can go.
+            // Six bytes are acknowledged: the first part of four bytes can be dropped.
             assert_eq!(data.acknowledge(first.plus(2), &Pool::new(0)), 4);
             assert_eq!((data.kept, data.reserved), (5, 8));
             let sent = data.sent_from(first, first.plus(3)).unwrap();
             assert_eq!((sent.data_sn, again(&data, sent)), (first.plus(2), b"ghi".to_vec()));
-            // The rest is cut anew.
+            // The rest is resegmented.
             data.rewind();
             assert_eq!((data.offset, data.data_sn, data.queued), (6, first.plus(2), 6));
             assert_eq!(send(&mut data, 4), b"ghij");

@@ -1,8 +1,9 @@
 //! Data from the initiator: unsolicited, or in answer to R2Ts (RFC 7143 §4.2.5.2, §11.7, §11.8).
 //!
-//! The layer above asks for ranges; a range is put together from what came unsolicited and from R2Ts for the rest.
-//! Every sequence that the initiator owes us is a [`Sequence`]: it says which bytes may come and in what order, and has
-//! the buffer that they land in, so that a payload is copied at most once and a large one not at all.
+//! The layer above fetches ranges. A range is assembled from unsolicited data and from R2Ts for the rest.
+//! Every sequence that the initiator owes is a [`Sequence`]: it knows which bytes may arrive and in what
+//! order, and owns the buffer that they are received into, so that a payload is copied at most once and a
+//! large one not at all.
 
 use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
@@ -24,15 +25,16 @@ use crate::pdu::{Bhs, PduHeader, TargetSn, Ttt};
 use crate::recovery::TransportSense;
 use crate::serial::DataSn;
 
-/// The longest run that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is pooled.
+/// The longest range that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is
+/// pooled.
 const MAX_R2T: u32 = 1 << 20;
 
 impl Engine {
-    /// Asks for bytes `offset..offset + len` of a command's data. They come as one [`Event::DataOut`]: at once if
-    /// they are here, else when the initiator has sent them. Several may be open for a task; they are served in
-    /// order as far as the R2Ts go.
+    /// Fetches bytes `offset..offset + len` of a command's data. They are delivered as one
+    /// [`Event::DataOut`]: at once if they are already received, else when the initiator has sent them. A
+    /// task can have several fetches open; they are served in order, as far as the R2Ts go.
     ///
-    /// The range must not be empty and must lie in `data_out_len`. A name that means nothing any more is ignored.
+    /// The range must not be empty and must lie within `data_out_len`. A stale handle is ignored.
     pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let key = task.0;
         let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
@@ -57,7 +59,7 @@ impl Engine {
         let here = state.data_out.unsolicited_end();
         if offset < here {
             fetch.requested_until = end.min(here);
-            // The part that comes unsolicited stands in front, here already or not.
+            // The unsolicited part is the first one, whether already received or not.
             let early = state.data_out.unsolicited_data.as_ref();
             fetch
                 .parts
@@ -70,7 +72,8 @@ impl Engine {
         self.mark_logouts_dirty(session);
     }
 
-    /// Sends what R2Ts it can for a task, and hands up what is complete. Returns whether the task waits for room.
+    /// Queues the R2Ts that a task may send now, and delivers the fetches that are complete. Returns whether
+    /// the task waits for memory.
     pub(super) fn advance_fetches(&mut self, key: Key) -> bool {
         let mut at = 0;
         loop {
@@ -84,13 +87,14 @@ impl Engine {
             if fetch.reserved.is_none() {
                 let need = to_usize(fetch.end - fetch.requested_until);
                 if need > 0 && is_adrift {
-                    // Nothing can be asked for before it has a connection again.
+                    // No R2T can be sent before the task has a connection again.
                     return false;
                 }
                 let Some(state) = self.sessions.get_mut(session) else { return false };
-                // First come, first served, within a session.
+                // Within a session, memory is given in the order of the requests.
                 let is_first = state.quota_waiters.front().is_none_or(|first| *first == key);
-                // A session that did not send what it was asked for gets nothing more before it does.
+                // A session with a fetch whose memory was revoked gets no memory before that fetch's data is
+                // received or the fetch ends.
                 let may = state.revoked == 0;
                 let passes =
                     may && is_first && state.deprioritized_until.is_none_or(|until| until <= self.now);
@@ -109,7 +113,7 @@ impl Engine {
                 }
                 fetch.reserved = Some(need);
             }
-            // Nothing more is asked for while what was asked for has no memory.
+            // No further R2T is sent while data that was asked for has no memory.
             if fetch.requested_until < fetch.end
                 && (fetch.revoked.is_some() || !self.queue_r2ts(session, key, at))
             {
@@ -119,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Sends R2Ts for one fetch; returns whether all of it is asked for.
+    /// Queues R2Ts for one fetch. Returns whether the whole range is asked for.
     fn queue_r2ts(&mut self, session: Key, key: Key, at: usize) -> bool {
         let Some(state) = self.sessions.get(session) else { return false };
         let repairs = state.parameters.error_recovery_level > 0;
@@ -169,7 +173,7 @@ impl Engine {
         self.events.push_back(Event::DataOut { task: TaskRef(key), offset, data: fetch.into_data() });
     }
 
-    /// Serves those who wait for memory, as far as some is free now.
+    /// Serves the sessions that wait for memory, as far as some is free now.
     pub(super) fn serve_quota_waiters(&mut self) {
         for _ in 0..WAITERS_PER_TURN {
             let Some(session) = self.solicited_quota.next_waiter(self.now) else { break };
@@ -184,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with the tasks of a session that wait for room, until one finds none.
+    /// Continues with the tasks of a session that wait for memory, until one finds none.
     fn serve(&mut self, session: Key) {
         if let Some(state) = self.sessions.get_mut(session) {
             state.solicited_share.mark_dequeued();
@@ -204,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Builds the R2T of a run, if it is still wanted.
+    /// Builds the R2T of a sequence, if the sequence still exists.
     pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
         let brought = self.tasks.get(key).map_or(0, |task| self.data_out_received(task.conn));
         let now = self.now;
@@ -230,7 +234,7 @@ impl Engine {
         Some(r2t.encode())
     }
 
-    /// Says where the data of a Data-Out belongs.
+    /// Returns the sink for the data of a Data-Out.
     pub(super) fn data_out_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
         let (incoming, landing) = self.check_data_out(conn, session, bhs);
         if let Some(connection) = self.conn_mut(conn) {
@@ -256,13 +260,13 @@ impl Engine {
             return refused(ProtocolError::AhsNotAllowed);
         }
         if repairs && task.data_out.is_over(pdu.ttt) {
-            // It answers what was asked for again since, or comes twice.
+            // The Data-Out answers an R2T that was replaced, or is a duplicate.
             return (Incoming::Stale, DataSink::Discard);
         }
         let (lun, has_ended) = (task.lun, task.result.is_some());
         let Some(sequence) = task.data_out.select(pdu.ttt) else {
             if has_ended {
-                // It may be of a sequence that was given up.
+                // The Data-Out may belong to a sequence that was dropped.
                 return (Incoming::Stale, DataSink::Discard);
             }
             return refused(if pdu.ttt == Ttt::NONE {
@@ -305,8 +309,8 @@ impl Engine {
         (Incoming::Sequence(key), landing)
     }
 
-    /// Takes memory for a sequence whose first data comes: that of solicited data was taken when it was asked for, and may have
-    /// been given to others since.
+    /// Reserves memory for a sequence when its first data is received. The memory of solicited data was
+    /// reserved before the R2T was sent, and may have been revoked since.
     fn reserve_for_sequence(
         &mut self,
         session: Key,
@@ -325,7 +329,7 @@ impl Engine {
         found
     }
 
-    /// Acts on a Data-Out that came whole.
+    /// Handles a completely received Data-Out.
     pub(super) fn handle_data_out(
         &mut self,
         conn: ConnId,
@@ -355,7 +359,7 @@ impl Engine {
             Incoming::Sequence(key) => (key, Ok(true)),
             Incoming::Skipped(key) => (key, Ok(false)),
             Incoming::Refused(_, why @ ProtocolError::DataOutOtherConnection) => {
-                // The sequence is another connection's, and nothing here ends it.
+                // The sequence belongs to another connection, and this Data-Out does not end it.
                 return self.handle_violation(
                     conn,
                     &bhs,
@@ -381,7 +385,7 @@ impl Engine {
         self.end_sequence(conn, key, &bhs)
     }
 
-    /// Acts on a Data-Out of a run whose data was damaged.
+    /// Handles a Data-Out of a sequence with a wrong data digest.
     fn handle_damaged_data_out(
         &mut self,
         conn: ConnId,
@@ -404,8 +408,8 @@ impl Engine {
                 sequence.skipped(pdu.data_sn);
                 sequence.broken = true;
                 if let Some(mut buf) = buf {
-                    // In order, what was damaged stands behind the good. In any order it stands where it belongs and
-                    // will be overwritten.
+                    // In order, the damaged data is at the end of the buffer and is cut off. In any order, it
+                    // is at its own offset and will be overwritten.
                     if in_order {
                         buf.truncate(to_usize(sequence.received));
                     }
@@ -421,7 +425,7 @@ impl Engine {
         self.end_sequence(conn, key, bhs)
     }
 
-    /// Puts data that was judged good where it belongs, if it is of use.
+    /// Stores the data of an accepted Data-Out, unless `of_use` is false.
     fn take_data(
         &mut self,
         key: Key,
@@ -448,13 +452,14 @@ impl Engine {
                     sequence.put_back(buf);
                 }
             }
-            // Its sequence was asked for anew while it was being read.
+            // A recovery R2T replaced the sequence while the data was being read.
             None => self.recycle_buf(buf),
         }
         self.record_progress(key, pdu.ttt);
         if starved {
-            // Data found no room: the initiator tries again. What was asked for may not be all, and what came before it may
-            // be written.
+            // There was no memory for the data. For unsolicited data the status is BUSY, and the initiator
+            // tries again. Solicited data may be only a part of the command's data, and earlier parts may
+            // already be written, so the task fails.
             self.stats.busy += 1;
             let busy = pdu.ttt == Ttt::NONE;
             let late = || TaskResult::condition(TransportSense::InitiatorResponseTimeout);
@@ -464,7 +469,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a sequence whose last PDU this is.
+    /// Ends a sequence if this PDU is its last.
     fn end_sequence(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), ProtocolError> {
         let pdu = DataOut::decode(bhs)?;
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
@@ -490,11 +495,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the unsolicited data as complete.
+    /// Completes the unsolicited data.
     pub(super) fn complete_unsolicited(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(sequence) = task.data_out.unsolicited.take() else { return };
-        // What was lost of it was asked for by recovery R2Ts, whose last answer may come twice.
+        // Recovery R2Ts asked for the lost part of it, and the answer to the last of them may be received
+        // twice.
         task.data_out.record_answered(sequence.ttt);
         if task.result.is_some() {
             self.recycle_buf(sequence.buf);
@@ -504,7 +510,7 @@ impl Engine {
         let mut buf = sequence.buf.unwrap_or_else(|| self.pool.take(0));
         buf.truncate(to_usize(len));
         if buf.len() != to_usize(len) {
-            // Going on would hand up bytes that did not come.
+            // Otherwise bytes would be delivered that were never received.
             let session = task.session;
             return self.bug(session);
         }
@@ -513,7 +519,8 @@ impl Engine {
         for fetch in task.data_out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
             fetch.awaits_unsolicited = false;
             if len < fetch.requested_until && fetch.parts.len() == 1 {
-                // Less came than could have: the rest is asked for, and needs room of its own.
+                // The initiator sent less unsolicited data than it could have. R2Ts ask for the rest, which
+                // needs memory of its own.
                 fetch.requested_until = len.max(fetch.start);
                 freed.solicited += fetch.reserved.take().unwrap_or(0);
                 freed.revoked += u32::from(fetch.revoked.take().is_some());
@@ -529,7 +536,7 @@ impl Engine {
         self.advance_fetches(key);
     }
 
-    /// Takes the answer to an R2T as complete.
+    /// Completes the answer to an R2T.
     pub(super) fn complete_solicited(&mut self, key: Key, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(at) = task.data_out.solicited.iter().position(|sequence| sequence.ttt == ttt) else {
@@ -544,7 +551,7 @@ impl Engine {
         } else {
             let is_short = sequence.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(sequence.len));
             if is_short && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
-                // Going on would hand up bytes that did not come.
+                // Otherwise bytes would be delivered that were never received.
                 return self.bug(session);
             }
             let fetch = task.data_out.fetches.iter_mut().find(|fetch| fetch.id == sequence.fetch);
@@ -560,15 +567,18 @@ impl Engine {
         }
     }
 
-    /// Stops fetching for a task that ended, and keeps only the sequences that the initiator still has to end.
+    /// Stops fetching for a task that ended. Only the sequences that the initiator still has to end are kept.
     pub(super) fn stop_data_out(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (freed, session) = (task.data_out.stop(&self.pool), task.session);
         self.release_data_out(session, freed);
     }
 
-    /// Gives back room for Data-Out.
+    /// Releases memory for Data-Out.
     pub(super) fn release_data_out(&mut self, session: Key, freed: Freed) {
+        if freed == Freed::default() {
+            return;
+        }
         self.restore_turn(session, freed.revoked);
         let state = self.sessions.get_mut(session).map(|state| {
             state.overdraft = state.overdraft.saturating_sub(freed.overdraft);
@@ -578,7 +588,7 @@ impl Engine {
         self.release_unsolicited(Some(session), freed.unsolicited);
     }
 
-    /// Gives back room for data that came unasked; `session` may be gone.
+    /// Releases memory for unsolicited data; `session` may have ended.
     pub(super) fn release_unsolicited(&mut self, session: Option<Key>, len: usize) {
         let state = session.and_then(|key| self.sessions.get_mut(key));
         self.unsolicited_quota.release(state.map(|state| &mut state.unsolicited_share), len);

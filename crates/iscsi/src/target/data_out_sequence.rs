@@ -1,5 +1,5 @@
-//! A sequence of Data-Out PDUs: which bytes of it may come, in what order, and what is missing in the end (RFC 7143
-//! §4.2.2.4, §11.7, §11.8).
+//! A sequence of Data-Out PDUs: which bytes of it are accepted, in what order, and what is missing at its end
+//! (RFC 7143 §4.2.2.4, §11.7, §11.8).
 
 use alloc::vec::Vec;
 
@@ -18,59 +18,59 @@ pub(crate) struct Sequence {
     pub(crate) ttt: Ttt,
     /// Whether it began as unsolicited data; a recovery R2T can have given it a tag since.
     pub(crate) unsolicited: bool,
-    /// Whether the initiator was told.
+    /// Whether the initiator knows of it: its R2T was sent, or its command announced it.
     pub(crate) sent: bool,
     /// The number of its R2T.
     pub(crate) r2t_sn: R2tSn,
     pub(crate) start: u32,
     pub(crate) len: u32,
-    /// The part of it that is asked for at present: all, or what was found missing.
+    /// The part that is currently asked for: all of it, or the part that was found missing.
     pub(crate) requested: (u32, u32),
     pub(crate) received: u32,
     pub(crate) data_sn: DataSn,
-    /// Whether something of what is asked for at present was lost.
+    /// Whether part of the data that is currently asked for was lost.
     pub(crate) broken: bool,
-    /// How many times something was asked for again.
+    /// How many recovery R2Ts asked for it.
     pub(crate) tries: u8,
-    /// How many times in a row that brought nothing, and how much was here then.
+    /// How many recovery R2Ts in a row brought no data, and how many bytes were received at the last one.
     pub(crate) fruitless_retries: u8,
     received_at_retry: u32,
-    /// How many PDUs came, and how many had at the last look of the clock.
+    /// How many of its PDUs were received, in all and at the last poll.
     pub(crate) pdus_received: u32,
     pub(crate) pdus_at_poll: Option<u32>,
-    /// For how many looks nothing came.
+    /// At how many polls in a row no PDU was received.
     pub(crate) idle_polls: u8,
-    /// Which fetch it is for, and which part of it.
+    /// The fetch that it belongs to, and the index of its part there.
     pub(crate) fetch: u32,
     pub(crate) part: usize,
     pub(crate) buf: Option<Buf>,
-    /// Whether a PDU is being read into the buffer, which is away meanwhile.
+    /// Whether a PDU is being read into the buffer, which is taken out meanwhile.
     pub(crate) reading: bool,
-    /// How it gets on, once the initiator was told.
+    /// Its progress, from when the initiator may send it.
     pub(crate) progress: Option<SequenceProgress>,
-    /// What is covered, if PDUs may come in any order: sorted, not touching.
+    /// The ranges received, if PDUs may arrive in any order: sorted, not touching.
     spans: Vec<(u32, u32)>,
 }
 
-/// How many separate pieces of a run may have come while others are missing: out of order is allowed, scattered to
-/// exhaust us is not.
+/// How many separate ranges of a sequence may be received while others are missing. It allows PDUs out of
+/// order, but not so many small pieces that they exhaust memory.
 const MAX_SPANS: usize = 64;
 
-/// What becomes of a PDU of a run.
+/// How a PDU of a sequence is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PduDisposition {
-    /// Its data is taken.
+    /// Its data is stored.
     Accept,
-    /// Its data is of no use: it is here already, or something before it is missing.
+    /// Its data is discarded: it was received before, or data before it is missing.
     Skip,
 }
 
-/// What is to be done at the end of a sequence.
+/// The next step at the end of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SequenceEnd {
-    /// All is here.
+    /// All data was received.
     Complete,
-    /// Something was lost: it is to be asked for again.
+    /// Data was lost: a recovery R2T must ask for it again.
     Recover,
 }
 
@@ -102,24 +102,24 @@ impl Sequence {
         }
     }
 
-    /// Returns whether it has memory: something of it is here, or being read.
+    /// Returns whether it has memory: part of it was received, or is being read.
     pub(crate) const fn has_memory(&self) -> bool {
         self.buf.is_some() || self.reading
     }
 
-    /// Takes the buffer back into which a PDU was read.
+    /// Takes back the buffer into which a PDU was read.
     pub(crate) fn put_back(&mut self, buf: Buf) {
         self.buf = Some(buf);
         self.reading = false;
     }
 
-    /// Returns whether the initiator was told of it, in an R2T that may have been lost since.
+    /// Returns whether the initiator was asked for it, even in an R2T that may have been lost since.
     pub(crate) const fn was_requested(&self) -> bool {
         self.sent || self.tries > 0
     }
 
-    /// Judges a PDU of this run, before its data is read. Where lost data is asked for again (`repairs`), a gap in the
-    /// numbers is no violation but a loss.
+    /// Checks a PDU of this sequence before its data is read. With error recovery (`repairs`), a gap in the
+    /// DataSNs is a loss, not a violation.
     pub(crate) fn check(
         &mut self,
         data_sn: DataSn,
@@ -149,7 +149,8 @@ impl Sequence {
         }
         if in_order {
             return match at == self.received {
-                // Of a sequence that has a gap, what lies behind it comes again with what was lost.
+                // In a sequence with a gap, the data behind the gap is sent again together with the lost
+                // data.
                 _ if self.broken => Ok(PduDisposition::Skip),
                 true => Ok(PduDisposition::Accept),
                 false => Err(ProtocolError::DataOutOffset),
@@ -163,7 +164,7 @@ impl Sequence {
         }
     }
 
-    /// Notes that the data of a PDU that was judged good is here.
+    /// Records that the data of an accepted PDU was received.
     pub(crate) fn record_data(&mut self, data_sn: DataSn, offset: u32, len: u32, in_order: bool) {
         self.received = self.received.saturating_add(len);
         self.data_sn = data_sn.next();
@@ -184,14 +185,14 @@ impl Sequence {
         self.spans = merged;
     }
 
-    /// Notes that a PDU came whose data cannot be used: it was skipped, or damaged.
+    /// Records a PDU whose data cannot be used: it was skipped or damaged.
     pub(crate) fn skipped(&mut self, data_sn: DataSn) {
         if !data_sn.before(self.data_sn) {
             self.data_sn = data_sn.next();
         }
     }
 
-    /// Returns the first part that is missing.
+    /// Returns the first range that is missing.
     fn first_hole(&self, in_order: bool) -> (u32, u32) {
         if in_order {
             return (self.received, self.len);
@@ -204,7 +205,8 @@ impl Sequence {
         }
     }
 
-    /// Judges the end of a sequence: whether as much came as had to. `whole` is the length of the command's data.
+    /// Checks at the end of a sequence whether all data was received. `whole` is the length of the command's
+    /// data.
     pub(crate) fn check_end(&self, whole: u32, in_order: bool) -> Result<SequenceEnd, ProtocolError> {
         if self.received == self.len {
             return Ok(SequenceEnd::Complete);
@@ -218,7 +220,7 @@ impl Sequence {
         if !self.unsolicited || self.tries > 0 {
             return Err(ProtocolError::DataOutShort);
         }
-        // RFC 7143 §11.4.7.2: less than FirstBurstLength is allowed only if that would have been all.
+        // RFC 7143 §11.4.7.2: less than FirstBurstLength is allowed only if the command has no more data.
         let prefix = self.spans.is_empty() || matches!(self.spans.as_slice(), [(0, _)]);
         if whole > self.len || !prefix {
             Err(ProtocolError::NotEnoughUnsolicited)
@@ -227,8 +229,9 @@ impl Sequence {
         }
     }
 
-    /// Stops to count what came if the buffer that has it is away: a PDU was just being read into it whose connection is
-    /// gone, or whose sequence another took the place of. The buffer does not come back then.
+    /// Resets the count of received data if the buffer is lost. That happens when a PDU was being read into
+    /// it as its connection was lost, or as a recovery R2T replaced its sequence: the buffer is not returned
+    /// then.
     pub(crate) fn reset_if_buffer_lost(&mut self) {
         if self.buf.is_none() && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
             self.received = 0;
@@ -236,7 +239,7 @@ impl Sequence {
         }
     }
 
-    /// Returns what is asked for at present.
+    /// Returns the part that is currently asked for, as an R2T that a recovery R2T replaces.
     pub(crate) const fn as_superseded(&self) -> SupersededR2t {
         let (from, to) = self.requested;
         SupersededR2t {
@@ -247,7 +250,7 @@ impl Sequence {
         }
     }
 
-    /// Makes the run one that a recovery R2T asks for, and returns what that takes the place of.
+    /// Restarts the sequence for a recovery R2T, and returns the R2T that this replaces.
     pub(crate) fn restart_with(&mut self, ttt: Ttt, in_order: bool) -> SupersededR2t {
         let superseded = self.as_superseded();
         self.ttt = ttt;
@@ -264,7 +267,7 @@ impl Sequence {
     }
 }
 
-/// An R2T, or the unsolicited data, that a recovery R2T took the place of.
+/// An R2T, or the unsolicited data, that a recovery R2T replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SupersededR2t {
     pub(crate) ttt: Ttt,

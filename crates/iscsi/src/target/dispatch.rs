@@ -1,7 +1,9 @@
-//! From bytes to requests: what each PDU that comes is, where its data goes, and whose affair it is.
+//! From bytes to requests: identifies each received PDU, decides where its data segment is stored, and passes
+//! it to its handler.
 //!
-//! A PDU is looked at twice. When its header is whole, [`Engine::data_sink`] says where the data segment belongs, and
-//! nothing else happens. When its last byte is there and its digest is right, [`Engine::handle_pdu`] acts on it.
+//! A PDU is handled in two steps. When its header is complete, [`Engine::data_sink`] returns the sink of the
+//! data segment and does nothing else. When the last byte is received and the digest is checked,
+//! [`Engine::handle_pdu`] acts on the PDU.
 
 use base::buffer::{Buf, Bytes};
 use base::state_machine::ConnId;
@@ -21,7 +23,7 @@ use crate::pdu::{Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
 use crate::recovery::RecoveryAction;
 use crate::serial::{CmdSn, DataSn};
 
-/// What a PDU comes with.
+/// The context of a received PDU.
 #[derive(Clone, Copy)]
 pub(super) struct PduContext<'a> {
     pub(super) now: Instant,
@@ -30,7 +32,7 @@ pub(super) struct PduContext<'a> {
 }
 
 impl Engine {
-    /// Reads every PDU that is whole in `bytes`, and the beginning of the next.
+    /// Reads every PDU that is complete in `bytes`, and the beginning of the next.
     pub(super) fn read(
         &mut self,
         now: Instant,
@@ -69,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Says where the data segment of a PDU belongs.
+    /// Returns the sink for the data segment of a PDU.
     fn data_sink(&mut self, conn: ConnId, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
         let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
         connection.incoming = Incoming::Plain;
@@ -86,7 +88,8 @@ impl Engine {
         }
     }
 
-    /// Takes a buffer for `len` bytes out of the budget; without room the data is read and forgotten.
+    /// Reserves `len` bytes of the memory quota and takes a buffer for them. Without memory, the data is read
+    /// and discarded.
     pub(super) fn reserve_unsolicited(&mut self, conn: ConnId, len: usize) -> DataSink {
         let session = self.conn(conn).and_then(|connection| connection.session);
         let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else {
@@ -102,7 +105,7 @@ impl Engine {
         DataSink::Append(buf)
     }
 
-    /// Acts on a PDU that came whole.
+    /// Handles a completely received PDU.
     fn handle_pdu(
         &mut self,
         context: PduContext<'_>,
@@ -131,7 +134,7 @@ impl Engine {
         done.or_else(|why| self.handle_violation(conn, &bhs, why))
     }
 
-    /// Acts on a PDU that is neither a command nor data.
+    /// Handles a PDU that is neither a command nor Data-Out.
     fn handle_control_pdu(
         &mut self,
         context: PduContext<'_>,
@@ -180,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Gives a request its turn: at once if it is immediate, else by its number.
+    /// Executes a request in its turn: at once if it is immediate, else in the order of the CmdSNs.
     pub(super) fn sequence_request(
         &mut self,
         context: PduContext<'_>,
@@ -212,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// Gives the requests their turn that waited for a number which is there now.
+    /// Executes the requests that waited for a lower number which has now been received.
     pub(super) fn execute_in_order(
         &mut self,
         context: PduContext<'_>,
@@ -228,7 +231,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Acts on a request whose turn it is.
+    /// Executes a request whose turn has come.
     pub(super) fn execute_request(
         &mut self,
         context: PduContext<'_>,
@@ -256,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// Sets or clears the time that a missing number has.
+    /// Starts the gap timer if a command number is missing, and clears it otherwise.
     fn watch_gap(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
         let Some(state) = self.sessions.get_mut(session) else { return };
@@ -269,17 +272,18 @@ impl Engine {
         }
     }
 
-    /// Looks after a session that has missed a command number for some time. At level 0 nothing can bring it; above,
-    /// the initiator is shown what is expected, so that it sends the command again (§7.2.1), and given time.
+    /// Handles a command number that has been missing for `gap_within`. At level 0 no initiator sends it
+    /// again, so the session ends. From level 1 on, a NOP-In shows the initiator the ExpCmdSN, so that it
+    /// sends the command again (§7.2.1), until `data_within` has passed.
     pub(super) fn on_gap_timer(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
         let Some(state) = self.sessions.get_mut(session) else { return };
         if !state.window.has_gap() {
-            // What was behind it is gone with its connection.
+            // The early requests were discarded when their connection was lost.
             state.gap_polls = 0;
             return;
         }
-        // While there is no connection, nothing can come.
+        // While the session has no connection, nothing can be received.
         state.gap_polls += u32::from(!state.conns.is_empty());
         let waited = self.limits.gap_within.as_nanos().saturating_mul(state.gap_polls.into());
         if state.parameters.error_recovery_level == 0 || waited >= self.limits.data_within.as_nanos() {
@@ -310,10 +314,10 @@ impl Engine {
         }
     }
 
-    /// Answers a PDU that broke a rule and belongs to no task.
+    /// Responds to a PDU that broke a rule and belongs to no task.
     ///
     /// # Errors
-    /// The rule again, when the connection must end.
+    /// Returns the broken rule again if the connection must end.
     pub(super) fn handle_violation(
         &mut self,
         conn: ConnId,
@@ -324,12 +328,12 @@ impl Engine {
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, self.next_number(conn, bhs, reason))?;
         }
-        // A task that does not exist cannot fail.
+        // There is no task to fail.
         if answer.action == RecoveryAction::Drop { Err(why) } else { Ok(()) }
     }
 
-    /// Returns what a Reject says about the numbers of a task (§11.17.2): for a SNACK that asks for Data-In or R2T PDUs
-    /// that cannot be had, the next that would be sent.
+    /// Returns the DataSN field of a Reject (§11.17.2). For a SNACK that asks for Data-In or R2T PDUs that
+    /// are not available, it is the next number to be sent.
     fn next_number(&self, conn: ConnId, bhs: &Bhs, reason: RejectReason) -> DataSn {
         if bhs.opcode() != Opcode::SNACK || reason != RejectReason::PROTOCOL_ERROR {
             return DataSn(0);
@@ -355,7 +359,8 @@ impl Engine {
     /// Queues a control PDU.
     ///
     /// # Errors
-    /// `AnswersUnread` when too many wait.
+    /// Returns `AnswersUnread` when too many control PDUs wait on the connection, or too many bytes of them
+    /// on all.
     pub(super) fn queue_control(
         &mut self,
         conn: ConnId,
@@ -376,7 +381,7 @@ impl Engine {
         self.enforce_control_limit(conn)
     }
 
-    /// Takes note that a control PDU has left and is not kept, or is kept no longer.
+    /// Releases the memory of a control PDU that was sent and is not retained, or is no longer retained.
     pub(super) fn uncount(&mut self, conn: ConnId, body: &Body) {
         let cost = CONTROL_COST + body.held();
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) {
@@ -386,10 +391,10 @@ impl Engine {
         }
     }
 
-    /// Takes note of how much text a connection holds now.
+    /// Records how much text a connection holds now.
     ///
     /// # Errors
-    /// `AnswersUnread` when there is too much, and most of it is here.
+    /// Returns `AnswersUnread` when the total exceeds its limit and this connection holds most of it.
     pub(super) fn hold_text(&mut self, conn: ConnId, held: usize) -> Result<(), ProtocolError> {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             return Ok(());
@@ -399,10 +404,10 @@ impl Engine {
         if held > before { self.enforce_control_limit(conn) } else { Ok(()) }
     }
 
-    /// Drops who has most of the control PDUs and of the text, if that is too much in all.
+    /// Drops the connection that holds most of the control PDUs and text, if their total exceeds its limit.
     ///
     /// # Errors
-    /// `AnswersUnread` when it is this one.
+    /// Returns `AnswersUnread` when that is this connection.
     fn enforce_control_limit(&mut self, conn: ConnId) -> Result<(), ProtocolError> {
         if self.control_bytes <= self.limits.control_bytes_max {
             return Ok(());
@@ -416,7 +421,7 @@ impl Engine {
         }
     }
 
-    /// Returns who has most of them.
+    /// Returns the connection that holds most bytes of control PDUs and text.
     fn greediest(&self) -> Option<ConnId> {
         let taken = (0..).zip(&self.conns).filter_map(|(number, conn)| Some((number, conn.as_ref()?)));
         taken
@@ -424,7 +429,7 @@ impl Engine {
             .map(|(number, _)| ConnId(number))
     }
 
-    /// Ends a session for an error of our own.
+    /// Ends a session because of an internal error.
     pub(super) fn bug(&mut self, session: Key) {
         self.stats.bugs += 1;
         self.end_session(session, SessionEnd::Misbehaved(ProtocolError::Bug));

@@ -1,14 +1,16 @@
-//! The target role of iSCSI for one shard: every connection and session of it, as one value without I/O.
+//! The target role of iSCSI for one shard: all its connections and sessions, as one value that does no I/O.
 //!
-//! Network side, it has the shape of a [`base::state_machine::StreamMachine`]; the owner forwards to it and adds the
-//! directory that logins ask. Upper side, it gives [`Event`]s and takes `fetch`, `data_in`, `finish`, `abort`,
-//! `managed`. After any call the owner polls [`Engine::poll_event`] until it is empty, then [`Engine::poll_action`].
+//! Toward the network it has the shape of a [`base::state_machine::StreamMachine`]; the owner forwards to it
+//! and adds the directory that logins consult. Toward the layer above, it returns [`Event`]s and accepts
+//! `fetch`, `data_in`, `finish`, `abort`, `finish_tmf`. After any call the owner polls [`Engine::poll_event`]
+//! until it is empty, then [`Engine::poll_action`].
 //!
 //! # Memory
 //!
-//! Everything a peer can make us keep is bounded: commands by the window ([`Limits::queue_depth`]), data that comes
-//! by [`Limits::data_out_bytes_max`], answers that it does not read by [`Limits::data_in_bytes_max`] and
-//! [`MAX_CONTROL_QUEUED`] small PDUs per connection. `memory_quota` says who gets how much when that is short.
+//! All memory that a peer can make the engine hold is bounded: commands by the command window
+//! ([`Limits::queue_depth`]), Data-Out by [`Limits::data_out_bytes_max`], Data-In that the peer does not read
+//! by [`Limits::data_in_bytes_max`], and control PDUs by [`MAX_CONTROL_QUEUED`] per connection.
+//! `memory_quota` divides the memory among sessions when it is short.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -39,14 +41,15 @@ use crate::recovery::{self, ErrorResponse, RecoveryAction};
 /// Every iSCSI connection and session of a shard.
 pub struct Engine {
     pub(super) limits: Limits,
-    /// Of targets that have limits of their own.
+    /// Limits of the targets that have limits of their own.
     pub(super) target_limits: BTreeMap<TargetId, SessionLimits>,
-    /// The deepest window that any session was ever given: what is kept for all of them is bounded by it.
+    /// The deepest command window that any session was ever given. The retained statuses of all sessions are
+    /// bounded by it.
     pub(super) depth_max: u32,
     pub(super) pool: Pool,
-    /// By connection number.
+    /// The connections, indexed by ConnId.
     pub(super) conns: Vec<Option<Box<Connection>>>,
-    /// How many connections there are, and how many of an address have not logged in.
+    /// How many connections are open, and how many connections of each address have not logged in.
     pub(super) open_conns: usize,
     pub(super) pending_logins: BTreeMap<IpAddr, usize>,
     pub(super) sessions: Arena<Session>,
@@ -55,19 +58,20 @@ pub struct Engine {
     pub(super) events: VecDeque<Event>,
     pub(super) actions: VecDeque<Action>,
     pub(super) timers: Timers,
-    /// Memory for data that comes unasked, for data that we ask for, and for answers.
+    /// Memory quotas for unsolicited data, for solicited data, and for Data-In.
     pub(super) unsolicited_quota: MemoryQuota,
     pub(super) solicited_quota: MemoryQuota,
     pub(super) data_in_quota: MemoryQuota,
-    /// Sessions whose logouts may go on.
+    /// Sessions whose pending logouts must be processed again.
     pub(super) dirty_logouts: VecDeque<Key>,
-    /// What waits of control PDUs and is held of text, on all connections.
+    /// Bytes of control PDUs that wait to be sent or acknowledged, and of text that is held, on all
+    /// connections.
     pub(super) control_bytes: usize,
-    /// Logins that failed and were not told of.
+    /// Failed logins that were not polled yet.
     pub(super) failed_logins: VecDeque<FailedLogin>,
     pub(super) notes: Notes,
     pub(super) next_ttt: u32,
-    /// The next of the numbers that tasks without a connection have in its place.
+    /// The next of the substitute connection numbers that tasks without a connection get.
     pub(super) next_detached: u32,
     /// The time at the last call.
     pub(super) now: Instant,
@@ -75,75 +79,84 @@ pub struct Engine {
     pub(super) stats: EngineStats,
 }
 
-/// What may differ from target to target, and change under sessions that go on.
+/// Limits that can differ from target to target, and can change while sessions are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Numbered commands of a session that may be open at a time (1 to 1024).
     pub queue_depth: u32,
-    /// How long a connection may be silent before it is pinged.
+    /// How long a connection may be silent before the engine pings it.
     pub ping_after: Duration,
-    /// How long the answer to a ping may take before the connection is given up.
+    /// How long the answer to a ping may take before the engine drops the connection.
     pub pong_within: Duration,
-    /// How long a connection may be silent, its ping unanswered, while its session has no command under way: there are
-    /// initiators, firmware above all, that answer nothing while they do nothing.
+    /// How long a connection may be silent, its ping unanswered, while its session has no command under way.
+    /// Some initiators, firmware above all, answer no pings while they are idle.
     pub idle_within: Duration,
 }
 
-/// What an engine allows.
+/// The limits of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time. A connection with a number at or above this is refused, so numbers must be dense.
+    /// Connections at a time. A connection with a number at or above this is refused, so numbers must be
+    /// dense.
     pub connections_max: u32,
-    /// Sessions at a time. Discovery sessions have places of their own.
+    /// Normal sessions at a time. Discovery sessions are counted separately.
     pub sessions_max: u16,
-    /// [`SessionLimits::queue_depth`] where nothing else is said.
+    /// [`SessionLimits::queue_depth`] of targets without a limit of their own.
     pub queue_depth: u32,
     /// Immediate commands and task management requests of a session that may be open at a time.
     pub immediate_max: u32,
-    /// Bytes of Data-Out, of all sessions, that may have come, or be on the way, without having been handed up.
+    /// Bytes of Data-Out, of all sessions, that may be received or under way, and are not yet delivered to
+    /// the layer above.
     pub data_out_bytes_max: usize,
-    /// Bytes of Data-In, of all sessions, that commands under way may bring or that wait to be sent.
+    /// Bytes of Data-In, of all sessions: data that waits to be sent or acknowledged, and reservations of
+    /// commands under way.
     pub data_in_bytes_max: usize,
-    /// Bytes of control PDUs (answers to pings, Rejects, …), of all connections, that may wait to be sent, and of text
-    /// that goes on in other PDUs. Beyond it the connection that has most of it is dropped.
+    /// Bytes, on all connections, of control PDUs (answers to pings, Rejects, …) that wait to be sent or
+    /// acknowledged, and of text that continues in other PDUs. Beyond it the engine drops the connection that
+    /// holds most of these bytes.
     pub control_bytes_max: usize,
-    /// As `data_in_bytes_max`, of one session: beyond it, its next commands are held back. Nor is more taken for one command
-    /// before its data is there, so the bounds hold if none brings more than this.
+    /// As `data_in_bytes_max`, of one session. Beyond it, the engine holds back the session's next commands.
+    /// It is also the most that is reserved for one command before its data arrives, so the bounds hold if no
+    /// command returns more than this.
     pub unsent_bytes_max: usize,
     /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
     pub login_within: Duration,
-    /// [`SessionLimits::ping_after`] likewise.
+    /// [`SessionLimits::ping_after`] of targets without a limit of their own.
     pub ping_after: Duration,
-    /// [`SessionLimits::pong_within`] likewise.
+    /// [`SessionLimits::pong_within`] of targets without a limit of their own.
     pub pong_within: Duration,
-    /// [`SessionLimits::idle_within`] likewise.
+    /// [`SessionLimits::idle_within`] of targets without a limit of their own.
     pub idle_within: Duration,
-    /// Whether initiator names are taken that are not of the form of RFC 7143 §4.2.7.
+    /// Whether logins may use initiator names that are not of the form of RFC 7143 §4.2.7.
     pub lenient_names: bool,
-    /// How long an initiator may owe data without sending any before it is given up, and at level 0 how long one sequence of
-    /// data may bring none before its task fails (`stall` says more).
+    /// How long an initiator may owe data without sending any before its connection is dropped. At level 0
+    /// also: how long one data sequence may make no progress before its task fails (see the module `stall`).
     pub data_within: Duration,
-    /// From ErrorRecoveryLevel 1 on: how long data that an initiator owes may stay out before it is asked for again.
+    /// From ErrorRecoveryLevel 1 on: how long data that an initiator owes may be missing before a recovery
+    /// R2T asks for it again.
     pub repair_after: Duration,
-    /// From level 1 on: how long a status may stay unacknowledged before the initiator is pinged.
+    /// From level 1 on: how long a status may stay unacknowledged before the engine pings the initiator.
     pub ack_within: Duration,
-    /// How long a command number may be missing before the session is given up. From level 1 on it is
-    /// [`Self::data_within`], and after this time the initiator is shown which number is expected.
+    /// How long a command number may be missing before the session is dropped. From level 1 on the session is
+    /// dropped after [`Self::data_within`] instead, and each time this time passes a NOP-In shows the
+    /// initiator the ExpCmdSN.
     pub gap_within: Duration,
-    /// How long a task management function waits for the data of the tasks that it ends (RFC 7143 §4.2.3.3 sets no
-    /// end to it, but initiators that stop sending are common), and its response, twice as long, for acknowledgements.
+    /// How long a task management function waits for the data of the tasks that it ends. RFC 7143 §4.2.3.3
+    /// sets no limit, but initiators that stop sending are common. Its response waits up to twice as long for
+    /// acknowledgements.
     pub fence_within: Duration,
-    /// How long a logout waits for tasks that were begun, and for their answers to leave, before it terminates them.
+    /// How long a logout waits for tasks under way to end and for their responses to be sent, before it
+    /// terminates the tasks.
     pub logout_within: Duration,
-    /// The first TSIH that this engine gives, 1 and up, and the step to the next: engines side by side must not
-    /// give the same.
+    /// The first TSIH that this engine assigns, 1 or more, and the step to the next. Engines side by side
+    /// must not assign the same TSIH.
     pub tsih_first: u16,
-    /// See `tsih_first`; 1 and up.
+    /// See `tsih_first`; 1 or more.
     pub tsih_step: u16,
 }
 
 impl Limits {
-    /// How many bytes of answers one session may have unsent, unless told otherwise.
+    /// The default of `unsent_bytes_max`: how many bytes of Data-In one session may have unsent.
     pub const UNSENT_BYTES_MAX: usize = 16 << 20;
 }
 
@@ -175,41 +188,42 @@ impl Default for Limits {
     }
 }
 
-/// How many control PDUs (answers to pings, Rejects, …) a connection may have waiting to be sent. Every request in
-/// a full window could have one, and a peer that reads at all empties the queue with every batch.
+/// How many control PDUs (answers to pings, Rejects, …) may wait to be sent on one connection. Every request
+/// in a full window could cause one, and a peer that reads at all empties the queue with every batch.
 pub const MAX_CONTROL_QUEUED: usize = 2048;
 
-/// How many bytes those may take: a few pings of the longest kind.
+/// How many bytes the queued control PDUs of one connection may take: a few pings of the longest kind.
 pub const MAX_CONTROL_BYTES: usize = 4 << 20;
 
-/// How many failed logins wait to be told of; of more, the operator learns by their number.
+/// How many failed logins wait to be polled. The engine only counts the ones beyond it.
 const MAX_FAILED_LOGINS: usize = 64;
 
-/// What a control PDU takes beside its data.
+/// Bytes that a control PDU is charged in addition to its data.
 pub(super) const CONTROL_COST: usize = 256;
 
-/// How many commands a session that has much of it may number ahead while memory is short: enough to go on.
+/// The depth of the command window while memory is short, for a session that holds much of it: enough to make
+/// progress.
 const DEPTH_UNDER_PRESSURE: u32 = 4;
 
-/// A peer that sends this much without finishing a PDU is slow but there.
+/// A peer that sends this many bytes without completing a PDU is slow but alive.
 const LIVENESS_BYTES: usize = 64 << 10;
 
-/// What an engine did so far.
+/// Counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Connections taken.
+    /// Connections received, refused ones included.
     pub connections: u64,
     /// Logins that succeeded.
     pub logins: u64,
     /// Logins that failed.
     pub logins_failed: u64,
-    /// Logins by which one host took the session of another that uses its name.
+    /// Logins by which one host took over the session of another host that uses the same initiator name.
     pub rival_logins: u64,
-    /// PDUs received whole.
+    /// PDUs received completely.
     pub pdus_in: u64,
     /// PDUs sent.
     pub pdus_out: u64,
-    /// SCSI commands taken.
+    /// SCSI commands accepted.
     pub commands: u64,
     /// Bytes of Data-Out received, immediate data included.
     pub data_out_bytes: u64,
@@ -221,36 +235,36 @@ pub struct EngineStats {
     pub data_digest_errors: u64,
     /// Rejects sent.
     pub rejects: u64,
-    /// Requests passed over: numbers outside the window, data that nobody waits for.
+    /// Requests ignored, such as numbers outside the command window, or data that no task expects.
     pub ignored: u64,
-    /// Silent sessions that gave way to others.
+    /// Silent sessions that were ended so that new sessions could begin.
     pub evicted: u64,
-    /// Commands that failed because their data did not come.
+    /// Commands that failed because their data was not received in time.
     pub data_late: u64,
     /// Commands answered BUSY because memory was short.
     pub busy: u64,
-    /// How often data was not asked for at once because memory was short.
+    /// How often an R2T was delayed because memory was short.
     pub withheld: u64,
-    /// How often commands waited for memory for their answers.
+    /// How often commands waited for memory for their Data-In.
     pub held_back: u64,
-    /// Commands that lost the memory for data that stood still while others waited for some.
+    /// Commands that lost the memory of a stalled data sequence because other sessions waited for memory.
     pub revoked: u64,
-    /// Task management requests taken.
+    /// Task management requests accepted.
     pub management: u64,
-    /// SNACKs that asked for something again.
+    /// SNACKs that asked for a retransmission.
     pub snacks: u64,
-    /// R2Ts that asked for something again.
+    /// Recovery R2Ts: R2Ts that asked again for lost data.
     pub recovery_r2ts: u64,
-    /// Tasks that another connection took over.
+    /// Tasks reassigned to another connection.
     pub reassigns: u64,
     /// Connections dropped because the peer broke a rule.
     pub dropped: u64,
-    /// Times that we were wrong.
+    /// Internal errors of the engine.
     pub bugs: u64,
 }
 
 impl Engine {
-    /// Makes an engine without connections. Buffers for data come from `pool` and go back to it.
+    /// Creates an engine without connections. Data buffers are taken from `pool` and returned to it.
     pub fn new(limits: Limits, pool: Pool) -> Self {
         Self {
             next_tsih: limits.tsih_first.max(1),
@@ -281,7 +295,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of a new connection.
+    /// Handles a new connection.
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.now = now;
         self.stats.connections += 1;
@@ -308,7 +322,7 @@ impl Engine {
         }
     }
 
-    /// Takes received bytes, all of them.
+    /// Handles received bytes and consumes all of them.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8], directory: &dyn Directory) {
         self.now = now;
         let Some(connection) = self.conn_mut(conn).filter(|connection| connection.is_reading()) else {
@@ -329,13 +343,13 @@ impl Engine {
         }
     }
 
-    /// Lends the buffer that the next bytes belong into, if a large Data-Out payload is coming.
+    /// Returns the receive buffer that the next bytes belong into, if a large Data-Out payload follows.
     pub fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let connection = self.conn_mut(conn)?;
         if connection.is_reading() { connection.receiver.as_mut()?.take_rx_buffer() } else { None }
     }
 
-    /// Takes a loan back.
+    /// Takes back a receive buffer that [`Self::take_rx_buffer`] returned.
     pub fn return_rx_buffer(
         &mut self,
         now: Instant,
@@ -354,7 +368,7 @@ impl Engine {
         self.received(now, conn, &[], directory);
     }
 
-    /// Takes note that a connection is gone.
+    /// Handles the end of a connection.
     pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         self.now = now;
         let down = match why {
@@ -373,31 +387,32 @@ impl Engine {
         }
     }
 
-    /// Returns the next thing that the layer above must know or do.
+    /// Returns the next event that the layer above must handle.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.serve_quota_waiters();
         self.process_logouts();
         self.events.pop_front()
     }
 
-    /// Returns a login that failed. Of many between two questions only some are told.
+    /// Returns a login that failed. At most 64 failed logins wait to be polled; further ones are only
+    /// counted.
     pub fn poll_failed_login(&mut self) -> Option<FailedLogin> {
         self.failed_logins.pop_front()
     }
 
-    /// Returns the next thing that the driver must do.
+    /// Returns the next action that the driver must carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.serve_quota_waiters();
         self.process_logouts();
         self.actions.pop_front()
     }
 
-    /// Returns when [`Self::handle_timeout`] wants to be called.
+    /// Returns when [`Self::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Takes note that the deadline passed.
+    /// Handles every timer that has expired.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         while let Some(entry) = self.timers.pop(now) {
@@ -416,12 +431,12 @@ impl Engine {
         }
     }
 
-    /// Returns what the engine did so far.
+    /// Returns the engine's counters.
     pub const fn stats(&self) -> &EngineStats {
         &self.stats
     }
 
-    /// Returns how many bytes of data are taken from the budgets: none when no task is open.
+    /// Returns how many bytes of data are reserved from the quotas: none when no task is open.
     pub const fn data_bytes(&self) -> usize {
         self.unsolicited_quota.used() + self.solicited_quota.used() + self.data_in_quota.used()
     }
@@ -462,7 +477,7 @@ impl Engine {
         self.conns.get_mut(index(conn))?.as_deref_mut()
     }
 
-    /// Puts something into a connection's queue and sees to it that the driver comes for it.
+    /// Puts an output into a connection's send queue and requests a transmission from the driver.
     pub(super) fn queue(&mut self, conn: ConnId, output: Output) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
         connection.send_queue.push_back(output);
@@ -472,7 +487,7 @@ impl Engine {
         }
     }
 
-    /// Returns the counters of a connection's session, MaxCmdSN as far as it can go now.
+    /// Returns the counters of a connection's session, with MaxCmdSN advanced as far as is possible now.
     pub(super) fn counters(&mut self, conn: ConnId) -> TargetSn {
         let Some(connection) = self.conns.get(index(conn)).and_then(Option::as_deref) else {
             return TargetSn::default();
@@ -498,12 +513,12 @@ impl Engine {
         }
     }
 
-    /// Returns a transfer tag that was not in use for the last four thousand million.
+    /// Returns a new target transfer tag. A tag comes up again only after about 2^32 others.
     pub(super) const fn new_ttt(&mut self) -> Ttt {
         take_ttt(&mut self.next_ttt)
     }
 
-    /// Takes note of a login that failed.
+    /// Records a login that failed.
     pub(super) fn record_failed_login(&mut self, conn: ConnId, claims: ClaimedIdentity, why: LoginRejected) {
         self.stats.logins_failed += 1;
         if let Some(connection) = self.conn(conn)
@@ -514,7 +529,7 @@ impl Engine {
         }
     }
 
-    /// Looks up what to do about a broken rule.
+    /// Looks up the response to a broken rule.
     pub(super) fn error_response(&mut self, conn: ConnId, why: ProtocolError) -> ErrorResponse {
         if why == ProtocolError::DataDigestMismatch {
             self.stats.data_digest_errors += 1;
@@ -529,7 +544,7 @@ impl Engine {
         answer
     }
 
-    /// Counts something that was lost on a connection.
+    /// Counts a loss or its recovery in the session of a connection.
     pub(super) fn count_repair(&mut self, conn: ConnId, what: impl FnOnce(&mut Repairs)) {
         let session = self.conn(conn).and_then(|connection| connection.session);
         if let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) {
@@ -537,14 +552,14 @@ impl Engine {
         }
     }
 
-    /// Ends a connection whose peer broke a rule, and its session with it.
+    /// Drops a connection whose peer broke a rule, and removes it from its session.
     pub(super) fn drop_connection(&mut self, conn: ConnId, why: ProtocolError) {
         let Some(connection) = self.conn_mut(conn) else { return };
         if connection.closing && connection.session.is_none() {
             return;
         }
         connection.closing = true;
-        // Nothing more is sent.
+        // The engine sends nothing more on it.
         connection.send_queue = VecDeque::new();
         let freed =
             core::mem::take(&mut connection.control_bytes) + core::mem::take(&mut connection.text_bytes);
@@ -570,8 +585,8 @@ impl Engine {
         }
     }
 
-    /// Takes a connection out of its session. Below level 2 its tasks end with it, and the last connection ends the
-    /// session (§7.1.5).
+    /// Removes a connection from its session. Below level 2 its tasks end with it, and the loss of the last
+    /// connection ends the session (§7.1.5).
     pub(super) fn leave_session(&mut self, conn: ConnId, down: SessionEnd) {
         let Some(connection) = self.conn_mut(conn) else { return };
         connection.deadlines.clear(Timer::Silence);
@@ -606,7 +621,7 @@ impl Engine {
     }
 }
 
-/// As [`Engine::new_ttt`], for those who hold other parts of the engine.
+/// As [`Engine::new_ttt`], for code that has other parts of the engine borrowed.
 pub(super) const fn take_ttt(next: &mut u32) -> Ttt {
     if *next == Ttt::NONE.0 {
         *next = 0;

@@ -1,5 +1,5 @@
-//! What an operator may want to know of initiators that got in: departures from the standard that were taken, each told once
-//! of an initiator, and hosts that take one session from each other.
+//! Notes for the operator about initiators that logged in: tolerated deviations from the standard, each
+//! reported once per initiator, and hosts that take over one session from each other.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
@@ -16,61 +16,62 @@ use crate::login::SessionKind;
 use crate::login::deviation;
 use crate::name::IscsiName;
 
-/// Something about an initiator for the log.
+/// A note about an initiator, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitiatorNote {
-    /// The initiator.
+    /// The initiator's name.
     pub initiator: IscsiName,
-    /// The target; `None` in a discovery session.
+    /// The target's name; `None` in a discovery session.
     pub target: Option<IscsiName>,
-    /// Where it comes from.
+    /// The address that the initiator connects from.
     pub peer: SocketAddr,
-    /// What.
+    /// The subject of the note.
     pub kind: NoteKind,
 }
 
-/// What there is to say about an initiator.
+/// The subject of a note about an initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// It departed from the standard, which harms nobody. Told once of an initiator.
+    /// It deviated from the standard, which harms no other initiator. Reported once per initiator.
     Deviation(Deviation),
     /// Two hosts use its name and the same ISID: each login of one ends the session of the other.
     SharedName {
-        /// The initiator's half of the session identifier.
+        /// The ISID: the initiator's part of the session identifier.
         isid: String,
-        /// The host whose session ended last; `peer` is the one that took it.
+        /// The host whose session was ended last; `peer` is the host that took it over.
         other: IpAddr,
-        /// How often one took it from the other since this was told last.
+        /// How many takeovers there were since the last report.
         times: u64,
     },
 }
 
-/// A departure from the standard that is taken.
+/// A deviation from the standard that the target tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Deviation {
-    /// In the login.
+    /// A deviation in the login.
     #[error(transparent)]
     Login(deviation::Deviation),
-    /// A PDU that the standard has a target ignore.
+    /// A PDU that the standard requires a target to ignore.
     #[error("{0}: passed over")]
     PassedOver(ProtocolError),
-    /// No answer to a ping, while nothing waited for it.
+    /// A ping was not answered while the session had no command under way.
     #[error(
         "no answer to a ping while no command is under way (RFC 7143 §11.19): waiting for nop_idle_timeout"
     )]
     Silent,
 }
 
-/// How many initiators are remembered by what was told of them. When there are more, all are forgotten.
+/// For how many initiators the reported deviations are remembered. Beyond it, all are forgotten.
 const MAX_INITIATORS: usize = 1024;
-/// How many notes wait for whoever writes them down; more are forgotten.
+/// How many notes wait to be polled. Further ones are dropped.
 const MAX_NOTES: usize = 64;
-/// Hosts that take a session from each other at longer intervals are one host that changes its address.
+/// Two addresses that take over a session from each other at longer intervals are one host that changes its
+/// address.
 const TAKEOVERS_WITHIN: Duration = Duration::from_secs(60);
-/// How long nothing is told of hosts that were told of.
+/// How long no further takeover of a session is reported after a report.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Notes that wait, and what was told.
+/// The notes that wait to be polled, and the deviations that were reported.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     waiting: VecDeque<InitiatorNote>,
@@ -89,7 +90,7 @@ impl Notes {
         self.told.len()
     }
 
-    /// Returns whether this is new of this initiator, and remembers it.
+    /// Returns whether this deviation is new for this initiator, and remembers it.
     fn is_new(&mut self, initiator: &IscsiName, departure: Deviation) -> bool {
         if let Some(told) = self.told.get_mut(initiator) {
             let is_new = !told.contains(&departure);
@@ -106,24 +107,24 @@ impl Notes {
     }
 }
 
-/// How hosts took the place of each other in one session.
+/// The history of hosts that took over one session from each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeovers {
-    /// When that happened last, and when it was told.
+    /// The time of the last takeover, and of the last report.
     at: Instant,
     told: Option<Instant>,
-    /// How often it happened, and how often since it was told.
+    /// How many takeovers there were in all, and since the last report.
     times: u64,
     untold: u64,
 }
 
 impl Engine {
-    /// Returns something to tell an operator of an initiator.
+    /// Returns the next note about an initiator.
     pub fn poll_note(&mut self) -> Option<InitiatorNote> {
         self.notes.waiting.pop_front()
     }
 
-    /// Remembers a departure of a connection's initiator, to be told if it is the first of its kind.
+    /// Records a deviation of a connection's initiator. The first of its kind is reported.
     pub(super) fn record_deviation(&mut self, conn: ConnId, departure: Deviation) {
         let Some(connection) = self.conn(conn) else { return };
         let peer = connection.via.peer;
@@ -134,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// Judges a login from `peer` that takes the place of a session: a second host under the same name shows when the session
-    /// goes back and forth between addresses.
+    /// Records a login from `peer` that takes over a session. Two hosts use one name if the session goes back
+    /// and forth between addresses.
     pub(super) fn record_takeover(&mut self, now: Instant, old: Key, peer: SocketAddr) -> Option<Takeovers> {
         let session = self.sessions.get(old)?;
         let known = session.takeovers.filter(|known| now <= known.at.after(TAKEOVERS_WITHIN));

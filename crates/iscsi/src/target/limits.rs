@@ -1,7 +1,8 @@
-//! Limits that change under sessions that go on.
+//! Changes of limits while sessions are open.
 //!
-//! A deeper window is open at once. A shallower one takes effect as commands end: MaxCmdSN never moves backwards (RFC
-//! 7143 §4.2.2.1), so what the initiator was promised still holds. A ping that waits for its answer keeps its own deadline.
+//! A deeper command window is granted at once. A shallower one takes effect as commands end: MaxCmdSN never
+//! moves backwards (RFC 7143 §4.2.2.1), so the initiator can use the window it was already granted. A ping
+//! that waits for its answer keeps its own deadline.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,7 +18,7 @@ use crate::login::SessionKind;
 use crate::login::directory::TargetId;
 
 impl Limits {
-    /// Returns what a session has whose target says nothing else.
+    /// Returns the limits of a session whose target has no limits of its own.
     pub const fn of_session(&self) -> SessionLimits {
         let Self { queue_depth, ping_after, pong_within, idle_within, .. } = *self;
         SessionLimits { queue_depth, ping_after, pong_within, idle_within }
@@ -25,24 +26,25 @@ impl Limits {
 }
 
 impl Engine {
-    /// Changes how many sessions there may be and how long a login may take, from the next on.
+    /// Changes how many sessions there may be and how long a login may take, from the next login on.
     pub fn set_logins(&mut self, sessions_max: u16, login_within: Duration) {
         self.limits.sessions_max = sessions_max;
         self.limits.login_within = login_within;
     }
 
-    /// Changes which initiator names are taken, from the next connection on.
+    /// Changes which initiator names are accepted, from the next connection on.
     pub const fn set_lenient_names(&mut self, lenient: bool) {
         self.limits.lenient_names = lenient;
     }
 
-    /// Lets connections have numbers up to this. Numbers that were given stay good, so this never shrinks; how many
-    /// connections there are is the driver's affair.
+    /// Allows connection numbers up to this bound. Numbers that are already in use stay valid, so the bound
+    /// never shrinks; the driver limits how many connections there are.
     pub fn allow_connections(&mut self, connections_max: u32) {
         self.limits.connections_max = self.limits.connections_max.max(connections_max);
     }
 
-    /// Changes the limits of every session, those at hand included: `usual` for those with targets that are not named.
+    /// Changes the limits of every session, the present ones included: `usual` applies to targets that
+    /// `of_targets` does not name.
     pub fn set_session_limits(
         &mut self,
         now: Instant,
@@ -78,22 +80,23 @@ impl Engine {
         own.unwrap_or(self.limits.of_session())
     }
 
-    /// Returns how many statuses a connection keeps: more than an initiator can have open, so that only one which
-    /// acknowledges nothing reaches it. Then its connection sends no more until it does.
+    /// Returns how many statuses a connection retains: more than an initiator can have open, so that only an
+    /// initiator that acknowledges nothing reaches it. Then its connection sends no further status until it
+    /// acknowledges some.
     pub(super) fn unacked_max(&self) -> usize {
         let open = self.depth_max.clamp(1, MAX_DEPTH).saturating_mul(2);
         let open = open.saturating_add(self.limits.immediate_max);
         usize::try_from(open).unwrap_or(usize::MAX).saturating_add(super::status_log::SPARE)
     }
 
-    /// Returns how many answered tasks a session keeps, those of lost connections included: a window of them, and what
-    /// may be on the way beside it.
+    /// Returns how many answered tasks a session retains, those of lost connections included: one full
+    /// window, plus the immediate commands and control PDUs that may be under way beside it.
     pub(super) fn answered_max(&self) -> u32 {
         let open = self.depth_max.clamp(1, MAX_DEPTH).saturating_add(self.limits.immediate_max);
         open.saturating_add(u32::try_from(super::status_log::SPARE).unwrap_or(u32::MAX))
     }
 
-    /// Waits for a session's connections as long as its limits say now.
+    /// Restarts the ping timers of a session's connections with its present limits.
     fn restart_ping_timers(&mut self, now: Instant, key: Key) {
         let Some(session) = self.sessions.get(key) else { return };
         let after = session.limits.ping_after;

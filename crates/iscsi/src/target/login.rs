@@ -1,4 +1,4 @@
-//! From a connection to a session: logins, and what a successful one sets up (RFC 7143 §6.3).
+//! Logins, and the sessions that successful logins create or join (RFC 7143 §6.3).
 
 use alloc::boxed::Box;
 
@@ -33,7 +33,7 @@ use crate::pdu::{Itt, Opcode, PduHeader, TargetSn};
 use crate::serial::CmdSn;
 
 impl Engine {
-    /// Takes a PDU of a connection that has no session.
+    /// Handles a PDU of a connection that has no session.
     pub(super) fn login_pdu(
         &mut self,
         context: PduContext<'_>,
@@ -117,7 +117,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets up what a successful login established.
+    /// Creates, joins or reinstates the session of a successful login.
     fn complete_login(
         &mut self,
         context: PduContext<'_>,
@@ -166,7 +166,8 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         let (begins, ends) = match state.state {
             states::Session::Active => (None, SessionEvent::LeadingLoginDone),
-            // A login that continues a session whose connections are all gone takes effect at its end.
+            // A login that continues a session without connections changes the session's state only when it
+            // is complete.
             _ => (Some(SessionEvent::ContinuingLogin), SessionEvent::ContinuingLoginDone),
         };
         for event in begins.into_iter().chain([ends]) {
@@ -236,7 +237,7 @@ impl Engine {
     }
 
     fn new_tsih(&mut self) -> Option<Tsih> {
-        // Among one more than there are sessions, one is free.
+        // Of one TSIH more than there are sessions, at least one is free.
         for _ in 0..=self.sessions.len() {
             let tsih = Tsih(self.next_tsih);
             self.next_tsih = self
@@ -257,8 +258,8 @@ impl Engine {
         self.sessions.iter().find(|(_, session)| own(session)).map(|(key, _)| key)
     }
 
-    /// Takes the connection out of a session that a new one takes the place of (connection reinstatement, §6.3.4).
-    /// At level 2 its tasks can be reassigned then; below, they end.
+    /// Removes a connection from its session because a new connection replaces it (connection reinstatement,
+    /// §6.3.4). At level 2 its tasks can then be reassigned; below, they end.
     fn reinstate(&mut self, now: Instant, session: Key, cid: u16) {
         self.mark_recovery_logout(now, session, cid);
         if let Some(old) = self.member(session, cid) {
@@ -267,7 +268,7 @@ impl Engine {
     }
 }
 
-/// The owner's directory, and what the engine itself knows of sessions.
+/// The owner's directory, extended by the sessions that the engine knows.
 struct WithSessions<'a> {
     outer: &'a dyn Directory,
     engine: &'a Engine,
@@ -340,7 +341,7 @@ impl Directory for WithSessions<'_> {
     }
 }
 
-/// Returns a policy that promises no more than this role serves.
+/// Returns the key policy, reduced to the maxima that this role supports.
 fn as_served(keys: KeyPolicy) -> KeyPolicy {
     KeyPolicy {
         error_recovery_level: keys.error_recovery_level.min(MAX_ERROR_RECOVERY_LEVEL),
@@ -349,7 +350,7 @@ fn as_served(keys: KeyPolicy) -> KeyPolicy {
     }
 }
 
-/// Returns what a session is with, and through which portal group.
+/// Returns the target of a session and the portal group that it uses.
 fn target_of(session: &Session) -> (Option<TargetId>, PortalGroupTag) {
     match session.kind {
         SessionKind::Normal { target, portal_group, .. } => (Some(target), portal_group),

@@ -1,12 +1,13 @@
 //! Logout (RFC 7143 §11.14, §11.15): of the session, of a connection, or for recovery, which needs level 2.
 //!
-//! A logout goes in two steps. At once the initiator is heard no more: what follows on the connections that end is not
-//! read, and no request that still waits for a number gets its turn. Then what was begun is finished: tasks that need
-//! nothing more from the initiator end and their answers leave, each in its connection's order, before the Logout
-//! Response does. Tasks that would need more data are terminated, and so is what takes longer than
-//! [`super::engine::Limits::logout_within`]. An initiator that sends its last commands and its logout in one segment
-//! thus gets the answers to all of them, whatever the speed of the medium; and so does one that closes its half of the
-//! connection behind them.
+//! A logout is executed in two steps. First the target stops reading: requests that follow on the connections
+//! that end are not read, and no request that still waits for its number is executed. Then the target
+//! finishes the tasks under way: tasks that need nothing more from the initiator end, and their responses are
+//! sent, each in the order of its connection, before the Logout Response. Tasks that need more data are
+//! terminated, and so are tasks that take longer than [`super::engine::Limits::logout_within`]. So an
+//! initiator that sends its last commands and its logout in one segment gets the responses to all of them,
+//! whatever the speed of the medium; and so does an initiator that closes its half of the connection after
+//! them.
 
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
@@ -24,19 +25,19 @@ use crate::pdu::TargetSn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 
-/// A logout that was taken and waits for the tasks that it ends.
+/// An accepted logout that waits for the tasks that it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingLogout {
-    /// The connection that the request came on.
+    /// The connection on which the request was received.
     requested_on: ConnId,
     ends: LogoutScope,
-    /// Nothing where the initiator only stopped to send.
+    /// The Logout Response; `None` if the initiator only closed its half of the connection.
     answer: Option<LogoutResponse>,
-    /// Whether it has waited long enough.
+    /// Whether its time limit has passed.
     late: bool,
 }
 
-/// What a logout ends.
+/// The scope of a logout.
 #[derive(Clone, Copy, Debug)]
 enum LogoutScope {
     Connection(ConnId),
@@ -48,7 +49,7 @@ impl PendingLogout {
         matches!(self.ends, LogoutScope::Session)
     }
 
-    /// Returns the one connection whose tasks end, if not all do.
+    /// Returns the one connection whose tasks end, or `None` if all tasks of the session end.
     const fn scope(&self) -> Option<ConnId> {
         match self.ends {
             LogoutScope::Connection(named) => Some(named),
@@ -56,7 +57,7 @@ impl PendingLogout {
         }
     }
 
-    /// Returns the connection that has its timer.
+    /// Returns the connection whose timer limits the logout.
     const fn timed(&self) -> ConnId {
         match self.ends {
             LogoutScope::Connection(named) => named,
@@ -70,7 +71,7 @@ impl PendingLogout {
 }
 
 impl Engine {
-    /// Takes a Logout Request.
+    /// Handles a Logout Request.
     pub(super) fn handle_logout(
         &mut self,
         now: Instant,
@@ -102,7 +103,7 @@ impl Engine {
             response,
             itt: request.itt,
             sn: TargetSn::default(),
-            // §11.15.3: below level 2 it means something only where the logout failed.
+            // §11.15.3: below level 2 the field has a meaning only if the logout failed.
             time2wait: if response == LogoutResult::CLOSED { 0 } else { time2wait },
             time2retain: 0,
         };
@@ -111,10 +112,11 @@ impl Engine {
         self.start_logout(now, session, pending)
     }
 
-    /// Takes note that the initiator sends no more on a connection. Returns whether answers are still to come on it: it
-    /// is as if it had asked for a logout and wanted no answer.
+    /// Records that the initiator sends no more on a connection. Returns whether responses are still to be
+    /// sent on it: the target proceeds as for a logout without a Logout Response.
     ///
-    /// At level 2, or where the session has other connections, the connection is lost, which those know what to do about.
+    /// At level 2, or if the session has other connections, it returns false: the connection is lost, and
+    /// error recovery handles the loss.
     pub fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
         let Some(connection) = self.conn(conn).filter(|connection| !connection.closing) else { return false };
         let Some((key, state)) = connection.session.and_then(|key| Some((key, self.sessions.get(key)?)))
@@ -132,7 +134,7 @@ impl Engine {
         self.start_logout(now, key, pending).is_ok()
     }
 
-    /// Hears the initiator no more on the connections that end, and waits for what was begun.
+    /// Stops reading from the connections that end, and starts to wait for the tasks under way.
     fn start_logout(
         &mut self,
         now: Instant,
@@ -159,7 +161,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a Logout Request for recovery: the connection goes at once, and its tasks wait for another (§11.14.1).
+    /// Handles a Logout Request for recovery: the connection ends at once, and its tasks wait for
+    /// reassignment (§11.14.1).
     fn logout_for_recovery(
         &mut self,
         now: Instant,
@@ -198,15 +201,16 @@ impl Engine {
             Some(named) => self.replace_connection(now, session, named),
             None => {}
         }
-        // Without a time to wait in, nothing is kept, and nothing is left of a session without connections.
+        // With a retention time of zero, no task is kept, and a session without connections has nothing left.
         if self.sessions.get(session).is_some_and(|state| state.conns.is_empty() && state.lost.is_empty()) {
-            // The initiator gave up a connection in order to go on by another: it has not let go of the session's LUNs.
+            // The initiator gave up a connection in order to continue on another one: it still uses the
+            // session's LUNs.
             self.end_session(session, SessionEnd::ConnectionLost);
         }
         Ok(())
     }
 
-    /// Has the logouts of a session looked at again: a task of it ended, or will not end by itself.
+    /// Marks the logouts of a session to be processed again: a task of it ended, or will not end by itself.
     pub(super) fn mark_logouts_dirty(&mut self, session: Key) {
         if let Some(state) = self.sessions.get_mut(session)
             && !state.logouts.is_empty()
@@ -216,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with the logouts that have something to go on with.
+    /// Processes the logouts of the sessions that were marked.
     pub(super) fn process_logouts(&mut self) {
         while let Some(session) = self.dirty_logouts.pop_front() {
             let Some(state) = self.sessions.get_mut(session) else { continue };
@@ -238,8 +242,8 @@ impl Engine {
         }
     }
 
-    /// Ends the tasks that a logout leaves no way to end by themselves, and returns whether others are left to wait
-    /// for, or answers that have not left.
+    /// Ends the tasks that cannot end by themselves after a logout. Returns whether other tasks are still
+    /// open, or responses not sent.
     fn is_waiting(&mut self, session: Key, pending: &PendingLogout) -> bool {
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 8]> = state
@@ -263,7 +267,8 @@ impl Engine {
             self.drop_tmf(tmf);
         }
         self.sessions.get(session).is_some_and(|state| {
-            // What is answered is kept only for an initiator that asks again, and it is heard no more.
+            // An answered task is retained only for an initiator that asks for its response again, and the
+            // target reads no more from this one.
             let mut open = state.tasks(&self.tasks).filter(|(_, task)| task.sent_status.is_none());
             open.any(|(_, task)| pending.covers(task.conn))
                 || state
@@ -273,7 +278,7 @@ impl Engine {
         })
     }
 
-    /// Answers a logout and does what it asks: nothing of what it ends is open any more.
+    /// Answers a logout and executes it. Everything that it ends is finished now.
     fn finish_logout(&mut self, session: Key, pending: &PendingLogout) {
         let is_there = |conn: ConnId| self.conn(conn).is_some_and(|c| c.session == Some(session));
         let (asked, named) = (is_there(pending.requested_on), is_there(pending.timed()));
@@ -294,7 +299,8 @@ impl Engine {
         }
     }
 
-    /// Takes note that the time for a logout is over: ours, or the one that we asked the initiator for.
+    /// Handles the logout timer: the time limit of a pending logout has passed, or the initiator did not log
+    /// out as requested.
     pub(super) fn on_logout_timer(&mut self, conn: ConnId) {
         let session = self.conn(conn).and_then(|connection| connection.session);
         let pending = session
@@ -309,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// Closes one connection of a session that goes on with others.
+    /// Closes one connection of a session that continues on others.
     fn close_member(&mut self, session: Key, conn: ConnId) {
         self.end_tasks(session, Some(conn));
         self.remove_from_fences(session, conn);
@@ -326,7 +332,8 @@ impl Engine {
     }
 }
 
-/// Returns whether a task of a connection that is heard no more cannot end: it needs data, or its turn will not come.
+/// Returns whether a task cannot end because its connection is no longer read: it needs data, or its turn
+/// will not come.
 fn is_stuck(task: &Task) -> bool {
     let is_early = task.holder == Holder::Session && !task.immediate && !task.in_window;
     task.is_detached()

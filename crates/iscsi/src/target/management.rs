@@ -1,10 +1,11 @@
-//! Task management functions (RFC 7143 §4.2.3, §11.5, RFC 7144): which are the transport's affair, and when the
-//! others may reach the layer above.
+//! Task management functions (RFC 7143 §4.2.3, §11.5, RFC 7144): which of them the transport carries out
+//! itself, and when the others are passed to the layer above.
 //!
-//! A function that ends many tasks must know them all first, so it waits for the commands numbered before it; one
-//! that concerns the whole target waits for none but takes them as received (§4.2.3.3 b). Then, unless FastAbort was
-//! negotiated, it waits for the answers to the R2Ts that are open for the tasks it will end (§4.2.3.3 a), while no
-//! further R2T and no later command passes. The order in one connection's queue is the response fence.
+//! A function that ends many tasks must first know all of them, so it waits for the commands numbered before
+//! it. A function that concerns the whole target waits for none, but considers them received (§4.2.3.3 b).
+//! Then, unless FastAbort was negotiated, it waits for the answers to the R2Ts that are open for the tasks it
+//! will end (§4.2.3.3 a). Meanwhile no further R2T is sent and no later command is executed. On one
+//! connection, the order of the send queue is the response fence.
 
 use alloc::vec::Vec;
 
@@ -28,7 +29,7 @@ use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{Itt, TargetSn};
 
 impl Engine {
-    /// Takes a task management request.
+    /// Handles a task management request.
     pub(super) fn tmf_request(
         &mut self,
         context: PduContext<'_>,
@@ -48,9 +49,11 @@ impl Engine {
         if state.find_open(&self.tasks, request.itt).is_some() {
             return Err(ProtocolError::TaskTagInUse);
         }
-        // A TASK REASSIGN is answered at once. Refused, it could wait for ever for immediate tasks that are to be moved themselves.
+        // TASK REASSIGN is answered at once, so the limit does not apply to it. If it were refused, it could
+        // wait for ever for immediate tasks that are to be reassigned themselves.
         let is_reassign = request.function == TmfFunction::TASK_REASSIGN;
-        if state.immediate >= self.limits.immediate_max && !is_reassign {
+        let is_too_many = state.immediate >= self.limits.immediate_max && !is_reassign;
+        if is_too_many && request.immediate {
             return Err(ProtocolError::TooManyImmediate);
         }
         state.immediate += 1;
@@ -68,16 +71,20 @@ impl Engine {
             cmd_sn: request.cmd_sn,
             waits_for_commands: false,
             data_wait_expired: false,
+            is_too_many,
         });
         state.tmfs.push(tmf);
         self.sequence_request(context, session, (request.immediate, request.cmd_sn), Request::Tmf(tmf))
     }
 
-    /// Takes a task management request whose turn it is, and finds out what it still has to wait for.
+    /// Starts a task management request whose turn has come, and determines what it still has to wait for.
     pub(super) fn start_tmf(&mut self, context: PduContext<'_>, key: Key) -> Result<(), ProtocolError> {
         let Some(tmf) = self.tmfs.get(key).copied() else { return Ok(()) };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let level = state.parameters.protocol_level;
+        if tmf.is_too_many {
+            return self.answer_tmf(key, TmfResult::REJECTED);
+        }
         match tmf.function {
             TmfFunction::TASK_REASSIGN => return self.handle_task_reassign(context.now, key, &tmf),
             TmfFunction::ABORT_TASK => return self.abort_task(context, key, &tmf),
@@ -110,7 +117,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lines up the requests whose commands are all there now.
+    /// Queues the task management requests for the layer above whose earlier commands are all received now.
     pub(super) fn release_tmfs(&mut self, now: Instant, session: Key) {
         let Some(state) = self.sessions.get(session) else { return };
         let exp = state.window.exp_cmd_sn();
@@ -141,13 +148,13 @@ impl Engine {
         self.drain_ready(tmf.session);
     }
 
-    /// Returns whether a request must wait for data of the tasks that it ends, and holds R2Ts back if so.
+    /// Returns whether a request must wait for data of the tasks that it ends. If so, R2Ts are held back.
     pub(super) fn tmf_must_wait(&mut self, session: Key, key: Key) -> bool {
         let Some(tmf) = self.tmfs.get(key) else { return false };
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let open = state
             .tasks(&self.tasks)
-            // What has no connection sends no data.
+            // A task without a connection receives no data.
             .filter(|(_, task)| task.result.is_none() && !task.is_detached())
             .any(|(_, task)| !task.data_out.solicited.is_empty() && tmf.affects(task.lun));
         let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
@@ -155,7 +162,7 @@ impl Engine {
         state.holds_r2ts
     }
 
-    /// Hands a request up, and lets R2Ts pass again.
+    /// Passes a request to the layer above, and stops holding R2Ts back.
     pub(super) fn deliver_tmf(&mut self, session: Key, key: Key) {
         if let Some(tmf) = self.tmfs.get(key) {
             self.events.push_back(Event::Tmf(TmfIndication {
@@ -185,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that a request waited for data long enough.
+    /// Records that the requests have waited long enough for data.
     pub(super) fn on_tmf_data_timer(&mut self, session: Key) {
         let Some(state) = self.sessions.get(session) else { return };
         for key in &state.tmfs {
@@ -196,12 +203,12 @@ impl Engine {
         self.drain_ready(session);
     }
 
-    /// ABORT TASK (§11.5.1): one task of this session, wherever it is.
+    /// Handles ABORT TASK (§11.5.1) for one task of this session, whether it waits, executes or has ended.
     fn abort_task(&mut self, context: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let (itt, ref_cmd_sn) = tmf.referenced;
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
-            // A task that never came counts as aborted, and its number as received.
+            // A task that was never received counts as aborted, and its number as received.
             if state.window.awaits(ref_cmd_sn) && ref_cmd_sn.before(tmf.cmd_sn) {
                 self.answer_tmf(key, TmfResult::COMPLETE)?;
                 return self.sequence_request(
@@ -226,7 +233,7 @@ impl Engine {
                 self.enqueue_tmf(context.now, key, tmf);
                 Ok(())
             }
-            // It failed, and the initiator need not send the rest (§7.8).
+            // The task failed, and the initiator need not send the rest of its data (§7.8).
             Holder::Nobody if !expecting => self.answer_tmf(key, TmfResult::NO_TASK),
             Holder::Session | Holder::Nobody => {
                 let waiting = state.window.early_mut();
@@ -241,7 +248,7 @@ impl Engine {
         }
     }
 
-    /// QUERY TASK (RFC 7144 §6.3).
+    /// Handles QUERY TASK (RFC 7144 §6.3).
     fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let task = state.find_open(&self.tasks, tmf.referenced.0);
@@ -259,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// Takes the answer to a task management request. A name that means nothing any more is ignored.
+    /// Answers a task management request with the result of the layer above. A stale handle is ignored.
     pub fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
         let Some(conn) = self.tmfs.get(tmf.0).map(|tmf| tmf.conn) else { return };
         if let Err(why) = self.answer_tmf(tmf.0, result) {
@@ -270,13 +277,13 @@ impl Engine {
     pub(super) fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), ProtocolError> {
         let Some(tmf) = self.drop_tmf(key) else { return Ok(()) };
         if tmf.is_multi_task() {
-            // What it did not end goes on.
+            // The tasks that the function did not end continue.
             self.advance_all_fetches(tmf.session, |lun| tmf.affects(lun));
         }
         self.send_tmf(&tmf, response)
     }
 
-    /// Forgets a task management request.
+    /// Removes a task management request.
     pub(super) fn drop_tmf(&mut self, key: Key) -> Option<Tmf> {
         let tmf = self.tmfs.remove(key)?;
         self.mark_logouts_dirty(tmf.session);
@@ -287,7 +294,7 @@ impl Engine {
         Some(tmf)
     }
 
-    /// Tells a session with FastAbort that tasks of it were terminated which it did not terminate itself
+    /// Reports to a session with FastAbort that tasks of it were terminated which it did not terminate itself
     /// (§4.2.3.4 d).
     pub(super) fn report_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return };

@@ -20,7 +20,7 @@ use crate::pdu::nop_out::NopOut;
 use crate::pdu::{Itt, TargetSn, Ttt};
 
 impl Engine {
-    /// Answers a ping, or takes the answer to one.
+    /// Answers a ping, or handles the answer to one.
     pub(super) fn handle_nop_out(
         &mut self,
         conn: ConnId,
@@ -39,13 +39,13 @@ impl Engine {
             self.recycle(data);
             return Ok(());
         }
-        // §11.18.3: as much comes back as the initiator can receive.
+        // §11.18.3: as much data is returned as the initiator can receive.
         let body = data.map_or(Body::Empty, |data| self.echo(data, limit));
         let pong = NopIn { lun: ping.lun, itt: ping.itt, ttt: Ttt::NONE, sn: TargetSn::default() };
         self.queue_control(conn, Control::NopIn(pong), body)
     }
 
-    /// Returns what comes back of a ping's data, without holding more memory than that.
+    /// Returns the part of a ping's data that is echoed, without holding more memory than that.
     fn echo(&self, data: Bytes, limit: usize) -> Body {
         if data.len() >= PAGE && data.len() <= limit {
             return Body::Echo(data);
@@ -55,7 +55,7 @@ impl Engine {
         Body::Text(text)
     }
 
-    /// Watches a connection that is in full feature phase now.
+    /// Starts the silence timer of a connection that has entered full feature phase.
     pub(super) fn watch_silence(&mut self, now: Instant, conn: ConnId) {
         let at = now.after(self.limits_of(conn).ping_after);
         if let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
@@ -70,7 +70,7 @@ impl Engine {
         session.map_or(self.limits.of_session(), |session| session.limits)
     }
 
-    /// Returns whether nothing is under way in the session of a connection, nor half a PDU on the connection.
+    /// Returns whether the session of a connection has nothing under way, and the connection is between PDUs.
     fn is_idle(&self, conn: ConnId) -> bool {
         let Some(connection) = self.conn(conn) else { return false };
         if connection.receiver.as_ref().is_none_or(|receiver| !receiver.is_between_pdus()) {
@@ -82,7 +82,7 @@ impl Engine {
         })
     }
 
-    /// Looks after a connection whose time to be heard from may have passed: pings it, or gives it up.
+    /// Handles a connection that may have been silent for too long: pings it, or drops it.
     pub(super) fn on_silence_timer(&mut self, now: Instant, conn: ConnId) {
         let ttt = self.new_ttt();
         let SessionLimits { ping_after, pong_within, idle_within, .. } = self.limits_of(conn);
@@ -93,7 +93,7 @@ impl Engine {
         };
         let due = connection.last_heard.after(ping_after);
         if due > now {
-            // Anything that came proves the peer alive, an answer or not.
+            // Anything received shows that the peer is alive, whether it answers the ping or not.
             (connection.ping, connection.ping_overdue) = (None, false);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, due);
             return;
@@ -101,7 +101,8 @@ impl Engine {
         if connection.ping.is_some() {
             let until = connection.last_heard.after(idle_within);
             if is_idle && until > now {
-                // Nothing waits for it. The ping stays open, and a command ends the idleness.
+                // Nothing is under way in the session. The ping stays open, and the next command ends the
+                // idle state.
                 connection.ping_overdue = true;
                 let at = now.after(pong_within).min(until);
                 self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
@@ -118,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Tells an initiator something unasked.
+    /// Reports an event to an initiator in an asynchronous message.
     pub fn async_message(&mut self, now: Instant, session: SessionId, event: AsyncEvent<'_>) {
         let Some(state) = self.sessions.get(session.0) else { return };
         let conns: Vec<ConnId> = state.conns.to_vec();
@@ -135,7 +136,7 @@ impl Engine {
                 let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
                 let told = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
                 if conns.is_empty() {
-                    // Nobody is there to ask.
+                    // No connection is left on which to ask for a logout.
                     self.end_session(session.0, super::contract::SessionEnd::Closed);
                 }
                 for conn in conns {
@@ -158,7 +159,8 @@ impl Engine {
         self.send_async(conn, message, Body::Empty);
     }
 
-    /// Tells an initiator that its session is about to be dropped, and that it may come back at once (§11.9.1).
+    /// Reports to an initiator that its session is about to be dropped, and that it may log in again at once
+    /// (§11.9.1).
     pub(super) fn announce_drop(&mut self, session: Key) {
         let conns: Vec<ConnId> =
             self.sessions.get(session).map(|state| state.conns.to_vec()).unwrap_or_default();

@@ -1,33 +1,33 @@
-//! Every rule that an initiator can break once it is logged in, one name each. What a target answers is decided in
-//! one place: [`crate::recovery::error_response`].
+//! Every rule that an initiator can break once it is logged in, one variant each.
+//! [`crate::recovery::error_response`] alone decides how a target responds.
 
 use crate::negotiate::full_feature::TextNegotiationError;
 use crate::pdu::Malformed;
 
-/// What a peer did wrong.
+/// A rule that the peer broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    // The stream itself.
-    /// The digest of a header is wrong, so that nothing in it, not even its length, can be trusted.
+    // The byte stream.
+    /// The digest of a header is wrong, so no field of the header can be trusted, not even its length.
     #[error("header digest error")]
     HeaderDigestMismatch,
     /// The digest of a data segment is wrong.
     #[error("data digest error")]
     DataDigestMismatch,
-    /// A data segment is longer than our MaxRecvDataSegmentLength.
+    /// A data segment is longer than the target's MaxRecvDataSegmentLength.
     #[error("data segment longer than MaxRecvDataSegmentLength")]
     DataSegmentTooLong,
     /// A header is illegal by itself.
     #[error("illegal header: {0}")]
     Malformed(#[from] Malformed),
-    /// Additional header segments on a PDU that has none.
+    /// Additional header segments on a PDU type that has none.
     #[error("additional header segments on a PDU that has none")]
     AhsNotAllowed,
-    /// A data segment on a PDU that has none.
+    /// A data segment on a PDU type that has none.
     #[error("data segment on a PDU that has none")]
     DataNotAllowed,
 
-    // What may come when.
+    // PDUs in the wrong phase or session, and time limits.
     /// Something other than a Login Request before the login is over.
     #[error("PDU other than a Login Request during login")]
     NotALogin,
@@ -37,10 +37,10 @@ pub enum ProtocolError {
     /// A PDU that only targets send.
     #[error("PDU of a target sent by an initiator")]
     TargetPdu,
-    /// A PDU that no standard knows.
+    /// A PDU with an opcode that no standard defines.
     #[error("unknown opcode")]
     UnknownOpcode,
-    /// A PDU that has no place in a discovery session.
+    /// A PDU that is not allowed in a discovery session.
     #[error("PDU not allowed in a discovery session")]
     NotInDiscovery,
     /// A SNACK at ErrorRecoveryLevel 0.
@@ -52,39 +52,39 @@ pub enum ProtocolError {
     /// The login took too long.
     #[error("login not complete in time")]
     LoginTooSlow,
-    /// Nothing came in answer to our ping.
+    /// Nothing was received in answer to the target's ping.
     #[error("no answer to a ping")]
     PingUnanswered,
-    /// Data that we asked for, or that was announced, does not come.
+    /// Data that the target asked for, or that a command announced, was not received in time.
     #[error("data does not come")]
     DataTooSlow,
-    /// The logout that we asked for did not come.
+    /// The logout that the target asked for was not received in time.
     #[error("no logout in time")]
     LogoutTooSlow,
-    /// More answers wait to be read than a peer in its senses lets pile up.
+    /// More control PDUs wait to be read than a sane peer leaves unread.
     #[error("answers pile up unread")]
     AnswersUnread,
 
     // Commands and their numbers.
-    /// A command number before ExpCmdSN or behind MaxCmdSN.
+    /// A command number before ExpCmdSN or after MaxCmdSN.
     #[error("CmdSN outside the command window")]
     CmdSnOutsideWindow,
-    /// A command number that is here already.
+    /// A command number that was already received.
     #[error("CmdSN received twice")]
     DuplicateCmdSn,
-    /// A command number stayed missing.
+    /// A command number was missing for too long.
     #[error("gap in the CmdSNs not filled in time")]
     CmdSnHole,
     /// The tag of a task that is still open.
     #[error("initiator task tag in use")]
     TaskTagInUse,
-    /// The reserved tag where a task needs a name.
+    /// The reserved initiator task tag on a request that needs a tag.
     #[error("reserved initiator task tag")]
     ReservedTaskTag,
-    /// More immediate requests than we keep.
+    /// More immediate requests than the target accepts.
     #[error("too many immediate requests")]
     TooManyImmediate,
-    /// A bidirectional command that does not say how much it reads.
+    /// A bidirectional command without a bidirectional read length.
     #[error("bidirectional command without a read length")]
     BidirectionalWithoutLength,
 
@@ -104,7 +104,7 @@ pub enum ProtocolError {
     /// Less unsolicited data than FirstBurstLength although the command writes more (RFC 7143 §11.4.7.2).
     #[error("not enough unsolicited data")]
     NotEnoughUnsolicited,
-    /// Unsolicited data of a task that expects none, or none any more.
+    /// Unsolicited data for a task that expects none, or no more.
     #[error("unsolicited data where none is expected")]
     UnsolicitedNotExpected,
 
@@ -118,24 +118,25 @@ pub enum ProtocolError {
     /// The task is allegiant to another connection.
     #[error("Data-Out on another connection than its command")]
     DataOutOtherConnection,
-    /// The DataSN is not the next one: something before it is lost.
+    /// The DataSN is not the next one: an earlier PDU is lost.
     #[error("DataSN out of order")]
     DataSnOutOfOrder,
-    /// The offset is not where the last PDU ended, although DataPDUInOrder=Yes, or covers what is here already.
+    /// The offset is not where the last PDU ended, although DataPDUInOrder=Yes, or the data was already
+    /// received.
     #[error("Data-Out at an offset out of order")]
     DataOutOffset,
     /// The data goes beyond what the R2T asked for.
     #[error("Data-Out beyond its R2T")]
     DataOutBeyondR2t,
-    /// The sequence ended before all was sent that the R2T asked for.
+    /// The sequence ended before all data was sent that the R2T asked for.
     #[error("Data-Out sequence shorter than its R2T")]
     DataOutShort,
 
     // SNACK.
-    /// A SNACK for a task that there is not, or that is another connection's.
+    /// A SNACK for a task that does not exist, or that belongs to another connection.
     #[error("SNACK for a task that is not on this connection")]
     SnackUnknownTask,
-    /// A SNACK for numbers that were not sent or are acknowledged.
+    /// A SNACK for numbers that were not sent or are already acknowledged.
     #[error("SNACK for what was not sent or is acknowledged")]
     SnackNotSent,
     /// A SNACK that cannot be served although it is legal.
@@ -144,21 +145,21 @@ pub enum ProtocolError {
     /// A SNACK with a field that has an illegal value.
     #[error("SNACK with an illegal field")]
     SnackIllegal,
-    /// An acknowledgement of data with a tag that was not given out, or of data that was not sent.
+    /// An acknowledgement of data with a tag that was not assigned, or of data that was not sent.
     #[error("acknowledgement of data that asked for none")]
     DataAckUnknown,
 
-    // The rest.
-    /// A text conversation broke its rules.
+    // Text, login, memory and internal errors.
+    /// A text negotiation broke its rules.
     #[error("text: {0}")]
     Text(TextNegotiationError),
-    /// A login that does not follow the rules; the login's own verdict says more.
+    /// A login that breaks the rules; the login error gives the details.
     #[error("login refused: {0}")]
     Login(crate::login::LoginError),
-    /// A ping or a text while memory for its data is short: nobody's fault.
+    /// A ping or a Text Request was received while memory for its data was short. The peer broke no rule.
     #[error("no room for the data of a request")]
     NoRoom,
-    /// We are wrong: a state was reached that cannot be.
+    /// An internal error: a state was reached that should be impossible.
     #[error("internal error")]
     Bug,
 }

@@ -1,14 +1,14 @@
-//! Data-Out that was lost is asked for again (RFC 7143 §7.8, §7.9), from ErrorRecoveryLevel 1 on.
+//! Recovery R2Ts, which ask again for lost Data-Out (RFC 7143 §7.8, §7.9), from ErrorRecoveryLevel 1 on.
 //!
-//! That something is lost shows in three ways: a wrong data digest, a gap in the DataSNs, or silence, when the PDU with
-//! the F bit was lost. In the first two cases we wait for the end of the sequence, since its R2T counts as open until
-//! then (§13.17). What is missing is then asked for with a recovery R2T: it has the next R2TSN and a tag of its own,
-//! and asks for the first part that is missing. Where PDUs come in order, all that lies behind a gap is asked for once
-//! more; where they may come in any order, only the gap is.
+//! A loss shows in three ways: a wrong data digest, a gap in the DataSNs, or silence, when the PDU with the F
+//! bit was lost. In the first two cases the target waits for the end of the sequence, since its R2T counts as
+//! open until then (§13.17). Then a recovery R2T asks for the missing data: it has the next R2TSN and a tag
+//! of its own, and asks for the first part that is missing. Where PDUs arrive in order, it asks again for
+//! everything behind a gap; where they may arrive in any order, only for the gap.
 //!
-//! Unsolicited data that was lost is asked for in the same way. With DataSequenceInOrder=Yes nothing may be asked for
-//! behind it meanwhile (§13.19), so no other R2T leaves before it is whole, and only one R2T of a task is open
-//! at a time.
+//! Lost unsolicited data is asked for in the same way. With DataSequenceInOrder=Yes no R2T may ask for later
+//! data meanwhile (§13.19), so no other R2T is sent before the lost data is complete, and only one R2T of a
+//! task is open at a time.
 
 use base::state_machine::ConnId;
 use base::time::Instant;
@@ -21,18 +21,20 @@ use super::timer::Timer;
 use crate::pdu::Ttt;
 use crate::recovery::TransportSense;
 
-/// How many times in a row one sequence is asked for in vain before its task fails: a peer whose digests are always wrong
-/// would keep us for ever. One that brings a little each time has the time that `stall` gives it.
+/// How many recovery R2Ts in a row may bring no data of a sequence before its task fails: a peer whose
+/// digests are always wrong would keep the target busy for ever. A sequence that brings a little data each
+/// time has the time limits of `stall`.
 const MAX_TRIES: u8 = 16;
 
-/// For how many looks a sequence may be silent, at first, while others of its connection go on.
+/// At how many polls a sequence may be silent, at first, while other sequences of its connection make
+/// progress.
 const MAX_IDLE_POLLS: u8 = 8;
 
-/// How often the number of looks is doubled for which it may be silent: up to 64.
+/// How many times that number of polls is doubled: up to 64.
 const MAX_DOUBLINGS: u8 = 6;
 
 impl Engine {
-    /// Asks for what is missing of a sequence.
+    /// Asks again for the missing part of a sequence.
     pub(super) fn request_recovery_r2t(&mut self, key: Key, ttt: Ttt) {
         let fresh = self.new_ttt();
         let Some(task) = self.tasks.get_mut(key) else { return };
@@ -40,14 +42,14 @@ impl Engine {
         let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
         let Some(sequence) = task.data_out.select(ttt) else { return };
         if sequence.fruitless_retries >= MAX_TRIES || task.result.is_some() {
-            // Nothing more of this sequence will come.
+            // No more data of this sequence is expected.
             task.data_out.drop_sequence(ttt, &self.pool);
             self.fail(key, TransportSense::CrcError);
             return self.queue_response(key);
         }
         sequence.reset_if_buffer_lost();
         if sequence.received == sequence.len {
-            // Only its end was lost; what still comes of it is of no use.
+            // Only the PDU with the F bit was lost. Further PDUs of the sequence are ignored.
             let (unsolicited, superseded) = (sequence.unsolicited, sequence.as_superseded());
             task.data_out.record_superseded(superseded);
             return if unsolicited {
@@ -63,8 +65,8 @@ impl Engine {
         self.queue(conn, Output::R2t(key, fresh));
     }
 
-    /// Looks after a connection that owed data some time ago: asks again for what was silent since, and gives the
-    /// connection up once none at all came for too long.
+    /// Polls a connection that may owe data: asks again for sequences that were silent since the last poll,
+    /// and drops the connection once it has received no data for too long.
     pub(super) fn repair_late_data(&mut self, now: Instant, conn: ConnId) {
         let (within, after) = (self.limits.data_within, self.limits.repair_after);
         let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
@@ -95,8 +97,9 @@ impl Engine {
                 let silent =
                     sequence.pdus_at_poll.replace(sequence.pdus_received) == Some(sequence.pdus_received);
                 sequence.idle_polls = if silent { sequence.idle_polls.saturating_add(1) } else { 0 };
-                // Each time it is given twice the time before: the peer may be slow, and what it sends twice is slower. An
-                // answer that takes longer than we wait would always come for an R2T that another took the place of.
+                // Each retry waits twice as long: the peer may be slow, and sending data twice makes it
+                // slower. If the target waited a shorter time than an answer takes, every answer would be for
+                // an R2T that was already replaced.
                 let patience = 1_u8 << sequence.tries.min(MAX_DOUBLINGS);
                 if idle && sequence.idle_polls >= patience
                     || sequence.idle_polls >= patience.max(MAX_IDLE_POLLS)

@@ -1,18 +1,21 @@
-//! The response fence in a session of several connections (RFC 7143 §4.2.2.3.2): before an initiator hears of something
-//! that concerns many tasks, it has every answer that was given before, on every connection; and it hears nothing that
-//! is given after until it knows.
+//! The response fence in a session of several connections (RFC 7143 §4.2.2.3.2). Before an initiator receives
+//! a response that concerns many tasks, it has received every response given earlier, on every connection. It
+//! receives no response given later until it has acknowledged the fenced one.
 //!
-//! Behind a fence go (§4.2.2.3.4): the answer to a function that ends many tasks (§4.2.3.3 d, §4.2.3.4 e); an answer that
-//! carries a unit attention condition, by which other sessions learn of that function (§4.2.3.3 e, §4.2.3.4 f); and
-//! PREEMPT AND ABORT's. Whoever asked for the function does not wait for the fences of other sessions: behind those
-//! steps, the RFC calls it complete before. ACA, whose answers belong here too, is not built.
+//! These responses need a fence (§4.2.2.3.4): the response to a function that ends many tasks (§4.2.3.3 d,
+//! §4.2.3.4 e); a response that carries a unit attention condition, by which other sessions learn of that
+//! function (§4.2.3.3 e, §4.2.3.4 f); and the response to PREEMPT AND ABORT. The initiator that requested the
+//! function does not wait for the fences of other sessions: the RFC completes the function before the steps
+//! that need those fences. ACA, whose responses would need a fence too, is not implemented.
 //!
-//! How it is held is §4.2.2.3.3. A mark goes into the queue of each connection; where it comes to the front, all before it is sent, and on other
-//! connections what was sent must be acknowledged. A connection whose mark has passed rests. When all is acknowledged
-//! everywhere, the answer leaves, and other connections rest until it is acknowledged too. The initiator is pinged for
-//! both. One that has been sent everything and does not acknowledge it holds a fence up for twice
-//! [`super::engine::Limits::fence_within`]; one that does not even take what it is sent, for longer. Connections rest for
-//! one fence at a time: of several that wait, the others only know what must be acknowledged before them.
+//! The fence follows §4.2.2.3.3. A mark is put into the send queue of each connection. When the mark reaches
+//! the front, all earlier output is sent, and what was sent on other connections must be acknowledged. A
+//! connection whose mark has passed is held. When everything is acknowledged on all connections, the fenced
+//! response is sent, and the other connections are held until it is acknowledged too. The initiator is pinged
+//! for both acknowledgements. An initiator that was sent everything and does not acknowledge it delays a
+//! fence by twice [`super::engine::Limits::fence_within`]; one that does not even receive what it is sent
+//! delays it longer. Connections are held for one fence at a time: of several waiting fences, the later ones
+//! only record what must be acknowledged before them.
 
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
@@ -28,43 +31,44 @@ use crate::pdu::TargetSn;
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::serial::StatSn;
 
-/// An answer that waits until others are acknowledged.
+/// A response that waits until earlier ones are acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     conn: ConnId,
     answer: FencedResponse,
     polls: Polls,
-    /// The connections of the session, its own with them.
+    /// The connections of the session, including the response's own.
     connections: SmallVec<[DrainingConnection; 4]>,
 }
 
-/// What waits behind a fence.
+/// A response that waits behind a fence.
 #[derive(Clone, Copy, Debug)]
 enum FencedResponse {
     Tmf(TmfResponse),
     Task(Key),
 }
 
-/// How far a connection is with what it was given before a fence.
+/// How far a connection has sent the output that was queued before a fence.
 #[derive(Clone, Copy, Debug)]
 struct DrainingConnection {
     conn: ConnId,
-    /// Where in its queue the fence stands.
+    /// The mark of the fence in its send queue.
     mark: u32,
     state: DrainState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DrainState {
-    /// Not all of it is sent.
+    /// Not all of the earlier output is sent.
     Queued,
-    /// All is sent; acknowledged it is when all before this number is.
+    /// All is sent; it is acknowledged when every status before this number is.
     Sent(StatSn),
-    /// Nothing is to be waited for.
+    /// The fence need not wait for this connection.
     Done,
 }
 
-/// A response that is on its way and that others wait for: on which connection, and the number behind it.
+/// A fenced response that was sent and that later ones wait for: its connection, its mark, and the StatSN
+/// after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnackedFence {
     conn: ConnId,
@@ -73,18 +77,18 @@ pub(crate) struct UnackedFence {
     polls: Polls,
 }
 
-/// How often the clock looked at something that waits: in all, and since all is sent that is to be acknowledged.
+/// How many times the fence timer expired: in all, and since everything was sent that is to be acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Polls {
     all: u32,
     sent: u32,
 }
 
-/// How many looks a fence has.
+/// How many expiries end the wait of a fence.
 const MAX_POLLS: Polls = Polls { all: 16, sent: 2 };
 
 impl Polls {
-    /// Counts one; returns whether it was the last.
+    /// Counts an expiry. Returns whether it was the last.
     const fn is_last(&mut self, is_sent: bool) -> bool {
         self.all += 1;
         self.sent += is_sent as u32;
@@ -93,7 +97,7 @@ impl Polls {
 }
 
 impl Engine {
-    /// Sends the answer to a task management request, behind a fence where one is due.
+    /// Sends the response to a task management request, behind a fence if it needs one.
     pub(super) fn send_tmf(&mut self, tmf: &Tmf, response: TmfResult) -> Result<(), ProtocolError> {
         let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
@@ -105,8 +109,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts the answer of a task behind a fence, if it is one of those and there are other connections. Returns whether
-    /// it did.
+    /// Puts the response of a task behind a fence, if it needs one and the session has other connections.
+    /// Returns whether it did.
     pub(super) fn try_fence_response(&mut self, key: Key) -> bool {
         let Some(task) = self.tasks.get(key).filter(|task| task.sent_status.is_none()) else { return false };
         let is_due = task.needs_fence || task.result.as_ref().is_some_and(TaskResult::is_unit_attention);
@@ -124,7 +128,7 @@ impl Engine {
         let (members, fresh) = (state.conns.clone(), state.take_mark());
         let mut waits = SmallVec::new();
         for member in members {
-            // Marks that follow one another are one, so that a queue that does not move does not grow.
+            // Adjacent marks are merged, so that a stalled queue does not grow.
             let last = self.conn(member).and_then(|connection| match connection.send_queue.back() {
                 Some(Output::FenceMark(mark)) => Some(*mark),
                 _ => None,
@@ -153,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that everything before a mark was sent on a connection.
+    /// Records that all output before a mark was sent on a connection.
     pub(super) fn handle_fence_mark(&mut self, conn: ConnId, mark: u32) {
         let Some(connection) = self.conn(conn) else { return };
         let (Some(session), stat_sn) = (connection.session, connection.stat_sn) else { return };
@@ -167,7 +171,7 @@ impl Engine {
         }
         for fence in &mut state.fences {
             for wait in fence.connections.iter_mut().filter(|wait| (wait.conn, wait.mark) == (conn, mark)) {
-                // On one connection the order is enough.
+                // On the response's own connection, the order of the queue is enough.
                 let is_own = conn == fence.conn;
                 wait.state = if is_own { DrainState::Done } else { DrainState::Sent(stat_sn) };
                 is_awaited |= !is_own;
@@ -179,8 +183,8 @@ impl Engine {
         self.advance_fences(session);
     }
 
-    /// Returns whether a connection must send nothing for now that takes a status number: a fence is up, or its session
-    /// keeps as many answers as it may.
+    /// Returns whether a connection must send nothing for now that takes a status number: a fence holds it,
+    /// or its session retains as many answered tasks as it may.
     pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
         let session = self.conn(conn).and_then(|connection| connection.session);
         session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
@@ -193,7 +197,7 @@ impl Engine {
         })
     }
 
-    /// Sends the responses that wait for nothing any more, one at a time.
+    /// Sends the fenced responses that no longer have to wait, one at a time.
     pub(super) fn advance_fences(&mut self, session: Key) {
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return };
@@ -228,7 +232,7 @@ impl Engine {
     }
 
     fn send_fenced_response(&mut self, session: Key, fence: &Fence) {
-        // What was given after it on its own connection waits there.
+        // Later output of the fence's own connection waits in its queue.
         let goes_first = fence.has_passed(fence.conn);
         let Some(state) = self.sessions.get_mut(session) else { return };
         let (is_member, others) = (state.conns.contains(&fence.conn), state.conns.len() > 1);
@@ -276,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that a connection is no more one of its session: nothing is to be waited for on it.
+    /// Removes a connection that left its session from the fences: they no longer wait for it.
     pub(super) fn remove_from_fences(&mut self, session: Key, conn: ConnId) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if state.fences.is_empty() && state.unacked_fence.is_none() {
@@ -293,7 +297,7 @@ impl Engine {
         self.advance_fences(session);
     }
 
-    /// Waits no more for acknowledgements that have had their time.
+    /// Ends the wait for acknowledgements that took too long.
     pub(super) fn on_fence_timer(&mut self, session: Key) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if let Some(unacked) = &mut state.unacked_fence
@@ -303,7 +307,7 @@ impl Engine {
         }
         for fence in &mut state.fences {
             if fence.polls.is_last(fence.connections.iter().all(|wait| wait.state != DrainState::Queued)) {
-                // Its own connection keeps its order.
+                // The fence's own connection keeps its order.
                 let own = fence.conn;
                 fence.connections.retain(|wait| wait.conn == own && wait.state == DrainState::Done);
             }
@@ -321,7 +325,7 @@ impl Engine {
 }
 
 impl Fence {
-    /// Returns whether a connection has sent all that it was given before.
+    /// Returns whether a connection has sent all output that was queued before the fence.
     fn has_passed(&self, conn: ConnId) -> bool {
         self.connections.iter().any(|wait| wait.conn == conn && wait.state != DrainState::Queued)
     }

@@ -1,8 +1,9 @@
-//! What leaves: Data-In cut to the peer's measure, responses, R2Ts and the small PDUs, built when the driver has
-//! room for them (RFC 7143 §4.2.2.2, §11.4, §11.7).
+//! Output: Data-In cut to the initiator's MaxRecvDataSegmentLength, responses, R2Ts and control PDUs, built
+//! when the driver has free space for them (RFC 7143 §4.2.2.2, §11.4, §11.7).
 //!
-//! Nothing is built ahead: the queue of a connection holds names, so a slow reader holds no more of us than the
-//! driver's batch, and every PDU carries the counters as they are when it leaves.
+//! PDUs are not built in advance. The send queue of a connection holds only references, so a slow reader
+//! occupies no more memory than one batch of the driver, and every PDU carries the counters of the moment at
+//! which it is sent.
 
 use base::buffer::{Bytes, DataList};
 use base::state_machine::ConnId;
@@ -24,8 +25,8 @@ use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, Residual, Targe
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {
-    /// Queues `data` for the initiator, at `offset` of a task's data. Pieces of a task follow one another without
-    /// gaps, and end within `data_in_len`. A name that means nothing any more is ignored.
+    /// Queues `data` for the initiator, at `offset` of a task's data. The pieces of a task must follow one
+    /// another without gaps and end within `data_in_len`. A stale handle is ignored.
     pub fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
         let key = task.0;
         let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
@@ -48,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// Appends what a connection has to send until `data_out` is full or nothing is left.
+    /// Appends the queued output of a connection to `out` until it is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         self.now = now;
         if let Some(connection) = self.conn_mut(conn) {
@@ -60,7 +61,8 @@ impl Engine {
             let Some(output) = connection.send_queue.pop_front() else { return };
             let is_full = connection.status_log.is_full(unacked_max);
             if (is_full || self.is_held_up(conn)) && !output.may_leave_unacknowledged() {
-                // Nothing more leaves until something is acknowledged; that brings us back.
+                // Nothing more is sent until something is acknowledged; the acknowledgement requests a new
+                // transmission.
                 if let Some(connection) = self.conn_mut(conn) {
                     connection.send_queue.push_front(output);
                 }
@@ -78,7 +80,7 @@ impl Engine {
                 }
             }
         }
-        // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
+        // More is left than fits. The driver calls again when it has free space, because `is_full` is set.
         if let Some(connection) = self.conn_mut(conn) {
             connection.transmit_requested = !connection.send_queue.is_empty();
         }
@@ -92,11 +94,11 @@ impl Engine {
         let level = self.conn(conn).map_or(0, |connection| connection.level);
         let kept = match control {
             _ if level == 0 => None,
-            // Nobody asks for the end of a login again.
+            // No initiator asks for the last Login Response again.
             Control::Login(_) => Some(LoggedStatus::Nothing),
             control => Some(LoggedStatus::Control(alloc::boxed::Box::new((control, body.again())))),
         };
-        // What is kept goes on being counted.
+        // A retained PDU stays counted.
         if !uses_stat_sn || !matches!(kept, Some(LoggedStatus::Control(_))) {
             self.uncount(conn, &body);
         }
@@ -108,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Appends a small PDU; returns whether it takes a status number.
+    /// Appends a control PDU. Returns whether it takes a status number.
     pub(super) fn put_control(
         &mut self,
         conn: ConnId,
@@ -120,7 +122,7 @@ impl Engine {
         let Some(connection) = self.conn(conn) else { return false };
         let data = body.bytes();
         let (bhs, uses_stat_sn) = control.encode(sn);
-        // The last PDU of the login, which agrees on digests, carries none itself (§13.1).
+        // The last PDU of the login, which negotiates the digests, carries none itself (§13.1).
         let digests =
             if matches!(control, Control::Login(_)) { Digests::NONE } else { Digests::of(connection) };
         digests.header(bhs.with_data_len(data.len()), out);
@@ -141,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Sends the data of a task as far as there is room, and its end if that is known.
+    /// Sends the data of a task as far as it fits, and its status if the task has ended.
     fn send_task(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
             let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
@@ -202,7 +204,8 @@ impl Engine {
         if is_final {
             task.data_in.burst = 0;
         }
-        // An answer that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is one sent again.
+        // A response that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is a response
+        // that is sent again.
         let may_ride = last && may_end && task.snack_tag == 0 && task.sent_status.is_none();
         let status = task.result.as_ref().filter(|ending| may_ride && ending.is_good());
         let status =
@@ -210,7 +213,8 @@ impl Engine {
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
         task.data_in.take(len, keeps, |part| parts.push(part));
         let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
-        // Once every MaxBurstLength bytes, and not where the status does it (§11.7.2).
+        // An acknowledgement is requested once every MaxBurstLength bytes, but not where the status requests
+        // it (§11.7.2).
         let acknowledge = keeps && sequence_ends && !last;
         let (mut ttt, mut lun) = (Ttt::NONE, 0);
         if acknowledge {
@@ -227,7 +231,7 @@ impl Engine {
         let waiting = !state.ready.is_empty();
         self.stats.data_in_bytes += moved;
         let ends = status.is_some();
-        // The tag is free once the status has left, and the window in this PDU shows it.
+        // The tag is free once the status is sent, and the command window in this PDU shows it.
         match (ends, keeps) {
             (true, true) => {
                 let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
@@ -252,7 +256,7 @@ impl Engine {
         }
     }
 
-    /// Sends a Data-In once more, exactly as it was but for the counters of the session (§11.16).
+    /// Sends a Data-In once more, unchanged but for the counters of the session (§11.16).
     pub(super) fn put_data_again(&mut self, conn: ConnId, key: Key, sent: SentData, out: &mut Transmit) {
         let mut sn = self.counters(conn);
         let Some(connection) = self.conn(conn) else { return };
@@ -292,11 +296,11 @@ impl Engine {
         }
     }
 
-    /// Sends a SCSI Response; the task is over.
+    /// Sends a SCSI Response. That ends the task.
     fn send_response(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(answer) = task.sent_status {
-            // Its data was sent again, cut anew.
+            // The task's data was sent again, resegmented.
             task.in_send_queue = false;
             return self.put_response(conn, key, answer.stat_sn, out);
         }
@@ -315,7 +319,7 @@ impl Engine {
         self.put_scsi_response(conn, &response, ending.sense.as_deref(), out);
     }
 
-    /// Appends the response of a task that stays, with this number.
+    /// Appends the response of a task that is retained, with this status number.
     pub(super) fn put_response(&mut self, conn: ConnId, key: Key, stat_sn: StatSn, out: &mut Transmit) {
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
         let Some(task) = self.tasks.get_mut(key) else { return };
@@ -339,7 +343,7 @@ impl Engine {
         match sense {
             None => digests.header(response.encode(), out),
             Some(sense) => {
-                // §11.4.7: a length and the sense data.
+                // §11.4.7: the length of the sense data, then the sense data.
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let data = [&len, sense].concat();
                 digests.header(response.encode().with_data_len(data.len()), out);
@@ -352,8 +356,8 @@ impl Engine {
 }
 
 impl Output {
-    /// Returns whether this may leave although nothing more can be kept, or a fence is up: it takes no status number, or
-    /// it is the end of a login.
+    /// Returns whether this output may be sent although no more statuses can be retained, or a response fence
+    /// holds the connection: it takes no status number, or it is the last Login Response.
     fn may_leave_unacknowledged(&self) -> bool {
         match self {
             Self::R2t(..) | Self::ResendData(_) | Self::ResendStatus | Self::FenceMark(_) => true,
@@ -367,11 +371,11 @@ impl Output {
     }
 }
 
-/// How far [`Engine::send_data`] came.
+/// The progress that [`Engine::send_data`] made.
 enum SendProgress {
-    /// There may be more to send.
+    /// More data may be left to send.
     More,
-    /// A sequence ended and there is more: others go first.
+    /// A sequence ended and more data is left: other output of the connection goes first.
     SequenceEnd,
     /// The task ended.
     TaskDone,
@@ -395,7 +399,7 @@ fn response_of(task: &Task, ending: &TaskResult) -> ScsiResponse {
     }
 }
 
-/// Returns the residual count of a task (§11.4.5.1). In a bidirectional command it is that of the write.
+/// Returns the residual count of a task (§11.4.5.1). For a bidirectional command it is that of the write.
 fn residual(task: &Task, ending: &TaskResult) -> Residual {
     let expected = if task.data_out_len > 0 { task.data_out_len } else { task.data_in_len };
     Residual::of(ending.transferable, expected)
@@ -409,7 +413,7 @@ fn bidirectional_residual(task: &Task) -> Residual {
     }
 }
 
-/// Which digests the PDUs of a connection carry.
+/// The digests that the PDUs of a connection carry.
 #[derive(Clone, Copy)]
 struct Digests {
     header: bool,

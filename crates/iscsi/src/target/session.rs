@@ -1,4 +1,5 @@
-//! A session: its command window, its tasks by tag, and what waits for its turn (RFC 7143 §4.2, §4.3).
+//! A session: its command window, its tasks by tag, and the requests that wait for execution (RFC 7143 §4.2,
+//! §4.3).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -44,59 +45,68 @@ pub(crate) struct Session {
     pub(crate) state: states::Session,
     /// Its connections, the leading one first.
     pub(crate) conns: SmallVec<[ConnId; 1]>,
-    /// Connections that are gone and whose tasks wait for another.
+    /// Lost connections whose tasks wait for allegiance reassignment.
     pub(crate) lost: Vec<LostConnection>,
-    /// Responses that wait until others are acknowledged, and the one whose acknowledgement others wait for.
+    /// Responses that wait until earlier ones are acknowledged, and the fenced response whose acknowledgement
+    /// later ones wait for.
     pub(crate) fences: Vec<Fence>,
     pub(crate) unacked_fence: Option<UnackedFence>,
     pub(crate) marks: u32,
     pub(crate) window: Window<Request>,
     tags: [Option<Key>; TAG_BUCKETS],
-    /// How many tasks it has, and how many of them are answered and wait for that to be acknowledged.
+    /// How many tasks it has, and how many of them are answered and wait for the acknowledgement of the
+    /// response.
     pub(crate) tasks: u32,
     pub(crate) unacked_tasks: u32,
     /// How many immediate commands and task management requests are open.
     pub(crate) immediate: u32,
     /// The task management requests that are open.
     pub(crate) tmfs: SmallVec<[Key; 1]>,
-    /// What is in order but cannot be handed up yet.
+    /// Requests whose CmdSN is in order but that cannot be passed to the layer above yet.
     pub(crate) ready: VecDeque<Ready>,
-    /// Whether a task management function waits for data of the tasks that it ends; no R2T leaves meanwhile.
+    /// Whether a task management function waits for data of the tasks that it ends. No R2T is sent meanwhile.
     pub(crate) holds_r2ts: bool,
-    /// What it holds of each budget; of that for answers, what commands under way may bring or what waits to be sent.
+    /// The session's share of each memory quota. The Data-In share covers reservations of commands under way
+    /// and data that waits to be sent or acknowledged.
     pub(crate) unsolicited_share: QuotaShare,
     pub(crate) solicited_share: QuotaShare,
     pub(crate) data_in_share: QuotaShare,
-    /// Its tasks that wait for room for the data that they ask for.
+    /// Its tasks that wait for memory for the data that they fetch.
     pub(crate) quota_waiters: VecDeque<Key>,
-    /// How many fetches lost what was set aside for them; until their data comes or they end, it gets no more.
+    /// How many fetches lost their reserved memory. Until their data is received or they end, the session
+    /// gets no more memory.
     pub(crate) revoked: u32,
-    /// By how many bytes it exceeds the budget for data that it was asked for, because that came when others had its memory.
+    /// By how many bytes it exceeds the quota for solicited data, because data was received whose memory had
+    /// been given to other sessions.
     pub(crate) overdraft: usize,
-    /// Until when others come first, since it did not finish what it began to send.
+    /// Until when other sessions get memory first, because this one did not finish a data sequence.
     pub(crate) deprioritized_until: Option<Instant>,
     pub(crate) traffic: Traffic,
     pub(crate) repairs: Repairs,
-    /// How often a missing command number was looked for.
+    /// How many times the gap timer expired while a command number was missing and the session had a
+    /// connection.
     pub(crate) gap_polls: u32,
     pub(crate) deadlines: Deadlines,
-    /// When it began, and when it last asked something.
+    /// When it began, and when it last sent a Text Request.
     pub(crate) began: Instant,
     pub(crate) last_text_request: Instant,
-    /// Where its first connection came from, and what is known of hosts that took it from each other.
+    /// The address that its first connection came from, and the record of hosts that took the session over
+    /// from each other.
     pub(crate) first_peer: SocketAddr,
     pub(crate) takeovers: Option<Takeovers>,
-    /// Since when its connections are gone.
+    /// Since when it has no connection.
     pub(crate) lost_since: Option<Instant>,
-    /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
+    /// The logouts that wait for tasks to end, at most one per connection, and whether they must be processed
+    /// again.
     pub(crate) logouts: Vec<PendingLogout>,
     pub(crate) logouts_dirty: bool,
-    /// Whether the layer above knows of it, and what it is told.
+    /// The pending [`Event::SessionUp`](super::contract::Event::SessionUp), and whether it was reported to
+    /// the layer above.
     pub(crate) pending_session_up: Option<Box<SessionUp>>,
     pub(crate) is_announced: bool,
 }
 
-/// A request that has a number, waiting for its turn.
+/// A numbered request that waits for its turn in the order of the CmdSNs.
 #[derive(Debug)]
 pub(crate) enum Request {
     Command(Command),
@@ -104,11 +114,11 @@ pub(crate) enum Request {
     Ping(ConnId, NopOut, Option<Bytes>),
     Text(ConnId, TextRequest, Option<Bytes>),
     Logout(ConnId, LogoutRequest),
-    /// A command that was aborted before its turn; its number counts as received.
+    /// A command that was aborted before its turn. Its number counts as received.
     AbortedSlot,
 }
 
-/// A request whose turn has come, waiting for the layer above.
+/// A request whose turn has come, and which waits to be passed to the layer above.
 #[derive(Debug)]
 pub(crate) enum Ready {
     Command(Command),
@@ -123,21 +133,24 @@ pub(crate) struct Tmf {
     pub(crate) itt: Itt,
     pub(crate) function: TmfFunction,
     pub(crate) lun: u64,
-    /// The task that it names, by tag and by number, and that task if the layer above has it.
+    /// The tag and CmdSN of the task that it refers to, and that task if the layer above owns it.
     pub(crate) referenced: (Itt, CmdSn),
     pub(crate) task: Option<Key>,
-    /// For TASK REASSIGN: the first Data-In that the initiator does not have.
+    /// For TASK REASSIGN: the number of the first Data-In that the initiator does not have.
     pub(crate) exp_data_sn: DataSn,
     pub(crate) immediate: bool,
-    /// The commands before this number are affected.
+    /// The function affects the commands before this number.
     pub(crate) cmd_sn: CmdSn,
-    /// Whether it waits for those commands.
+    /// Whether it waits until those commands are received.
     pub(crate) waits_for_commands: bool,
-    /// Whether it has waited for data long enough.
+    /// Whether the time to wait for data has passed.
     pub(crate) data_wait_expired: bool,
+    /// Whether it exceeded the number of requests that may be open. It has a CmdSN, so it is answered in its
+    /// turn: a Reject would leave a gap in the CmdSNs.
+    pub(crate) is_too_many: bool,
 }
 
-/// Few enough that an idle session stays small, enough that a full one finds a task in a step or two.
+/// Few enough that an idle session stays small, and enough that a full one finds a task in one or two steps.
 const TAG_BUCKETS: usize = 64;
 
 impl Session {
@@ -198,12 +211,13 @@ impl Session {
         matches!(self.kind, SessionKind::Discovery)
     }
 
-    /// Returns whether a logout ends it as soon as what was begun is finished: no further request gets its turn.
+    /// Returns whether a logout ends the session once the tasks under way are finished. No further request is
+    /// executed.
     pub(crate) fn is_logging_out(&self) -> bool {
         self.logouts.iter().any(PendingLogout::ends_session)
     }
 
-    /// Enters a task under its tag.
+    /// Adds a task to the tag table.
     pub(crate) fn link_task(&mut self, tasks: &mut Arena<Task>, key: Key) {
         if let Some(task) = tasks.get_mut(key)
             && let Some(bucket) = self.tags.get_mut(bucket(task.itt))
@@ -213,7 +227,7 @@ impl Session {
         }
     }
 
-    /// Returns the task of a tag.
+    /// Returns the task with a tag.
     pub(crate) fn find(&self, tasks: &Arena<Task>, itt: Itt) -> Option<Key> {
         let mut at = *self.tags.get(bucket(itt))?;
         while let Some(key) = at {
@@ -226,12 +240,12 @@ impl Session {
         None
     }
 
-    /// Returns the task of a tag, if it is not answered yet.
+    /// Returns the task with a tag, if it is not answered yet.
     pub(crate) fn find_open(&self, tasks: &Arena<Task>, itt: Itt) -> Option<Key> {
         self.find(tasks, itt).filter(|key| tasks.get(*key).is_some_and(|task| task.sent_status.is_none()))
     }
 
-    /// Takes a task's tag out.
+    /// Removes a task from the tag table.
     pub(crate) fn unlink_task(&mut self, tasks: &mut Arena<Task>, key: Key) {
         let Some((itt, next)) = tasks.get(key).map(|task| (task.itt, task.next)) else { return };
         let Some(head) = self.tags.get_mut(bucket(itt)) else { return };
@@ -283,7 +297,7 @@ impl Tmf {
         )
     }
 
-    /// Returns whether it ends a task at this logical unit.
+    /// Returns whether the function ends the tasks of this logical unit.
     pub(crate) const fn affects(&self, lun: u64) -> bool {
         self.is_multi_task() && (self.is_target_wide() || self.lun == lun)
     }

@@ -1,11 +1,12 @@
-//! SNACK (RFC 7143 §11.16): what is sent again, and data that is acknowledged.
+//! SNACK (RFC 7143 §11.16): retransmission, and acknowledgement of Data-In.
 //!
-//! Nothing is sent from here: a task or a connection takes note of the runs that are wanted, and they leave when its
-//! turn comes, cut off where the driver's batch is full. So however often something is asked for, what waits
-//! is a handful of numbers, and an initiator that does not read holds up nobody but itself.
+//! A SNACK sends nothing itself. The task or connection records the runs that were asked for, and they are
+//! sent in the turn of its send queue, as far as the driver's batch has free space. So however often
+//! something is asked for, only a few numbers are queued, and an initiator that does not read delays only
+//! itself.
 //!
-//! Tags that have no meaning in a SNACK of its kind are not looked at: initiators are to set them to the reserved value
-//! (§11.16.4, §11.16.5), and not all do.
+//! Tags that have no meaning for the type of a SNACK are ignored: initiators should set them to the reserved
+//! value (§11.16.4, §11.16.5), and not all do.
 
 use base::state_machine::ConnId;
 use base::time::Instant;
@@ -23,11 +24,11 @@ use crate::pdu::{Itt, PduHeader, TargetSn, Ttt};
 use crate::recovery::erl1;
 use crate::serial::{DataSn, R2tSn, StatSn};
 
-/// How many tags ago one was given out that may still be acknowledged.
+/// How many tags may have been assigned since a tag that can still be acknowledged.
 const LATE: u32 = 1 << 16;
 
 impl Engine {
-    /// Takes a SNACK.
+    /// Handles a SNACK.
     pub(super) fn handle_snack(
         &mut self,
         conn: ConnId,
@@ -62,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Finds the task that a SNACK names: one of this connection, answered or not.
+    /// Finds the task that a SNACK names: a task of this connection, answered or not.
     fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, ProtocolError> {
         let key = self.sessions.get(session).and_then(|state| state.find(&self.tasks, snack.itt));
         let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.conn == conn);
@@ -95,12 +96,13 @@ impl Engine {
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
             .ok_or(ProtocolError::SnackNotSent)?;
         if task.data_in.longest(DataSn(from), DataSn(from).plus(count)) > most {
-            // Once it receives less than it did, it must ask for the data cut anew (§11.16.3).
+            // After the initiator lowered its MaxRecvDataSegmentLength, it must ask for resegmented data
+            // (§11.16.3).
             return Err(ProtocolError::SnackUnserved);
         }
         let is_first = task.resend_runs.is_empty();
         if task.data_in_len == 0 && next_r2t(task, from, count).is_none() && snack.run_length > 0 {
-            // The data that answers an R2T acknowledges it.
+            // The data that answers an R2T acknowledges the R2T.
             return Err(ProtocolError::SnackNotSent);
         }
         task.request_resend(from, count);
@@ -110,12 +112,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the data of a task again from where it is acknowledged, cut to what the initiator receives now, and then
-    /// its response with this tag (§11.16.3).
+    /// Sends the unacknowledged data of a task again, resegmented to the initiator's present
+    /// MaxRecvDataSegmentLength, and then its response with this tag (§11.16.3).
     fn r_data_snack(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if task.is_bidirectional() {
-            // Data-In and R2Ts are numbered in one sequence, in which R2Ts keep their places.
+            // Data-In and R2T PDUs are numbered in one sequence, in which the R2Ts keep their numbers.
             return Err(ProtocolError::SnackUnserved);
         }
         task.data_in.rewind();
@@ -128,7 +130,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes note that data arrived: what is kept of it can go (§11.16.2).
+    /// Handles an acknowledgement of Data-In: the retained data before it can be dropped (§11.16.2).
     fn data_ack(&mut self, session: Key, snack: &Snack) -> Result<(), ProtocolError> {
         if snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
             return Err(ProtocolError::SnackIllegal);
@@ -136,7 +138,8 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt == Some(Ttt(snack.tag)));
         let Some((key, _)) = named else {
-            // The acknowledgement of its status acknowledged its data too (§11.7.2), and may have overtaken this one.
+            // The acknowledgement of the task's status also acknowledged its data (§11.7.2), and may have
+            // overtaken this SNACK.
             let is_late = self.next_ttt.wrapping_sub(snack.tag).wrapping_sub(1) < LATE;
             self.stats.ignored += u64::from(is_late);
             return if is_late { Ok(()) } else { Err(ProtocolError::DataAckUnknown) };
@@ -156,7 +159,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends what is wanted of a task's Data-In and R2T PDUs, as far as there is room.
+    /// Sends the Data-In and R2T PDUs of a task that were asked for again, as far as they fit.
     pub(super) fn send_again(&mut self, _now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
             let Some(task) = self.tasks.get_mut(key).filter(|task| task.conn == conn) else { return };
@@ -203,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// Sends the statuses that are wanted, as far as there is room.
+    /// Sends the statuses that were asked for again, as far as they fit.
     pub(super) fn send_statuses_again(&mut self, conn: ConnId, out: &mut Transmit) {
         loop {
             let Some(connection) = self.conn_mut(conn) else { return };
@@ -212,7 +215,7 @@ impl Engine {
                 connection.status_log.resend_runs.push_front((from, count));
                 return connection.send_queue.push_front(Output::ResendStatus);
             }
-            // What was acknowledged in between is not sent again.
+            // Statuses that were acknowledged meanwhile are not sent again.
             let skip = from.distance_to(connection.status_log.first());
             let (from, count) = if from.before(connection.status_log.first()) {
                 (connection.status_log.first(), count.saturating_sub(skip))
@@ -245,8 +248,9 @@ impl Engine {
                     task.sent_status.is_some_and(|answer| answer.phase_collapsed) && task.snack_tag == 0;
                 match task.data_in.last_sent().filter(|last| rode && last.len <= most) {
                     Some(last) => self.put_data_again(conn, key, last, out),
-                    // Also where it rode on data that is acknowledged since, or that is longer than what the initiator receives
-                    // by now: it asks for that anew (§11.16.3).
+                    // This also applies if the status was sent in a Data-In that was acknowledged since, or
+                    // that is longer than the initiator's present MaxRecvDataSegmentLength: the initiator
+                    // asks for resegmented data (§11.16.3).
                     None => self.put_response(conn, key, stat_sn, out),
                 }
             }
@@ -255,7 +259,7 @@ impl Engine {
     }
 }
 
-/// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T took the place of.
+/// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T replaced.
 fn next_r2t(task: &Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
     let early = task.data_out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
     let open = task.data_out.solicited.iter().chain(early).filter(|run| run.sent);

@@ -1,21 +1,26 @@
-//! Data-Out that does not come: what becomes of a sequence that stands still while its connection lives.
+//! Stalled Data-Out: what happens to a data sequence that makes no progress while its connection is alive.
 //!
-//! Every sequence has limits of its own, so what a session sends elsewhere does not help one that it leaves open:
+//! Every sequence has limits of its own, so data that a session sends for other sequences does not excuse one
+//! that it leaves open:
 //!
-//! * At ErrorRecoveryLevel 0 a sequence may bring less than [`PROGRESS_BYTES_MIN`] for no longer than [`Limits::data_within`].
-//!   Initiators answer R2Ts one after the other, so a slow link that is busy with others gets more time: a second for
-//!   each [`BYTES_PER_EXTRA_SECOND`] of data that its connection brings meanwhile. A trickle earns nothing.
-//! * At any level a sequence ends, asked for again or not, within [`TOTAL_TIME_FACTOR`] times as long.
-//! * While other sessions wait for memory, a sequence that stands still for [`STALLED_AFTER`], with the same second for
-//!   each [`BYTES_PER_EXTRA_SECOND`], loses what was set aside for it. If nothing of it is here, it may still come: each session may then
-//!   exceed the budget by up to [`OVERDRAFT`], or by one fetch. Until it comes, its session gets no more. If part of it
-//!   is here, its task fails, and its session is passed over for as long.
-//! * A task whose connection is lost (ErrorRecoveryLevel 2) asks for no memory until it is reassigned. While other
-//!   sessions wait for memory, it keeps what it has for [`STALLED_AFTER`]. Then its R2Ts without data are withdrawn, and
-//!   its reassignment issues them anew. If part of the data is here, the task fails. The same holds for Data-In that waits
-//!   for its acknowledgement, also where the session's own commands wait for its memory.
+//! * At ErrorRecoveryLevel 0 a sequence may receive less than [`PROGRESS_BYTES_MIN`] for no longer than
+//!   [`Limits::data_within`]. Initiators answer R2Ts one after the other, so a slow link that is busy with
+//!   other sequences gets more time: one second for each [`BYTES_PER_EXTRA_SECOND`] of data that its
+//!   connection receives meanwhile. A trickle earns no time.
+//! * At any level a sequence must end within [`TOTAL_TIME_FACTOR`] times as long, whether it was asked for
+//!   again or not.
+//! * While other sessions wait for memory, a sequence without progress for [`STALLED_AFTER`], extended by the
+//!   same second for each [`BYTES_PER_EXTRA_SECOND`], loses its reserved memory. If no data of it was
+//!   received, the data may still be sent: each session may then exceed the memory quota by up to
+//!   [`OVERDRAFT`], or by one fetch. Until the data is received, its session gets no more memory. If part of
+//!   the data was received, its task fails, and other sessions get memory before its session for as long.
+//! * A task whose connection is lost (ErrorRecoveryLevel 2) requests no memory until it is reassigned. While
+//!   other sessions wait for memory, it keeps its memory for [`STALLED_AFTER`]. Then its R2Ts without data
+//!   are withdrawn, and its reassignment issues them again. If part of the data was received, the task fails.
+//!   The same holds for Data-In that waits for its acknowledgement, also where the session's own commands
+//!   wait for its memory.
 //!
-//! The task fails with ABORTED COMMAND, INITIATOR RESPONSE TIMEOUT. Data that comes later is passed over.
+//! The task fails with ABORTED COMMAND, INITIATOR RESPONSE TIMEOUT. Data that is received later is ignored.
 //!
 //! [`Limits::data_within`]: super::engine::Limits::data_within
 
@@ -33,32 +38,32 @@ use super::timer::{Owner, Timer};
 use crate::pdu::Ttt;
 use crate::recovery::TransportSense;
 
-/// What a sequence must bring to count as one that gets on, unless it is shorter.
+/// How many bytes a sequence must receive for it to count as progress, unless it is shorter.
 pub(super) const PROGRESS_BYTES_MIN: u32 = 64 << 10;
 
-/// For each so many bytes that its connection brings, a sequence may take a second longer: less than this is slower than
-/// any link that carries iSCSI.
+/// For each so many bytes that its connection receives, a sequence may take a second longer. A lower rate is
+/// slower than any link that carries iSCSI.
 const BYTES_PER_EXTRA_SECOND: u64 = 1 << 20;
 
-/// How many times [`Limits::data_within`](super::engine::Limits::data_within) a sequence may take in all, and what that
-/// grows to on a busy connection.
+/// How many times [`Limits::data_within`](super::engine::Limits::data_within) a sequence may take in all. The
+/// extra time on a busy connection is bounded by the same product.
 const TOTAL_TIME_FACTOR: u32 = 4;
 
-/// After this long without progress, a sequence loses the memory that is set aside for it if somebody waits for memory.
-/// The limit is how long a writer may have to wait for those that do not send.
+/// After this long without progress, a sequence loses its reserved memory if another session waits for
+/// memory. The limit is how long a writer may have to wait for initiators that do not send.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
-/// By how many bytes a session may exceed the budget for solicited data when data comes whose memory was given to others:
-/// the longest answer to one R2T.
+/// By how many bytes a session may exceed the quota for solicited data when data is received whose memory was
+/// given to other sessions: the longest answer to one R2T.
 const OVERDRAFT: usize = 1 << 20;
 
-/// Sequences are looked at this often, at least.
+/// Sequences are polled at least this often.
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(2500);
 
-/// At level 0, how many looks fit into the time that a sequence has.
+/// At level 0, how many polls there are within the time limit of a sequence.
 const POLLS_PER_TIMEOUT: u32 = 4;
 
-/// Which memory somebody waits for.
+/// The kinds of memory that sessions wait for: for solicited data, for unsolicited data, and for Data-In.
 #[derive(Clone, Copy)]
 struct Wanted {
     asked: bool,
@@ -66,12 +71,12 @@ struct Wanted {
     answers: bool,
 }
 
-/// Since when a sequence is expected, and what came meanwhile.
+/// Since when a sequence is expected, and the progress it made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SequenceProgress {
-    /// When it was asked for, and how much data its connection had brought then.
+    /// When it was asked for, and how many bytes of Data-Out its connection had received then.
     since: (Instant, u64),
-    /// The same of the last time that it got on, and how much of it was here then.
+    /// The same for its last progress, and how many of its bytes were received then.
     last_progress: (Instant, u64),
     received: u32,
 }
@@ -81,14 +86,14 @@ impl SequenceProgress {
         Self { since: (now, brought), last_progress: (now, brought), received: 0 }
     }
 
-    /// Takes note that so much of the sequence is here.
+    /// Records how many bytes of the sequence are received.
     fn note(&mut self, now: Instant, brought: u64, received: u32) {
         if received.saturating_sub(self.received) >= PROGRESS_BYTES_MIN {
             (self.last_progress, self.received) = ((now, brought), received);
         }
     }
 
-    /// Returns whether it takes too long.
+    /// Returns whether the sequence takes too long.
     fn is_late(&self, now: Instant, brought: u64, (within, repairs): (Duration, bool)) -> bool {
         let total = within.saturating_mul(TOTAL_TIME_FACTOR);
         let over = |(from, had): (Instant, u64), limit: Duration| {
@@ -97,32 +102,32 @@ impl SequenceProgress {
         !repairs && over(self.last_progress, within) || over(self.since, total)
     }
 
-    /// Returns whether it stands still although its connection is not busy with other sequences.
+    /// Returns whether it makes no progress although its connection is not busy with other sequences.
     fn stands_still(&self, now: Instant, brought: u64) -> bool {
         let (from, had) = self.last_progress;
         now.since(from) >= STALLED_AFTER.saturating_add(credit(brought, had))
     }
 }
 
-/// Returns how much longer a sequence may take whose connection brought other data meanwhile.
+/// Returns how much longer a sequence may take, given the data that its connection received meanwhile.
 const fn credit(brought: u64, had: u64) -> Duration {
     Duration::from_secs(brought.saturating_sub(had) / BYTES_PER_EXTRA_SECOND)
 }
 
 impl DataOut {
-    /// Returns the sequences that the initiator was told to send.
+    /// Returns the sequences that the initiator is to send.
     fn expected(&self) -> impl Iterator<Item = &Sequence> {
         self.unsolicited.iter().chain(&self.solicited).filter(|sequence| sequence.sent)
     }
 }
 
 impl Engine {
-    /// Returns how much Data-Out a connection has brought.
+    /// Returns how many bytes of Data-Out a connection has received.
     pub(super) fn data_out_received(&self, conn: ConnId) -> u64 {
         self.conn(conn).map_or(0, |connection| connection.data_out_bytes)
     }
 
-    /// Watches a connection that owes data from now on.
+    /// Starts to watch a connection that owes data from now on.
     pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
         if connection.level == 0 && connection.data_idle_since.is_none() {
@@ -132,8 +137,8 @@ impl Engine {
         self.schedule_data_poll(now, conn);
     }
 
-    /// Looks after a connection again although it owes nothing, while its session is passed over: nothing else may happen
-    /// when its time comes.
+    /// Schedules another poll of a connection that owes nothing, while other sessions get memory before its
+    /// session: no other event may occur when that time ends.
     pub(super) fn watch_deprioritized(&mut self, now: Instant, conn: ConnId) {
         let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
         if session.is_some_and(|session| session.deprioritized_until.is_some_and(|until| until > now)) {
@@ -155,7 +160,9 @@ impl Engine {
         }
     }
 
-    /// Looks after a connection that owed data some time ago.
+    /// Polls a connection that may owe data: fails tasks whose sequences are late, revokes the memory of
+    /// stalled ones, asks again for lost data (from level 1 on), and drops the connection if it received no
+    /// data for too long.
     pub(super) fn on_data_timer(&mut self, now: Instant, conn: ConnId) {
         if self.conn(conn).is_some_and(|connection| connection.level > 0) {
             self.end_late(now, conn);
@@ -186,7 +193,7 @@ impl Engine {
         self.watch_data(now, conn);
     }
 
-    /// Ends the tasks of a connection whose data takes too long.
+    /// Fails the tasks of a connection whose data takes too long.
     fn end_late(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conn_mut(conn) else { return };
         let (brought, repairs) = (connection.data_out_bytes, connection.level > 0);
@@ -201,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Returns the tasks of a connection that owe data of which something holds.
+    /// Returns the tasks of a connection that owe data and satisfy `holds`.
     fn owing(&self, session: Key, conn: ConnId, holds: impl Fn(&DataOut) -> bool) -> SmallVec<[Key; 8]> {
         let Some(state) = self.sessions.get(session) else { return SmallVec::new() };
         let tasks = state.tasks(&self.tasks);
@@ -210,11 +217,11 @@ impl Engine {
         owing.map(|(key, _)| key).collect()
     }
 
-    /// Fails a task, and waits for no sequence of it any more.
+    /// Fails a task, and stops waiting for its sequences.
     fn fail_stalled_task(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(connection) = self.conns.get_mut(index(task.conn)).and_then(Option::as_deref_mut) {
-            // It owes nothing any more then, but it is no better for that before it sends something.
+            // The connection owes nothing any more, but it stays suspect until it sends something.
             (connection.data_timed_out, connection.command_since_timeout) = (true, false);
         }
         self.stats.data_late += 1;
@@ -228,7 +235,7 @@ impl Engine {
         self.queue_response(key);
     }
 
-    /// Takes back the memory of sequences of a connection that stand still, if somebody waits for some.
+    /// Revokes the memory of stalled sequences of a connection, if a session waits for memory.
     fn revoke_stalled(&mut self, now: Instant, conn: ConnId) {
         let (asked, unasked) =
             (self.solicited_quota.has_waiters(), self.unsolicited_quota.is_under_pressure());
@@ -249,7 +256,8 @@ impl Engine {
             let has_some =
                 task.data_out.expected().any(|sequence| !sequence.unsolicited && has_some(sequence));
             if asked && has_some || unasked && has_early {
-                // What it frees is for those who wait, and not for its session's next.
+                // The memory that this frees is for the waiting sessions, not for the next command of the
+                // same session.
                 if let Some(state) = self.sessions.get_mut(session) {
                     state.deprioritized_until = Some(now.after(STALLED_AFTER));
                 }
@@ -266,13 +274,13 @@ impl Engine {
             }
             self.release_data_out(session, Freed { revoked: 0, ..freed });
             if freed.solicited > 0 {
-                // What it may ask for only later stands in line again.
+                // The part that it can no longer ask for now waits for memory again.
                 self.advance_fetches(key);
             }
         }
     }
 
-    /// Schedules the first look at the tasks of a session that lost their connection.
+    /// Schedules the first poll of a session's tasks that lost their connection.
     pub(super) fn watch_detached(&mut self, now: Instant, session: Key) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if !state.deadlines.is_set(Timer::Detached) {
@@ -281,7 +289,8 @@ impl Engine {
         }
     }
 
-    /// Takes back the memory of a session's tasks without a connection, if somebody waits for some, and looks again later.
+    /// Reclaims the memory of a session's tasks without a connection, if a session waits for memory, and
+    /// schedules the next poll.
     pub(super) fn take_back_detached(&mut self, now: Instant, session: Key) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if state.lost.is_empty() {
@@ -312,7 +321,7 @@ impl Engine {
         }
     }
 
-    /// Takes back the memory for the data of a command without a connection.
+    /// Reclaims the Data-Out memory of a command without a connection.
     fn take_back_data_out(&mut self, key: Key, wanted: Wanted) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
@@ -328,12 +337,12 @@ impl Engine {
         }
     }
 
-    /// Drops the Data-In of a command that has ended on a lost connection. If the initiator has not received it, the
-    /// command fails when it is reassigned: a read is not carried out twice.
+    /// Drops the Data-In of a command that ended and whose connection was lost. If the initiator has not
+    /// received that data, the command fails when it is reassigned: a read is not executed twice.
     fn drop_answer_data(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
-        let freed = task.data_in.stop(&self.pool);
+        let freed = task.data_in.drop_unacknowledged(&self.pool);
         if freed == 0 {
             return;
         }
@@ -347,8 +356,8 @@ impl Engine {
         self.drain_ready(session);
     }
 
-    /// Takes note that so many fetches that lost what was set aside for them came to an end. Without any, their session may
-    /// have memory again.
+    /// Records that `revoked` fetches with revoked memory came to an end. When none is left, the session may
+    /// get memory again.
     pub(super) fn restore_turn(&mut self, session: Key, revoked: u32) {
         let Some(state) = self.sessions.get_mut(session).filter(|_| revoked > 0) else { return };
         state.revoked = state.revoked.saturating_sub(revoked);
@@ -357,9 +366,9 @@ impl Engine {
         }
     }
 
-    /// Finds memory again for a sequence that lost what was set aside for it, now that its data comes. It may be of an
-    /// initiator that was only slow, so a session may exceed the budget by a little instead of losing its task. All of them
-    /// together exceed it by as much as it is.
+    /// Reserves memory again for a sequence whose memory was revoked, now that its data is received. The
+    /// initiator may only have been slow, so a session may exceed the quota by a little instead of losing its
+    /// task. All sessions together may exceed it by as much as the quota itself.
     pub(super) fn reserve_revoked_again(&mut self, key: Key, ttt: Ttt) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return false };
         let fetch =
@@ -385,7 +394,7 @@ impl Engine {
         true
     }
 
-    /// Takes note of what is here of a sequence.
+    /// Records how many bytes of a sequence are received.
     pub(super) fn record_progress(&mut self, key: Key, ttt: Ttt) {
         let now = self.now;
         let Some(conn) = self.tasks.get(key).map(|task| task.conn) else { return };
@@ -429,7 +438,7 @@ mod tests {
         }
         assert!(pace.is_late(at(120), 0, WITHIN));
         assert!(pace.is_late(at(120), 0, (WITHIN.0, true)), "asked for again or not");
-        // Less than it takes to get on is nothing.
+        // Less than the minimum does not count as progress.
         let mut pace = SequenceProgress::new(at(0), 0);
         pace.note(at(29), 0, PROGRESS_BYTES_MIN - 1);
         assert!(pace.is_late(at(30), 0, WITHIN));

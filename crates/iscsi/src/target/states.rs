@@ -1,48 +1,49 @@
-//! The states of a connection and of a session, and what moves them, as the target sees them (RFC 7143 §8).
+//! The states of a connection and of a session, and their transitions, as the target sees them (RFC 7143 §8).
 //!
-//! A connection's resources belong to its state: before `LoggedIn` it has no session, and after it no new task. The
-//! transition that an event makes is looked up here and nowhere else; one that the tables do not have is our own
-//! error, never the peer's.
+//! A connection's resources depend on its state: before `LoggedIn` it has no session, and after it no new
+//! task. All transitions are looked up here. A transition that the tables do not have is an internal error,
+//! never the peer's.
 
 /// The state of a transport connection (§8.1.1, the S states).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// S1: there is none.
+    /// S1: there is no connection.
     Free,
-    /// S3: the transport is up and nothing has come yet.
+    /// S3: the transport is up and nothing was received yet.
     TransportUp,
-    /// S4: the login goes on.
+    /// S4: the login is under way.
     InLogin,
     /// S5: full feature phase.
     LoggedIn,
-    /// S6: a logout is being answered.
+    /// S6: a logout was received and is not finished.
     InLogout,
-    /// S7: we asked for a logout.
+    /// S7: the target asked for a logout.
     LogoutRequested,
-    /// S8: it is gone, and what it leaves behind is being cleaned up.
+    /// S8: the connection is lost, and its resources are being cleaned up.
     CleanupWait,
 }
 
-/// What happens to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
     /// T3: the transport connected.
     Connected,
-    /// T4: the first Login Request came.
+    /// T4: the first Login Request was received.
     LoginRequest,
-    /// T5: the last Login Response says success.
+    /// T5: the last Login Response reports success.
     LoginDone,
     /// T6, T7: the login failed or took too long, or the transport was lost before it was over.
     LoginFailed,
-    /// T11, T12: we asked for a logout.
+    /// T11, T12: the target asked for a logout.
     AskLogout,
-    /// T9, T10: a Logout Request for this connection came.
+    /// T9, T10: a Logout Request for this connection was received.
     LogoutRequest,
-    /// T13: a logout was answered with success, here or for the whole session elsewhere (T8, T18).
+    /// T13: a logout was answered with success, on this connection or, for the whole session, on another one
+    /// (T8, T18).
     LoggedOut,
     /// T15 to T17: the transport was lost, or the connection is dropped.
     Lost,
-    /// M1 to M4: what was left behind is cleaned up.
+    /// M1 to M4: the resources of the connection are cleaned up.
     CleanedUp,
 }
 
@@ -58,7 +59,7 @@ impl Connection {
         Self::CleanupWait,
     ];
 
-    /// Returns the state that `event` leads to; `None` if it cannot happen here.
+    /// Returns the state that `event` leads to, or `None` if it cannot happen in this state.
     #[must_use]
     pub const fn on(self, event: ConnectionEvent) -> Option<Self> {
         use ConnectionEvent as E;
@@ -95,19 +96,19 @@ impl ConnectionEvent {
 /// The state of a session (§8.3.2, §8.3.3, the Q states).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
-    /// Q1: there is none.
+    /// Q1: there is no session.
     Free,
     /// Q2: its first connection logs in.
     Active,
     /// Q3: at least one connection is logged in.
     LoggedIn,
-    /// Q4: every connection was lost, and it may yet be continued.
+    /// Q4: every connection was lost, and the session may still be continued.
     Failed,
-    /// Q5: a connection logs in to continue it.
+    /// Q5: a connection logs in to continue the session.
     InContinue,
 }
 
-/// What happens to a session.
+/// An event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
     /// N1: a leading login began.
@@ -120,9 +121,10 @@ pub enum SessionEvent {
     Closed,
     /// N5: the last connection was lost.
     ConnectionsLost,
-    /// N6: nobody continued it in time; at ErrorRecoveryLevel 0 there is nothing to continue, so that is at once.
+    /// N6: no initiator continued the session in time. At ErrorRecoveryLevel 0 there is nothing to continue,
+    /// so this happens at once.
     TimedOut,
-    /// N7: a login began that continues it.
+    /// N7: a login that continues the session began.
     ContinuingLogin,
     /// N10: that login succeeded.
     ContinuingLoginDone,
@@ -134,7 +136,7 @@ impl Session {
     /// Every state, in the standard's order.
     pub const ALL: [Self; 5] = [Self::Free, Self::Active, Self::LoggedIn, Self::Failed, Self::InContinue];
 
-    /// Returns the state that `event` leads to; `None` if it cannot happen here.
+    /// Returns the state that `event` leads to, or `None` if it cannot happen in this state.
     #[must_use]
     pub const fn on(self, event: SessionEvent) -> Option<Self> {
         use SessionEvent as E;
@@ -179,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// Prints every (state, event) pair; what is not in the list cannot happen.
+    /// Prints every (state, event) pair. A pair that is not listed cannot happen.
     fn table() -> String {
         let mut out = String::new();
         for state in Connection::ALL {

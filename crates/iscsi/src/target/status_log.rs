@@ -1,11 +1,13 @@
-//! Statuses that are kept until they are acknowledged (RFC 7143 §4.2.2.2), from ErrorRecoveryLevel 1 on.
+//! Statuses that are retained until they are acknowledged (RFC 7143 §4.2.2.2), from ErrorRecoveryLevel 1 on.
 //!
-//! Every response takes a number of its connection, StatSN, and every request of the initiator says in ExpStatSN
-//! which of them it has. Until then the response is kept here: small ones as they are, the answer to a SCSI command as
-//! the name of its task, which keeps its end and its data. A task that is answered has left the command window;
-//! its tag may be used again, which says that the answer arrived.
+//! Every response takes a number of its connection, its StatSN, and the ExpStatSN in every request of the
+//! initiator acknowledges the responses before it. Until then the response is retained here: control PDUs as
+//! they are, the response to a SCSI command as a reference to its task, which retains its result and its
+//! data. An answered task has left the command window. The initiator may use its tag again, which shows that
+//! it received the response.
 //!
-//! At level 0 nothing is kept. ExpStatSN is noted all the same, for the fence of task management.
+//! At level 0 nothing is retained. ExpStatSN is recorded all the same, for the response fence of task
+//! management.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -27,27 +29,28 @@ use crate::serial::StatSn;
 pub(crate) struct StatusLog {
     first: StatSn,
     list: VecDeque<LoggedStatus>,
-    /// What small PDUs in it carry.
+    /// How many bytes of data its control PDUs carry.
     bytes: usize,
-    /// Runs that are to be sent again.
+    /// Runs (first number, count) that are to be sent again.
     pub(crate) resend_runs: VecDeque<(StatSn, u32)>,
 }
 
 /// A status that can be sent again.
 #[derive(Debug)]
 pub(crate) enum LoggedStatus {
-    /// The answer to a SCSI command. The task is gone if its tag was used again.
+    /// The response to a SCSI command. The task no longer exists if its tag was used again.
     Task(Key),
-    /// A small PDU.
+    /// A control PDU.
     Control(Box<(Control, Body)>),
-    /// Nothing: the end of a login, which nobody can miss and go on.
+    /// Nothing: the last Login Response, without which no initiator can continue.
     Nothing,
 }
 
-/// How many small PDUs a connection keeps beside the answers to two full windows of commands.
+/// How many control PDUs a connection retains in addition to the responses to two full windows of commands.
 pub(super) const SPARE: usize = 64;
 
-/// How many runs of statuses wait to be sent again; more become one.
+/// How many runs of statuses wait to be sent again. Beyond that, one run of all retained statuses replaces
+/// them.
 const MAX_RESEND_RUNS: usize = 8;
 
 impl StatusLog {
@@ -55,7 +58,7 @@ impl StatusLog {
         Self { first, list: VecDeque::new(), bytes: 0, resend_runs: VecDeque::new() }
     }
 
-    /// Returns the first number that is kept.
+    /// Returns the first retained number.
     pub(crate) const fn first(&self) -> StatSn {
         self.first
     }
@@ -68,18 +71,18 @@ impl StatusLog {
         self.list.len()
     }
 
-    /// Returns whether no more than this can be kept.
+    /// Returns whether the log is full, with `max` as its bound.
     pub(crate) fn is_full(&self, max: usize) -> bool {
         self.list.len() >= max || self.bytes >= MAX_CONTROL_BYTES
     }
 
-    /// Keeps the status of the next number.
+    /// Retains the status with the next number.
     fn push(&mut self, kept: LoggedStatus) {
         self.bytes += kept.bytes();
         self.list.push_back(kept);
     }
 
-    /// Returns a status before `exp` that is still kept.
+    /// Removes and returns a retained status before `exp`.
     fn pop_before(&mut self, exp: StatSn) -> Option<LoggedStatus> {
         if self.first == exp {
             return None;
@@ -93,7 +96,7 @@ impl StatusLog {
         Some(kept)
     }
 
-    /// Takes note that a run is to be sent again.
+    /// Records that a run is to be sent again.
     pub(crate) fn request_resend(&mut self, from: StatSn, count: u32) {
         if self.resend_runs.len() >= MAX_RESEND_RUNS {
             let all = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
@@ -114,7 +117,7 @@ impl LoggedStatus {
 }
 
 impl Engine {
-    /// Uses up a status number, and keeps what has it if the session's level asks for that.
+    /// Takes the next status number, and retains its status if the session's level requires it.
     pub(super) fn log_status(&mut self, now: Instant, conn: ConnId, kept: LoggedStatus) -> StatSn {
         let unacked_max = self.unacked_max();
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
@@ -125,7 +128,7 @@ impl Engine {
             return sn;
         }
         connection.status_log.push(kept);
-        // In time before the bound.
+        // An acknowledgement is requested well before the bound is reached.
         let many = connection.status_log.is_full(unacked_max / 2)
             || connection.status_log.bytes > MAX_CONTROL_BYTES / 2;
         if !connection.deadlines.is_set(Timer::Ack) {
@@ -138,14 +141,14 @@ impl Engine {
         sn
     }
 
-    /// Takes note of what a PDU of the initiator acknowledges.
+    /// Handles the ExpStatSN of a received PDU.
     pub(super) fn handle_exp_stat_sn(&mut self, conn: ConnId, bhs: &Bhs) {
         let Some(connection) = self.conn_mut(conn) else { return };
         let exp = bhs.exp_stat_sn();
         if exp == connection.exp_stat_sn {
             return;
         }
-        // A number that was not sent, or was acknowledged before, acknowledges nothing.
+        // A number that was not sent, or was already acknowledged, acknowledges nothing.
         if connection.exp_stat_sn.distance_to(exp) > connection.exp_stat_sn.distance_to(connection.stat_sn) {
             return;
         }
@@ -186,8 +189,8 @@ impl Engine {
         }
     }
 
-    /// Asks an initiator to acknowledge: a ping whose answer says what arrived, and which shows the initiator the
-    /// number of the next status, so that it finds out what did not.
+    /// Asks an initiator to acknowledge, with a ping: its answer carries ExpStatSN, and the ping shows the
+    /// initiator the next StatSN, so that it detects missing responses.
     pub(super) fn ask_for_ack(&mut self, conn: ConnId) {
         let ttt = self.new_ttt();
         let Some(connection) = self.conn_mut(conn) else { return };
@@ -197,7 +200,7 @@ impl Engine {
         }
         connection.ack_ping = Some(ttt);
         let ping = NopIn { lun: 0, itt: Itt::NONE, ttt, sn: TargetSn::default() };
-        // It overtakes answers that cannot leave before they are acknowledged.
+        // The ping overtakes responses that cannot be sent before others are acknowledged.
         let ping = Output::Control(Box::new((Control::NopIn(ping), Body::Empty)));
         connection.control_queued += 1;
         connection.control_bytes += CONTROL_COST;
@@ -206,7 +209,7 @@ impl Engine {
         self.ask_transmit(conn);
     }
 
-    /// Asks on every connection of a session.
+    /// Asks for an acknowledgement on every connection of a session.
     pub(super) fn ask_session_for_ack(&mut self, session: Key) {
         let Some(state) = self.sessions.get(session) else { return };
         if state.parameters.error_recovery_level == 0 {
@@ -218,7 +221,7 @@ impl Engine {
         }
     }
 
-    /// Looks after a connection some of whose statuses are not acknowledged for some time.
+    /// Handles statuses of a connection that may have been unacknowledged for `ack_within`.
     pub(super) fn on_ack_timer(&mut self, now: Instant, conn: ConnId) {
         let at = now.after(self.limits.ack_within);
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
@@ -226,16 +229,17 @@ impl Engine {
             return;
         }
         let first = connection.status_log.first();
-        // What left since the last look may be acknowledged by the next command.
+        // Statuses sent since the last poll may be acknowledged by the next command.
         let old = connection.first_unacked_at_poll.replace(first) == Some(first);
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Ack, at);
         if old {
-            // One that was asked and did not answer is `silence`'s affair.
+            // The silence timer handles an initiator that does not answer the ping.
             self.ask_for_ack(conn);
         }
     }
 
-    /// Ends a task whose answer has left: it keeps what the initiator may ask for again, and nothing else.
+    /// Records that the status of a task was sent. The task retains what the initiator may ask for again, and
+    /// nothing else.
     pub(super) fn record_status_sent(&mut self, key: Key, answered: SentStatus) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         task.sent_status = Some(answered);
@@ -257,7 +261,8 @@ impl Engine {
         }
     }
 
-    /// Takes an answered task out of the count of those that are kept. Who waited for that goes on.
+    /// Removes a task from the count of answered tasks that are retained. Connections that were held because
+    /// of that count transmit again.
     pub(super) fn uncount_unacked_task(&mut self, session: Key) {
         let max = self.answered_max();
         let Some(state) = self.sessions.get_mut(session) else { return };
@@ -271,7 +276,7 @@ impl Engine {
         }
     }
 
-    /// Sees to it that the driver comes for what a connection has to send.
+    /// Requests a transmission of a connection from the driver, unless one is requested already.
     pub(super) fn ask_transmit(&mut self, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
         if !connection.transmit_requested {

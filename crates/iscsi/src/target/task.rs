@@ -1,4 +1,4 @@
-//! A SCSI task as the transport sees it: what data came and went, what is still expected, and how it ended.
+//! A SCSI task as the transport sees it: the data received and sent, the data still expected, and the result.
 
 use alloc::boxed::Box;
 use core::mem;
@@ -31,56 +31,59 @@ pub(crate) struct Task {
     pub(crate) data_out_len: u32,
     pub(crate) data_out: DataOut,
     pub(crate) data_in: DataIn,
-    /// How it ended; then nothing more is fetched and what still comes is forgotten.
+    /// The result, once the task has ended. Then nothing more is fetched, and data that is still received is
+    /// discarded.
     pub(crate) result: Option<TaskResult>,
-    /// Whether its answer goes behind a fence, whatever it is.
+    /// Whether its response needs a response fence, whatever its result.
     pub(crate) needs_fence: bool,
-    /// Whether what is sent for it is kept until it is acknowledged.
+    /// Whether its sent Data-In and status are retained until they are acknowledged.
     pub(crate) retains_sent: bool,
-    /// Where its answer went, once it left; it is kept until that is acknowledged.
+    /// The status number under which its response was sent. The response is retained until it is
+    /// acknowledged.
     pub(crate) sent_status: Option<SentStatus>,
-    /// The tag of the last SNACK that wanted its data cut anew, or 0 (RFC 7143 §11.4.4).
+    /// The tag of the last SNACK that asked for resegmented data, or 0 (RFC 7143 §11.4.4).
     pub(crate) snack_tag: u32,
-    /// Runs of its Data-In and R2T PDUs that are to be sent again.
+    /// Runs of its Data-In and R2T PDUs (first number, count) that are to be sent again.
     pub(crate) resend_runs: SmallVec<[(u32, u32); 1]>,
-    /// Whether it stands in its connection's queue.
+    /// Whether it is in its connection's send queue.
     pub(crate) in_send_queue: bool,
     /// The next task in the same bucket of its session's tag table.
     pub(crate) next: Option<Key>,
 }
 
-/// Who has a task in hand.
+/// The owner of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The session: its turn has not come.
+    /// The session: the turn of the command has not come.
     Session,
     /// The layer above.
     DeviceServer,
-    /// Nobody: it ended, and its answer is on the way.
+    /// None: the task ended, and its response is on its way.
     Nobody,
 }
 
-/// The answer of a task that has left.
+/// The status of a task that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentStatus {
     pub(crate) stat_sn: StatSn,
-    /// Whether it rode on the last Data-In.
+    /// Whether it was sent in the last Data-In (phase collapse).
     pub(crate) phase_collapsed: bool,
 }
 
 /// The sense key of a unit attention condition.
 const UNIT_ATTENTION: u8 = 0x06;
 
-/// How many runs of a task wait to be sent again; more become one.
+/// How many runs of a task wait to be sent again. Beyond that, one run of all unacknowledged PDUs replaces
+/// them.
 pub(crate) const MAX_RESEND_RUNS: usize = 8;
 
 impl Task {
-    /// Returns whether its Data-In and R2Ts are numbered in one sequence (§4.2.2.4).
+    /// Returns whether its Data-In and R2T PDUs are numbered in one sequence (§4.2.2.4).
     pub(crate) const fn is_bidirectional(&self) -> bool {
         self.data_in_len > 0 && self.data_out_len > 0
     }
 
-    /// Returns the number of its next R2T and uses it up.
+    /// Returns the number of its next R2T and advances it.
     pub(crate) fn use_r2t_sn(&mut self) -> R2tSn {
         let sn = self.data_out.r2t_sn;
         self.data_out.r2t_sn = sn.next();
@@ -98,7 +101,8 @@ impl Task {
         self.data_in.data_sn.0.wrapping_sub(r2ts)
     }
 
-    /// Returns the numbers of its Data-In and R2T PDUs: the first that is not acknowledged, and the next.
+    /// Returns the numbers of its Data-In and R2T PDUs: the first that is not acknowledged, and the next to
+    /// send.
     pub(crate) fn unacked_sn_range(&self) -> (u32, u32) {
         if self.data_in_len > 0 {
             (self.data_in.acked_sn.0, self.data_in.data_sn.0)
@@ -107,7 +111,7 @@ impl Task {
         }
     }
 
-    /// Takes note that a run of those is to be sent again.
+    /// Records that a run of those PDUs is to be sent again.
     pub(crate) fn request_resend(&mut self, from: u32, count: u32) {
         if self.resend_runs.len() >= MAX_RESEND_RUNS {
             let (first, next) = self.unacked_sn_range();
@@ -119,7 +123,7 @@ impl Task {
     }
 }
 
-/// How a task ended.
+/// The result of a task.
 #[derive(Debug)]
 pub(crate) struct TaskResult {
     pub(crate) status: u8,
@@ -128,17 +132,17 @@ pub(crate) struct TaskResult {
 }
 
 impl TaskResult {
-    /// Returns the end of a task that the transport fails.
+    /// Returns the result of a task that fails with a condition of the transport.
     pub(crate) fn condition(condition: TransportSense) -> Self {
         Self { status: status::CHECK_CONDITION, sense: Some(Box::new(condition.sense())), transferable: 0 }
     }
 
-    /// Returns the end of a task that finds no room; the initiator tries again.
+    /// Returns BUSY, the result of a task for which there is no memory. The initiator tries again.
     pub(crate) const fn busy() -> Self {
         Self { status: status::BUSY, sense: None, transferable: 0 }
     }
 
-    /// Returns whether it tells of a unit attention condition (SPC-5 §4.5).
+    /// Returns whether it reports a unit attention condition (SPC-5 §4.5).
     pub(crate) fn is_unit_attention(&self) -> bool {
         let key = match self.sense.as_deref() {
             Some([0x70 | 0x71, _, key, ..] | [0x72 | 0x73, key, ..]) => key & 0x0f,
@@ -147,7 +151,7 @@ impl TaskResult {
         self.status == status::CHECK_CONDITION && key == UNIT_ATTENTION
     }
 
-    /// Returns whether it can ride on the last Data-In.
+    /// Returns whether the status can be sent in the last Data-In (phase collapse).
     pub(crate) const fn is_good(&self) -> bool {
         self.status == status::GOOD && self.sense.is_none()
     }
@@ -156,59 +160,60 @@ impl TaskResult {
 /// The data that the initiator sends for a task.
 #[derive(Debug, Default)]
 pub(crate) struct DataOut {
-    /// The unsolicited data, while it comes.
+    /// The unsolicited data, while it is being received.
     pub(crate) unsolicited: Option<Sequence>,
     /// The unsolicited data, once it is complete.
     pub(crate) unsolicited_data: Option<Bytes>,
-    /// Bytes of the budget that the unsolicited data takes.
+    /// Bytes of the memory quota that the unsolicited data takes.
     pub(crate) reserved: usize,
-    /// The R2Ts that are open.
+    /// The R2Ts that are open or wait to be sent.
     pub(crate) solicited: SmallVec<[Sequence; 1]>,
-    /// What the layer above asked for and has not got.
+    /// The ranges that the layer above fetches and that are not delivered yet.
     pub(crate) fetches: SmallVec<[Fetch; 1]>,
     pub(crate) fetch_count: u32,
-    /// The next number of an R2T, and so how many were sent.
+    /// The R2TSN of the next R2T, and so the number of R2Ts sent.
     pub(crate) r2t_sn: R2tSn,
-    /// R2Ts that recovery R2Ts took the place of: their answers mean nothing any more.
+    /// R2Ts that recovery R2Ts replaced: Data-Out that answers them is ignored.
     pub(crate) superseded: SmallVec<[SupersededR2t; 0]>,
     /// The tags of the R2Ts that were answered last, latest first.
     pub(crate) answered_r2ts: [Option<Ttt>; MAX_ANSWERED],
-    /// Whether it waits for the budget.
+    /// Whether it waits for the memory quota.
     pub(crate) waits_for_quota: bool,
 }
 
-/// How many of those a task remembers.
+/// How many superseded R2Ts a task remembers.
 const MAX_SUPERSEDED: usize = 64;
 
-/// How many answered R2Ts a task remembers, in case a Data-Out comes twice: as many as are open at a time, in most sessions.
+/// How many answered R2Ts a task remembers, in case a Data-Out is received twice: in most sessions, as many
+/// as are open at a time.
 const MAX_ANSWERED: usize = 4;
 
-/// How many bytes of each budget for Data-Out are free again.
-#[derive(Clone, Copy, Debug, Default)]
+/// How many bytes of each Data-Out quota become free again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) unsolicited: usize,
     pub(crate) solicited: usize,
-    /// How many fetches that lost what was set aside for them are gone.
+    /// How many fetches ended that had lost their reserved memory.
     pub(crate) revoked: u32,
-    /// How many of the bytes exceeded the budget when they were taken.
+    /// How many of the bytes exceeded the quota when they were reserved.
     pub(crate) overdraft: usize,
 }
 
-/// A range of the data that the layer above asked for.
+/// A range of the data that the layer above fetches.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(crate) id: u32,
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// Up to where it is asked for, or known to come unsolicited.
+    /// The end of the part that is asked for by R2Ts, or that is sent unsolicited.
     pub(crate) requested_until: u32,
-    /// Whether its first part is unsolicited data that is not all here.
+    /// Whether its first part is unsolicited data that is not completely received.
     pub(crate) awaits_unsolicited: bool,
-    /// Bytes of the budget that it takes; `None` until it got them.
+    /// Bytes of the memory quota that it takes; `None` until they are reserved.
     pub(crate) reserved: Option<usize>,
-    /// What it had of the budget before it lost it because its data did not come.
+    /// How many bytes were revoked because its data was not received in time.
     pub(crate) revoked: Option<usize>,
-    /// How much of what it takes exceeded the budget when its data came after it lost that.
+    /// How many of its bytes exceed the quota because its data was received after the memory was revoked.
     pub(crate) overdraft: usize,
     pub(crate) parts: SmallVec<[Option<Bytes>; 2]>,
 }
@@ -218,7 +223,8 @@ impl Fetch {
         self.requested_until == self.end && self.parts.iter().all(Option::is_some)
     }
 
-    /// Takes back its R2Ts that have not left: they are the last. Returns whether others have.
+    /// Withdraws its R2Ts that were not sent, which are its last ones. Returns whether others of it were
+    /// sent.
     fn withdraw(&mut self, runs: &mut SmallVec<[Sequence; 1]>) -> bool {
         let own = |sequence: &Sequence| sequence.fetch == self.id;
         let is_told = runs.iter().any(|sequence| own(sequence) && sequence.was_requested());
@@ -241,7 +247,7 @@ impl Fetch {
 }
 
 impl DataOut {
-    /// Returns up to where data comes unsolicited.
+    /// Returns the end of the unsolicited data.
     pub(crate) fn unsolicited_end(&self) -> u32 {
         match (&self.unsolicited, &self.unsolicited_data) {
             (Some(sequence), _) => sequence.start.saturating_add(sequence.len),
@@ -250,13 +256,13 @@ impl DataOut {
         }
     }
 
-    /// Finds the run that a Data-Out with this tag belongs to.
+    /// Finds the sequence that a Data-Out with this tag belongs to.
     pub(crate) fn select(&mut self, ttt: Ttt) -> Option<&mut Sequence> {
         let early = self.unsolicited.as_mut().filter(|sequence| sequence.sent && sequence.ttt == ttt);
         early.or_else(|| self.solicited.iter_mut().find(|sequence| sequence.sent && sequence.ttt == ttt))
     }
 
-    /// Forgets a run whose sequence will not end.
+    /// Drops a sequence whose end is not awaited any more.
     pub(crate) fn drop_sequence(&mut self, ttt: Ttt, pool: &Pool) {
         let early = self.unsolicited.take_if(|sequence| sequence.ttt == ttt);
         let at = self.solicited.iter().position(|sequence| sequence.ttt == ttt);
@@ -266,12 +272,12 @@ impl DataOut {
         }
     }
 
-    /// Returns every run.
+    /// Returns every sequence.
     pub(crate) fn sequences_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
         self.unsolicited.iter_mut().chain(&mut self.solicited)
     }
 
-    /// Remembers an R2T whose answer means nothing any more.
+    /// Remembers an R2T that was replaced, so that its Data-Out is ignored.
     pub(crate) fn record_superseded(&mut self, superseded: SupersededR2t) {
         if self.superseded.len() >= MAX_SUPERSEDED {
             self.superseded.remove(0);
@@ -279,7 +285,7 @@ impl DataOut {
         self.superseded.push(superseded);
     }
 
-    /// Remembers an R2T that was answered to the end.
+    /// Remembers an R2T that was answered completely.
     pub(crate) fn record_answered(&mut self, ttt: Ttt) {
         self.answered_r2ts.rotate_right(1);
         if let Some(latest) = self.answered_r2ts.first_mut() {
@@ -287,16 +293,17 @@ impl DataOut {
         }
     }
 
-    /// Returns whether a Data-Out with this tag belongs to a sequence that is over: it was lost and asked for anew, or all
-    /// of it is here.
+    /// Returns whether a Data-Out with this tag belongs to a sequence that is over: the sequence was lost and
+    /// asked for again, or it is completely received.
     pub(crate) fn is_over(&self, ttt: Ttt) -> bool {
         self.superseded.iter().any(|superseded| superseded.ttt == ttt)
             || self.answered_r2ts.contains(&Some(ttt))
             || ttt == Ttt::NONE && self.unsolicited_data.is_some() && self.unsolicited.is_none()
     }
 
-    /// Takes the budget back from every fetch of which nothing that was asked for is here. Returns how much, and how many of
-    /// them the initiator was told of. The others wait again: no R2T of theirs leaves without memory.
+    /// Revokes the memory of every fetch of which no solicited data was received. Returns how much, and for
+    /// how many of these fetches an R2T was already sent. The other fetches wait for memory again: no R2T of
+    /// theirs is sent without memory.
     pub(crate) fn revoke(&mut self) -> Freed {
         let early_end = self.unsolicited_end();
         let mut freed = Freed::default();
@@ -315,8 +322,9 @@ impl DataOut {
         freed
     }
 
-    /// Withdraws the R2Ts of a task without a connection, as far as no data of their fetches is here: data can come only
-    /// for those that are issued after its reassignment. Returns what is free again.
+    /// Withdraws the R2Ts of a task without a connection, except those of fetches of which data was received:
+    /// data can be received only for R2Ts that are issued after the reassignment of the task. Returns the
+    /// memory that becomes free.
     pub(crate) fn withdraw(&mut self) -> Freed {
         let early_end = self.unsolicited_end();
         let (mut freed, mut superseded) = (Freed::default(), SmallVec::<[SupersededR2t; 4]>::new());
@@ -348,8 +356,20 @@ impl DataOut {
         self.unsolicited.is_some() || self.solicited.iter().any(|sequence| sequence.sent)
     }
 
-    /// Forgets all data and all that was asked for, but not the sequences that the initiator still has to end.
+    /// Returns whether nothing was fetched and nothing received, as for every command without Data-Out.
+    fn is_unused(&self) -> bool {
+        self.fetches.is_empty()
+            && self.solicited.is_empty()
+            && self.unsolicited.is_none()
+            && self.unsolicited_data.is_none()
+            && self.reserved == 0
+    }
+
+    /// Discards all data and all fetches, but keeps the sequences that the initiator still has to end.
     pub(crate) fn stop(&mut self, pool: &Pool) -> Freed {
+        if self.is_unused() {
+            return Freed::default();
+        }
         self.solicited.retain(|sequence| sequence.sent);
         self.unsolicited.take_if(|sequence| !sequence.sent);
         for sequence in self.solicited.iter_mut().chain(&mut self.unsolicited) {

@@ -1,4 +1,4 @@
-//! The engine against raw initiators.
+//! The engine, tested against raw initiators.
 
 mod admission;
 mod alive;

@@ -1,5 +1,5 @@
-//! Text in full feature phase (RFC 7143 §6.4, §11.10, §11.11): what is said is
-//! [`crate::negotiate::full_feature`]'s affair; here it gets its PDUs and takes effect.
+//! Text requests in full feature phase (RFC 7143 §6.4, §11.10, §11.11). [`crate::negotiate::full_feature`]
+//! negotiates; this module handles the PDUs and applies the results.
 
 use base::buffer::Bytes;
 use base::state_machine::ConnId;
@@ -15,7 +15,7 @@ use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, TargetSn, Ttt};
 
 impl Engine {
-    /// Takes a Text Request.
+    /// Handles a Text Request.
     pub(super) fn handle_text_request(
         &mut self,
         context: PduContext<'_>,

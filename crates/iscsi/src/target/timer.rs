@@ -1,7 +1,7 @@
-//! Deadlines: every timer of the engine is a row of [`Timer`], and one heap says which comes first.
+//! Deadlines: [`Timer`] lists every timer of the engine, and one heap orders their deadlines.
 //!
-//! Moving a deadline further out costs nothing: the heap keeps the old time, and when that passes, the owner is
-//! asked what its deadline is now.
+//! Moving a deadline further out does not touch the heap: it keeps the old time, and when that passes, the
+//! owner's present deadline is checked.
 
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
@@ -11,16 +11,16 @@ use base::time::Instant;
 
 use super::arena::Key;
 
-/// Everything that can take too long.
+/// Every timer of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// The login of a connection.
     Login,
-    /// Silence on a connection: time to ping, or to give up.
+    /// Silence on a connection: the connection is pinged, or dropped.
     Silence,
     /// Data that the initiator owes.
     Data,
-    /// The logout that we asked for.
+    /// The time limit of a logout, ours or the one that we asked the initiator for.
     Logout,
     /// Statuses that are not acknowledged.
     Ack,
@@ -30,9 +30,9 @@ pub(crate) enum Timer {
     TmfData,
     /// The acknowledgements that its response waits for.
     ResponseFence,
-    /// Tasks whose connection is gone: their end.
+    /// The retention time of tasks whose connection is lost.
     Retain,
-    /// Tasks whose connection is gone: the memory that they hold.
+    /// The memory that tasks hold whose connection is lost.
     Detached,
     /// The life of a discovery session.
     Discovery,
@@ -41,12 +41,12 @@ pub(crate) enum Timer {
 /// How many timers there are.
 pub(crate) const TIMERS: usize = Timer::Discovery as usize + 1;
 
-/// Whose timer.
+/// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
-    /// A connection's.
+    /// A connection.
     Connection(ConnId),
-    /// A session's.
+    /// A session.
     Session(Key),
 }
 
@@ -54,18 +54,18 @@ pub(crate) enum Owner {
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     due: [Option<Instant>; TIMERS],
-    /// The time under which the heap has it.
+    /// The time of its entry in the heap.
     listed: [Option<Instant>; TIMERS],
 }
 
-/// The deadlines of all.
+/// The deadlines of all owners.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, Owner, Timer)>>,
 }
 
 impl Timers {
-    /// Returns when the first deadline may be.
+    /// Returns a time at or before the first deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _, _))| *at)
     }
@@ -84,7 +84,7 @@ impl Timers {
         }
     }
 
-    /// Returns the first owner whose time may have come. [`Deadlines::passed`] tells whether it has.
+    /// Returns the first entry whose time has passed. [`Timers::passed`] checks whether its deadline has.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, Owner, Timer)> {
         let Reverse((at, _, _)) = self.heap.peek()?;
         if *at > now {
@@ -93,8 +93,8 @@ impl Timers {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Decides about an entry that was popped: returns whether the deadline has passed, and lists it again if it
-    /// was moved further out.
+    /// Checks an entry that was popped. Returns whether its deadline has passed, and pushes it again if the
+    /// deadline was moved further out.
     pub(crate) fn passed(
         &mut self,
         now: Instant,
@@ -126,7 +126,7 @@ impl Timers {
 }
 
 impl Deadlines {
-    /// Forgets a deadline.
+    /// Clears a deadline.
     pub(crate) fn clear(&mut self, timer: Timer) {
         if let Some(due) = self.due.get_mut(timer as usize) {
             *due = None;

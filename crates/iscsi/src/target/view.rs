@@ -1,4 +1,4 @@
-//! What those who watch see of an engine.
+//! The state of an engine as monitoring sees it.
 
 use core::net::SocketAddr;
 
@@ -37,7 +37,7 @@ impl Engine {
         Some(self.conns.get(index(conn))?.as_ref()?.via.peer)
     }
 
-    /// Returns where the first connection of a session comes from.
+    /// Returns the address that the first connection of a session comes from.
     pub fn peer(&self, session: SessionId) -> Option<SocketAddr> {
         self.sessions.get(session.0).and_then(|session| self.peer_of(*session.conns.first()?))
     }

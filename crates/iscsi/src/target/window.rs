@@ -1,8 +1,8 @@
-//! The command window of a session (RFC 7143 §4.2.2.1): which command numbers may come, which came early, and how
-//! far the initiator may go.
+//! The command window of a session (RFC 7143 §4.2.2.1): which CmdSNs it accepts, which requests were received
+//! ahead of their turn, and the MaxCmdSN it grants.
 //!
-//! ExpCmdSN is the next number in order. MaxCmdSN is as far as the initiator may number commands; the room between
-//! them shrinks while commands are open and never moves backwards.
+//! ExpCmdSN is the next number in order. MaxCmdSN is the highest number that the initiator may use. The
+//! distance between them shrinks while commands are open; MaxCmdSN never moves backwards.
 
 use alloc::vec::Vec;
 use base::fault_injection::{self, Bug};
@@ -11,7 +11,7 @@ use core::mem;
 use super::protocol_error::ProtocolError;
 use crate::serial::CmdSn;
 
-/// The command window, with the requests that came before their turn.
+/// The command window, with the requests that were received ahead of their turn.
 #[derive(Debug)]
 pub(crate) struct Window<T> {
     exp: CmdSn,
@@ -23,27 +23,27 @@ pub(crate) struct Window<T> {
     early: Vec<(CmdSn, T)>,
 }
 
-/// What becomes of a numbered request.
+/// How a numbered request fits into the order of the CmdSNs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CmdSnOrder<T> {
-    /// It is its turn. More may follow: see [`Window::next_in_order`].
+    /// It is the next in order. More may follow: see [`Window::next_in_order`].
     InOrder(T),
-    /// It waits for those before it.
+    /// It waits for requests with lower numbers.
     Early,
-    /// It is here already.
+    /// Its number was already received.
     Duplicate(T),
     /// It lies outside the window.
     OutsideWindow(T),
 }
 
 impl<T> Window<T> {
-    /// Starts with `first` as the next number.
+    /// Creates a window with `first` as the next number.
     pub(crate) fn new(first: CmdSn, depth: u32) -> Self {
         let depth = depth.clamp(1, MAX_DEPTH);
         Self { exp: first, max: first.plus(depth).minus(1), depth, open: 0, early: Vec::new() }
     }
 
-    /// Lets this many numbered commands be open at a time from now on.
+    /// Changes how many numbered commands may be open at a time.
     pub(crate) const fn resize(&mut self, depth: u32) {
         self.depth = if depth == 0 {
             1
@@ -58,8 +58,7 @@ impl<T> Window<T> {
         self.exp
     }
 
-    /// Returns how far the initiator may go, no less far than it was told before. At most `depth_now` commands are
-    /// to be open.
+    /// Returns MaxCmdSN, never lower than it was before. At most `depth_now` commands are to be open.
     pub(crate) fn max_cmd_sn(&mut self, depth_now: u32) -> CmdSn {
         let room = self.depth.min(depth_now).saturating_sub(self.open);
         let max = self.exp.plus(room).minus(1);
@@ -69,7 +68,7 @@ impl<T> Window<T> {
         self.max
     }
 
-    /// Judges a number without taking it.
+    /// Checks a number without accepting it.
     pub(crate) fn check(&self, sn: CmdSn) -> Result<(), ProtocolError> {
         if fault_injection::is_injected(Bug::ExecuteTwice) {
             Ok(())
@@ -82,7 +81,7 @@ impl<T> Window<T> {
         }
     }
 
-    /// Takes a numbered request.
+    /// Accepts a numbered request.
     pub(crate) fn receive(&mut self, sn: CmdSn, request: T) -> CmdSnOrder<T> {
         if fault_injection::is_injected(Bug::ExecuteTwice) && sn.before(self.exp) {
             CmdSnOrder::InOrder(request)
@@ -99,20 +98,20 @@ impl<T> Window<T> {
         }
     }
 
-    /// Returns the next early request whose turn it is now.
+    /// Returns the early request whose number is now the next in order.
     pub(crate) fn next_in_order(&mut self) -> Option<T> {
         let at = self.early.iter().position(|(sn, _)| *sn == self.exp)?;
         self.exp = self.exp.next();
         Some(self.early.swap_remove(at).1)
     }
 
-    /// Returns whether something waits for a number that is missing.
+    /// Returns whether a request waits because a number before it is missing.
     pub(crate) const fn has_gap(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// Considers every number before `sn` received (§4.2.3.3, §11.5.1) and returns the early requests among them,
-    /// in order. Numbers outside the window change nothing.
+    /// Considers every number before `sn` received (§4.2.3.3, §11.5.1). Returns the early requests among
+    /// them, in order. A number outside the window changes nothing.
     pub(crate) fn skip_until(&mut self, sn: CmdSn) -> Vec<T> {
         if !sn.minus(1).within(self.exp, self.max) {
             return Vec::new();
@@ -129,12 +128,13 @@ impl<T> Window<T> {
         due.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// Returns whether `sn` could still come: it is in the window and not here.
+    /// Returns whether the request `sn` can still be received: its number is in the window and not received
+    /// yet.
     pub(crate) fn awaits(&self, sn: CmdSn) -> bool {
         sn.within(self.exp, self.max) && self.early.iter().all(|(early, _)| *early != sn)
     }
 
-    /// Takes the early requests out that `is_void` says are: their numbers are missing again.
+    /// Removes the early requests for which `is_void` returns true. Their numbers are missing again.
     pub(crate) fn discard(&mut self, mut is_void: impl FnMut(&T) -> bool) -> Vec<T> {
         let (void, kept) = mem::take(&mut self.early).into_iter().partition(|(_, request)| is_void(request));
         self.early = kept;
@@ -142,24 +142,24 @@ impl<T> Window<T> {
         void.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// Returns the early requests, for change.
+    /// Returns the early requests, mutably.
     pub(crate) fn early_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.early.iter_mut().map(|(_, request)| request)
     }
 
-    /// Notes that a numbered command before `exp` is open.
+    /// Records that a numbered command before `exp` is open.
     pub(crate) const fn command_started(&mut self) {
         self.open = self.open.saturating_add(1);
     }
 
-    /// Notes that such a command ended.
+    /// Records that such a command ended.
     pub(crate) const fn command_ended(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 }
 
-/// The deepest window: far below 2^31, so that serial numbers compare, and small enough that the early requests,
-/// which are searched one by one, stay cheap.
+/// The deepest window: far below 2^31, so that serial numbers compare, and small enough that the linear
+/// search of the early requests stays cheap.
 pub(crate) const MAX_DEPTH: u32 = 1024;
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn refuses_text_that_is_not_pairs() {
     assert_eq!(parse(&long_name[1..]).map(|pairs| pairs.len()), Ok(1));
 }
 
-/// CVE-2013-2850: an unknown key of 64 KiB is refused for its name, and there is nothing to echo.
+/// CVE-2013-2850: the name of an unknown key of 64 KiB is refused, and nothing of it is echoed.
 #[test]
 fn refuses_a_key_name_of_64_kib() {
     let text = [&vec![b'A'; MAX_TEXT - 3][..], b"=1\0"].concat();
@@ -155,7 +155,7 @@ fn reads_binary_values_and_checks_their_length_before_decoding() {
         ("0bA=P8", Err(BadValue::Form)),
         ("0x0000000000", Err(BadValue::Length)),
         ("0bAAAAAAA=", Err(BadValue::Length)),
-        // Not hexadecimal at all, but too long first: nothing was decoded to find out.
+        // The value is not hexadecimal, but its length is checked first: nothing was decoded.
         ("0xzzzzzzzzzz", Err(BadValue::Length)),
     ] {
         assert_eq!(binary(text.as_bytes(), 0..=4), want, "{text}");

@@ -1,27 +1,27 @@
 //! Values of keys (RFC 7143 §6.1): numbers, Booleans, lists, and binary values in hexadecimal or base64.
 //!
-//! Every length is checked on the encoded form, before a byte is decoded or room is made for it.
+//! Every length is checked on the encoded form, before a byte is decoded or memory is allocated for it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
 
-/// Why a value cannot be read.
+/// The reason why a value cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
-    /// It is not spelled as such a value is.
+    /// The value does not have the form of its type.
     #[error("the value is not spelled as such a value is")]
     Form,
-    /// It is a number outside the legal range.
+    /// The number is outside the legal range.
     #[error("the number is out of range")]
     Range,
-    /// It would decode to more or fewer bytes than it may.
+    /// The binary value would decode to more or fewer bytes than permitted.
     #[error("the binary value has the wrong length")]
     Length,
 }
 
-/// Reads a number: decimal without leading zeros, or hexadecimal behind `0x`; below 2^64.
+/// Parses a number: decimal without leading zeros, or hexadecimal after `0x`; below 2^64.
 ///
 /// # Errors
 /// `Form` when it is neither, `Range` when it has more than 64 bits.
@@ -38,16 +38,16 @@ pub fn number(value: &[u8]) -> Result<u64, BadValue> {
     u64::from_str_radix(text, radix).map_err(|_| BadValue::Range)
 }
 
-/// Reads a number that must lie in `range`.
+/// Parses a number that must lie in `range`.
 ///
 /// # Errors
-/// `Form` when it is no number, `Range` when it is another one.
+/// `Form` when the value is not a number, `Range` when the number is outside `range`.
 pub fn number_in(value: &[u8], range: RangeInclusive<u32>) -> Result<u32, BadValue> {
     let number = u32::try_from(number(value)?).map_err(|_| BadValue::Range)?;
     if range.contains(&number) { Ok(number) } else { Err(BadValue::Range) }
 }
 
-/// Reads `Yes` or `No`.
+/// Parses `Yes` or `No`.
 ///
 /// # Errors
 /// `Form` when it is neither.
@@ -59,7 +59,7 @@ pub fn boolean(value: &[u8]) -> Result<bool, BadValue> {
     }
 }
 
-/// Returns how a Boolean is spelled.
+/// Returns the text of a Boolean.
 pub const fn boolean_text(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
@@ -69,10 +69,11 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',')
 }
 
-/// Decodes a binary value (`0x…` or `0b…`) that must come to a number of bytes in `len`.
+/// Decodes a binary value (`0x…` or `0b…`) whose length in bytes must lie in `len`.
 ///
 /// # Errors
-/// `Form` when it is not so spelled, `Length` when it is too short or too long; then nothing was decoded.
+/// `Form` when the value has another form, `Length` when it is too short or too long; then nothing was
+/// decoded.
 pub fn binary(value: &[u8], len: RangeInclusive<usize>) -> Result<Vec<u8>, BadValue> {
     match value {
         [b'0', b'x' | b'X', digits @ ..] => hex(digits, &len),
@@ -97,7 +98,7 @@ fn hex_digit(digit: u8) -> Result<u8, BadValue> {
     u8::try_from(value).map_err(|_| BadValue::Form)
 }
 
-/// Padding may be missing; bits that belong to no byte must be zero.
+/// Decodes base64. Padding may be missing; bits that belong to no byte must be zero.
 fn base64(digits: &[u8], len: &RangeInclusive<usize>) -> Result<Vec<u8>, BadValue> {
     let padded = digits.len();
     let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
@@ -123,7 +124,7 @@ fn base64(digits: &[u8], len: &RangeInclusive<usize>) -> Result<Vec<u8>, BadValu
     if bits == 0 { Ok(out) } else { Err(BadValue::Form) }
 }
 
-/// Spells bytes in hexadecimal, behind `0x`.
+/// Encodes bytes in hexadecimal, after `0x`.
 pub fn to_hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(2 + 2 * bytes.len());
     out.push_str("0x");
@@ -134,7 +135,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
     out
 }
 
-/// Spells bytes in base64, behind `0b`.
+/// Encodes bytes in base64, after `0b`.
 pub fn to_base64(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(2 + bytes.len().div_ceil(3) * 4);
     out.push_str("0b");

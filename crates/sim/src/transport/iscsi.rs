@@ -335,7 +335,7 @@ impl Iscsi {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[host].tickets.remove(&ticket);
-                let wrong = self.hosts[host].invariants.ended(ticket, &outcome.end);
+                let wrong = self.hosts[host].invariants.ended(now, ticket, &outcome.end);
                 self.violations.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
                 if let Some(data) = outcome.data_in {
@@ -413,7 +413,7 @@ impl Transport for Iscsi {
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
         host.tickets.insert(ticket, task);
-        host.invariants.submitted(ticket, mercy);
+        host.invariants.submitted(now, ticket, mercy);
         self.run_until_idle(now);
         true
     }

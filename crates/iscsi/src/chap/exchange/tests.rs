@@ -42,7 +42,7 @@ fn bytes(out: TextBuilder) -> Vec<u8> {
     TextSplitter::new(out.into_bytes()).next_piece(usize::MAX).0
 }
 
-/// Hands the target one text after the other, and returns its last word.
+/// Passes the target one text after the other, and returns its last answer.
 fn target_says(target: &mut TargetChap, texts: &[&[u8]]) -> (Result<Option<String>, BadChap>, Vec<u8>) {
     let mut last = (Ok(None), Vec::new());
     for text in texts {
@@ -57,7 +57,7 @@ fn target(seed: u64) -> TargetChap {
     TargetChap::new(Algorithms::ALL, entropy(seed))
 }
 
-/// Runs both sides and returns what each made of it.
+/// Runs both sides and returns the result of each.
 fn pair(
     mut initiator: InitiatorChap,
     mut target: TargetChap,
@@ -140,7 +140,7 @@ fn the_first_offered_algorithm_that_is_accepted_wins() {
     }
 }
 
-/// The challenge is what reaches the wire, so that is where it must differ and be long enough.
+/// The challenge is sent on the wire, so the challenges on the wire must differ and be long enough.
 ///
 /// CVE-2024-45751: a target that repeats its challenges after a restart.
 #[test]
@@ -155,7 +155,7 @@ fn challenges_follow_the_entropy_and_never_show_it() {
     }
 }
 
-/// Every form of a response that is not exactly as long as the digest is refused by its length.
+/// A response whose length is not exactly that of the digest is refused by its length, in every encoding.
 ///
 /// CVE-2018-14633 (long hexadecimal CHAP_R), and the base64 overflow of 2026 (127 characters of base64).
 #[test]
@@ -181,7 +181,7 @@ fn refuses_a_response_of_the_wrong_length_before_decoding_it() {
     }
 }
 
-/// A response counts in hexadecimal as in base64.
+/// A response may be encoded in hexadecimal or in base64.
 #[test]
 fn accepts_a_response_in_either_spelling() {
     for spell in [to_hex as fn(&[u8]) -> String, to_base64] {
@@ -194,7 +194,7 @@ fn accepts_a_response_in_either_spelling() {
     }
 }
 
-/// An attacker without a secret opens two conversations and answers the one with the other's answer.
+/// An attacker without a secret opens two exchanges and answers one with the response from the other.
 #[test]
 fn refuses_its_own_challenge_and_its_own_secret_sent_back() {
     for (secret, reflected, want) in [

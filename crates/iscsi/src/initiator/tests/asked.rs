@@ -1,5 +1,5 @@
-//! What an owner asks for beside commands: one task ended, keys negotiated; and what a session says when it has
-//! nothing else to say. The target is played by hand.
+//! Requests of an owner other than commands: abort of one task, negotiation of keys; and the acknowledgements
+//! of an idle session. The test scripts the target.
 
 use alloc::vec::Vec;
 
@@ -47,7 +47,7 @@ fn a_task_is_aborted_by_its_name_and_number() {
     raw.send(conn, &TmfResponse { response: TmfResult::COMPLETE, itt: request.itt, sn }, &[]);
     assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
     assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
-    // Nobody else suffers, and the name is gone.
+    // No other task is affected, and the aborted task's tag is free.
     let pdu = raw.data_in(conn, second.itt, 0, 0);
     let pdu = raw.with_status(conn, pdu);
     raw.send(conn, &pdu, &pattern(1, 512));
@@ -76,7 +76,7 @@ fn a_task_that_was_to_be_aborted_is_never_carried_out_again() {
     raw.cut(conn);
     assert_eq!(raw.outcome(task).end, TaskResult::Lost);
     assert_eq!(managed(&raw, id), Some(None));
-    // The other one waits, and nobody can know whether it was carried out before.
+    // The other task waits, and it is unknown whether it was executed before.
     let id = raw.session.submit_tmf(raw.now, abort(other)).unwrap();
     raw.drain();
     assert_eq!(raw.outcome(other).end, TaskResult::Lost);
@@ -124,7 +124,7 @@ fn longest_segments_are_declared_anew_while_the_session_lives() {
         _ => None,
     });
     assert_eq!(answer, Some(&b"MaxRecvDataSegmentLength=4096\0"[..]));
-    // From now on a longer one breaks the rules.
+    // From now on a longer segment breaks the rules.
     let (_, command) = raw.start(conn, read(0, 2048));
     let pdu = raw.data_in(conn, command.itt, 0, 0);
     raw.send(conn, &pdu, &pattern(1, 1028));
@@ -139,7 +139,7 @@ fn a_longer_segment_may_come_before_the_answer_to_its_declaration() {
         raw.drain();
         let request: TextRequest = raw.expect(conn);
         if len == "8192" {
-            // The target read the declaration, and this was ahead of its answer.
+            // The target read the declaration, and sent this PDU before its answer.
             let (task, command) = raw.start(conn, read(0, 2560));
             let pdu = raw.data_in(conn, command.itt, 0, 0);
             let pdu = raw.with_status(conn, pdu);
@@ -171,7 +171,7 @@ fn what_a_target_refuses_is_not_taken_for_agreed() {
         say(&mut raw, conn, &request, answer);
         assert_eq!(max_recv(&raw), before);
     }
-    // What held before still holds: a segment of the old length is in order.
+    // The old length still holds: a segment of that length is legal.
     let (task, command) = raw.start(conn, read(0, 4096));
     let pdu = raw.data_in(conn, command.itt, 0, 0);
     let pdu = raw.with_status(conn, pdu);
@@ -231,7 +231,7 @@ fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
     raw.drain();
     let request: TextRequest = raw.expect(conn);
     say(&mut raw, conn, &request, b"");
-    // The first piece is missing.
+    // The first Data-In is missing.
     let pdu = raw.data_in(conn, command.itt, 1, 1024);
     raw.send(conn, &pdu, &pattern(1, 1024));
     raw.pass(Duration::from_secs(3));
@@ -243,7 +243,7 @@ fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
     assert_eq!(raw.why(), None);
 }
 
-/// Returns the NOP-Outs that want no answer and answer nothing.
+/// Returns the NOP-Outs that request no answer and answer no ping.
 fn acknowledgements(raw: &mut ScriptedTarget, conn: ConnId) -> Vec<NopOut> {
     core::iter::from_fn(|| raw.receive(conn))
         .filter_map(|sent| NopOut::decode(&sent.bhs).ok())
@@ -286,7 +286,7 @@ fn requests_acknowledge_by_themselves() {
 fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (task, command) = raw.start(conn, read(0, 1024));
-    // The second piece came, with the status; the first did not.
+    // The second Data-In was received, with the status; the first is missing.
     let pdu = raw.data_in(conn, command.itt, 1, 512);
     let pdu = raw.with_status(conn, pdu);
     raw.send(conn, &pdu, &pattern(1, 512));
@@ -309,7 +309,8 @@ fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
     assert!(acknowledgements(&mut raw, conn).is_empty(), "the target keeps nothing");
 }
 
-/// What others did to a unit ends its tasks here, and no more data goes out for them.
+/// A task management function of another initiator ends tasks of this session, and no more of their data is
+/// sent.
 #[test]
 fn tasks_that_a_target_terminated_end_and_are_acknowledged_with_their_unit() {
     let (mut raw, conn) = ScriptedTarget::level(0, &[]);

@@ -1,5 +1,6 @@
-//! Targets that lie (facts on CVE-2020-1711, libiscsi 2025-09, edk2#9796, CVE-2026-44944 and their like): the
-//! connection is closed for the reason that was broken, nothing is written outside a buffer, every task ends once.
+//! Malicious targets (facts on CVE-2020-1711, libiscsi 2025-09, edk2#9796, CVE-2026-44944 and similar ones):
+//! the connection is closed with the right reason, no byte is written outside a buffer, and every task ends
+//! once.
 
 use alloc::vec::Vec;
 
@@ -36,7 +37,7 @@ fn check_read(why: ProtocolError, lie: impl Fn(&mut ScriptedTarget, DataIn) -> (
     assert_eq!(raw.session.stats().bugs, 0);
 }
 
-/// CVE-2020-1711: a target answered with more than was asked for, and QEMU's initiator took it.
+/// CVE-2020-1711: a target sent more data than requested, and QEMU's initiator accepted it.
 #[test]
 fn data_in_outside_the_buffer_is_refused_before_it_is_read() {
     for (offset, len) in
@@ -78,7 +79,7 @@ fn data_in_for_a_command_that_does_not_read_is_refused() {
     assert_eq!(raw.outcome(task).end, TaskResult::Lost);
 }
 
-/// libiscsi 2025-09: a reply that is shorter than what its reader takes for granted.
+/// libiscsi 2025-09: a reply that is shorter than its parser assumes.
 #[test]
 fn a_good_status_with_less_data_than_it_admits_is_refused() {
     for (len, residual, good) in [
@@ -155,7 +156,7 @@ fn more_r2ts_than_agreed_are_refused() {
     ];
     let (mut raw, conn) = ScriptedTarget::level(0, &keys);
     let (_, command) = raw.start(conn, write(0, 1, &[1; 2048]));
-    // Both come before the session can send anything.
+    // Both arrive before the session can send a PDU.
     let mut bytes = Vec::new();
     for (sn, offset) in [(0, 0), (1, 512)] {
         bytes.extend(raw.frame(conn, raw.r2t(conn, command.itt, sn, offset, 512).encode(), &[]));
@@ -236,7 +237,7 @@ fn sense_that_is_longer_than_its_segment_is_refused() {
     }
 }
 
-/// CVE-2026-44944, CVE-2026-18724: names from a list became names of files.
+/// CVE-2026-44944, CVE-2026-18724: names from a list became file names.
 #[test]
 fn names_with_slashes_and_newlines_never_come_out_of_a_list() {
     let mut setup = Setup::default();
@@ -291,7 +292,7 @@ fn a_flood_of_targets_ends_at_a_limit() {
         (targets.len(), ignored),
         (crate::discovery::MAX_TARGETS, 90_000 - crate::discovery::MAX_TARGETS)
     );
-    // A name without an end is not collected forever.
+    // A name without an end is not collected without limit.
     let (mut raw, conn) = ScriptedTarget::up(
         Setup {
             plan: SessionPlan { purpose: Purpose::Discovery, ..Setup::default().plan },
@@ -384,7 +385,7 @@ fn an_unknown_async_message_is_reported_and_harmless() {
     assert!(raw.session.is_up());
 }
 
-/// Whatever comes, nothing panics, every task ends exactly once, and the session closes.
+/// Whatever a target sends, no input causes a panic, every task ends exactly once, and the session closes.
 #[test]
 fn random_pdus_never_make_the_session_panic_and_every_task_ends_once() {
     for seed in 0..300 {
@@ -405,7 +406,7 @@ fn random_pdus_never_make_the_session_panic_and_every_task_ends_once() {
             let kinds = [0x20, 0x21, 0x22, 0x24, 0x25, 0x26, 0x31, 0x32, 0x3f];
             bytes[0] = kinds[usize::try_from(rng.below(9)).unwrap()];
             if rng.chance(9, 10) {
-                // Mostly about something that is open, with small numbers and the right counters.
+                // Mostly about an open request, with small numbers and the right sequence numbers.
                 bytes[1] &= 0x81 | (rng.next_u64().to_be_bytes()[0] & 0x48);
                 bytes[16..20].copy_from_slice(&u32::try_from(rng.below(9)).unwrap().to_be_bytes());
                 let sn = raw.sn(conn);

@@ -1,4 +1,4 @@
-//! Units that are guarded: in a new session they get nothing before their owner has seen which device they are.
+//! Guarded logical units: in a new session they get no commands until their owner has checked their identity.
 
 use alloc::vec::Vec;
 
@@ -16,8 +16,8 @@ fn probe() -> Request {
     Request { is_identity_check: true, ..read(0, 36) }
 }
 
-/// A guarded unit with a read that waits, a write that was on its way and may be repeated, and one that may not;
-/// then the session is built anew.
+/// A guarded logical unit with a read that waits, a write that was sent and may be repeated, and one that
+/// must not; then the session is established again.
 fn rebuilt() -> (ScriptedTarget, ConnId, [TaskId; 3]) {
     let (mut raw, conn) = ScriptedTarget::up(Setup::default(), &["ErrorRecoveryLevel=0"]);
     raw.session.require_identity_check(LUN);
@@ -72,7 +72,7 @@ fn what_waits_for_another_device_ends_and_is_never_sent() {
     commands(&mut raw, conn);
     raw.session.fail_identity(LUN);
     raw.drain();
-    // It was on its way once, and nobody knows whether it was carried out there.
+    // The task was sent once, and it is unknown whether the target executed it.
     assert_eq!(raw.outcome(repeated).end, TaskResult::Lost);
     assert_eq!(raw.outcome(waits).end, TaskResult::NotSent);
     let later = raw.session.submit(raw.now, write(0, 3, &[9; 512])).unwrap();

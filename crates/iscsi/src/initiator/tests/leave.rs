@@ -1,4 +1,4 @@
-//! How a session with several connections ends.
+//! The end of a session with several connections.
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
@@ -32,7 +32,8 @@ fn is_logged_out(raw: &ScriptedTarget) -> bool {
     raw.events.iter().any(|event| matches!(event, Event::Down(SessionEnd::LoggedOut)))
 }
 
-/// The last connection leaves when nothing can come any more on the others: what is damaged there is still noticed.
+/// The last connection is logged out when no more PDUs can arrive on the others: damage there is still
+/// detected.
 #[test]
 fn connections_leave_one_by_one_and_the_last_takes_the_session_along() {
     let (mut raw, conns) = level_2(3);
@@ -51,7 +52,7 @@ fn connections_leave_one_by_one_and_the_last_takes_the_session_along() {
             .is_some_and(|sent| sent.bhs.opcode() != crate::pdu::Opcode::LOGOUT_REQUEST)
         {}
         assert!(!is_logged_out(&raw));
-        // Sent before the target read the logout: it is looked at.
+        // The target sent this before it read the logout: the session handles it.
         let seen = raw.session.stats().pdus_in;
         let pdu = raw.data_in(conn, command.itt, 0, 0);
         raw.send(conn, &pdu, &[0; 512]);
@@ -78,7 +79,7 @@ fn a_target_that_answers_no_logout_holds_nobody_up_for_long() {
     assert!(is_logged_out(&raw));
 }
 
-/// Nothing is open, so nothing is worth a new connection.
+/// No request is open, so no new connection is needed.
 #[test]
 fn a_connection_that_is_lost_on_the_way_out_is_not_missed() {
     for lost in [0, 1] {

@@ -1,4 +1,4 @@
-//! What becomes of commands that a connection takes with it, or that arrive other than once.
+//! Commands that are lost with their connection, or that arrive twice or not at all.
 
 use alloc::vec::Vec;
 
@@ -21,7 +21,8 @@ use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::DataSn;
 
-/// A command that waits for the driver when its connection is lost goes out in the next session, whatever the level.
+/// A command that waits for the driver when its connection is lost is sent in the next session, whatever the
+/// level.
 #[test]
 fn a_command_that_never_left_outlives_its_session() {
     for level in [0, 1] {
@@ -49,7 +50,7 @@ fn a_command_that_never_left_outlives_its_session() {
     }
 }
 
-/// At level 0 a command that is lost on the way shows nowhere but in the answer to a ping.
+/// At level 0 the loss of a command is visible only in the answer to a ping.
 #[test]
 fn a_lone_command_that_did_not_arrive_costs_the_session_in_time() {
     for keeps_talking in [false, true] {
@@ -95,7 +96,7 @@ fn a_command_that_is_only_slow_is_not_taken_for_lost() {
     assert!(raw.outcome(task).end.is_good());
 }
 
-/// The double of a command is refused because the command runs: it must not be reported as not carried out.
+/// The target rejects a duplicate command because the command runs: it must not be reported as not executed.
 #[test]
 fn a_refused_double_does_not_end_its_command() {
     for immediate in [true, false] {
@@ -112,7 +113,8 @@ fn a_refused_double_does_not_end_its_command() {
             raw.send(conn, &response, &[]);
             assert!(raw.outcome(task).end.is_good());
         } else {
-            // A number that was used is to be passed over in silence: nobody knows what this target does.
+            // A target must silently ignore the duplicate of a used CmdSN. This one rejects it, so it is
+            // unknown whether it executed the command.
             assert_eq!(raw.outcome(task).end, TaskResult::Lost);
         }
     }
@@ -139,7 +141,7 @@ fn a_second_answer_to_a_management_request_is_passed_over_where_pdus_can_be_repe
     }
 }
 
-/// A logout for recovery that is answered late is asked again, and both answers come in the end.
+/// A logout for recovery that is answered late is sent again, and both answers arrive in the end.
 #[test]
 fn a_late_answer_to_a_logout_for_recovery_does_no_harm() {
     let (mut raw, conns) = super::recovery::level_2(2);
@@ -172,7 +174,7 @@ fn a_late_answer_to_a_logout_for_recovery_does_no_harm() {
     );
 }
 
-/// R2Ts that pile up on a slow path ask for the same: the last of them is answered.
+/// R2Ts that accumulate on a slow path request the same data: only the last of them is answered.
 #[test]
 fn an_r2t_that_is_asked_again_before_it_is_answered_is_answered_once() {
     let (mut raw, conn) = ScriptedTarget::level(1, &["InitialR2T=Yes", "ImmediateData=No"]);
@@ -188,7 +190,7 @@ fn an_r2t_that_is_asked_again_before_it_is_answered_is_answered_once() {
     assert!(raw.receive(conn).is_none());
 }
 
-/// At level 0 a status that was lost shows in the number of a target's ping; our own ping makes it certain.
+/// At level 0 the loss of a status shows in the StatSN of a target's ping; the session's own ping proves it.
 #[test]
 fn a_lone_status_that_did_not_arrive_costs_the_session_in_time() {
     let (mut raw, conn) = ScriptedTarget::level(0, &[]);

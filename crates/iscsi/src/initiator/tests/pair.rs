@@ -1,4 +1,5 @@
-//! Both roles in memory: a session, an engine, the wires between them, a medium behind, and what can go wrong.
+//! Both roles in memory: a session, an engine, the connections between them, a medium, and the faults that
+//! can occur.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -37,7 +38,7 @@ pub(super) struct Names {
     pub(super) keys: KeyPolicy,
     pub(super) count: u32,
     pub(super) auth: AuthPolicy,
-    /// What `find_target` answers in place of the target.
+    /// The result of `find_target` in place of the target.
     pub(super) moved: Option<(SocketAddr, TargetAddress)>,
     pub(super) user: Option<(&'static str, &'static [u8])>,
 }
@@ -94,28 +95,28 @@ impl Directory for Names {
     }
 }
 
-/// What is on its way between the two.
+/// The bytes in transit between the two roles.
 #[derive(Default)]
 struct Wire {
     up: VecDeque<u8>,
     down: VecDeque<u8>,
-    /// Whether it is in full feature phase, so that digests protect it.
+    /// Whether the connection is in full feature phase, so that digests protect it.
     guarded: bool,
     slot: u16,
 }
 
-/// What goes wrong on the way, in parts of a million of the bytes that pass.
+/// The faults in transit, per million bytes that pass.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Faults {
     pub(super) flips_up: u64,
     pub(super) flips_down: u64,
-    /// In parts of a million of the rounds.
+    /// Per million rounds.
     pub(super) cuts: u64,
-    /// How many faults may happen in all.
+    /// The most faults in total.
     pub(super) budget: u32,
 }
 
-/// A command at the layer above the target.
+/// A command in the layer above the target.
 struct Held {
     command: target::Command,
     data: Option<Vec<u8>>,
@@ -134,21 +135,21 @@ pub(super) struct Pair {
     pub(super) events: Vec<Event>,
     held: Vec<Held>,
     pub(super) medium: Vec<u8>,
-    /// How often each write was carried out, by what its CDB calls it.
+    /// How often each write was executed, by the number in its CDB.
     pub(super) executed: BTreeMap<u32, u32>,
     pub(super) faults: Faults,
     pub(super) injected: u32,
     pub(super) cut: u32,
     /// Whether connections can be opened.
     pub(super) reachable: bool,
-    /// Whether the layer above answers.
+    /// Whether the layer above the target answers.
     pub(super) answering: bool,
     pub(super) asked_for: Vec<(Slot, TargetAddress)>,
     pub(super) target_sessions: Vec<target::SessionUp>,
     pub(super) tmfs: Vec<target::TmfIndication>,
 }
 
-/// What both ends are to be.
+/// The configuration of both roles.
 pub(super) struct Setup {
     pub(super) plan: SessionPlan,
     pub(super) target_keys: KeyPolicy,
@@ -212,7 +213,7 @@ impl Pair {
         pair
     }
 
-    /// A pair that is up.
+    /// Returns a pair whose session is up.
     pub(super) fn up(setup: Setup) -> Self {
         let mut pair = Self::new(setup);
         pair.run();
@@ -221,7 +222,7 @@ impl Pair {
         pair
     }
 
-    /// Drains the machines and moves bytes until nothing moves any more.
+    /// Drains the state machines and moves bytes until nothing moves any more.
     pub(super) fn run(&mut self) {
         for _ in 0..1_000_000 {
             self.drain();
@@ -232,7 +233,7 @@ impl Pair {
         panic!("the two never come to rest");
     }
 
-    /// Lets time pass, stopping at every deadline.
+    /// Advances the time, stopping at every deadline.
     pub(super) fn pass(&mut self, span: Duration) {
         let end = self.now.after(span);
         self.run();
@@ -250,7 +251,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Lets time pass until every task ended; panics when that takes longer than `span`.
+    /// Advances the time until every task ended; panics when that takes longer than `span`.
     pub(super) fn settle(&mut self, seed: u64, span: Duration) {
         let end = self.now.after(span);
         self.run();
@@ -332,7 +333,7 @@ impl Pair {
         }
     }
 
-    /// Hands what an end sent before it closed to the other end.
+    /// Delivers the bytes that one role sent before it closed to the other role.
     fn flush(&mut self, conn: ConnId, ours: bool) {
         let Some(wire) = self.wires.get_mut(&conn) else { return };
         if ours {
@@ -351,7 +352,7 @@ impl Pair {
         }
     }
 
-    /// The connection at a place breaks.
+    /// Breaks the connection in a slot.
     pub(super) fn cut_slot(&mut self, slot: u16) {
         let conn = self.wires.iter().rev().find(|(_, wire)| wire.slot == slot).map(|(conn, _)| *conn);
         self.hang_up(conn.unwrap(), DisconnectReason::Failed);
@@ -378,7 +379,7 @@ impl Pair {
         }
     }
 
-    /// Moves some bytes somewhere; returns whether there were any, or something else happened.
+    /// Moves some bytes on some connection; returns whether there were any, or something else happened.
     fn step(&mut self) -> bool {
         let busy: Vec<(ConnId, bool)> = self
             .wires
@@ -439,7 +440,7 @@ impl Pair {
         self.deliver(conn, ours, &bytes);
     }
 
-    /// Hands bytes in as a driver does: into a loan if there is one, the rest by reference.
+    /// Delivers bytes as a driver does: into a receive buffer if there is one, the rest by reference.
     fn deliver(&mut self, conn: ConnId, ours: bool, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let loan =
@@ -525,7 +526,7 @@ impl Pair {
         }
         let wanted = usize::try_from(command.data_in_len).unwrap();
         if wanted > 0 {
-            // A CDB can say that there is less than expected, or more.
+            // A CDB can state that there is less data than expected, or more.
             let there = match command.cdb[0] {
                 0x28 => wanted,
                 SHORT_READ => wanted / 2 + 1,
@@ -552,7 +553,7 @@ impl Pair {
         self.session.submit(self.now, request).unwrap()
     }
 
-    /// Takes the outcome of a task that has ended.
+    /// Removes and returns the outcome of a task that has ended.
     pub(super) fn outcome(&mut self, task: TaskId) -> Outcome {
         let at =
             self.events.iter().position(|event| matches!(event, Event::Done { task: of, .. } if *of == task));
@@ -580,7 +581,8 @@ impl Pair {
     }
 }
 
-/// CDBs beside READ (10) and WRITE (10) that the layer above knows: less data than asked for, more, and an error.
+/// CDBs other than READ (10) and WRITE (10) that the layer above supports: less data than requested, more,
+/// and an error.
 pub(super) const SHORT_READ: u8 = 0xc0;
 pub(super) const LONG_READ: u8 = 0xc1;
 pub(super) const BROKEN: u8 = 0xc2;
@@ -602,7 +604,7 @@ pub(super) fn write(lba: u32, id: u32, data: &[u8]) -> Request {
     Request { data_out: DataList::from(Bytes::copied_from(data)), ..Request::new(LUN, cdb(0x2a, lba, id)) }
 }
 
-/// Bytes that show where they belong.
+/// Returns bytes that show their position.
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = alloc::vec![0; len];
     Rng::from_seed(seed).fill(&mut bytes);

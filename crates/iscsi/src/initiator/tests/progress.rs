@@ -1,4 +1,4 @@
-//! What an owner sees of tasks that get no answer, and a session that it gives up.
+//! The progress of tasks that get no answer, as the owner sees it, and the replacement of a session.
 
 use base::state_machine::Action;
 

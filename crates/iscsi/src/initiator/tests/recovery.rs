@@ -1,5 +1,5 @@
-//! Recovery, with a target played by hand: what is asked for again at level 1, how tasks move at level 2, and which
-//! connection carries what.
+//! Recovery, with a scripted target: retransmission at level 1, reassignment of tasks at level 2, and the
+//! distribution of tasks over connections.
 
 use alloc::vec::Vec;
 
@@ -49,7 +49,7 @@ fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_b
     assert_eq!((snack.beg_run, snack.run_length, snack.exp_stat_sn), (1, 1, stat_sn));
     assert!(raw.receive(conn).is_none(), "once is enough");
     assert_eq!(raw.session.open_tasks(), 1);
-    // Damaged again, it is asked for again.
+    // Damaged again, so requested again.
     let pdu = raw.data_in(conn, command.itt, 1, 1000);
     let mut bytes = raw.frame(conn, pdu.encode(), &data[1000..2000]);
     bytes[100] ^= 1;
@@ -75,7 +75,7 @@ fn a_lost_header_shows_as_gaps_that_are_filled() {
         let pdu = raw.data_in(conn, one.itt, sn, u32::try_from(at).unwrap());
         raw.frame(conn, pdu.encode(), &data[at..at + 1000])
     };
-    // The first piece loses its header, and so does the status of the second command.
+    // The header of the first Data-In is damaged, and so is that of the second command's status.
     let mut lost = piece(&raw, 0, 0);
     lost[20] ^= 4;
     raw.feed(conn, &lost);
@@ -101,7 +101,7 @@ fn a_lost_header_shows_as_gaps_that_are_filled() {
     let outcome = raw.outcome(first);
     assert_eq!(outcome.data_in.as_deref(), Some(&data[..]));
     assert_eq!(raw.session.stats().header_digest_errors, 2);
-    // What comes twice is passed over.
+    // Duplicates are ignored.
     raw.send(conn, &missing, &[]);
     assert!(raw.session.is_up());
 }
@@ -149,7 +149,7 @@ fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
     let second: ScsiCommand = again.read();
     assert_eq!((second.cmd_sn, second.itt), (first.cmd_sn, first.itt));
     assert_eq!(again.data, sent.data);
-    // It gets lost on the way: a ping finds out, and only then it is sent again.
+    // The request is lost in transit: a ping detects the loss, and only then the request is sent again.
     raw.pass(Duration::from_millis(1100));
     let ping: NopOut = raw.expect(conn);
     assert!(raw.receive(conn).is_none());
@@ -196,7 +196,7 @@ fn recovery_r2ts_are_answered_at_level_1() {
         let at = usize::try_from(offset).unwrap();
         assert_eq!(sent.data, data[at..at + sent.data.len()]);
     }
-    // One that is missing is asked for.
+    // A missing R2T is requested.
     let r2t = raw.r2t(conn, command.itt, 4, 0, 10);
     raw.send(conn, &r2t, &[]);
     raw.expect::<DataOut>(conn);
@@ -204,7 +204,7 @@ fn recovery_r2ts_are_answered_at_level_1() {
     assert_eq!((snack.kind, snack.beg_run, snack.run_length), (SnackKind::DATA_OR_R2T, 3, 1));
 }
 
-/// A session at level 2 with this many connections.
+/// Returns a session at level 2 with this many connections.
 pub(super) fn level_2(connections: u16) -> (ScriptedTarget, Vec<ConnId>) {
     let mut setup = Setup::default();
     setup.plan.connections = connections;
@@ -263,7 +263,7 @@ fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
     let (first, command) = raw.start(lost, read(0, 2000));
     let pdu = raw.data_in(lost, command.itt, 0, 0);
     raw.send(lost, &pdu, &data[..1000]);
-    // A second command is sent there and never acknowledged.
+    // A second command is sent on that connection and never acknowledged.
     let filler = raw.start(kept, read(0, 100_000)).1;
     let second = raw.session.submit(raw.now, write(0, 1, &[8; 512])).unwrap();
     raw.drain();
@@ -281,7 +281,7 @@ fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
     };
     raw.send(kept, &response, &[]);
     raw.pass(Duration::from_millis(1900));
-    // The logout's answer is acknowledged, and that is all.
+    // The response to the logout is acknowledged, and nothing else.
     let early: Vec<NopOut> = core::iter::from_fn(|| raw.receive(kept)).map(|sent| sent.read()).collect();
     assert!(early.iter().all(|nop| nop.itt == Itt::NONE), "Time2Wait has not passed: {early:?}");
     raw.pass(Duration::from_millis(200));
@@ -291,7 +291,7 @@ fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
         match sent.bhs.opcode() {
             TmfRequest::OPCODE => reassign = Some(sent.read::<TmfRequest>()),
             ScsiCommand::OPCODE => again = Some(sent.read::<ScsiCommand>()),
-            // It wonders why nothing is acknowledged.
+            // The session pings, because nothing is acknowledged.
             NopOut::OPCODE => {}
             other => panic!("{other:?}"),
         }
@@ -317,12 +317,62 @@ fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
     let response = raw.response(kept, again.itt, 0);
     raw.send(kept, &response, &[]);
     assert!(raw.outcome(second).end.is_good());
-    // The place gets a new connection of the same session.
+    // The slot gets a new connection of the same session.
     let request = raw.log_in(ConnId(2), 7, &[]);
     assert_eq!((request.tsih, request.cid), (7, 0));
     let stats = raw.session.stats();
     assert_eq!((stats.reassigns, stats.retries), (1, 1));
     assert!(filler.cmd_sn != CmdSn(0));
+}
+
+/// The response to a TASK REASSIGN is lost, and the data that follows has a gap when the request is sent
+/// again.
+#[test]
+fn a_move_that_is_asked_for_again_forgets_no_data_that_is_missing() {
+    let (mut raw, conns) = level_2(1);
+    let data = pattern(5, 4000);
+    let (task, command) = raw.start(conns[0], read(0, 4000));
+    let pdu = raw.data_in(conns[0], command.itt, 0, 0);
+    raw.send(conns[0], &pdu, &data[..1000]);
+    raw.cut(conns[0]);
+    raw.pass(Duration::from_millis(1100));
+    let again = ConnId(1);
+    raw.log_in(again, 7, &[]);
+    let first: TmfRequest = raw.expect(again);
+    assert_eq!((first.referenced_task_tag, first.exp_data_sn), (command.itt, DataSn(1)));
+    let _lost = raw.next_sn(again);
+    let pdu = raw.data_in(again, command.itt, 3, 3000);
+    let pdu = raw.with_status(again, pdu);
+    raw.send(again, &pdu, &data[3000..]);
+    let mut second = None;
+    for _ in 0..50 {
+        raw.pass(Duration::from_millis(200));
+        while let Some(sent) = raw.receive(again) {
+            match sent.bhs.opcode() {
+                NopOut::OPCODE if sent.read::<NopOut>().itt != Itt::NONE => {
+                    let itt = sent.read::<NopOut>().itt;
+                    let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(again) };
+                    raw.send(again, &pong, &[]);
+                }
+                TmfRequest::OPCODE => second = Some(sent.read::<TmfRequest>()),
+                _ => {}
+            }
+        }
+        if second.is_some() {
+            break;
+        }
+    }
+    assert_eq!(second.map(|second| (second.itt, second.exp_data_sn)), Some((first.itt, DataSn(1))));
+    let done = TmfResponse { response: TmfResult::STILL_ALLEGIANT, itt: first.itt, sn: raw.next_sn(again) };
+    raw.send(again, &done, &[]);
+    for sn in [1, 2] {
+        let pdu = raw.data_in(again, command.itt, sn, 1000 * sn);
+        let from = 1000 * sn as usize;
+        raw.send(again, &pdu, &data[from..from + 1000]);
+    }
+    let outcome = raw.outcome(task);
+    assert!(outcome.end.is_good());
+    assert_eq!(outcome.data_in.as_deref(), Some(&data[..]));
 }
 
 #[test]
@@ -487,7 +537,7 @@ fn a_silent_target_is_pinged_and_then_given_up() {
     assert!(ping.immediate && ping.itt != Itt::NONE);
     raw.pass(Duration::from_secs(11));
     assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::PingUnanswered)));
-    // And a target's ping is answered.
+    // A target's ping is answered too.
     let conn = raw.connect();
     raw.drain();
     raw.exp_cmd_sn = 1;
@@ -538,7 +588,7 @@ fn what_is_sent_after_a_long_silence_is_looked_after_too() {
     let lost: ScsiCommand = raw.expect(conn);
     raw.pass(Duration::from_millis(1100));
     let ping: NopOut = raw.expect(conn);
-    // The answer to the first ping is late: a second one is on the way.
+    // The answer to the first ping is late: a second one was sent.
     raw.pass(Duration::from_millis(1100));
     let second: NopOut = raw.expect(conn);
     for itt in [ping.itt, second.itt] {
@@ -558,7 +608,7 @@ fn what_is_sent_after_a_long_silence_is_looked_after_too() {
 
 #[test]
 fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
-    // With room in the command window it has a number, without it is immediate.
+    // With an open command window the request has a CmdSN; with a full one it is immediate.
     for window in [64, 1] {
         let mut raw = ScriptedTarget::new(Setup::default());
         let conn = ConnId(0);
@@ -576,7 +626,7 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
         assert_eq!(first.immediate, window == 1);
         let mut repeated = 0;
         let mut rounds = 0;
-        // The target answers pings and nothing else.
+        // The target answers only pings.
         while repeated < 2 {
             rounds += 1;
             assert!(rounds < 200);

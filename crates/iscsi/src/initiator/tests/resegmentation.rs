@@ -21,7 +21,7 @@ use crate::text::TextBuilder;
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
 
-/// Declares another length, and has the target take note.
+/// Declares another length, and has the target accept it.
 fn declare(raw: &mut ScriptedTarget, conn: ConnId, len: &str) {
     let mut text = TextBuilder::new();
     text.put(Key::MaxRecvDataSegmentLength.name(), len);
@@ -39,8 +39,8 @@ fn declare(raw: &mut ScriptedTarget, conn: ConnId, len: &str) {
     raw.send(conn, &response, &[]);
 }
 
-/// A read of 2000 bytes of which the first half came and the second was lost; then the length changed, and the status shows
-/// the gap. Returns its number, too.
+/// A read of 2000 bytes of which the first half arrived and the second was lost; then the length changed, and
+/// the status shows the gap. Also returns the StatSN.
 fn damaged() -> (ScriptedTarget, ConnId, TaskId, Itt, Vec<u8>, Snack, StatSn) {
     let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     let data = pattern(3, 2000);
@@ -58,7 +58,7 @@ fn damaged() -> (ScriptedTarget, ConnId, TaskId, Itt, Vec<u8>, Snack, StatSn) {
     (raw, conn, task, command.itt, data, snack, response.sn.stat_sn)
 }
 
-/// Sends all of the data in PDUs of 500 bytes but for those that are left out.
+/// Sends all of the data in PDUs of 500 bytes, except those in `left_out`.
 fn cut_anew(raw: &mut ScriptedTarget, conn: ConnId, itt: Itt, data: &[u8], left_out: &[u32]) {
     for (sn, piece) in (0..).zip(data.chunks(500)) {
         if !left_out.contains(&sn) {
@@ -68,7 +68,7 @@ fn cut_anew(raw: &mut ScriptedTarget, conn: ConnId, itt: Itt, data: &[u8], left_
     }
 }
 
-/// Returns the response with this tag, under the number of the one before it.
+/// Returns the response with this SNACK tag, under the StatSN of the response before it.
 fn tagged(raw: &mut ScriptedTarget, conn: ConnId, itt: Itt, snack_tag: u32, stat_sn: StatSn) -> ScsiResponse {
     let sn = TargetSn { stat_sn, ..raw.sn(conn) };
     let response = raw.response(conn, itt, 4);
@@ -104,7 +104,7 @@ fn what_is_lost_of_the_new_cut_is_asked_for_under_a_new_tag() {
     let second: Snack = raw.expect(conn);
     assert_eq!(second.kind, SnackKind::R_DATA);
     assert_ne!(second.tag, first.tag);
-    // The same response again, with the tag before: it counts no more.
+    // The same response again, with the old tag, is outdated.
     raw.send(conn, &response, &[]);
     assert_eq!(raw.session.open_tasks(), 1);
     cut_anew(&mut raw, conn, itt, &data, &[]);
@@ -115,7 +115,7 @@ fn what_is_lost_of_the_new_cut_is_asked_for_under_a_new_tag() {
 
 #[test]
 fn a_damaged_piece_of_the_new_cut_never_stands_where_good_bytes_stood() {
-    // The first 1000 bytes are here. Two pieces of the new cut lie among them, one across their end.
+    // The first 1000 bytes have arrived. Two segments of the new cut lie among them, one across their end.
     for hurt in 0..3 {
         let (mut raw, conn, task, itt, data, snack, stat_sn) = damaged();
         for (sn, piece) in (0..).zip(data.chunks(400)) {

@@ -1,4 +1,4 @@
-//! A session whose target the test plays by hand, PDU by PDU.
+//! A session whose target the test scripts, PDU by PDU.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -29,10 +29,11 @@ pub(super) struct ScriptedTarget {
     pub(super) ends: BTreeMap<ConnId, TargetEnd>,
     next_conn: u32,
     pub(super) events: Vec<Event>,
-    /// The window that every PDU shows.
+    /// The command window that every PDU announces.
     pub(super) exp_cmd_sn: u32,
     pub(super) window: u32,
-    /// The places that connections were asked for and not given, if they are not given at once.
+    /// The slots for which connections were requested and not provided, if the test does not provide them
+    /// immediately.
     pub(super) manual: bool,
     pub(super) wanted: Vec<Slot>,
 }
@@ -60,7 +61,8 @@ impl Sent {
     }
 }
 
-/// Answers every offer with `keys` where they say something, else with what was offered, but for digests.
+/// Answers every offer with the value in `keys` if there is one, else with the offered value, except for
+/// digests.
 fn agree(text: &[u8], keys: &[&str]) -> Vec<alloc::string::String> {
     let text = alloc::string::String::from_utf8_lossy(text);
     let mut answers = Vec::new();
@@ -96,7 +98,7 @@ impl ScriptedTarget {
         raw
     }
 
-    /// A session that is up with one connection, after a login that agreed on these keys.
+    /// Returns a session that is up with one connection, after a login that negotiated these keys.
     pub(super) fn up(setup: Setup, keys: &[&str]) -> (Self, ConnId) {
         let mut raw = Self::new(setup);
         let conn = ConnId(0);
@@ -166,7 +168,7 @@ impl ScriptedTarget {
         self.send(conn, &response, &text);
     }
 
-    /// Returns the counters of the next PDU that carries a status, and uses the number up.
+    /// Returns the sequence numbers of the next PDU that carries a status, and uses the StatSN up.
     pub(super) fn next_sn(&mut self, conn: ConnId) -> TargetSn {
         let sn = self.sn(conn);
         self.ends.get_mut(&conn).unwrap().stat_sn += 1;
@@ -235,7 +237,7 @@ impl ScriptedTarget {
         }
     }
 
-    /// Gives the session the first connection that it asked for.
+    /// Provides the first connection that the session requested.
     pub(super) fn connect(&mut self) -> ConnId {
         let slot = self.wanted.remove(0);
         let conn = ConnId(self.next_conn);
@@ -275,7 +277,7 @@ impl ScriptedTarget {
         self.now = end;
     }
 
-    /// Takes the next PDU that the session sent, and checks its digests.
+    /// Removes the next PDU that the session sent, and checks its digests.
     pub(super) fn receive(&mut self, conn: ConnId) -> Option<Sent> {
         let end = self.ends.get_mut(&conn).unwrap();
         let bhs = Bhs::from_bytes(*end.inbox.first_chunk::<BHS_LEN>()?);
@@ -312,7 +314,7 @@ impl ScriptedTarget {
         self.expect_any(conn).read()
     }
 
-    /// Submits a request and takes its command.
+    /// Submits a request and receives its command.
     pub(super) fn start(&mut self, conn: ConnId, request: Request) -> (TaskId, ScsiCommand) {
         let task = self.session.submit(self.now, request).unwrap();
         self.drain();
@@ -330,7 +332,7 @@ impl ScriptedTarget {
         }
     }
 
-    /// A piece of data for a command.
+    /// Returns a Data-In for a command.
     pub(super) fn data_in(&self, conn: ConnId, itt: Itt, data_sn: u32, offset: u32) -> DataIn {
         DataIn {
             is_final: true,
@@ -380,7 +382,7 @@ impl ScriptedTarget {
         self.ends[&conn].ended
     }
 
-    /// Returns why a connection was ended.
+    /// Returns the reason for which a connection ended.
     pub(super) fn why(&self) -> Option<ConnectionDown> {
         self.events.iter().find_map(|event| match event {
             Event::ConnectionDown { why, .. } => Some(*why),

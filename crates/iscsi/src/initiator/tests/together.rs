@@ -1,4 +1,5 @@
-//! Session and engine together: what a user of both gets, with every combination of keys and with faults on the way.
+//! Session and engine together: the results for a user of both, with every combination of keys and with
+//! faults in transit.
 
 use alloc::vec::Vec;
 
@@ -53,7 +54,8 @@ fn residuals_and_sense_are_reported() {
     assert_eq!((ending.status, ending.sense.as_deref()), (2, Some(&SENSE[..])));
 }
 
-/// Random reads and writes, each at its own place so that their order does not matter, checked at the end.
+/// Random reads and writes, each at an address of its own so that their order does not matter, checked at the
+/// end.
 fn work(seed: u64, pair: &mut Pair, rng: &mut Rng, count: u32, span: Duration) {
     let mut expected = pair.medium.clone();
     let mut reads = Vec::new();
@@ -143,7 +145,7 @@ fn every_combination_of_keys_moves_data_whole() {
     }
 }
 
-/// Digests on, one bit in so many bytes wrong.
+/// A pair with digests and with random bit errors.
 fn faulty(seed: u64, level: u8, connections: u16, faults: Faults) -> Pair {
     let mut rng = Rng::from_seed(seed);
     let guard = |mut keys: KeyPolicy| {
@@ -167,7 +169,7 @@ fn level_1_repairs_flipped_bits_and_the_caller_notices_nothing() {
     for seed in 0..30 {
         let faults = Faults { flips_up: 20, flips_down: 20, budget: 12, ..Faults::default() };
         let mut pair = faulty(seed, 1, 1, faults);
-        // A bit of a length that is read as a longer one costs the connection; that is level 2's affair.
+        // A bit error in a length that makes it longer costs the connection, which only level 2 recovers.
         let mut rng = Rng::from_seed(seed);
         let before = pair.session.stats();
         work(seed, &mut pair, &mut rng, 24, Duration::from_secs(120));
@@ -299,7 +301,7 @@ fn the_command_window_holds_back_what_it_has_no_room_for() {
     let tasks: Vec<TaskId> = (0..500).map(|_| pair.submit(read(0, 512))).collect();
     pair.run();
     assert_eq!(pair.held(), 128);
-    // An unsent task is aborted without a word to the target.
+    // An unsent task is aborted without any PDU to the target.
     let now = pair.now;
     let wanted = TmfParameters { function: TmfFunction::ABORT_TASK, lun: LUN, task: tasks.last().copied() };
     pair.session.submit_tmf(now, wanted).unwrap();
@@ -423,7 +425,8 @@ fn several_connections_share_the_work() {
     pair.settle(0, Duration::from_secs(1));
 }
 
-/// Whichever connection sends first: simple tasks are numbered as they leave, and no other task changes its place.
+/// Whichever connection sends first: SIMPLE tasks are numbered as they are sent, and no other task changes
+/// its order.
 #[test]
 fn ordered_and_head_of_queue_tasks_are_numbered_in_the_order_in_which_they_come() {
     const SIMPLE: TaskAttribute = TaskAttribute::SIMPLE;

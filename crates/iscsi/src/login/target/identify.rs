@@ -1,5 +1,5 @@
-//! What the first text of a login settles: who asks, for what, and on which terms (RFC 7143 §6.3.1, §13.4–5,
-//! §13.21).
+//! Evaluates the first text of a login: the initiator, its purpose, and the terms of the login (RFC 7143
+//! §6.3.1, §13.4–5, §13.21).
 
 use alloc::string::{String, ToString};
 
@@ -14,7 +14,7 @@ use crate::negotiate::KeyPolicy;
 use crate::negotiate::negotiator::{LoginContext, Negotiator};
 use crate::text::TextBuilder;
 
-/// How initiator names are read.
+/// The function that parses initiator names.
 type ParseName = fn(&[u8]) -> Result<IscsiName, BadName>;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Reads the first text, and appends what a target says about itself in its first answer.
+    /// Parses the first text, and appends the keys that a target declares in its first answer.
     pub(super) fn establish(
         sorted: &Sorted<'_>,
         (fixed, parse_name): (Fixed, ParseName),
@@ -56,7 +56,7 @@ impl Identity {
             DiscoveryAccess::NotServed => return Err(LoginError::DiscoveryNotServed.into()),
             DiscoveryAccess::Forbidden => return Err(LoginError::DiscoveryForbidden.into()),
         };
-        // A discovery session has one connection (RFC 7143 §13.21), so there is none to join.
+        // A discovery session has one connection (RFC 7143 §13.21), so a connection cannot join it.
         if fixed.tsih != Tsih::NEW {
             return Err(LoginError::NoSuchSession.into());
         }
@@ -81,7 +81,7 @@ impl Identity {
             out.put(Key::TargetAlias.name(), printable(alias.as_bytes()));
         }
         //= rfc7143#section-13.9
-        // The first answer to a request that names a target carries the tag of the portal group.
+        // The first answer to a request that names a target carries the portal group tag.
         out.put(Key::TargetPortalGroupTag.name(), portal_group.0.to_string());
         let mut identity = Self {
             initiator,
@@ -96,7 +96,8 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Finds out whether the connection starts a session or joins one, so that it fails early if it cannot.
+    /// Determines whether the connection starts a session or joins one, so that the login fails early if
+    /// neither is possible.
     fn setting(&self, fixed: Fixed, directory: &dyn Directory) -> Result<LoginContext, LoginError> {
         let query = self.query(fixed);
         if let LoginEffect::NewSession | LoginEffect::ReinstatesSession(_) = login_effect(&query, directory)?
@@ -116,8 +117,8 @@ impl Identity {
         SessionQuery { initiator: &self.initiator, isid, tsih, target, portal_group, cid }
     }
 
-    /// Returns whether a later text only repeats what the first one said; `None` for keys that do not belong there.
-    /// libiscsi names both sides once more in its first text after CHAP.
+    /// Returns whether a later text repeats the value of the first one; `None` for keys that do not belong in
+    /// the first text. libiscsi names both sides once more in its first text after CHAP.
     pub(super) fn repeats(&self, key: Key, value: &[u8]) -> Option<bool> {
         let (session_type, target) = match &self.kind {
             SessionKind::Discovery => ("Discovery", None),
@@ -139,7 +140,7 @@ impl Identity {
 }
 
 impl AuthPolicy {
-    /// Returns whether a method that was offered is one that we take.
+    /// Returns whether the target accepts the offered authentication method.
     pub(super) fn takes(&self, method: &[u8]) -> bool {
         match method {
             b"None" => self.allows_none,
@@ -148,7 +149,7 @@ impl AuthPolicy {
         }
     }
 
-    /// Lets an initiator in that proved nothing, if it may.
+    /// Accepts an initiator that did not authenticate itself, if the policy permits that.
     pub(super) fn without_proof(&self) -> Result<Option<String>, LoginError> {
         if self.allows_none { Ok(None) } else { Err(LoginError::AuthenticationSkipped) }
     }

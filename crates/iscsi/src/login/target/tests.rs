@@ -23,7 +23,7 @@ fn facts(tsih: u16) -> SessionInfo {
     SessionInfo { tsih: Tsih(tsih), portal_group: GROUP, parameters, connections: 1, has_cid: false }
 }
 
-/// Answers the challenge in `text` (CHAP_A, CHAP_I, CHAP_C) as the user of the house.
+/// Answers the challenge in `text` (CHAP_A, CHAP_I, CHAP_C) as the user of the test site.
 fn proof(text: &str) -> String {
     let value = |key: &str| text.split(' ').find_map(|pair| pair.strip_prefix(key)).unwrap();
     let algorithm = Algorithm::by_number(value("CHAP_A=").parse().unwrap()).unwrap();
@@ -52,7 +52,8 @@ fn logs_in_with_one_request_as_in_the_example_without_security() {
     assert_eq!(talk.go(OP, FFP, "").why(), LoginError::AfterTheEnd);
 }
 
-/// RFC 7143 appendix B: CHAP, and a target that takes the second of three methods; then parameters in two steps.
+/// RFC 7143 appendix B: CHAP, and a target that chooses the second of three methods; then parameters in two
+/// steps.
 #[test]
 fn logs_in_as_in_the_example_with_chap() {
     let mut talk = Talk::at(TestSite::guarded());
@@ -117,10 +118,10 @@ fn chooses_the_first_method_that_the_policy_takes() {
 
 #[test]
 fn lets_nobody_past_authentication() {
-    // Straight to the operational stage.
+    // The login begins in the operational stage.
     let why = Talk::at(TestSite::guarded()).go(OP, FFP, NAMES).why();
     assert_eq!(why, LoginError::AuthenticationSkipped);
-    // Out of the security stage in the middle of CHAP.
+    // The initiator leaves the security stage in the middle of CHAP.
     for steps in [&["AuthMethod=CHAP"][..], &["AuthMethod=CHAP", "CHAP_A=5"]] {
         let mut talk = Talk::at(TestSite::guarded());
         talk.stay(SEC, NAMES).text();
@@ -129,7 +130,7 @@ fn lets_nobody_past_authentication() {
         }
         assert_eq!(talk.go(OP, FFP, "").why(), LoginError::StageNotCurrent);
     }
-    // With a response that is wrong, and once more with the right one on the same connection.
+    // The response is wrong, and the right one follows on the same connection.
     let mut talk = Talk::at(TestSite::guarded());
     talk.stay(SEC, &format!("{NAMES} AuthMethod=CHAP")).text();
     let posed = talk.stay(SEC, "CHAP_A=5").text();
@@ -138,7 +139,7 @@ fn lets_nobody_past_authentication() {
     assert_eq!(talk.go(SEC, FFP, &proof(&posed)).why(), LoginError::AfterTheEnd);
 }
 
-/// Each way to fail has its status (RFC 7143 §11.13.5).
+/// Each cause of failure has its status (RFC 7143 §11.13.5).
 #[test]
 fn every_refusal_has_its_status() {
     let to = TargetAddress::Host { name: "san.example.com".into(), port: 3261 };
@@ -197,7 +198,7 @@ fn refuses_versions_above_its_own() {
 
 #[test]
 fn follows_the_table_of_stages_and_no_other_way() {
-    // (CSG, T, NSG) of the first request, and what comes of it.
+    // (CSG, T, NSG) of the first request, and the result.
     let mut table = String::new();
     for csg in 0..4 {
         for (transit, nsg) in [(false, 0), (true, 0), (true, 1), (true, 2), (true, 3)] {
@@ -273,7 +274,8 @@ fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
     }
 }
 
-/// Some initiators say in the operational stage that they will prove nothing: that is harmless where nothing is demanded.
+/// Some initiators state in the operational stage that they will not authenticate themselves: harmless where
+/// no authentication is required.
 #[test]
 fn takes_auth_method_none_in_the_operational_stage_where_no_proof_is_demanded() {
     let text = format!("{NAMES} AuthMethod=None HeaderDigest=None");
@@ -289,7 +291,8 @@ fn takes_auth_method_none_in_the_operational_stage_where_no_proof_is_demanded() 
     }
 }
 
-/// What targets of Linux take, where that is allowed; and nothing that could harm a log, a path or a list.
+/// Names that Linux targets accept, where lenient names are allowed; and no name that could harm a log, a
+/// path or a list.
 #[test]
 fn takes_names_of_another_form_only_where_that_is_allowed() {
     for (named, taken) in [
@@ -308,7 +311,7 @@ fn takes_names_of_another_form_only_where_that_is_allowed() {
         assert!(matches!(strict.why(), LoginError::BadInitiatorName(_)), "{named}");
         let mut lenient = Talk::at(TestSite::open());
         lenient.login.take_lenient_names();
-        // A name that is taken is judged as any other: this one may not use the target.
+        // A lenient name is subject to the same access control as any other: this one may not use the target.
         match lenient.go(OP, FFP, &text).why() {
             LoginError::TargetForbidden => {
                 assert!(taken, "{named}");
@@ -402,7 +405,7 @@ fn answers_to_many_unknown_keys_stay_bounded_and_leave_in_pieces() {
     };
     assert!((39_000..MAX_TEXT).contains(&total), "{total}");
     assert_eq!((pieces, outcome.effect), (total.div_ceil(8192), LoginEffect::NewSession));
-    // One more, and the text is refused.
+    // One more key, and the target refuses the text.
     let mut talk = Talk::at(TestSite::open());
     text.extend(key(MAX_PAIRS).into_bytes());
     let request = talk.request(OP, &text);
@@ -415,7 +418,8 @@ fn leaves_the_stage_only_with_a_request_that_wants_to() {
     let text = format!("{NAMES} {}", "X-com.example.a=1 ".repeat(400));
     let said = talk.go(SEC, OP, &text);
     assert!(matches!(said, Said::Stays(_)));
-    // The rest of our text goes to a request without T, so that the step waits for the next one.
+    // The rest of the target's text answers a request without T, so that the stage changes at the next
+    // request.
     assert!(matches!(talk.stay(SEC, ""), Said::Stays(text) if !text.is_empty()));
     assert!(matches!(talk.go(SEC, OP, ""), Said::Moves(Stage::OPERATIONAL, _)));
 }
@@ -443,7 +447,7 @@ fn collects_a_text_cut_into_single_bytes() {
     assert!(matches!(talk.hear(&request), Said::Enters(..)));
 }
 
-/// CVE-2021-28361: C set, and no data.
+/// CVE-2021-28361: the C bit is set, and there is no data.
 #[test]
 fn refuses_a_continued_request_without_data() {
     let mut talk = Talk::at(TestSite::open());
@@ -451,7 +455,8 @@ fn refuses_a_continued_request_without_data() {
     assert_eq!(talk.hear(&request).why(), LoginError::Text(BadText::ContinuedEmpty));
 }
 
-/// CVE-2011-0001, CVE-2026-53176: logins that are too big, too many, too short, too slow.
+/// CVE-2011-0001, CVE-2026-53176: logins that are too large, have too many PDUs, are too short, or are too
+/// slow.
 #[test]
 fn bounds_a_login_in_size_number_and_time() {
     let mut talk = Talk::at(TestSite::open());
@@ -493,7 +498,7 @@ fn bounds_a_login_in_size_number_and_time() {
     assert_eq!(talk.stay(SEC, "").why(), LoginError::TooSlow);
 }
 
-/// CVE-2026-44943: names that are paths, CVE-2010-0743: names that are formats.
+/// CVE-2026-44943: names that are paths, CVE-2010-0743: names that are format strings.
 #[test]
 fn refuses_names_that_are_no_names() {
     for (initiator, why) in [
@@ -573,7 +578,7 @@ fn a_joining_connection_leaves_the_session_s_keys_alone() {
     );
 }
 
-/// The session can end, or fill up, between the first request and the last.
+/// The session can end, or reach its maximum number of connections, between the first request and the last.
 #[test]
 fn looks_for_its_session_again_when_the_login_is_complete() {
     let mut talk = Talk::at(TestSite { sessions: vec![facts(9)], ..TestSite::open() });
@@ -660,8 +665,8 @@ fn mutual_chap_proves_the_target_only_to_a_proven_initiator() {
     assert_eq!(talk.go(SEC, OP, &wrong).status(), Status::AUTHENTICATION_FAILURE);
 }
 
-/// Sequences of requests put together from good and bad parts: nothing panics, every login ends, and nobody gets in
-/// without the secret.
+/// Sequences of requests combined from good and bad parts: no input causes a panic, every login ends, and no
+/// initiator logs in without the secret.
 #[test]
 fn no_sequence_of_requests_panics_or_gets_past_the_guard() {
     let parts = [

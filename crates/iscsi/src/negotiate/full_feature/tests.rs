@@ -12,7 +12,7 @@ use base::rng::Rng;
 use base::state_machine::PortalId;
 use core::net::SocketAddr;
 
-/// So many targets, in the order of their names.
+/// A directory of this many targets, in the order of their names.
 struct Catalogue(u32);
 
 fn target(at: u32) -> IscsiName {
@@ -47,13 +47,13 @@ impl Directory for Catalogue {
         let addresses = ["10.0.0.1:3260", "[2001:db8::1]:3260"];
         let addresses =
             addresses.map(|text| (TargetAddress::Socket(text.parse().unwrap()), PortalGroupTag(1)));
-        // The fifth listens where the question came in.
+        // The fifth target listens on the address of the connection.
         let addresses = if at == 4 { vec![] } else { addresses.to_vec() };
         (at < self.0).then(|| SendTargetsEntry { name: target(at), addresses })
     }
 }
 
-/// A session with a conversation in it.
+/// A session with a text negotiation.
 struct Session {
     catalogue: Catalogue,
     kind: SessionKind,
@@ -73,7 +73,7 @@ impl Session {
         }
     }
 
-    /// With the third of five targets.
+    /// Returns a normal session with the third of five targets.
     fn normal() -> Self {
         let kind =
             SessionKind::Normal { target: TargetId(2), name: target(2), portal_group: PortalGroupTag(1) };
@@ -100,13 +100,14 @@ impl Session {
         Ok(reply)
     }
 
-    /// Says one text (pairs divided by spaces) in one request.
+    /// Sends one text (pairs divided by spaces) in one request.
     fn say(&mut self, text: &str) -> Result<TextReply, TextNegotiationError> {
         let data = zeroed(text);
         self.handle(&TextRequest { is_final: true, cont: false, itt: 1, ttt: NO_TAG, data: &data })
     }
 
-    /// Asks with the initiator's half, in pieces, and reads the list; also returns the number of requests.
+    /// Asks for targets with the initiator's side, in pieces, and parses the list; also returns the number of
+    /// requests.
     fn ask(&mut self, value: &str, piece_max: usize) -> (Vec<Discovered>, usize) {
         let mut out = TextBuilder::new();
         out.put("SendTargets", value);
@@ -132,7 +133,7 @@ fn shown(reply: &TextReply) -> String {
     String::from_utf8(reply.data.clone()).unwrap().trim_end_matches('\0').replace('\0', " ")
 }
 
-/// open-iscsi PR #224: initiators, and targets, that break at 250 targets.
+/// open-iscsi PR #224: initiators and targets that fail at 250 targets.
 #[test]
 fn lists_ten_thousand_targets_over_as_many_responses_as_it_takes() {
     let mut session = Session::discovery(10_000);
@@ -259,7 +260,7 @@ fn refuses_conversations_that_break_the_rules() {
         assert_eq!(session.handle(&request), Err(why));
         assert!(!session.text.is_negotiating());
     }
-    // Twice in one conversation, but in two texts.
+    // The same key twice in one text negotiation, but in two texts.
     let mut session = Session::normal();
     let once = zeroed("MaxRecvDataSegmentLength=4096");
     let first = TextRequest { is_final: false, data: &once, ..fine };

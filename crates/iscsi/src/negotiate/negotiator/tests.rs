@@ -7,7 +7,7 @@ use alloc::format;
 use alloc::vec;
 use base::rng::Rng;
 
-/// Lets `negotiator` receive `text` (pairs divided by spaces) and returns its answers in the same form.
+/// Passes `text` (pairs divided by spaces) to `negotiator` and returns its answers in the same form.
 fn say(negotiator: &mut Negotiator, text: &str) -> Result<String, BadNegotiation> {
     let mut out = TextBuilder::new();
     let text: String = text.split_whitespace().flat_map(|pair| [pair, "\0"]).collect();
@@ -205,7 +205,7 @@ fn refuses_declarations_that_are_not_legal() {
     }
 }
 
-/// Answers to answers would never end.
+/// Answers to answers would never end, so an unsolicited answer is an error.
 #[test]
 fn refuses_an_answer_to_what_was_not_offered() {
     for text in ["MaxBurstLength=Reject", "HeaderDigest=NotUnderstood", "InitialR2T=Irrelevant"] {
@@ -264,7 +264,7 @@ fn the_gate_lets_each_key_in_once_in_its_stage_from_its_side() {
     }
 }
 
-/// Two sides with any policies at all come to the same result, or both learn that there is none.
+/// Two sides with any policies reach the same result, or both learn that there is none.
 #[test]
 fn both_sides_end_with_the_same_parameters_whatever_their_policies() {
     let mut agreed = 0;

@@ -1,4 +1,4 @@
-//! Who gets in when places are short, and what a login may do that is harmless.
+//! Admission when slots are short, and harmless departures from the login rules that are accepted.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ fn discover(world: &mut World, isid: u8) -> ConnId {
     conn
 }
 
-/// Asks a discovery session for the targets.
+/// Asks for the targets in a discovery session.
 fn ask(world: &mut World, conn: ConnId) {
     let (itt, cmd_sn) = world.numbers(conn);
     let (ttt, exp_stat_sn) = (Ttt::NONE, StatSn(0));
@@ -92,7 +92,7 @@ fn logins_from_one_address_leave_room_for_those_from_others() {
         let conn = world.connect_from(mallory(*port));
         let taken = world.ended(conn).is_none();
         if !taken {
-            // The driver has its number again.
+            // The connection was refused, so its number is free again.
             world.next_conn -= 1;
         }
         taken
@@ -102,7 +102,7 @@ fn logins_from_one_address_leave_room_for_those_from_others() {
         let conn = world.connect_from(([198, 51, 100, isid], 1000).into());
         assert_eq!(log_in(&mut world, conn, isid, &[]).status, 0, "{isid}");
     }
-    // Whoever has logged in counts no more, and neither does whoever is gone.
+    // Connections that have logged in or ended do not count.
     world.hang_up(ConnId(0), DisconnectReason::Closed);
     assert_eq!(world.engine.pending_logins.values().sum::<usize>(), 31);
 }
@@ -117,14 +117,15 @@ fn a_session_without_connections_gives_way_to_a_newcomer_the_oldest_first() {
             let conn = world.connect();
             sessions.push((conn, world.login_on(conn, isid, &LEVEL_2).session));
         }
-        // The second and the first lose their connections, in this order; their tasks are kept.
+        // The second and the first session lose their connections, in this order; their tasks are retained.
         for at in [1, 0] {
             world.pass(Duration::from_secs(1));
             world.hang_up(sessions[at].0, DisconnectReason::Failed);
         }
         assert_eq!(world.engine.sessions().count(), 3);
         world.names.full = full;
-        // They have Time2Wait, 2 s, and 5 s more to come back: the first to lose its connection has a second left.
+        // They have DefaultTime2Wait (2 s) and 5 s more to come back: the first to lose its connection has 1
+        // s left.
         world.pass(Duration::from_secs(5));
         let conn = world.connect();
         assert_eq!(log_in(&mut world, conn, 9, &LEVEL_2).status, Status::OUT_OF_RESOURCES.0, "full {full}");
@@ -137,7 +138,7 @@ fn a_session_without_connections_gives_way_to_a_newcomer_the_oldest_first() {
                 Event::SessionDown { session, why: SessionEnd::ConnectionLost } if *session == sessions[oldest].1))
             );
         }
-        // Nobody gives way who is there.
+        // A session with a responsive connection is not evicted.
         let conn = world.connect();
         assert_eq!(log_in(&mut world, conn, 12, &LEVEL_2).status, Status::OUT_OF_RESOURCES.0, "full {full}");
         assert_eq!(world.ended(sessions[2].0), None);
@@ -151,7 +152,7 @@ fn an_idle_initiator_that_answers_no_ping_rests_and_gives_way() {
     let (conn, _) = world.login(&[]);
     world.pass(Duration::from_secs(200));
     assert_eq!(world.ended(conn), None, "nothing waits for it");
-    // With a command under way it has no more time than the ping gives it.
+    // With a command under way, the connection has only the time limit of the ping.
     let command = world.command(conn);
     world.start(conn, &command, &[]);
     world.pass(Duration::from_secs(44));
@@ -159,13 +160,14 @@ fn an_idle_initiator_that_answers_no_ping_rests_and_gives_way() {
     world.pass(Duration::from_secs(1));
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
     world.events.clear();
-    // A peer that stops amid a PDU is not idle.
+    // A peer that stops in the middle of a PDU is not idle.
     let (conn, _) = world.login(&[]);
     world.feed(conn, &[0x40, 0x80, 0]);
     world.pass(Duration::from_secs(45));
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
     world.events.clear();
-    // It rests no longer than it may, and only while nobody needs its place.
+    // A silent idle connection is kept no longer than `idle_within`, and only while no new session needs its
+    // slot.
     let (conn, _) = world.login(&[]);
     world.pass(Duration::from_secs(299));
     assert_eq!(world.ended(conn), None);
@@ -190,7 +192,7 @@ fn a_joining_connection_hears_the_counters_of_its_session_from_the_first_respons
     let joining = world.connect();
     world.share_numbers(conn, joining);
     let target = format!("TargetName={TARGET}");
-    // Markers are answered on any connection (RFC 7143 §13.25), and stop nothing.
+    // Marker keys are answered on any connection (RFC 7143 §13.25), and do not fail the login.
     let offer = ["SessionType=Normal", &target, "IFMarker=No", "OFMarker=Yes", "IFMarkInt=2048~8192"];
     let (itt, cmd_sn) = world.numbers(joining);
     let response = world.login_as(joining, (0, up.tsih.0, 1), &offer);

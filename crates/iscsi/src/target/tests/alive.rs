@@ -1,4 +1,4 @@
-//! Pings, silence, and connections that go away.
+//! Pings, silence, and connections that end.
 
 use base::state_machine::{Action, DisconnectReason};
 use base::time::Duration;
@@ -67,7 +67,7 @@ fn a_silent_peer_is_pinged_and_then_given_up() {
     let asked: NopIn = world.expect(conn);
     assert_eq!(asked.itt, Itt::NONE);
     assert_ne!(asked.ttt, Ttt::NONE);
-    // It answers: all is well for another while.
+    // The initiator answers, so the silence timer starts again.
     world.pass(Duration::from_secs(10));
     let answer = NopOut { itt: Itt::NONE, ttt: asked.ttt, lun: asked.lun, ..ping(&mut world, conn) };
     world.send(conn, &answer, &[]);
@@ -110,7 +110,7 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
         }
         other => panic!("{other:?}"),
     }
-    // What the layer above still says of it goes nowhere.
+    // The layer above still refers to the task; its calls are ignored.
     world.data_in(task, 0, &[0; 512]);
     world.fetch(task, 0, 1);
     world.finish(task, crate::target::contract::Finish::good(0));
@@ -138,7 +138,7 @@ fn a_changed_patience_counts_for_the_connections_at_hand() {
     world.expect_silence(conn);
     world.pass(Duration::from_secs(1));
     let asked: NopIn = world.expect(conn);
-    // It is asked already, and has the time it was given.
+    // The ping was already sent, and its answer has the time limit of that moment.
     let now = world.now;
     world.engine.set_session_limits(now, patience(1), [].into());
     world.pass(Duration::from_secs(4));

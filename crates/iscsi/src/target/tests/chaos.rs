@@ -1,5 +1,5 @@
-//! Peers that do anything, a layer above that keeps to the contract, and what must hold whatever happens: nothing
-//! panics, no byte is handed up that was not sent for that place, and when all are gone nothing is left.
+//! Random peers, and a layer above that keeps to the contract. Whatever happens: nothing panics, no byte is
+//! delivered that was not sent for that offset, and nothing is left when all peers are gone.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -35,9 +35,10 @@ struct Chaos {
     rng: Rng,
     conns: Vec<ConnId>,
     r2ts: Vec<(ConnId, R2t)>,
-    /// Open first bursts: command, how much was sent, next number.
+    /// Open first bursts: connection, command, bytes sent, next DataSN.
     bursts: Vec<(ConnId, ScsiCommand, u32, u32)>,
-    /// About which statuses arrived.
+    /// The StatSN of the last PDU received on each connection, which shows roughly which statuses were
+    /// received.
     acked: BTreeMap<ConnId, u32>,
     tags: u32,
     held: BTreeMap<TaskRef, Held>,
@@ -91,7 +92,8 @@ impl Chaos {
             data_pdu_in_order: rng.chance(1, 2),
             task_reporting: if rng.chance(1, 2) { &["FastAbort", "RFC3720"] } else { &["RFC3720"] },
             data_sequence_in_order: rng.chance(1, 2),
-            // Half the seeds are of level 0 with one connection.
+            // Half of the seeds use level 0; whether a session may have several connections is drawn
+            // independently.
             error_recovery_level: [0, 0, 0, 1, 2, 2][pick(&mut rng, 6)],
             max_connections: [1, 4][pick(&mut rng, 2)],
             ..keys()
@@ -137,7 +139,7 @@ impl Chaos {
         if self.rng.chance(1, 10) {
             all = alloc::vec!["SessionType=Discovery"];
         }
-        // With one digest alone damage to the other part would pass unseen; then nothing is damaged.
+        // With only one digest, damage to the other part would not be detected; then nothing is damaged.
         if self.rng.chance(2, 3) {
             all.extend(["HeaderDigest=CRC32C", "DataDigest=CRC32C"]);
         }
@@ -169,7 +171,7 @@ impl Chaos {
         self.conns.push(conn);
     }
 
-    /// Joins some session, continues it, or takes the place of one of its connections.
+    /// Adds a connection to a random session, continues that session, or reinstates one of its connections.
     fn join(&mut self, conn: ConnId) -> bool {
         let normal = self.world.engine.sessions().filter(|session| session.target.is_some());
         let found: Vec<_> = normal.map(|session| (session.isid, session.tsih)).collect();
@@ -223,7 +225,7 @@ impl Chaos {
     }
 
     fn tag(&mut self) -> Itt {
-        // Now and then one that may be in use.
+        // Sometimes returns a tag that may be in use.
         let back = if self.rng.chance(1, 20) { 1 + u32::try_from(self.rng.below(8)).unwrap() } else { 0 };
         self.tags += 1;
         Itt(self.tags.wrapping_sub(back))
@@ -314,7 +316,7 @@ impl Chaos {
         }
     }
 
-    /// Sends data, now and then with one field wrong. What it carries always is what belongs at its offset.
+    /// Sends data, sometimes with one wrong field. The data always matches its offset.
     fn send_data_out(&mut self, conn: ConnId, mut data: DataOut, mut len: u32) {
         if !self.conns.contains(&conn) {
             return;
@@ -397,7 +399,8 @@ impl Chaos {
         self.send(conn, tmf.encode(), &[]);
     }
 
-    /// Sends a PDU in pieces, by loan where one is offered, and now and then damaged if that cannot pass unseen.
+    /// Sends a PDU in pieces, into the engine's receive buffer where one is available, and sometimes damaged
+    /// if a digest detects that.
     fn send(&mut self, conn: ConnId, bhs: Bhs, data: &[u8]) {
         let acked = self.acked.get(&conn).copied().unwrap_or(0);
         let acked = match self.rng.below(8) {
@@ -461,7 +464,7 @@ impl Chaos {
         self.world.drain();
     }
 
-    /// The layer above does something about one of its tasks or requests.
+    /// Lets the layer above act on one of its tasks or requests.
     fn serve(&mut self) {
         if !self.manages.is_empty() && self.rng.chance(1, 2) {
             let at = pick(&mut self.rng, self.manages.len());
@@ -520,7 +523,7 @@ impl Chaos {
         self.world.drain();
     }
 
-    /// Looks at what came out, on both sides.
+    /// Processes all output, of the events and of the connections.
     fn look(&mut self) {
         while let Some(event) = self.world.next_event() {
             self.hear(event);
@@ -530,7 +533,8 @@ impl Chaos {
         self.conns.retain(|conn| !ended.contains(conn));
         for conn in self.conns.clone() {
             while let Some(got) = self.world.receive(conn) {
-                // An initiator that finds a number missing sends it again.
+                // The initiator continues with ExpCmdSN, so it uses a number again that the target did not
+                // receive.
                 let exp_cmd_sn = got.bhs.to_bytes()[28..32].try_into().map(u32::from_be_bytes).unwrap();
                 self.world.peers.get_mut(&conn).unwrap().cmd_sn = exp_cmd_sn;
                 let stat_sn = got.bhs.to_bytes()[24..28].try_into().map(u32::from_be_bytes).unwrap();
@@ -562,7 +566,7 @@ impl Chaos {
                 assert!(self.held.insert(command.task, held).is_none());
             }
             Event::DataOut { task, offset, data } => {
-                // Data may have been on its way up when the task ended.
+                // The data may have been queued as an event when the task ended.
                 let Some(held) = self.held.get_mut(&task) else { return };
                 let len = u32::try_from(data.len()).unwrap();
                 let at = held.fetches.iter().position(|fetch| *fetch == (offset, len));
@@ -587,7 +591,7 @@ impl Chaos {
         for conn in core::mem::take(&mut self.conns) {
             self.world.hang_up(conn, DisconnectReason::Failed);
         }
-        // What waits for another connection waits so long.
+        // Tasks that wait for another connection wait no longer than this.
         self.world.pass(Duration::from_secs(60));
         while let Some(event) = self.world.next_event() {
             self.hear(event);

@@ -1,4 +1,4 @@
-//! Command numbers, tags, immediate commands, residuals, and what leaves when.
+//! Command numbers, tags, immediate commands, residuals, and the order of output.
 
 use alloc::vec::Vec;
 
@@ -72,7 +72,7 @@ fn numbers_outside_the_window_and_duplicates_are_ignored() {
     world.expect_silence(conn);
     assert_eq!(world.engine.stats().ignored, 5);
     assert_eq!(world.ended(conn), None);
-    // The same for requests that are no commands.
+    // The same holds for requests that are not commands.
     let ping = NopOut {
         immediate: false,
         lun: 0,
@@ -128,7 +128,7 @@ fn a_number_that_stays_missing_ends_the_session() {
     let early = ScsiCommand { cmd_sn: CmdSn(101), ..command };
     world.send(conn, &early, &[]);
     world.pass(Duration::from_millis(2999));
-    // Filled in time: all is well, however long that takes.
+    // The gap was filled in time, so the session continues, however long the command takes.
     world.send(conn, &ScsiCommand { itt: Itt(99), ..command }, &[]);
     assert_eq!(world.events.drain(..).count(), 2);
     world.pass(Duration::from_secs(10));
@@ -164,7 +164,7 @@ fn a_tag_in_use_and_the_reserved_tag_are_rejected_and_leave_a_gap() {
     }
     world.finish(up.task, Finish::good(0));
     world.expect::<ScsiResponse>(conn);
-    // The tag is free again, and the number is filled.
+    // The tag is free again, and the gap in the CmdSNs is filled.
     world.start(conn, &ScsiCommand { cmd_sn: CmdSn(101), ..command }, &[]);
 }
 
@@ -316,7 +316,7 @@ fn answers_that_are_not_read_hold_the_next_commands_back() {
     let (conn, _) = world.login(&["MaxRecvDataSegmentLength=262144"]);
     let first = world.read(conn, 4 << 20);
     let first = world.start(conn, &first, &[]).task;
-    // The driver has no room: nothing is drained.
+    // The driver has no free space, so no output is drained.
     let block = Bytes::copied_from(&pattern(0, 1 << 20));
     for at in 0..4 {
         world.engine.data_in(first, at << 20, block.clone().into());
@@ -342,7 +342,7 @@ fn answers_that_are_not_read_hold_the_next_commands_back() {
     assert!(matches!(up, Event::Command(command) if command.lun == 2));
 }
 
-/// A command may wait for data of another one that its initiator withholds, so it is not answered.
+/// A command may wait for data of another command that its initiator withholds, so it is not answered.
 #[test]
 fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
     use base::buffer::Bytes;
@@ -359,7 +359,7 @@ fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
         world.engine.data_in(task, 0, Bytes::copied_from(&[1; 100]).into());
         world.finish(task, Finish::good(100));
     }
-    // What it brings beyond what was taken for it is counted when it is there, and once.
+    // Data beyond the reservation of the command is charged once, when it is supplied.
     world.engine.data_in(claim.task, 0, Bytes::copied_from(&pattern(0, 3 << 20)).into());
     assert_eq!(world.engine.data_bytes(), 3 << 20);
     world.finish(claim.task, Finish::good(3 << 20));
@@ -410,14 +410,14 @@ fn a_changed_depth_counts_for_the_sessions_at_hand_and_takes_nothing_back() {
         sn.exp_cmd_sn.distance_to(sn.max_cmd_sn).wrapping_add(1)
     };
     assert_eq!(reach(&mut world, conn), 4);
-    // Deeper: at once. The target has no depth of its own, or it has.
+    // A deeper window is granted at once, with and without a depth of the target's own.
     let now = world.now;
     world.engine.set_session_limits(now, depth(16), [].into());
     assert_eq!((reach(&mut world, conn), reach(&mut world, other)), (16, 16));
     world.engine.set_session_limits(now, depth(1), [(up.target, depth(32))].into());
     assert_eq!(other_up.target, up.target);
     assert_eq!((reach(&mut world, conn), reach(&mut world, other)), (32, 32));
-    // Shallower: what was promised holds until it is used up.
+    // With a shallower window, the MaxCmdSN already granted holds until it is used up.
     world.engine.set_session_limits(now, depth(2), [].into());
     assert_eq!(reach(&mut world, conn), 32);
     let mut tasks = Vec::new();

@@ -1,4 +1,4 @@
-//! Data from the initiator: every rule of its sequences, kept and broken.
+//! Data from the initiator: sequences that keep every rule, and sequences that break one.
 
 use alloc::vec::Vec;
 
@@ -48,7 +48,7 @@ pub(super) fn obey(world: &mut World, conn: ConnId, r2t: &R2t) {
     world.send(conn, &answer(r2t, 0, 0, true), &data);
 }
 
-/// Expects that a task the layer above has is taken from it and fails with `condition`.
+/// Expects that a task of the layer above is ended by the transport and fails with `condition`.
 fn expect_failure(
     world: &mut World,
     conn: ConnId,
@@ -179,12 +179,12 @@ fn unsolicited_data_must_have_been_agreed_on() {
         };
         world.issue(conn, &command, &pattern(0, immediate));
         if !is_final {
-            // The target waits for the end of what it did not want.
+            // The target waits for the end of the sequence although it discards the data.
             world.expect_silence(conn);
             world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 4096));
         }
         expect_failure(&mut world, conn, name, None, condition);
-        // The number was used up, and the session goes on.
+        // The command number was used, and the session continues.
         let next = world.command(conn);
         world.start(conn, &next, &[]);
     }
@@ -194,16 +194,16 @@ fn unsolicited_data_must_have_been_agreed_on() {
 fn data_that_nobody_waits_for_is_told_from_data_out_of_place() {
     let mut world = World::new();
     let (conn, _) = world.login(&KEYS);
-    // A task that is not there: passed over, for it may have been aborted.
+    // Data for an unknown task is ignored, because the task may have been aborted.
     let stray = unsolicited(&ScsiCommand { itt: Itt(4711), ..world.command(conn) }, 0, 0, true);
     world.send(conn, &stray, &pattern(0, 100));
     world.expect_silence(conn);
-    // A task whose unsolicited data is over.
+    // Data for a task whose unsolicited data is complete.
     let command = world.write(conn, 8192);
     let task = world.start(conn, &command, &[]).task;
     world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 100));
     expect_failure(&mut world, conn, "", Some(task), TransportSense::UnexpectedUnsolicitedData);
-    // A task that reads.
+    // Data for a task that reads.
     let command = world.read(conn, 8192);
     let task = world.start(conn, &command, &[]).task;
     world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 100));
@@ -282,7 +282,7 @@ fn answers_to_r2ts_must_keep_to_them() {
             assert_eq!((found.reason, found.data_sn), (reason, DataSn(0)));
         }
         if data.ttt != r2t.ttt {
-            // The true sequence is still to end.
+            // The real sequence still has to end.
             assert!(matches!(world.next_event(), Some(Event::TaskGone { .. })));
             world.expect_silence(conn);
             obey(&mut world, conn, &r2t);
@@ -352,7 +352,7 @@ fn pdus_may_come_in_any_order_if_that_was_agreed() {
     assert_eq!(world.expect_data(task, 0), pattern(0, 20_480));
     world.finish(task, Finish::good(20_480));
     assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
-    // A byte that comes twice is still an error.
+    // A byte that is sent twice is still an error.
     let command = world.write(conn, 8192);
     let task = world.start(conn, &command, &[]).task;
     world.fetch(task, 0, 8192);
@@ -425,7 +425,7 @@ fn r2ts_wait_for_room_and_are_served_in_turn() {
         obey(&mut world, conn, &r2t);
         assert_eq!(world.expect_data(*task, 0), pattern(0, 8192));
     }
-    // One fetch that is larger than all the room passes alone.
+    // One fetch that is larger than the whole quota is served while no other memory is used.
     let command = world.write(conn, 30_000);
     let task = world.start(conn, &command, &[]).task;
     world.fetch(task, 0, 30_000);
@@ -433,7 +433,7 @@ fn r2ts_wait_for_room_and_are_served_in_turn() {
         obey(&mut world, conn, &got.read());
     }
     assert_eq!(world.expect_data(task, 0), pattern(0, 30_000));
-    // What waits when its session ends is forgotten.
+    // Fetches that wait when their session ends are dropped.
     for task in tasks {
         world.fetch(task, 0, 8192);
     }
@@ -451,7 +451,7 @@ fn unsolicited_data_that_finds_no_room_is_answered_busy() {
     let (conn, _) = world.login(&KEYS);
     let holds = world.write(conn, 4096);
     let holder = world.start(conn, &holds, &pattern(0, 4096)).task;
-    // Immediate data, then a whole first burst.
+    // First with immediate data, then with the whole first burst in a Data-Out.
     let command = ScsiCommand { is_final: false, ..world.write(conn, 4096) };
     world.issue(conn, &command, &pattern(0, 2048));
     world.expect_silence(conn);
@@ -463,7 +463,7 @@ fn unsolicited_data_that_finds_no_room_is_answered_busy() {
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     assert_eq!(world.expect::<ScsiResponse>(conn).status, 8);
     assert_eq!(world.engine.stats().busy, 2);
-    // Once the first is done there is room again.
+    // Once the first command's data is delivered, memory is free again.
     world.fetch(holder, 0, 4096);
     world.expect_data(holder, 0);
     let command = world.write(conn, 4096);
@@ -505,7 +505,7 @@ fn data_in_a_session_or_on_a_pdu_that_has_none_is_rejected() {
     assert_eq!(data.opcode(), Opcode::DATA_OUT);
 }
 
-/// Lets time pass as the target sees it when its peers answer pings.
+/// Lets time pass while the peers answer pings.
 pub(super) fn idle(world: &mut World, conns: &[ConnId], seconds: u64) {
     for _ in 0..seconds {
         world.pass(Duration::from_secs(1));
@@ -528,7 +528,7 @@ fn a_write_whose_data_does_not_come_ends_whatever_else_its_session_sends() {
         let up = world.start(conn, &stuck, &[]);
         world.fetch(up.task, 0, 4096);
         let r2t = if unsolicited { None } else { Some(world.expect::<R2t>(conn)) };
-        // Other writes of the session go on all the time.
+        // The session keeps executing other writes.
         let mut gone = Vec::new();
         for _ in 0..40 {
             idle(&mut world, &[conn], 1);
@@ -556,7 +556,7 @@ fn a_write_whose_data_does_not_come_ends_whatever_else_its_session_sends() {
             .collect();
         assert!(answers.iter().any(|answer| answer.itt == stuck.itt && answer.status == 2));
         assert_eq!(world.engine.stats().data_late, 1);
-        // The target discards data that comes now.
+        // The target discards data that is received now.
         let late = r2t.map_or_else(|| unsolicited_pdu(&stuck), |r2t| answer(&r2t, 0, 0, true));
         world.send(conn, &late, &[0xee; 4096]);
         assert_eq!(world.ended(conn), None);
@@ -570,7 +570,8 @@ fn unsolicited_pdu(command: &ScsiCommand) -> DataOut {
 
 #[test]
 fn who_does_not_send_what_was_asked_loses_its_memory_to_those_who_wait() {
-    // Room for 1 MiB that is asked for. Stallers have all of it; a writer comes that needs a quarter.
+    // The quota for solicited data is 1 MiB. Stalled writers hold all of it, and another writer needs a
+    // quarter.
     let limits = Limits { data_out_bytes_max: 2 << 20, ..Limits::default() };
     for starts in [false, true] {
         let mut world = World::with(limits, keys());
@@ -618,12 +619,12 @@ fn who_does_not_send_what_was_asked_loses_its_memory_to_those_who_wait() {
         assert!(data.is_some(), "starts {starts}");
         world.events.clear();
         world.finish(up.task, Finish::good(262_144));
-        // Who was only slow goes on: there is memory now.
+        // A writer that was only slow continues: memory is free now.
         if let (false, Some((conn, r2t))) = (starts, stuck.first()) {
             obey(&mut world, *conn, r2t);
             assert!(matches!(world.next_event(), Some(Event::DataOut { .. })), "{:?}", world.events);
         }
-        // Nothing is counted twice, and nothing is left when all are gone.
+        // Nothing is counted twice, and no memory is held when all connections have ended.
         for conn in conns.into_iter().chain([honest]) {
             if world.ended(conn).is_none() {
                 world.hang_up(conn, DisconnectReason::Closed);

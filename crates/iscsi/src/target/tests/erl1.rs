@@ -1,4 +1,5 @@
-//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.5): what is lost is had again, and what is asked for wrongly is refused.
+//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.5): lost PDUs are sent again, and illegal requests for them are
+//! rejected.
 
 mod acknowledged;
 mod digests;
@@ -41,7 +42,7 @@ pub(super) fn snack(kind: SnackKind, itt: Itt, (beg_run, run_length): (u32, u32)
     Snack { kind, lun: 0, itt, tag: u32::MAX, exp_stat_sn: StatSn(0), beg_run, run_length }
 }
 
-/// Starts a read and answers it whole; returns its tag and every PDU that came.
+/// Starts a read and answers it completely. Returns its tag and all PDUs received.
 fn read_all(world: &mut World, conn: ConnId, len: u32) -> (Itt, Vec<DataIn>) {
     let read = world.read(conn, len);
     let command = world.start(conn, &read, &[]);
@@ -57,7 +58,7 @@ fn read_all(world: &mut World, conn: ConnId, len: u32) -> (Itt, Vec<DataIn>) {
     (read.itt, got)
 }
 
-/// Takes Data-In PDUs and checks what they carry against the pattern; returns them.
+/// Reads Data-In PDUs, checks their data against the pattern, and returns them.
 fn data_ins(world: &mut World, conn: ConnId) -> Vec<DataIn> {
     let mut got = Vec::new();
     while let Some(pdu) = world.receive(conn) {
@@ -68,14 +69,14 @@ fn data_ins(world: &mut World, conn: ConnId) -> Vec<DataIn> {
     got
 }
 
-/// Everything of a PDU but ExpCmdSN and MaxCmdSN.
+/// Returns everything of a PDU but ExpCmdSN and MaxCmdSN.
 fn as_kept(got: &Got) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = got.bhs.to_bytes().to_vec();
     bytes[28..36].fill(0);
     (bytes, got.data.clone())
 }
 
-/// ExpCmdSN and MaxCmdSN are as they are now, also in what is sent again.
+/// Clears ExpCmdSN and MaxCmdSN, which have their present values in a retransmission too.
 fn without_counters(pdu: DataIn) -> DataIn {
     let sn = TargetSn { stat_sn: pdu.sn.stat_sn, ..TargetSn::default() };
     DataIn { sn, ..pdu }
@@ -85,14 +86,14 @@ fn rejected(world: &mut World, conn: ConnId) -> RejectReason {
     world.expect::<Reject>(conn).reason
 }
 
-/// Acknowledges every status before `exp` with a ping that wants no answer.
+/// Acknowledges every status before `exp` with a ping that requests no answer.
 pub(super) fn ack(world: &mut World, conn: ConnId, exp: StatSn) {
     let (_, cmd_sn) = world.numbers(conn);
     let ping = NopOut { immediate: true, lun: 0, itt: Itt::NONE, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: exp };
     world.send(conn, &ping, &[]);
 }
 
-/// Sends a PDU one bit of which is wrong.
+/// Sends a PDU with one flipped bit.
 fn send_hurt(world: &mut World, conn: ConnId, message: &impl PduHeader, data: &[u8], bit: usize) {
     let mut bytes = world.frame(conn, message.encode(), &[], data);
     bytes[bit / 8] ^= 1 << (bit % 8);

@@ -1,4 +1,5 @@
-//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.5, §7.2.2): connections are lost and tasks are not; none runs twice.
+//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.5, §7.2.2): tasks survive the loss of their connection, and none is
+//! executed twice.
 
 use alloc::vec::Vec;
 
@@ -32,7 +33,7 @@ pub(super) fn release(world: &mut World, on: ConnId, cid: u16) -> LogoutResponse
     world.expect(on)
 }
 
-/// Asks for a task to be taken over by a connection.
+/// Requests the reassignment of a task to a connection.
 pub(super) fn reassign(world: &mut World, on: ConnId, task: Itt, exp_data_sn: u32) -> TmfResult {
     let request = TmfRequest {
         referenced_task_tag: task,
@@ -77,7 +78,7 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
     for (exp_data_sn, expected) in [
         (0, [(0, 0, 8192, false), (1, 8192, 8192, false), (2, 16384, 3616, true)].to_vec()),
         (1, [(1, 8192, 8192, false), (2, 16384, 3616, true)].to_vec()),
-        // What was not sent cannot be acknowledged; that is ignored.
+        // An ExpDataSN for PDUs that were not sent is ignored.
         (3, [(0, 0, 8192, false), (1, 8192, 8192, false), (2, 16384, 3616, true)].to_vec()),
     ] {
         let (mut world, conns, _) = session(2, 2);
@@ -87,7 +88,7 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
         assert_eq!(data_ins(&mut world, conns[0]).len(), 2);
         world.hang_up(conns[0], DisconnectReason::Failed);
         assert!(world.events.is_empty(), "the task goes on");
-        // It ends while it has no connection.
+        // The task ends while it has no connection.
         world.data_in(task, 16_384, &pattern(16_384, 3616));
         world.finish(task, Finish::good(20_000));
         assert_eq!(reassign(&mut world, conns[1], read.itt, 0), TmfResult::STILL_ALLEGIANT);
@@ -104,34 +105,38 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
 
 #[test]
 fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention_ends() {
-    let limits = Limits { unsent_bytes_max: 8192, ack_within: Duration::MAX, ..Limits::default() };
-    let mut world = World::with(limits, several(2));
-    let (lost, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
-    let (other, _) = world.join(lost, up.tsih, 1, &[]);
-    let conns = [lost, other];
-    let (answered, next) = (world.read(lost, 6000), world.read(lost, 6000));
-    let task = start(&mut world, &conns, lost, &answered);
-    world.data_in(task, 0, &pattern(0, 6000));
-    world.finish(task, Finish::good(6000));
-    world.expect::<DataIn>(lost);
-    world.expect::<ScsiResponse>(lost);
-    // Whether the initiator has received the status is not known.
-    world.hang_up(lost, DisconnectReason::Failed);
-    issue(&mut world, &conns, other, &ScsiCommand { cmd_sn: answered.cmd_sn.next(), ..next }, &[]);
-    idle(&mut world, &[other], 4);
-    assert!(world.events.is_empty(), "it waits for memory");
-    idle(&mut world, &[other], 5);
-    let task = world.expect_command().task;
-    world.data_in(task, 0, &pattern(0, 6000));
-    world.finish(task, Finish::good(6000));
-    while world.receive(other).is_some_and(|got| got.bhs.opcode() != Opcode::SCSI_RESPONSE) {}
-    release(&mut world, other, 0);
-    assert_eq!(reassign(&mut world, other, answered.itt, 0), TmfResult::COMPLETE);
-    let response: ScsiResponse = world.expect(other);
-    assert_eq!((response.itt, response.status), (answered.itt, status::CHECK_CONDITION));
+    // In the first case the initiator has not received the Data-In, in the second it has.
+    for received in [0, 1] {
+        let limits = Limits { unsent_bytes_max: 8192, ack_within: Duration::MAX, ..Limits::default() };
+        let mut world = World::with(limits, several(2));
+        let (lost, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
+        let (other, _) = world.join(lost, up.tsih, 1, &[]);
+        let conns = [lost, other];
+        let (answered, next) = (world.read(lost, 6000), world.read(lost, 6000));
+        let task = start(&mut world, &conns, lost, &answered);
+        world.data_in(task, 0, &pattern(0, 6000));
+        world.finish(task, Finish::good(6000));
+        world.expect::<DataIn>(lost);
+        world.expect::<ScsiResponse>(lost);
+        // The target does not know whether the initiator received the status.
+        world.hang_up(lost, DisconnectReason::Failed);
+        issue(&mut world, &conns, other, &ScsiCommand { cmd_sn: answered.cmd_sn.next(), ..next }, &[]);
+        idle(&mut world, &[other], 4);
+        assert!(world.events.is_empty(), "it waits for memory");
+        idle(&mut world, &[other], 5);
+        let task = world.expect_command().task;
+        world.data_in(task, 0, &pattern(0, 6000));
+        world.finish(task, Finish::good(6000));
+        while world.receive(other).is_some_and(|got| got.bhs.opcode() != Opcode::SCSI_RESPONSE) {}
+        release(&mut world, other, 0);
+        assert_eq!(reassign(&mut world, other, answered.itt, received), TmfResult::COMPLETE);
+        let response: ScsiResponse = world.expect(other);
+        assert_eq!((response.itt, response.status), (answered.itt, status::CHECK_CONDITION));
+        assert_eq!(response.exp_data_sn, DataSn(received));
+    }
 }
 
-/// And the room that they took is free again.
+/// The slots of the ended immediate tasks are free again.
 #[test]
 fn immediate_tasks_end_with_their_connection_and_others_do_not() {
     let (mut world, conns, _) = session(2, 2);
@@ -286,7 +291,7 @@ fn a_command_that_the_target_has_is_not_run_again_and_one_that_it_has_not_is_run
     let (mut world, conns, tsih) = session(2, 1);
     let has = world.command(conns[0]);
     let task = start(&mut world, &conns, conns[0], &has);
-    // Lost with the connection, amid the header.
+    // The connection is lost in the middle of the header.
     let lost = world.command(conns[0]);
     let bytes = world.frame(conns[0], lost.encode(), &[], &[]);
     world.feed(conns[0], &bytes[..40]);
@@ -319,7 +324,7 @@ fn a_session_without_connections_waits_its_time_and_no_longer() {
         if back_after < 22 {
             assert_eq!(status, 0);
             release(&mut world, new, 0);
-            // The whole time anew.
+            // The retention time starts again.
             world.pass(Duration::from_secs(20));
             while world.receive(new).is_some() {}
             assert_eq!(reassign(&mut world, new, command.itt, 0), TmfResult::COMPLETE);
@@ -364,7 +369,7 @@ fn a_connection_that_works_can_be_logged_out_for_recovery_by_itself_or_another()
         assert_eq!(reassign(&mut world, conns[1], command.itt, 0), TmfResult::COMPLETE);
         world.finish(task, Finish::good(0));
         assert_eq!(world.expect::<ScsiResponse>(conns[1]).itt, command.itt);
-        // Also the last one, and the session is continued.
+        // The last connection can be released too, and the session is continued.
         assert_eq!(release(&mut world, conns[1], 1).response, LogoutResult::CLOSED);
         assert!(downs(&world).is_empty());
         let (_, status) = world.join(conns[1], tsih, 1, &[]);

@@ -1,4 +1,4 @@
-//! What every initiator does every day.
+//! The common case: what every initiator does.
 
 use base::state_machine::Action;
 
@@ -58,7 +58,7 @@ fn a_write_takes_immediate_unsolicited_and_solicited_data() {
     let data = pattern(0, 40_000);
     let up = world.start(conn, &command, &data[..4096]);
     world.fetch(up.task, 0, 40_000);
-    // An R2T for what does not come by itself may leave at once.
+    // An R2T for the solicited part may be sent at once.
     let r2t: R2t = world.expect(conn);
     assert_eq!((r2t.buffer_offset, r2t.desired_data_transfer_length), (8192, 16384));
     assert_eq!((r2t.lun, r2t.itt), (LUN, command.itt));

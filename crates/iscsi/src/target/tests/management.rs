@@ -1,4 +1,4 @@
-//! Task management: which requests reach the layer above, when, and what is answered here.
+//! Task management: which requests are passed to the layer above, when, and which are answered by the engine.
 
 use alloc::vec::Vec;
 
@@ -52,7 +52,7 @@ fn level2() -> KeyPolicy {
 fn abort_task_reaches_the_task_wherever_it_is() {
     let mut world = World::new();
     let (conn, up) = world.login(&[]);
-    // With the layer above.
+    // The layer above owns the task.
     let command = world.read(conn, 512);
     let task = world.start(conn, &command, &[]).task;
     let abort = abort_task(&mut world, conn, &command);
@@ -67,10 +67,10 @@ fn abort_task_reaches_the_task_wherever_it_is() {
     let response: TmfResponse = world.expect(conn);
     assert_eq!((response.response, response.itt), (TmfResult::COMPLETE, abort.itt));
     world.expect_silence(conn);
-    // Its tag is free again.
+    // The tag of the task is free again.
     let again = ScsiCommand { cmd_sn: CmdSn(101), ..command };
     let task = world.start(conn, &again, &[]).task;
-    // It ended before: its status stands.
+    // The task ended before the abort: its status stands.
     world.engine.finish(task, Finish::good(512));
     let abort = abort_task(&mut world, conn, &again);
     world.engine.received(
@@ -82,7 +82,7 @@ fn abort_task_reaches_the_task_wherever_it_is() {
     world.drain();
     assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
     expect_result(&mut world, conn, TmfResult::NO_TASK);
-    // Its turn has not come.
+    // The turn of the command has not come.
     let early = ScsiCommand { cmd_sn: CmdSn(103), ..command };
     world.send(conn, &early, &[]);
     let abort = abort_task(&mut world, conn, &early);
@@ -91,7 +91,7 @@ fn abort_task_reaches_the_task_wherever_it_is() {
     world.send(conn, &ScsiCommand { cmd_sn: CmdSn(102), ..command }, &[]);
     world.expect_command();
     world.expect_silence(conn);
-    // Its number counts as received.
+    // The number of the aborted command counts as received.
     let next = ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(900), ..command };
     world.start(conn, &next, &[]);
 }
@@ -107,7 +107,7 @@ fn abort_task_of_a_command_that_never_came_fills_its_number() {
     world.send(conn, &abort, &[]);
     expect_result(&mut world, conn, TmfResult::COMPLETE);
     world.expect_command();
-    // A number outside the window, or not before the request, is no task.
+    // A number that is outside the window, or not before the request's own, names no task.
     for ref_cmd_sn in [50, 102, 103, 5000] {
         let abort = TmfRequest { ref_cmd_sn: CmdSn(ref_cmd_sn), ..abort };
         world.send(conn, &abort, &[]);
@@ -148,7 +148,7 @@ fn requests_that_concern_many_tasks_go_up_when_all_their_commands_are_there() {
         if plugs {
             assert_eq!(world.expect_command().lun, LUN, "what came early is there");
             expect_manage(&mut world);
-            // The missing one is taken as received; it is too late for it now.
+            // The missing command counts as received; it is ignored when it arrives now.
             world.send(conn, &first, &[]);
             world.expect_silence(conn);
         } else {
@@ -175,7 +175,7 @@ fn a_reset_waits_for_the_data_of_the_tasks_that_it_ends() {
     let r2t: R2t = world.expect(conn);
     let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
     world.send(conn, &reset, &[]);
-    // Later commands wait behind it, whatever their unit.
+    // Later commands wait behind the function, whatever their logical unit.
     let other = ScsiCommand { lun: 0, ..world.command(conn) };
     world.issue(conn, &other, &[]);
     world.expect_silence(conn);
@@ -187,7 +187,7 @@ fn a_reset_waits_for_the_data_of_the_tasks_that_it_ends() {
     world.engine.abort(task);
     answer(&mut world, manage, TmfResult::COMPLETE);
     expect_result(&mut world, conn, TmfResult::COMPLETE);
-    // The R2T that was held back meanwhile never left; data that comes late is passed over.
+    // The R2T that was held back is never sent, and late data is ignored.
     world.send(conn, &DataOut { buffer_offset: 4096, ..data }, &pattern(4096, 4096));
     world.expect_silence(conn);
 }
@@ -280,7 +280,7 @@ fn functions_are_refused_that_were_not_agreed_on_or_do_not_exist() {
         (TmfFunction::QUERY_TASK_SET, 1, TmfResult::NOT_SUPPORTED),
         (TmfFunction::I_T_NEXUS_RESET, 1, TmfResult::NOT_SUPPORTED),
         (TmfFunction::QUERY_ASYNCHRONOUS_EVENT, 1, TmfResult::NOT_SUPPORTED),
-        // Nothing there.
+        // There is no such task.
         (TmfFunction::QUERY_TASK, 2, TmfResult::COMPLETE),
     ] {
         let mut world = World::new();
@@ -332,7 +332,7 @@ fn requests_keep_to_tags_numbers_and_limits() {
     }
     world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(99), ..tmf }, &[]);
     world.expect_silence(conn);
-    // A numbered one takes its turn.
+    // A numbered request waits for its turn.
     world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(102), ..tmf }, &[]);
     world.expect_silence(conn);
     world.send(conn, &ScsiCommand { cmd_sn: CmdSn(101), itt: Itt(70), ..command }, &[]);
@@ -342,11 +342,16 @@ fn requests_keep_to_tags_numbers_and_limits() {
     expect_manage(&mut world);
     world.send(conn, &TmfRequest { itt: Itt(72), ..tmf }, &[]);
     assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+    // A numbered request beyond the limit is answered in its turn, and the requests after it are executed.
+    world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(103), itt: Itt(74), ..tmf }, &[]);
+    expect_result(&mut world, conn, TmfResult::REJECTED);
+    world.send(conn, &ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(75), ..command }, &[]);
+    world.expect_command();
     answer(&mut world, first, TmfResult::COMPLETE);
     expect_result(&mut world, conn, TmfResult::COMPLETE);
     world.send(conn, &TmfRequest { itt: Itt(73), ..tmf }, &[]);
     expect_manage(&mut world);
-    // An answer to a session that is gone goes nowhere.
+    // A result for a session that has ended is ignored.
     world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
     world.engine.finish_tmf(first.tmf, TmfResult::COMPLETE);
     world.drain();
@@ -374,7 +379,7 @@ fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
     assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, LUN));
     world.expect_silence(victim);
     expect_result(&mut world, other, TmfResult::COMPLETE);
-    // What it ends itself it knows.
+    // No message reports the tasks that the session ends itself.
     let own = TmfRequest { lun: 0, ..world.manage(victim, TmfFunction::ABORT_TASK_SET) };
     world.send(victim, &own, &[]);
     let manage = expect_manage(&mut world);

@@ -33,7 +33,7 @@ pub(super) fn several(level: u8) -> KeyPolicy {
     KeyPolicy { max_connections: 4, ..policy(level) }
 }
 
-/// A session of `count` connections with CIDs 0 and up.
+/// Returns a session of `count` connections with CIDs 0 and up.
 pub(super) fn session(level: u8, count: u16) -> (World, Vec<ConnId>, Tsih) {
     let mut world = World::with(Limits::default(), several(level));
     let erl = format!("ErrorRecoveryLevel={level}");
@@ -98,7 +98,7 @@ fn commands_are_delivered_in_the_order_of_their_numbers_whatever_connection_they
     world.send(conns[0], &commands[0], &[]);
     let tasks: Vec<_> = (0..3).map(|_| world.expect_command()).collect();
     assert_eq!(tasks.iter().map(|task| task.data_in_len).collect::<Vec<_>>(), [100, 101, 102]);
-    // Each answer goes where its command came from, numbered there.
+    // Each response is sent on the connection of its command, with that connection's StatSN.
     for at in [1, 2, 0] {
         world.data_in(tasks[at].task, 0, &pattern(0, 50));
         world.finish(tasks[at].task, Finish::good(50));
@@ -144,7 +144,7 @@ fn a_lost_connection_takes_its_tasks_with_it_and_leaves_the_others_alone() {
         world.finish(b.task, Finish::good(10));
         world.expect::<DataIn>(conns[1]);
         assert_eq!(world.expect::<ScsiResponse>(conns[1]).status, 0);
-        // The session goes on, and another connection may take the place.
+        // The session continues, and another connection may use the CID.
         let (again, status) = world.join(conns[1], tsih, 0, &[]);
         assert_eq!(status, 0);
         let command = world.command(again);
@@ -171,7 +171,7 @@ fn a_request_that_waits_for_its_turn_is_never_answered_on_a_connection_of_somebo
     };
     world.send(conns[1], &early, b"a secret of this initiator");
     world.hang_up(conns[1], DisconnectReason::Failed);
-    // Another initiator's connection gets the number.
+    // The connection of another initiator gets the same connection number.
     let other = world.reuse(conns[1]);
     world.login_on(other, 7, &[]);
     let command = world.command(conns[0]);
@@ -190,7 +190,7 @@ fn what_a_lost_connection_sent_ahead_of_its_turn_may_come_again() {
         world.send(conns[1], &second, &[]);
         assert!(world.events.is_empty());
         world.hang_up(conns[1], DisconnectReason::Failed);
-        // The number is not missing any more: nobody is blamed for it.
+        // The number is no longer missing, so the session is not dropped for it.
         world.pass(Duration::from_secs(10));
         while world.receive(conns[0]).is_some() {}
         assert_eq!(world.ended(conns[0]), None, "level {level}");
@@ -278,7 +278,7 @@ fn tasks_of_all_connections_end_behind_one_fence() {
                 world.expect_command().task
             })
             .collect();
-        // One answer is given before; the other task is ended by the function.
+        // One task is answered before the function; the function ends the other one.
         world.finish(commands[1], Finish::good(0));
         let before: ScsiResponse = world.expect(conns[1]);
         let reset = world.manage(conns[0], TmfFunction::LOGICAL_UNIT_RESET);
@@ -287,7 +287,7 @@ fn tasks_of_all_connections_end_behind_one_fence() {
         world.engine.abort(commands[0]);
         world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
         world.drain();
-        // The answer waits until the one before, on the other connection, is acknowledged.
+        // The response waits until the earlier one, on the other connection, is acknowledged.
         world.expect_silence(conns[0]);
         let ping: NopIn = world.expect(conns[1]);
         assert_ne!(ping.ttt, Ttt::NONE);
@@ -299,7 +299,7 @@ fn tasks_of_all_connections_end_behind_one_fence() {
         assert_eq!((answer.itt, answer.response), (reset.itt, TmfResult::COMPLETE));
         let ping: NopIn = world.expect(conns[0]);
         assert_eq!(ping.sn.stat_sn, answer.sn.stat_sn.next());
-        // What is answered after, on the other connection, waits until that is known.
+        // A later response, on the other connection, waits until the fenced one is acknowledged.
         let command = world.command(conns[1]);
         issue(&mut world, &conns, conns[1], &command, &[]);
         let up = world.expect_command();
@@ -340,14 +340,14 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
 const RESET_OCCURRED: [u8; 18] = [0x70, 0, 0x06, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 0x03, 0, 0, 0, 0];
 const UNIT_ATTENTION: Finish<'_> = Finish { status: 0x02, sense: &RESET_OCCURRED, transferable: 0 };
 
-/// Issues a command on one connection; returns its tag and its task.
+/// Issues a command on one connection. Returns its tag and its task.
 fn start(world: &mut World, conns: &[ConnId], on: ConnId) -> (Itt, TaskRef) {
     let command = world.command(on);
     issue(world, conns, on, &command, &[]);
     (command.itt, world.expect_command().task)
 }
 
-/// Returns the answers that came on a connection, whatever pings came with them.
+/// Returns the SCSI Responses received on a connection, and skips pings.
 fn answers(world: &mut World, conn: ConnId) -> Vec<ScsiResponse> {
     core::iter::from_fn(|| world.receive(conn))
         .filter(|got| got.bhs.opcode() == Opcode::SCSI_RESPONSE)
@@ -371,7 +371,7 @@ fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
         world.engine.abort(ended);
         world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
         world.drain();
-        // Who asked does not wait for the others' acknowledgements.
+        // The initiator that requested the function does not wait for acknowledgements of the other sessions.
         assert_eq!(world.expect::<TmfResponse>(other).response, TmfResult::COMPLETE);
         let (told, first) = start(&mut world, &conns, conns[0]);
         let (after, second) = start(&mut world, &conns, conns[0]);
@@ -379,7 +379,7 @@ fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
         world.finish(first, UNIT_ATTENTION);
         let ping: NopIn = world.expect(conns[1]);
         assert_eq!(ping.sn.stat_sn, before.sn.stat_sn.next());
-        // Neither it nor what is answered after it leaves, on any connection.
+        // Neither the fenced response nor later ones are sent, on any connection.
         world.finish(second, Finish::good(0));
         world.finish(third, Finish::good(0));
         ack(&mut world, conns[1], before.sn.stat_sn);
@@ -431,7 +431,7 @@ fn two_fences_of_a_session_do_not_wait_for_each_other() {
     let (first, one) = start(&mut world, &conns, conns[0]);
     let (second, two) = start(&mut world, &conns, conns[1]);
     for conn in &conns {
-        // Each has an answer that is not acknowledged.
+        // Each connection has an unacknowledged response.
         let (_, task) = start(&mut world, &conns, *conn);
         world.finish(task, Finish::good(0));
         world.expect::<ScsiResponse>(*conn);
@@ -510,7 +510,7 @@ fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_co
         }
         let kept = world.engine.tasks.iter().filter(|(_, task)| task.sent_status.is_some()).count();
         assert_eq!(kept, usize::try_from(max).unwrap());
-        // Acknowledging on one connection lets the answers on all go on.
+        // An acknowledgement on one connection lets responses be sent on all.
         let sent: u32 = world.engine.conns[conns[0].0 as usize].as_ref().unwrap().stat_sn.0;
         while world.receive(conns[1]).is_some() {}
         ack(&mut world, conns[0], StatSn(sent));

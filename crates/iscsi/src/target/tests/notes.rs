@@ -1,4 +1,5 @@
-//! What is told of initiators that got in: departures from the standard, once, and hosts that use one name.
+//! Notes about initiators that logged in: deviations from the standard, reported once, and hosts that use one
+//! name.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -17,7 +18,7 @@ use crate::target::engine::Limits;
 use crate::target::initiator_notes::{Deviation, InitiatorNote, NoteKind};
 use crate::target::protocol_error::ProtocolError;
 
-/// Logs in with one text in the operational stage.
+/// Logs in with one text in the operational negotiation stage.
 fn log_in(world: &mut World, conn: ConnId, name: &str, isid: u8, keys: &[&str]) -> u16 {
     let mut text = format!("InitiatorName={name}\0");
     if !keys.contains(&"SessionType=Discovery") {
@@ -70,7 +71,7 @@ fn each_departure_in_a_login_is_told_once_of_an_initiator_with_what_was_made_of_
         assert_eq!(target.is_none(), departure == InLogin::ConnectionsInDiscovery);
         assert_eq!(peer.to_string(), "127.0.0.1:40000");
         assert!(found.to_string().contains(said), "{found}");
-        // Another initiator is told of as well.
+        // The deviations of another initiator are reported as well.
         let conn = world.connect();
         assert_eq!(log_in(&mut world, conn, "iqn.2026-11.com.example:an_other", 9, &more), 0);
         assert!(!notes(&mut world).is_empty());
@@ -127,7 +128,7 @@ fn no_crowd_of_names_makes_it_remember_or_tell_without_bound() {
     assert_eq!((told, notes(&mut world).len()), (64, 64));
 }
 
-/// One login of a host; what it takes away is gone. Returns what is told of it.
+/// Logs a host in; the session that it takes over ends. Returns the notes about it.
 fn come(world: &mut World, host: u8) -> Vec<InitiatorNote> {
     let conn = world.connect_from(([192, 0, 2, host], 40000).into());
     assert_eq!(log_in(world, conn, INITIATOR, 0, &[]), 0);
@@ -149,7 +150,8 @@ fn two_hosts_under_one_name_are_told_with_both_addresses_and_seldom() {
     assert_eq!((initiator.as_str(), target.as_str()), (INITIATOR, TARGET));
     assert_eq!((peer.ip().to_string(), other, *times), (String::from("192.0.2.1"), "192.0.2.2".into(), 2));
     assert_eq!(isid, "800000000000");
-    // A storm of ten minutes, twice a second: once a minute, with how often it was since.
+    // Two logins per second for ten minutes: one note per minute, with the number of takeovers since the
+    // last.
     let mut counts = Vec::new();
     for round in 0..1200 {
         world.pass(Duration::from_millis(500));
@@ -169,7 +171,7 @@ fn one_host_that_logs_in_again_or_changes_its_address_is_no_two_hosts() {
     for _ in 0..10 {
         assert_eq!(come(&mut world, 1), []);
     }
-    // Another way to the target, and back much later.
+    // The host changes its address once, and changes it back much later.
     assert_eq!(come(&mut world, 2), []);
     for _ in 0..7 {
         world.pass(Duration::from_secs(10));

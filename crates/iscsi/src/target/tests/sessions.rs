@@ -1,4 +1,4 @@
-//! Sessions come and go: logins, reinstatement, logouts, limits, messages from the target.
+//! Begin and end of sessions: logins, reinstatement, logouts, limits, messages from the target.
 
 use alloc::vec::Vec;
 
@@ -118,7 +118,7 @@ fn logouts_end_what_they_name_and_nothing_else() {
         let conn = if discovery { world.discover() } else { world.login(&[]).0 };
         let asked = logout(&mut world, conn, reason, cid);
         let mut bytes = world.frame(conn, asked.encode(), &[], &[]);
-        // What stands behind a logout in the stream is not looked at.
+        // The target does not read what follows a logout in the stream.
         bytes.extend(world.frame(conn, asked.encode(), &[], &[]));
         if ends {
             world.feed(conn, &bytes);
@@ -156,7 +156,7 @@ fn send_and_log_out(
     asked
 }
 
-/// Three commands in a row: one without data, a read of 512 bytes, one without data.
+/// Returns three commands in a row: one without data, a read of 512 bytes, one without data.
 fn three(world: &mut World, conn: ConnId) -> [ScsiCommand; 3] {
     let first = world.command(conn);
     world.count(conn);
@@ -176,7 +176,7 @@ fn commands_that_stand_before_a_logout_are_answered_before_it() {
         let asked = send_and_log_out(&mut world, conn, &commands, immediate);
         let mut tasks = [(); 3].map(|()| world.expect_command().task);
         world.expect_silence(conn);
-        // A request behind the logout gets nowhere while it waits.
+        // A request after the logout is not executed while the logout waits.
         let late = world.command(conn);
         world.send(conn, &late, &[]);
         world.expect_silence(conn);
@@ -229,14 +229,14 @@ fn an_initiator_that_closes_its_half_gets_the_answers_to_what_it_had_asked() {
 
 #[test]
 fn an_initiator_that_closes_its_half_is_waited_for_no_longer_than_a_logout() {
-    // Idle: nothing is to be waited for.
+    // An idle session: there is nothing to wait for.
     let mut world = World::new();
     let (conn, up) = world.login(&[]);
     assert!(world.engine.received_eof(world.now, conn));
     world.drain();
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
     assert_eq!(downs(&mut world), [(up.session, SessionEnd::HalfClosed)]);
-    // What needs data of it is gone at once, what is slow in time.
+    // A task that needs data from the initiator ends at once, a slow task when its time is over.
     let (conn, up) = world.login_again();
     let write = world.write(conn, 512);
     let first = world.start(conn, &write, &[]).task;
@@ -251,7 +251,7 @@ fn an_initiator_that_closes_its_half_is_waited_for_no_longer_than_a_logout() {
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == second));
     assert_eq!(downs(&mut world), [(up.session, SessionEnd::HalfClosed)]);
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
-    // Before and after a session there is nothing to wait for.
+    // Before and after a session, there is nothing to wait for.
     let conn = world.connect();
     assert!(!world.engine.received_eof(world.now, conn));
 }
@@ -280,7 +280,8 @@ fn answers_that_have_not_left_leave_before_the_logout_is_answered() {
 fn tasks_that_a_logout_cuts_off_from_their_data_are_gone_before_it_is_answered() {
     let mut world = World::new();
     let (conn, _) = world.login(&["InitialR2T=No", "FirstBurstLength=4096"]);
-    // One waits for solicited data, one for unsolicited, and one asks for its data only when it is too late.
+    // One task waits for solicited data, one for unsolicited data, and one fetches its data only when it is
+    // too late.
     let solicited = world.write(conn, 512);
     let first = world.start(conn, &solicited, &[]).task;
     world.fetch(first, 0, 512);
@@ -444,7 +445,7 @@ fn connections_and_sessions_beyond_the_limit_are_refused() {
     let refused = world.login_pdu(second, 1, &["SessionType=Normal", &target]);
     assert_eq!(refused.status, 0x0302);
     assert_eq!(world.ended(second), Some(Action::Close(second)));
-    // Its own port may come back all the same.
+    // The same initiator port may log in again all the same.
     let third = world.connect();
     world.login_on(third, 0, &[]);
     assert_eq!(world.ended(first), Some(Action::Abort(first)));
@@ -460,7 +461,7 @@ fn session_handles_differ_and_are_used_again_only_when_free() {
         let conn = world.connect();
         assert_eq!(world.login_on(conn, isid, &[]).tsih.0, tsih);
     }
-    // There is no third of that kind; the first is free again once its session is gone.
+    // No third TSIH of this step is available; the first is free again once its session has ended.
     let conn = world.connect();
     let target = ["TargetName=", TARGET].concat();
     assert_eq!(world.login_pdu(conn, 2, &["SessionType=Normal", &target]).status, 0x0302);
@@ -496,7 +497,7 @@ fn closing_a_session_tells_the_initiator_and_sends_what_is_queued() {
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == open));
     assert_eq!(downs(&mut world), [(up.session, SessionEnd::Closed)]);
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
-    // A name that means nothing any more is ignored.
+    // A stale handle is ignored.
     world.engine.close_session(world.now, up.session);
     world.drain();
     assert!(world.events.is_empty());
@@ -517,7 +518,7 @@ fn scsi_events_carry_sense_and_a_logout_request_has_its_time() {
     world.drain();
     let message: AsyncMessage = world.expect(conn);
     assert_eq!((message.event, message.parameter3), (AsyncEventCode::LOGOUT_REQUEST, 10));
-    // Commands still pass meanwhile.
+    // Commands are still executed meanwhile.
     let command = world.command(conn);
     world.start(conn, &command, &[]);
     world.pass(Duration::from_secs(9));
@@ -550,7 +551,7 @@ fn a_peer_that_asks_and_never_reads_is_dropped() {
     let (itt, cmd_sn) = world.numbers(conn);
     let ping = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
     let one = world.frame(conn, ping.encode(), &[], &[]);
-    // The driver has no room, so nothing is drained.
+    // The driver has no free space, so no output is drained.
     for count in 0.. {
         world.engine.received(world.now, conn, &one, &world.names);
         if world.engine.sessions().count() == 0 {
@@ -560,7 +561,7 @@ fn a_peer_that_asks_and_never_reads_is_dropped() {
     }
     world.drain();
     assert_eq!(downs(&mut world), [(up.session, SessionEnd::Misbehaved(ProtocolError::AnswersUnread))]);
-    // The same with few pings that carry much.
+    // The same happens with a few pings that carry much data.
     let (conn, up) = world.login_again_with(&["MaxRecvDataSegmentLength=262144"]);
     let data = alloc::vec![0; 200 << 10];
     let long = world.frame(conn, ping.encode(), &[], &data);

@@ -1,4 +1,4 @@
-//! Writers that are slow, or send nothing, while others wait for memory.
+//! Writers that are slow or send nothing while other sessions wait for memory.
 
 use alloc::vec::Vec;
 
@@ -15,9 +15,10 @@ use crate::pdu::{Opcode, PduHeader};
 use crate::target::contract::{Event, Finish, TaskRef, status};
 use crate::target::engine::Limits;
 
-/// A world with so many bytes for solicited data, and two sessions: one that writes, and one that waits.
+/// Returns an engine with this many bytes for solicited data, and two sessions: one that writes, and one that
+/// waits.
 fn two_writers(asked: usize, level: u8, more: &[&str]) -> (World, ConnId, ConnId) {
-    // Statuses that are not acknowledged wake nobody.
+    // The timer for unacknowledged statuses is disabled.
     let limits = Limits { data_out_bytes_max: 2 * asked, ack_within: Duration::MAX, ..Limits::default() };
     let mut world = World::with(limits, super::erl1::policy(level));
     let conns = [1, 2].map(|isid| {
@@ -28,7 +29,7 @@ fn two_writers(asked: usize, level: u8, more: &[&str]) -> (World, ConnId, ConnId
     (world, conns[0], conns[1])
 }
 
-/// Starts a write whose data the layer above wants at once, all of it.
+/// Starts a write. The layer above fetches all its data at once.
 fn write(world: &mut World, conn: ConnId, len: u32) -> TaskRef {
     let write = world.write(conn, len);
     let task = world.start(conn, &write, &[]).task;
@@ -41,7 +42,7 @@ fn r2ts(world: &mut World, conn: ConnId) -> Vec<R2t> {
     got.filter(|got| got.bhs.opcode() == Opcode::R2T).map(|got| got.read()).collect()
 }
 
-/// Takes the events that tell of data.
+/// Returns the tasks whose data was delivered.
 fn arrived(world: &mut World) -> Vec<TaskRef> {
     let events = core::mem::take(&mut world.events).into_iter();
     let arrived = events.map(|event| match event {
@@ -81,7 +82,7 @@ fn who_answers_one_r2t_after_another_keeps_the_memory_of_the_last() {
 
 #[test]
 fn who_lost_its_memory_and_sends_after_all_exceeds_the_budget_by_a_little() {
-    // One is small enough to pass in any case, and 16 are as much as a session may exceed the budget by.
+    // One is small enough to be served in any case, and 16 are as much as a session may exceed the quota by.
     for (count, fails) in [(8, 0), (20, 3)] {
         let (mut world, slow, waiting) = two_writers(4 << 20, 0, &["MaxBurstLength=65536"]);
         let tasks: Vec<TaskRef> = (0..count).map(|_| write(&mut world, slow, 65_536)).collect();
@@ -90,7 +91,7 @@ fn who_lost_its_memory_and_sends_after_all_exceeds_the_budget_by_a_little() {
         write(&mut world, waiting, 4 << 20);
         idle(&mut world, &[slow, waiting], 6);
         assert!(!r2ts(&mut world, waiting).is_empty(), "it has all the memory now");
-        // All begin before the first ends.
+        // All sequences begin before the first one ends.
         for r2t in &asked {
             world.send(slow, &answer(r2t, 0, 0, false), &pattern(r2t.buffer_offset, 32_768));
         }
@@ -216,7 +217,7 @@ fn memory_that_a_pdu_is_being_read_into_is_not_given_to_others_while_its_task_go
     let task = write(&mut world, slow, 1 << 18);
     let asked = r2ts(&mut world, slow);
     write(&mut world, waiting, 4 << 20);
-    // The first PDU stands still halfway.
+    // The first PDU stalls halfway.
     let bytes = world.frame(slow, answer(&asked[0], 0, 0, true).encode(), &[], &pattern(0, 1 << 18));
     let (first, rest) = bytes.split_at(1 << 17);
     world.feed(slow, first);
@@ -275,7 +276,7 @@ fn who_was_passed_over_is_served_although_nothing_else_happens() {
         r2ts(&mut world, slow);
         write(&mut world, slow, 1 << 20);
         assert!(r2ts(&mut world, slow).is_empty(), "level {level}: it is passed over");
-        // The driver comes only when a deadline says so.
+        // The driver calls only at deadlines.
         let end = world.now.after(Duration::from_secs(10));
         while let Some(at) = world.engine.poll_timeout().filter(|at| *at <= end) {
             world.now = world.now.max(at);

@@ -1,4 +1,4 @@
-//! The byte stream: pieces, loans, digests, and peers that send what no peer should.
+//! The byte stream: pieces, receive buffers, digests, and peers that send what no peer should.
 
 use alloc::format;
 use alloc::string::String;
@@ -27,7 +27,7 @@ use crate::target::protocol_error::ProtocolError;
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
 
-/// Plays a layer above that answers every command at once, and writes down what it heard.
+/// Acts as a layer above that answers every command at once, and logs the events.
 fn serve(world: &mut World, log: &mut String) {
     while let Some(event) = world.next_event() {
         *log += &format!("{event:?}\n");
@@ -74,10 +74,10 @@ fn a_narrow_batch_gets_short_pdus_and_the_data_are_whole() {
     assert_eq!((batches, got == sent), (5, true));
 }
 
-/// Hands bytes over in some way.
+/// A way to pass bytes to the engine.
 type Feed<'a> = dyn FnMut(&mut World, ConnId, &[u8], &mut String) + 'a;
 
-/// A conversation of several PDUs, handed over piece by piece; returns all that was heard and answered.
+/// Passes an exchange of several PDUs piece by piece to the engine. Returns all events and responses.
 fn converse(digests: bool, feed: &mut Feed<'_>) -> String {
     let mut world = World::new();
     let mut keys = alloc::vec!["InitialR2T=No", "FirstBurstLength=512", "MaxBurstLength=1024"];
@@ -114,7 +114,7 @@ fn converse(digests: bool, feed: &mut Feed<'_>) -> String {
     ]
     .concat();
     feed(&mut world, conn, &stream, &mut log);
-    // The R2T is always the first answer: nothing before it could be answered yet.
+    // The R2T is always the first output: no request before it could be answered yet.
     let r2t: R2t = world.expect(conn);
     let mut answer = world.frame(conn, ping.encode(), &[], &pattern(0, 13));
     for (sn, at, len, is_final) in [(0, 512, 600, false), (1, 1112, 288, true)] {
@@ -158,7 +158,8 @@ fn a_stream_cut_anywhere_says_the_same() {
     }
 }
 
-/// Hands bytes over as the driver does when it asks for a loan before each receive of at most `piece` bytes.
+/// Passes bytes as the driver does when it asks for a receive buffer before each receive of at most `piece`
+/// bytes.
 fn feed_by_loan(world: &mut World, conn: ConnId, mut bytes: &[u8], piece: usize) -> usize {
     let mut lent = 0;
     while !bytes.is_empty() {
@@ -210,7 +211,7 @@ fn a_payload_received_in_place_is_the_same_as_one_that_was_copied() {
     }
 }
 
-/// Starts a large solicited write and takes a loan out for its data.
+/// Starts a large solicited write and takes the receive buffer for its data.
 fn with_a_loan_out() -> (World, ConnId, crate::target::contract::TaskRef, RxBuffer) {
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
@@ -280,7 +281,8 @@ fn a_damaged_header_ends_the_session_whichever_bit_it_is() {
         let ahs = crate::pdu::ahs::Ahs { extended_cdb: Some(&[1; 8]), bidirectional_read_length: None };
         let mut bytes = world.frame(conn, command.encode(), &ahs.to_bytes(), &[]);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A header that claims to be longer than it is is judged once that much has come.
+        // A header that claims a length greater than its real one is checked once that many bytes are
+        // received.
         world.feed(conn, &[bytes, alloc::vec![0; 1100]].concat());
         assert_eq!(world.ended(conn), Some(Action::Abort(conn)), "bit {bit}");
         match world.next_event() {
@@ -296,7 +298,7 @@ fn a_damaged_header_ends_the_session_whichever_bit_it_is() {
     }
 }
 
-/// Sends a PDU with one bit of its data segment, padding or data digest turned.
+/// Sends a PDU with one flipped bit in its data segment, padding or data digest.
 fn send_damaged(world: &mut World, conn: ConnId, bhs: Bhs, data: &[u8], byte: usize) {
     let mut bytes = world.frame(conn, bhs, &[], data);
     bytes[52 + byte] ^= 0x10;

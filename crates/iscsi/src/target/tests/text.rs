@@ -1,4 +1,4 @@
-//! Text after the login.
+//! Text requests in full feature phase.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -112,7 +112,7 @@ fn the_target_waits_for_the_initiator_to_be_final() {
     (asked.is_final, asked.ttt) = (true, response.ttt);
     world.send(conn, &asked, &[]);
     assert!(world.expect::<TextResponse>(conn).is_final);
-    // What was declared holds from here on.
+    // The declared value applies from here on.
     let command = world.read(conn, 65536);
     let up = world.start(conn, &command, &[]);
     world.data_in(up.task, 0, &[7; 65536]);

@@ -1,4 +1,4 @@
-//! An engine with raw initiators at its connections, and the layer above played by the test.
+//! An engine whose connections end in raw initiators. The test acts as the layer above.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
@@ -33,7 +33,7 @@ pub(super) const INITIATOR: &str = "iqn.2026-01.test:initiator";
 pub(super) const TARGET: &str = "iqn.2026-01.test:target";
 pub(super) const LUN: u64 = 1 << 48;
 
-/// The header of a Data-Out PDU for a write.
+/// Returns the header of a Data-Out PDU for a write.
 pub(super) fn data_out(write: &ScsiCommand, ttt: Ttt, sn: u32, offset: u32, is_final: bool) -> DataOut {
     DataOut {
         is_final,
@@ -46,11 +46,11 @@ pub(super) fn data_out(write: &ScsiCommand, ttt: Ttt, sn: u32, offset: u32, is_f
     }
 }
 
-/// A directory with targets that anybody may log in to.
+/// A directory of targets that every initiator may log in to.
 pub(super) struct Names {
     pub(super) keys: KeyPolicy,
     pub(super) targets: Vec<IscsiName>,
-    /// Whether every target has as many sessions as it may.
+    /// Whether every target has reached its session limit.
     pub(super) full: bool,
 }
 
@@ -98,7 +98,7 @@ impl Directory for Names {
     }
 }
 
-/// The world of a test.
+/// The fixture of a test: the engine, its peers, and the events it reported.
 pub(super) struct World {
     pub(super) engine: Engine,
     pub(super) names: Names,
@@ -109,7 +109,7 @@ pub(super) struct World {
     pub(super) next_conn: u32,
     /// The text of the last login response.
     pub(super) login_text: Vec<u8>,
-    /// Connections that take nothing at present.
+    /// Connections that accept no output at present.
     pub(super) stalled: BTreeSet<ConnId>,
 }
 
@@ -120,13 +120,13 @@ pub(super) struct Peer {
     pub(super) data_digest: bool,
     pub(super) cmd_sn: u32,
     pub(super) itt: u32,
-    /// What came and was not looked at.
+    /// Received bytes that the test has not read.
     pub(super) inbox: Vec<u8>,
-    /// Whether the driver was told to end it, and how.
+    /// Whether the driver was told to close or abort it, and which of them.
     pub(super) ended: Option<Action>,
 }
 
-/// A PDU as the initiator got it.
+/// A PDU that the initiator received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Got {
     pub(super) bhs: Bhs,
@@ -142,7 +142,7 @@ impl Got {
     }
 }
 
-/// The policy of this release: level 0, one connection.
+/// The default key policy: level 0, one connection.
 pub(super) fn keys() -> KeyPolicy {
     KeyPolicy { error_recovery_level: 0, max_connections: 1, ..KeyPolicy::default() }
 }
@@ -190,14 +190,14 @@ impl World {
         conn
     }
 
-    /// Logs in to the target with these operational keys and returns the connection and what the layer above heard.
+    /// Logs in to the target with these operational keys. Returns the connection and the reported session.
     pub(super) fn login(&mut self, keys: &[&str]) -> (ConnId, SessionUp) {
         let conn = self.connect();
         let up = self.login_on(conn, 0, keys);
         (conn, up)
     }
 
-    /// Logs an open connection in as the initiator port of this ISID.
+    /// Logs in on an open connection as the initiator port with this ISID.
     pub(super) fn login_on(&mut self, conn: ConnId, isid: u8, keys: &[&str]) -> SessionUp {
         let target = ["TargetName=", TARGET].concat();
         let response = self.login_pdu(conn, isid, &[&["SessionType=Normal", &target], keys].concat());
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Logs in on a new connection once what happened to the old one is known.
+    /// Discards the events of the former session, and logs in on a new connection.
     pub(super) fn login_again(&mut self) -> (ConnId, SessionUp) {
         self.login_again_with(&[])
     }
@@ -225,8 +225,8 @@ impl World {
         conn
     }
 
-    /// Logs a new connection in to a session as this CID, with command numbers as `like` has them. Returns the status
-    /// of the login too.
+    /// Adds a new connection to a session under this CID, with the command numbers of `like`. Also returns
+    /// the login status.
     pub(super) fn join(&mut self, like: ConnId, tsih: Tsih, cid: u16, keys: &[&str]) -> (ConnId, u16) {
         let conn = self.connect();
         self.share_numbers(like, conn);
@@ -236,7 +236,7 @@ impl World {
         (conn, response.status)
     }
 
-    /// A new connection with the number of one that is gone.
+    /// Opens a connection with the number of one that has ended.
     pub(super) fn reuse(&mut self, gone: ConnId) -> ConnId {
         let next = core::mem::replace(&mut self.next_conn, gone.0);
         let conn = self.connect();
@@ -244,19 +244,20 @@ impl World {
         conn
     }
 
-    /// The header of some command.
+    /// Returns the header of a command.
     pub(super) fn command_bhs(&mut self, conn: ConnId) -> Bhs {
         self.command(conn).encode()
     }
 
-    /// Goes on on one connection with the numbers of another.
+    /// Continues on one connection with the tags and command numbers of another.
     pub(super) fn share_numbers(&mut self, from: ConnId, to: ConnId) {
         let (itt, cmd_sn) = (self.peers[&from].itt, self.peers[&from].cmd_sn);
         let peer = self.peers.get_mut(&to).unwrap();
         (peer.itt, peer.cmd_sn) = (itt + 1000 * (to.0 + 1), cmd_sn);
     }
 
-    /// Sends the one request of a login without security and returns its answer. The digests are as agreed.
+    /// Sends the single request of a login without security, and returns the response. Sets the digests to
+    /// the negotiated ones.
     pub(super) fn login_pdu(&mut self, conn: ConnId, isid: u8, keys: &[&str]) -> LoginResponse {
         self.login_as(conn, (isid, 0, 0), keys)
     }
@@ -283,7 +284,7 @@ impl World {
         got.read()
     }
 
-    /// A login request that leaves the operational stage.
+    /// Returns a Login Request that transits from the operational negotiation stage to full feature phase.
     pub(super) fn login_request(&mut self, conn: ConnId, (isid, tsih, cid): (u8, u16, u16)) -> LoginRequest {
         let (itt, cmd_sn) = self.numbers(conn);
         LoginRequest {
@@ -302,7 +303,7 @@ impl World {
         }
     }
 
-    /// Returns the tag and the number of the next request; [`Self::count`] uses the number up.
+    /// Returns the tag and the number of the next request; [`Self::count`] advances the number.
     pub(super) fn numbers(&mut self, conn: ConnId) -> (Itt, CmdSn) {
         let peer = self.peers.get_mut(&conn).unwrap();
         peer.itt += 1;
@@ -314,7 +315,7 @@ impl World {
         peer.cmd_sn = peer.cmd_sn.wrapping_add(1);
     }
 
-    /// A command that neither reads nor writes, with the next tag and number.
+    /// Returns a command that neither reads nor writes, with the next tag and number.
     pub(super) fn command(&mut self, conn: ConnId) -> ScsiCommand {
         let (itt, cmd_sn) = self.numbers(conn);
         ScsiCommand {
@@ -333,7 +334,7 @@ impl World {
         }
     }
 
-    /// A request for a function on a whole unit, immediate, with the next tag and number.
+    /// Returns an immediate request for a function on a logical unit, with the next tag and number.
     pub(super) fn manage(&mut self, conn: ConnId, function: TmfFunction) -> TmfRequest {
         let (itt, cmd_sn) = self.numbers(conn);
         TmfRequest {
@@ -349,17 +350,17 @@ impl World {
         }
     }
 
-    /// A read of `len` bytes.
+    /// Returns a read of `len` bytes.
     pub(super) fn read(&mut self, conn: ConnId, len: u32) -> ScsiCommand {
         ScsiCommand { read: true, expected_data_transfer_length: len, ..self.command(conn) }
     }
 
-    /// A write of `len` bytes without unsolicited Data-Out.
+    /// Returns a write of `len` bytes without unsolicited Data-Out.
     pub(super) fn write(&mut self, conn: ConnId, len: u32) -> ScsiCommand {
         ScsiCommand { write: true, expected_data_transfer_length: len, ..self.command(conn) }
     }
 
-    /// Sends a command with immediate data, and uses its number up.
+    /// Sends a command with immediate data, and advances the command number.
     pub(super) fn issue(&mut self, conn: ConnId, command: &ScsiCommand, data: &[u8]) {
         if !command.immediate {
             self.count(conn);
@@ -367,7 +368,7 @@ impl World {
         self.send(conn, command, data);
     }
 
-    /// Sends a command and returns it as the layer above got it.
+    /// Sends a command and returns it as it was delivered to the layer above.
     pub(super) fn start(&mut self, conn: ConnId, command: &ScsiCommand, data: &[u8]) -> Command {
         self.issue(conn, command, data);
         self.expect_command()
@@ -388,7 +389,7 @@ impl World {
         self.send_raw(conn, message.encode(), &[], data);
     }
 
-    /// Sends a PDU with right lengths and digests.
+    /// Sends a PDU with correct lengths and digests.
     pub(super) fn send_raw(&mut self, conn: ConnId, bhs: Bhs, ahs: &[u8], data: &[u8]) {
         let bytes = self.frame(conn, bhs, ahs, data);
         self.feed(conn, &bytes);
@@ -413,13 +414,13 @@ impl World {
         out
     }
 
-    /// Hands bytes to the engine as the driver does after a receive.
+    /// Passes bytes to the engine as the driver does after a receive.
     pub(super) fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
         self.engine.received(self.now, conn, bytes, &self.names);
         self.drain();
     }
 
-    /// Does what the engine asks until nothing is left.
+    /// Polls the engine's events and actions, and carries the actions out, until none is left.
     pub(super) fn drain(&mut self) {
         loop {
             while let Some(event) = self.engine.poll_event() {
@@ -460,17 +461,17 @@ impl World {
         self.engine.disconnected(self.now, conn, DisconnectReason::Closed);
     }
 
-    /// The peer goes away.
+    /// Ends the connection from the peer's side.
     pub(super) fn hang_up(&mut self, conn: ConnId, why: DisconnectReason) {
         self.engine.disconnected(self.now, conn, why);
         self.drain();
     }
 
-    /// Takes the next PDU from a connection, and checks its digests and padding.
+    /// Reads the next PDU from a connection, and checks its digests and padding.
     pub(super) fn receive(&mut self, conn: ConnId) -> Option<Got> {
         let peer = self.peers.get_mut(&conn).unwrap();
         let bhs = Bhs::from_bytes(*peer.inbox.first_chunk::<BHS_LEN>()?);
-        // The login's answers carry no digest; no later PDU is one of those.
+        // Login Responses carry no digest, and no Login Response follows the login.
         let is_login = bhs.opcode() == Opcode::LOGIN_RESPONSE;
         assert_eq!(bhs.ahs_len(), 0);
         let mut at = BHS_LEN;
@@ -498,12 +499,12 @@ impl World {
         }
     }
 
-    /// Takes the next PDU, which must be of this kind.
+    /// Reads the next PDU, which must be of this type.
     pub(super) fn expect<M: PduHeader + Debug>(&mut self, conn: ConnId) -> M {
         self.expect_any(conn).read()
     }
 
-    /// Checks that nothing more came on a connection, and that the layer above heard nothing more.
+    /// Checks that no further PDU was sent on a connection and no further event was reported.
     pub(super) fn expect_silence(&mut self, conn: ConnId) {
         assert_eq!(self.receive(conn), None);
         assert!(self.events.is_empty(), "{:?}", self.events);
@@ -536,7 +537,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, stopping at every deadline.
+    /// Advances the time, stopping at every deadline.
     pub(super) fn pass(&mut self, span: Duration) {
         let end = self.now.after(span);
         while let Some(at) = self.engine.poll_timeout().filter(|at| *at <= end) {
@@ -554,14 +555,14 @@ impl World {
     }
 }
 
-/// Bytes that show where they belong.
+/// Returns bytes that depend on their offset.
 pub(super) fn pattern(offset: u32, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (u64::from(offset) + u64::try_from(at).unwrap()).wrapping_mul(0x9e37_79b9).to_be_bytes()[5])
         .collect()
 }
 
-/// The `Key=value` pairs of a text.
+/// Returns the `Key=value` pairs of a text.
 pub(super) fn pairs(text: &[u8]) -> Vec<alloc::string::String> {
     alloc::string::String::from_utf8_lossy(text).split_terminator('\0').map(ToString::to_string).collect()
 }

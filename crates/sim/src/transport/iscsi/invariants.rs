@@ -3,7 +3,8 @@
 //! The oracle judges blocks and knows nothing of recovery: a session that gives every order up as lost harms no block.
 //! Here is what an error recovery level is for.
 //!
-//! * At any level: an order is given up as lost only together with its session; it ends as aborted, or as not sent, only if
+//! * At any level: an order is given up as lost only together with its session, or once the target need not keep it any more
+//!   after a lost connection (Time2Retain); it ends as aborted, or as not sent, only if
 //!   somebody asked for that; it is refused only because its target has no room.
 //! * From level 1 on: no status says that the transport lost data, and damage on the way is never taken for a target that
 //!   breaks a rule.
@@ -23,10 +24,12 @@ use crate::transport::Ticket;
 pub(super) struct SessionInvariants {
     /// The level that was agreed on; `None` before the first login.
     level: Option<u8>,
-    /// Whether the target keeps tasks without a connection.
-    retains: bool,
-    /// Orders that are open: what may become of them.
-    open: BTreeMap<Ticket, AllowedOutcomes>,
+    /// How long the target keeps tasks without a connection.
+    retention: Duration,
+    /// When connections of the session were lost.
+    losses: Vec<Instant>,
+    /// Orders that are open: since when, and what may become of them.
+    open: BTreeMap<Ticket, (Instant, AllowedOutcomes)>,
     /// Until when a login that was damaged may have its effects: no level repairs one.
     login_faults_until: Instant,
     /// Ends that are in order only if the session turns out to be lost.
@@ -50,7 +53,8 @@ impl Default for SessionInvariants {
     fn default() -> Self {
         Self {
             level: None,
-            retains: false,
+            retention: Duration::ZERO,
+            losses: Vec::new(),
             login_faults_until: Instant::ORIGIN,
             open: BTreeMap::new(),
             suspected_violations: Vec::new(),
@@ -60,28 +64,29 @@ impl Default for SessionInvariants {
 
 impl SessionInvariants {
     /// Takes note of an order.
-    pub(super) fn submitted(&mut self, ticket: Ticket, mercy: AllowedOutcomes) {
-        self.open.insert(ticket, mercy);
+    pub(super) fn submitted(&mut self, now: Instant, ticket: Ticket, mercy: AllowedOutcomes) {
+        self.open.insert(ticket, (now, mercy));
     }
 
     /// Takes note that an order is to be aborted.
     pub(super) fn aborts(&mut self, ticket: Ticket) {
-        if let Some(mercy) = self.open.get_mut(&ticket) {
+        if let Some((_, mercy)) = self.open.get_mut(&ticket) {
             (mercy.aborted, mercy.taken_for_received) = (true, true);
         }
     }
 
     /// Records that the owner asks for a reset of the target.
     pub(super) fn resets_target(&mut self) {
-        self.open.values_mut().for_each(|mercy| mercy.taken_for_received = true);
+        self.open.values_mut().for_each(|(_, mercy)| mercy.taken_for_received = true);
     }
 
     /// Takes note that the session is up.
     pub(super) fn up(&mut self, parameters: &SessionParameters, since: SessionOrigin) {
         self.level = Some(parameters.error_recovery_level);
-        self.retains = parameters.default_time2retain > 0;
+        self.retention = Duration::from_secs(parameters.default_time2retain.into());
         if since != SessionOrigin::Continued {
             self.suspected_violations.clear();
+            self.losses.clear();
         }
     }
 
@@ -91,7 +96,8 @@ impl SessionInvariants {
     }
 
     /// Judges why a connection was lost.
-    pub(super) fn lost(&self, now: Instant, why: ConnectionDown) -> Option<String> {
+    pub(super) fn lost(&mut self, now: Instant, why: ConnectionDown) -> Option<String> {
+        self.losses.push(now);
         let level = self.level.filter(|level| *level >= 1)?;
         match why {
             ConnectionDown::ProtocolError(why) if !why.is_damage() && now >= self.login_faults_until => {
@@ -107,8 +113,8 @@ impl SessionInvariants {
     }
 
     /// Judges how an order ended.
-    pub(super) fn ended(&mut self, ticket: Ticket, end: &TaskResult) -> Option<String> {
-        let mercy = self.open.remove(&ticket).unwrap_or_default();
+    pub(super) fn ended(&mut self, now: Instant, ticket: Ticket, end: &TaskResult) -> Option<String> {
+        let (since, mercy) = self.open.remove(&ticket).unwrap_or((now, AllowedOutcomes::default()));
         let level = self.level.unwrap_or(0);
         let what = match end {
             TaskResult::Status(ending) => {
@@ -124,7 +130,9 @@ impl SessionInvariants {
             // rejected for its damaged immediate data just before has no other end then.
             TaskResult::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
             TaskResult::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
-            TaskResult::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
+            TaskResult::Lost if mercy.aborted || mercy.immediate || self.retention_is_over(now, since) => {
+                return None;
+            }
             TaskResult::Lost | TaskResult::NotSent => {
                 self.suspected_violations.push(format!("order {} ended as {end:?}, level {level}", ticket.0));
                 return None;
@@ -134,6 +142,12 @@ impl SessionInvariants {
             }
         };
         Some(format!("order {} {what}, level {level}", ticket.0))
+    }
+
+    /// Returns whether the target need not keep an order any more that was open when a connection was lost.
+    fn retention_is_over(&self, now: Instant, since: Instant) -> bool {
+        self.retention == Duration::ZERO
+            || self.losses.iter().any(|lost| *lost >= since && now.since(*lost) >= self.retention)
     }
 
     /// Returns what turned out to be wrong, given that the session is up.

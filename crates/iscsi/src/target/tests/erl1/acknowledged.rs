@@ -1,4 +1,5 @@
-//! What is kept until it is acknowledged, and no longer or more than that (RFC 7143 §4.2.2.2, §11.7.2).
+//! What is retained until it is acknowledged, and the bounds of time and size for it (RFC 7143 §4.2.2.2,
+//! §11.7.2).
 
 use alloc::vec::Vec;
 
@@ -29,7 +30,7 @@ fn data_that_is_asked_to_be_acknowledged_is_kept_until_it_is() {
     let conn = login(&mut world, &[]);
     let (itt, sent) = read_all(&mut world, conn, 12_000);
     let asked: Vec<_> = sent.iter().filter(|pdu| pdu.acknowledge).collect();
-    // Once every MaxBurstLength bytes, and not with the status.
+    // An acknowledgement is requested once every MaxBurstLength bytes, and not with the status.
     assert_eq!(asked.iter().map(|pdu| pdu.data_sn.0).collect::<Vec<_>>(), [3, 7]);
     assert!(asked.iter().all(|pdu| pdu.ttt != Ttt::NONE && pdu.lun == LUN && pdu.is_final));
     let before = world.engine.sessions().next().unwrap().unsent_bytes;
@@ -45,21 +46,21 @@ fn data_that_is_asked_to_be_acknowledged_is_kept_until_it_is() {
         world.send(conn, &bad, &[]);
         assert_eq!(rejected(&mut world, conn), why, "{bad:?}");
     }
-    // With the tag of its task too, as some initiators have it.
+    // The acknowledgement may also carry the tag of its task, as some initiators send it.
     world.send(conn, &Snack { itt, ..good }, &[]);
     world.expect_silence(conn);
     world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (0, 0)), &[]);
     assert_eq!(data_ins(&mut world, conn), sent[4..]);
     world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (3, 1)), &[]);
     assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR);
-    // An acknowledgement that comes late says nothing new.
+    // A late acknowledgement changes nothing.
     world.send(conn, &Snack { beg_run: 12, ..good }, &[]);
     world.send(conn, &good, &[]);
     assert_eq!(rejected(&mut world, conn), RejectReason::INVALID_DATA_ACK);
     assert_eq!(world.engine.sessions().next().unwrap().unsent_bytes, 0);
-    // So does one that the acknowledgement of the status has overtaken.
+    // Nor does one that the acknowledgement of the status has overtaken.
     let late = Snack { exp_stat_sn: sent.last().unwrap().sn.stat_sn.next(), ..good };
-    // The status is a PDU of its own now that its data is gone.
+    // The status is sent as a PDU of its own, now that its data is dropped.
     let status = sent.last().unwrap().sn.stat_sn;
     world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
     let response: ScsiResponse = world.expect(conn);
@@ -80,7 +81,7 @@ fn a_tag_that_is_used_again_says_that_its_answer_arrived() {
     assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "the new task sent nothing");
     world.finish(up.task, Finish::good(0));
     assert_eq!(world.expect::<ScsiResponse>(conn).sn.stat_sn, status.plus(2));
-    // Its number is still open; there is nothing to send for it any more.
+    // Its number is still unacknowledged, but there is nothing left to send for it.
     world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
     world.expect_silence(conn);
 }
@@ -129,7 +130,7 @@ fn an_initiator_is_asked_to_acknowledge_and_held_up_if_it_never_does() {
     world.pass(Duration::from_secs(5));
     world.expect_silence(conn);
 
-    // One that acknowledges nothing: answers stop before what is kept goes beyond its bound.
+    // An initiator that acknowledges nothing: responses stop before the retained ones exceed their bound.
     let mut answers = 0;
     for _ in 0..1500 {
         let (itt, cmd_sn) = world.numbers(conn);

@@ -1,4 +1,4 @@
-//! Headers and data that arrive damaged, and commands that do not arrive (RFC 7143 §7.8).
+//! Headers and data that are received damaged, and commands that are lost (RFC 7143 §7.8).
 
 use alloc::vec::Vec;
 
@@ -23,7 +23,7 @@ fn a_header_with_one_wrong_bit_costs_its_pdu_and_nothing_else() {
         send_hurt(&mut world, conn, &write, &pattern(0, 600), bit);
         assert_eq!(world.ended(conn), None, "bit {bit}");
         world.expect_silence(conn);
-        // The command is sent again, as it was.
+        // The same command is sent again.
         let up = world.start(conn, &write, &pattern(0, 600));
         world.fetch(up.task, 0, 600);
         assert_eq!(world.expect_data(up.task, 0), pattern(0, 600), "bit {bit}");
@@ -58,7 +58,7 @@ fn a_missing_command_is_shown_and_waited_for() {
     world.send(conn, &lost, &[]);
     let order = [world.expect_command().task, world.expect_command().task];
     assert_ne!(order[0], order[1]);
-    // Once more is a duplicate, answered or not.
+    // Another copy is a duplicate, answered or not.
     world.send(conn, &lost, &[]);
     assert!(world.events.is_empty());
     world.finish(order[0], Finish::good(0));

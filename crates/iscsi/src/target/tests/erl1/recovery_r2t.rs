@@ -1,4 +1,4 @@
-//! Data-Out that is missing, and the R2Ts that ask for it again (RFC 7143 §7.9, §11.8).
+//! Lost Data-Out, and the R2Ts that ask for it again (RFC 7143 §7.9, §11.8).
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,8 @@ use crate::serial::{DataSn, R2tSn};
 use crate::target::contract::{Event, Finish};
 use crate::target::engine::Limits;
 
-/// Sends a sequence in PDUs of `step` bytes; those in `hurt` have a wrong data digest, those in `lost` a wrong header.
+/// Sends a sequence in PDUs of `step` bytes. Those in `hurt` have a wrong data digest, those in `lost` a
+/// wrong header digest.
 pub(super) fn answer_r2t(
     world: &mut World,
     conn: ConnId,
@@ -82,7 +83,7 @@ fn data_out_that_is_lost_or_damaged_is_asked_for_again_with_the_next_number() {
                 assert_eq!(recovery.r2t_sn, number);
                 assert_eq!((recovery.buffer_offset, recovery.desired_data_transfer_length), (start, len));
                 assert_ne!(recovery.ttt, r2t.ttt);
-                // What still comes for the first one means nothing.
+                // Further data for the first R2T is ignored.
                 world.send(conn, &data_out(&write, r2t.ttt, 0, 0, true), &[0xee; 1000]);
                 answer_r2t(&mut world, conn, &write, as_asked(&recovery), 700, (&[], &[]));
             }
@@ -129,7 +130,7 @@ fn unsolicited_data_that_is_lost_is_asked_for_before_anything_behind_it() {
     assert_eq!((first.r2t_sn, as_asked(&first).1, as_asked(&first).2), (R2tSn(0), 200, 824));
     world.expect_silence(conn);
     for _ in 0..2 {
-        // The second time it means nothing any more.
+        // The second answer is ignored.
         answer_r2t(&mut world, conn, &write, as_asked(&first), 500, (&[], &[]));
     }
     let second: R2t = world.expect(conn);
@@ -159,7 +160,7 @@ fn the_last_pdu_of_a_sequence_is_asked_for_again_after_a_silence() {
         let last = asked.last().expect("asked again");
         assert!(asked.len() <= 3, "with patience: {asked:?}");
         assert_eq!((last.buffer_offset, last.desired_data_transfer_length), (600, 400));
-        // Late data for what was asked first changes nothing.
+        // Late data for the first R2T changes nothing.
         world.send(conn, &data_out(&write, ttt, 1, 600, true), &[0xee; 400]);
         assert!(world.events.is_empty());
         answer_r2t(&mut world, conn, &write, as_asked(last), 400, (&[], &[]));
@@ -180,7 +181,7 @@ fn what_came_before_a_pdu_that_stands_still_is_asked_for_again_with_it() {
         world.fetch(up.task, 0, 1000);
         let ttt = if unsolicited { Ttt::NONE } else { world.expect::<R2t>(conn).ttt };
         world.send(conn, &data_out(&write, ttt, 0, 0, false), &pattern(0, 400));
-        // The buffer is away with the second PDU when that is taken for lost.
+        // The buffer is taken out to read the second PDU when that PDU is considered lost.
         let second = data_out(&write, ttt, 1, 400, false).encode();
         let bytes = world.frame(conn, second, &[], &pattern(400, 400));
         let (begin, end) = bytes.split_at(200);
@@ -216,7 +217,7 @@ fn an_initiator_that_never_sends_what_it_owes_is_given_up() {
         if world.ended(conn).is_some() {
             break;
         }
-        // It answers pings.
+        // The initiator still answers pings.
         while let Some(got) = world.receive(conn) {
             if got.bhs.opcode() == Opcode::NOP_IN {
                 let ping: NopIn = got.read();

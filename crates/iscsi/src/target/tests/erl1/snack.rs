@@ -1,4 +1,4 @@
-//! What a SNACK brings again, and what it cannot ask for (RFC 7143 §11.16).
+//! What a SNACK retransmits, and what it cannot ask for (RFC 7143 §11.16).
 
 use alloc::vec::Vec;
 
@@ -60,14 +60,14 @@ fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {
         }
         world.expect_silence(conn);
     }
-    // Everything that is not acknowledged, after two were.
+    // Asks for everything unacknowledged, after two statuses were acknowledged.
     let mut all = snack(SnackKind::STATUS, Itt::NONE, (0, 0));
     all.exp_stat_sn = first.plus(2);
     world.send(conn, &all, &[]);
     assert_eq!(as_kept(&world.expect_any(conn)), as_kept(&sent[2]));
     assert_eq!(as_kept(&world.expect_any(conn)), as_kept(&sent[3]));
     world.expect_silence(conn);
-    // What is acknowledged, or was not sent, cannot be had.
+    // A status that is acknowledged or was not sent cannot be asked for.
     let far = first.0 + 100;
     for (beg, len) in [(first.0, 1), (first.0 + 1, 2), (far, 1), (far, 0), (first.0 + 2, u32::MAX)] {
         world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (beg, len)), &[]);
@@ -83,11 +83,11 @@ fn data_is_sent_again_exactly_as_it_was_with_the_status_that_rode_on_it() {
     assert_eq!(sent.len(), 5);
     assert_eq!(sent.iter().map(|pdu| pdu.is_final).collect::<Vec<_>>(), [false, false, false, true, true]);
     for (beg, len, range) in [(0, 0, 0..5), (0, 1, 0..1), (2, 2, 2..4), (3, 0, 3..5), (4, 1, 4..5)] {
-        // The tag means nothing here, and not every initiator sets it to the reserved value.
+        // The tag has no meaning here, and not every initiator sets it to the reserved value.
         world.send(conn, &Snack { tag: 0, ..snack(SnackKind::DATA_OR_R2T, itt, (beg, len)) }, &[]);
         assert_eq!(data_ins(&mut world, conn), sent[range], "{beg} {len}");
     }
-    // A status that rode on data comes with it.
+    // A phase-collapsed status is sent again with its data.
     let status = sent[4].sn.stat_sn;
     world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
     assert_eq!(data_ins(&mut world, conn), sent[4..]);
@@ -126,7 +126,8 @@ fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_respon
         if size.contains("512") {
             world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (2, 1)), &[]);
             assert_eq!(rejected(&mut world, conn), RejectReason::SNACK_REJECT, "it would be too long");
-            // So would the data be that the status rode on: that comes without.
+            // The Data-In with the phase-collapsed status would be too long too, so the status is sent
+            // without data.
             world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
             let response: ScsiResponse = world.expect(conn);
             assert_eq!((response.sn.stat_sn, response.snack_tag, response.exp_data_sn.0), (status, 0, 5));
@@ -156,7 +157,7 @@ fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_respon
     let response: ScsiResponse = world.expect(conn);
     assert_eq!((response.snack_tag, response.sn.stat_sn), (9, status), "the same number as before");
     world.expect_silence(conn);
-    // Who misses that response gets it as it is now.
+    // A SNACK for that response gets it in its present form.
     world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
     assert_eq!(world.expect::<ScsiResponse>(conn).snack_tag, 9);
     world.expect_silence(conn);
@@ -188,10 +189,10 @@ fn snacks_for_nothing_are_refused_and_cost_nothing() {
     assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "nothing was sent");
     world.send(conn, &snack(SnackKind(9), open.itt, (0, 0)), &[]);
     assert_eq!(rejected(&mut world, conn), RejectReason::INVALID_PDU_FIELD);
-    // Nothing to send is nothing to refuse.
+    // A SNACK for everything is not rejected when there is nothing to send.
     world.send(conn, &snack(SnackKind::DATA_OR_R2T, open.itt, (0, 0)), &[]);
     world.expect_silence(conn);
-    // A flood against an initiator that does not read: what waits is numbers.
+    // A flood of SNACKs from an initiator that does not read: only numbers are queued.
     world.data_in(up.task, 0, &pattern(0, 100));
     while world.receive(conn).is_some() {}
     world.stalled.insert(conn);

@@ -12,6 +12,9 @@ pub(super) struct Watched {
     wire: u64,
 }
 
+/// The first byte of a SCSI Command for immediate delivery.
+const IMMEDIATE_COMMAND: u8 = 0x41;
+
 impl Watched {
     pub(super) fn new(trace: Trace, wire: u64) -> Self {
         Self { inner: Framing::new(), trace, wire }
@@ -20,7 +23,10 @@ impl Watched {
 
 impl netem::stream::Framing for Watched {
     fn shape(&mut self, way: Way, bytes: &[u8]) -> Option<Shape> {
-        self.inner.shape(way, bytes)
+        let mut shape = self.inner.shape(way, bytes)?;
+        // Duplicated after it was answered, an immediate command is carried out again at any ErrorRecoveryLevel.
+        shape.once = way == Way::Forward && bytes.first() == Some(&IMMEDIATE_COMMAND);
+        Some(shape)
     }
 
     fn passed(&mut self, way: Way, unit: &[u8]) {

@@ -213,7 +213,9 @@ impl Direct {
                     self.plan(at, Step::Return(host));
                 }
             }
-            Step::Return(host) if self.hosts[host].nexus.is_none() => self.come(now, host),
+            Step::Return(host) if self.hosts[host].nexus.is_none() && !self.hosts[host].closed => {
+                self.come(now, host)
+            }
             Step::Return(_) => {}
         }
     }

@@ -401,6 +401,7 @@ impl Session {
             return Ok(());
         };
         let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
+        let resent = task.resent;
         if reason == RejectReason::TASK_IN_PROGRESS {
             // The command arrived twice, and only its double is refused: to say that it was not carried out would be a
             // lie. The double of a numbered one is to be passed over in silence (RFC 7143 §4.2.2.1).
@@ -413,6 +414,10 @@ impl Session {
             }
             self.stats.retries += 1;
             self.queue(slot, Output::Command(key));
+            return Ok(());
+        }
+        if reason == RejectReason::DATA_DIGEST_ERROR && resent {
+            // One copy was rejected, and the number counts because of another: that one has a response of its own.
             return Ok(());
         }
         self.finish(key, End::Rejected(reason));

@@ -78,6 +78,7 @@ impl Session {
         if !task.numbered {
             task.cmd_sn = cmd_sn;
         }
+        task.resent |= task.numbered;
         task.numbered = !task.request.immediate;
         task.segment_max = segment_max;
         (task.standing, task.order, task.sent_at) = (Standing::Sent(slot), order, now);

@@ -24,6 +24,8 @@ pub(super) struct Task {
     pub(super) cmd_sn: CmdSn,
     /// Whether `cmd_sn` was used up for it.
     pub(super) numbered: bool,
+    /// Whether it was sent again under its number, so that copies of it may be on their way.
+    pub(super) resent: bool,
     /// When it was sent, among all requests of the session.
     pub(super) order: u64,
     pub(super) sent_at: Instant,
@@ -69,6 +71,7 @@ impl Task {
             standing: Standing::Waiting,
             cmd_sn: CmdSn(0),
             numbered: false,
+            resent: false,
             order: 0,
             sent_at: Instant::ORIGIN,
             segment_max: 0,
@@ -110,7 +113,7 @@ impl Task {
         self.numbers = Numbers::default();
         (self.ending, self.ack, self.unrepairable, self.held) = (None, None, false, false);
         self.anew = None;
-        (self.standing, self.numbered) = (Standing::Waiting, false);
+        (self.standing, self.numbered, self.resent) = (Standing::Waiting, false, false);
     }
 
     /// Judges whether as much data came as the status says.

@@ -135,6 +135,25 @@ fn data_is_acknowledged_when_the_target_asks() {
     assert_eq!((ack.beg_run, ack.run_length), (1, 0));
 }
 
+/// Two copies of a command are on their way. The first is rejected, and the Reject arrives when its ExpCmdSN counts the second.
+#[test]
+fn a_reject_of_one_copy_of_a_command_does_not_end_the_other() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let task = raw.session.submit(raw.now, write(0, 1, &[5; 600])).unwrap();
+    raw.drain();
+    let sent = raw.expect_any(conn);
+    let reason = RejectReason::DATA_DIGEST_ERROR;
+    let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, sent.bhs.bytes());
+    let second: ScsiCommand = raw.expect(conn);
+    raw.exp_cmd_sn = second.cmd_sn.next().0;
+    let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, sent.bhs.bytes());
+    let response = raw.response(conn, second.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(task).end.is_good());
+}
+
 #[test]
 fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
     let (mut raw, conn) = Raw::level(1, &[]);

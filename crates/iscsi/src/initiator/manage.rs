@@ -184,8 +184,12 @@ impl Session {
         if !manage.numbered {
             manage.cmd_sn = cmd_sn;
         }
+        if !manage.numbered {
+            // A request that has its number keeps its place among the commands when it is sent again: it ends those before it.
+            manage.order = order;
+        }
         manage.numbered |= takes_number;
-        (manage.sent, manage.order, manage.sent_at) = (true, order, now);
+        (manage.sent, manage.sent_at) = (true, now);
         let request = TmfRequest {
             immediate: !manage.numbered,
             function: manage.function,

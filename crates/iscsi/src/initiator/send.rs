@@ -81,7 +81,10 @@ impl Session {
         task.resent |= task.numbered;
         task.numbered = !task.request.immediate;
         task.segment_max = segment_max;
-        (task.standing, task.order, task.sent_at) = (Standing::Sent(slot), order, now);
+        if !task.resent {
+            task.order = order;
+        }
+        (task.standing, task.sent_at) = (Standing::Sent(slot), now);
         let cdb = &task.request.cdb;
         let mut head = [0; 16];
         for (to, from) in head.iter_mut().zip(cdb.iter()) {

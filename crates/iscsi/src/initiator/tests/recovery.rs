@@ -639,6 +639,12 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
         raw.drain();
         let first: TmfRequest = raw.expect(conn);
         assert_eq!(first.immediate, window == 1);
+        // A command behind a numbered request is none of those that it ends, though it is sent before the request is repeated.
+        let later = (!first.immediate).then(|| {
+            let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
+            raw.drain();
+            (task, raw.expect::<ScsiCommand>(conn))
+        });
         let mut repeated = 0;
         let mut rounds = 0;
         // The target answers pings and nothing else.
@@ -654,6 +660,7 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
                             NopIn { lun: 0, itt: sent.bhs.itt(), ttt: Ttt::NONE, sn: raw.next_sn(conn) };
                         raw.send(conn, &pong, &[]);
                     }
+                    ScsiCommand::OPCODE => {}
                     TmfRequest::OPCODE => {
                         let again: TmfRequest = sent.read();
                         assert_eq!(
@@ -666,12 +673,18 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
                 }
             }
         }
-        raw.exp_cmd_sn = command.cmd_sn.next().0 + u32::from(!first.immediate);
+        raw.exp_cmd_sn = command.cmd_sn.next().0 + 2 * u32::from(!first.immediate);
         for _ in 0..2 {
             let done = TmfResponse { response: TmfResult::COMPLETE, itt: first.itt, sn: raw.next_sn(conn) };
             raw.send(conn, &done, &[]);
         }
         assert_eq!(raw.outcome(task).end, End::Aborted);
         assert!(raw.session.is_up());
+        if let Some((task, command)) = later {
+            let pdu = raw.data_in(conn, command.itt, 0, 0);
+            let pdu = raw.with_status(conn, pdu);
+            raw.send(conn, &pdu, &[1; 512]);
+            assert!(raw.outcome(task).end.is_good());
+        }
     }
 }

@@ -90,6 +90,7 @@ impl Framing for Iscsi {
             data: data_at..data_end,
             data_digest: data_end..data_end + data_digest_len,
             is_login: opening,
+            once: false,
         })
     }
 

@@ -62,6 +62,8 @@ pub struct PduLayout {
     pub data_digest: Range<usize>,
     /// Whether it belongs to the opening of the conversation (a login), which a plan may spare.
     pub is_login: bool,
+    /// Whether it never arrives twice, because its receiver could not notice: an immediate command has no number.
+    pub once: bool,
 }
 
 /// Takes every piece that is sent for a unit of data without digests: for protocols without a framing here.
@@ -510,7 +512,8 @@ impl Lane {
             FaultKind::HeaderDigest => !shape.header_digest.is_empty(),
             FaultKind::Data => !shape.data.is_empty() && protected(&shape.data_digest),
             FaultKind::DataDigest => !shape.data_digest.is_empty(),
-            FaultKind::Drop | FaultKind::Duplicate => shape.len > 0,
+            FaultKind::Drop => shape.len > 0,
+            FaultKind::Duplicate => shape.len > 0 && !shape.once,
             FaultKind::Stall | FaultKind::Cut | FaultKind::Silence => true,
         }
     }

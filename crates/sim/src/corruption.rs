@@ -100,12 +100,12 @@ impl CorruptingStore {
         });
         if let Some(elsewhere) = state.misdirects(at, len) {
             state.strike(MISDIRECTED, &[(at, len), (elsewhere, len)]);
-            state.suffer(data);
+            state.suffer(at, data);
             return self.pass_on(Op { id: op.id, action: rewritten(&op.action, elsewhere) });
         }
         if state.happens(plan.loses_one_in) {
             state.strike(DROPPED, &[(at, len)]);
-            state.suffer(data);
+            state.suffer(at, data);
             return self.done.push_back(Completion { id: op.id, result: Ok(OpOutput::Done(data.clone())) });
         }
         self.pass_on(op);
@@ -121,7 +121,7 @@ impl CorruptingStore {
             assert!(self.inner.poll().is_some_and(|rot| rot.result.is_ok()), "a medium refuses to rot");
             let len = state.block_len as u64;
             state.strike(ROTTED, &[(block, len)]);
-            state.suffer(data);
+            state.suffer(at, data);
         }
     }
 
@@ -133,7 +133,9 @@ impl CorruptingStore {
         let mut state = corruptions.0.borrow_mut();
         let plan = state.plan;
         let block = state.some_block(at, len as u64);
-        let stale = state.before.get(&block).cloned().filter(|_| plan.reads_stale_one_in > 0);
+        // What a block that was harmed should have held was perhaps never there.
+        let may = plan.reads_stale_one_in > 0 && !state.harmed.contains(&block);
+        let stale = state.before.get(&block).cloned().filter(|_| may);
         let kind = match stale {
             Some(_) if state.happens(plan.reads_stale_one_in) => STALE,
             _ if state.happens(plan.flips_one_in) => FLIPPED,
@@ -278,10 +280,13 @@ impl State {
         }
     }
 
-    /// Remembers whose blocks a write that was harmed had.
-    fn suffer(&mut self, data: &DataList) {
-        for block in bytes_of(data).chunks(self.block_len) {
-            if let BlockCheck::Signed(stamp) = BlockCheck::of(block) {
+    /// Remembers whose blocks a write that was harmed had. A copy of a block that belongs elsewhere is none of its writer's.
+    fn suffer(&mut self, at: u64, data: &DataList) {
+        let first = at / self.block_len as u64;
+        for (lba, block) in (first..).zip(bytes_of(data).chunks(self.block_len)) {
+            if let BlockCheck::Signed(stamp) = BlockCheck::of(block)
+                && stamp.lba.0 == lba
+            {
                 self.victims.insert((stamp.writer, stamp.sequence));
             }
         }

@@ -428,6 +428,7 @@ impl Session {
             return Ok(());
         };
         let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
+        let resent = task.resent;
         if reason == RejectReason::TASK_IN_PROGRESS {
             // The command arrived twice, and the target rejects only the duplicate: reporting the command as
             // not executed would be wrong. The duplicate of a numbered command is to be silently ignored (RFC
@@ -441,6 +442,10 @@ impl Session {
             }
             self.stats.retries += 1;
             self.queue(slot, QueuedPdu::Command(key));
+            return Ok(());
+        }
+        if reason == RejectReason::DATA_DIGEST_ERROR && resent {
+            // One copy was rejected, and the number counts because of another: that one has a response of its own.
             return Ok(());
         }
         self.finish(key, TaskResult::Rejected(reason));

@@ -86,9 +86,13 @@ impl Session {
         if !task.numbered {
             task.cmd_sn = cmd_sn;
         }
+        task.resent |= task.numbered;
         task.numbered = !task.request.immediate;
         task.segment_max = segment_max;
-        (task.state, task.order, task.sent_at) = (TaskState::Sent(slot), order, now);
+        if !task.resent {
+            task.order = order;
+        }
+        (task.state, task.sent_at) = (TaskState::Sent(slot), now);
         let cdb = &task.request.cdb;
         let mut head = [0; 16];
         for (to, from) in head.iter_mut().zip(cdb.iter()) {

@@ -24,6 +24,8 @@ pub(super) struct Task {
     pub(super) cmd_sn: CmdSn,
     /// Whether the task used up a CmdSN (`cmd_sn`).
     pub(super) numbered: bool,
+    /// Whether it was sent again under its number, so that copies of it may be on their way.
+    pub(super) resent: bool,
     /// The position of the task in the sending order of all requests of the session.
     pub(super) order: u64,
     pub(super) sent_at: Instant,
@@ -70,6 +72,7 @@ impl Task {
             state: TaskState::Waiting,
             cmd_sn: CmdSn(0),
             numbered: false,
+            resent: false,
             order: 0,
             sent_at: Instant::ORIGIN,
             segment_max: 0,
@@ -111,7 +114,7 @@ impl Task {
         self.data_sns = DataSnTracker::default();
         (self.status, self.ack, self.unrepairable, self.ack_withheld) = (None, None, false, false);
         self.resegmentation = None;
-        (self.state, self.numbered) = (TaskState::Waiting, false);
+        (self.state, self.numbered, self.resent) = (TaskState::Waiting, false, false);
     }
 
     /// Checks whether the received data matches the residual count of the response.

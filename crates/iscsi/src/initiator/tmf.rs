@@ -188,8 +188,12 @@ impl Session {
         if !tmf.numbered {
             tmf.cmd_sn = cmd_sn;
         }
+        if !tmf.numbered {
+            // A request that has its number keeps its place among the commands when it is sent again: it ends those before it.
+            tmf.order = order;
+        }
         tmf.numbered |= takes_number;
-        (tmf.sent, tmf.order, tmf.sent_at) = (true, order, now);
+        (tmf.sent, tmf.sent_at) = (true, now);
         let request = TmfRequest {
             immediate: !tmf.numbered,
             function: tmf.function,

@@ -215,7 +215,9 @@ impl Direct {
                     self.schedule(at, Scheduled::Return(host));
                 }
             }
-            Scheduled::Return(host) if self.hosts[host].nexus.is_none() => self.come(now, host),
+            Scheduled::Return(host) if self.hosts[host].nexus.is_none() && !self.hosts[host].closed => {
+                self.come(now, host)
+            }
             Scheduled::Return(_) => {}
         }
     }

@@ -135,6 +135,25 @@ fn data_is_acknowledged_when_the_target_asks() {
     assert_eq!((ack.beg_run, ack.run_length), (1, 0));
 }
 
+/// Two copies of a command are on their way. The first is rejected, and the Reject arrives when its ExpCmdSN counts the second.
+#[test]
+fn a_reject_of_one_copy_of_a_command_does_not_end_the_other() {
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
+    let task = raw.session.submit(raw.now, write(0, 1, &[5; 600])).unwrap();
+    raw.drain();
+    let sent = raw.expect_any(conn);
+    let reason = RejectReason::DATA_DIGEST_ERROR;
+    let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, sent.bhs.bytes());
+    let second: ScsiCommand = raw.expect(conn);
+    raw.exp_cmd_sn = second.cmd_sn.next().0;
+    let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, sent.bhs.bytes());
+    let response = raw.response(conn, second.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(task).end.is_good());
+}
+
 #[test]
 fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
@@ -624,6 +643,12 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
         raw.drain();
         let first: TmfRequest = raw.expect(conn);
         assert_eq!(first.immediate, window == 1);
+        // A command behind a numbered request is none of those that it ends, though it is sent before the request is repeated.
+        let later = (!first.immediate).then(|| {
+            let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
+            raw.drain();
+            (task, raw.expect::<ScsiCommand>(conn))
+        });
         let mut repeated = 0;
         let mut rounds = 0;
         // The target answers only pings.
@@ -639,6 +664,7 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
                             NopIn { lun: 0, itt: sent.bhs.itt(), ttt: Ttt::NONE, sn: raw.next_sn(conn) };
                         raw.send(conn, &pong, &[]);
                     }
+                    ScsiCommand::OPCODE => {}
                     TmfRequest::OPCODE => {
                         let again: TmfRequest = sent.read();
                         assert_eq!(
@@ -651,12 +677,18 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
                 }
             }
         }
-        raw.exp_cmd_sn = command.cmd_sn.next().0 + u32::from(!first.immediate);
+        raw.exp_cmd_sn = command.cmd_sn.next().0 + 2 * u32::from(!first.immediate);
         for _ in 0..2 {
             let done = TmfResponse { response: TmfResult::COMPLETE, itt: first.itt, sn: raw.next_sn(conn) };
             raw.send(conn, &done, &[]);
         }
         assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
         assert!(raw.session.is_up());
+        if let Some((task, command)) = later {
+            let pdu = raw.data_in(conn, command.itt, 0, 0);
+            let pdu = raw.with_status(conn, pdu);
+            raw.send(conn, &pdu, &[1; 512]);
+            assert!(raw.outcome(task).end.is_good());
+        }
     }
 }

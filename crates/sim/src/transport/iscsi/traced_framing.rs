@@ -12,6 +12,9 @@ pub(super) struct TracedFraming {
     wire: u64,
 }
 
+/// The first byte of a SCSI Command for immediate delivery.
+const IMMEDIATE_COMMAND: u8 = 0x41;
+
 impl TracedFraming {
     pub(super) fn new(trace: Trace, wire: u64) -> Self {
         Self { inner: Framing::new(), trace, wire }
@@ -20,7 +23,10 @@ impl TracedFraming {
 
 impl netem::stream::Framing for TracedFraming {
     fn pdu_layout(&mut self, way: StreamDirection, bytes: &[u8]) -> Option<PduLayout> {
-        self.inner.pdu_layout(way, bytes)
+        let mut shape = self.inner.pdu_layout(way, bytes)?;
+        // Duplicated after it was answered, an immediate command is carried out again at any ErrorRecoveryLevel.
+        shape.once = way == StreamDirection::Forward && bytes.first() == Some(&IMMEDIATE_COMMAND);
+        Some(shape)
     }
 
     fn passed(&mut self, way: StreamDirection, unit: &[u8]) {

@@ -39,8 +39,9 @@
 //! # Modules
 //!
 //! * `issue` takes requests, observes the command window, and spreads the requests over the connections: each
-//!   request is sent on the connection whose tasks transfer the fewest bytes. `send` builds a PDU at the
-//!   moment it is sent, so that CmdSNs rise in the order in which commands are sent.
+//!   request is sent on the connection with the least load (the bytes that its tasks transfer, and 4096 per
+//!   task). `send` builds a PDU at the moment it is sent, so that CmdSNs rise in the order in which commands
+//!   are sent.
 //! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text` and `control` handle
 //!   the rest.
 //! * `login` establishes connections; `session_recovery` decides what happens to a lost connection;

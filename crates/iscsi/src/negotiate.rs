@@ -21,9 +21,8 @@ pub enum Digest {
 }
 
 /// Which digests a side offers and accepts.
-///
 /// The responder must choose the first of the offered digests that it supports (RFC 7143 §6.2.1), so a
-/// preference has an effect only in our offers.
+/// preference has an effect only in the offers of this side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestPolicy {
     /// Offers `CRC32C,None`, accepts both.

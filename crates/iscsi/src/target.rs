@@ -17,7 +17,8 @@
 //! * [`states`] are the states of RFC 7143 §8, [`protocol_error`] lists the rules that an initiator can
 //!   break, and [`crate::recovery`] decides the recovery actions.
 //!
-//! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
+//! **Invariant:** this module and its submodules know neither the meaning of a CDB nor what a logical unit
+//! is.
 
 pub(crate) use base::{arena, memory_quota};
 mod admission;

@@ -89,7 +89,7 @@ pub(super) enum Timer {
     Silence,
     /// The logout of the connection.
     Logout,
-    /// The time within which the target requested a logout.
+    /// Three quarters of the time within which the target requested a logout.
     Drain,
     /// Time2Wait before the detached tasks are reassigned.
     Reassign,
@@ -174,7 +174,8 @@ pub(super) struct Connection {
     pub(super) controls: usize,
     /// Whether the driver was told that there is data to send.
     pub(super) transmit_requested: bool,
-    /// The number of tasks with allegiance to the connection, and the bytes that they transfer.
+    /// The number of tasks with allegiance to the connection, and the sum of their
+    /// [`weight`](super::task::Task::weight).
     pub(super) tasks: u32,
     pub(super) weight: u64,
     /// When the target last sent anything.

@@ -527,7 +527,7 @@ pub struct ConnectionView {
     pub parameters: ConnectionParameters,
     /// The tasks with allegiance to the connection.
     pub tasks: u32,
-    /// The bytes that those tasks are to transfer.
+    /// The load of those tasks: the bytes that they are to transfer, and 4096 per task.
     pub bytes: u64,
 }
 

@@ -176,7 +176,8 @@ impl Session {
         !keys.is_empty()
     }
 
-    /// Handles the rejection of an R-Data SNACK: nothing else helps against a target that serves none.
+    /// Handles the rejection of an R-Data SNACK: a target that serves none leaves no other way to recover the
+    /// data.
     pub(super) fn r_data_snack_rejected(&self, slot: Slot, snack: &Snack) -> Result<(), ProtocolError> {
         let task = find(&self.tasks, TAG_TASK, snack.itt).and_then(|key| self.tasks.get(key));
         let is_wanted = task.is_some_and(|task| {

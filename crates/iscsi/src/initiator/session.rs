@@ -362,8 +362,8 @@ impl Session {
         self.parameters.error_recovery_level >= 2
     }
 
-    /// Returns a connection that can carry requests, other than that in slot `but`: the one whose tasks
-    /// transfer the fewest bytes.
+    /// Returns the connection in full feature phase with the least load, other than that in slot `but`. The
+    /// load of a connection is the sum of [`Task::weight`] over its tasks.
     pub(super) fn least_loaded(&self, but: Option<Slot>) -> Option<Slot> {
         let up = |slot: &Slot| self.connection_state(*slot) == ConnectionState::Up && Some(*slot) != but;
         (0..MAX_CONNECTIONS)

@@ -89,7 +89,7 @@ impl Task {
         }
     }
 
-    /// Returns the load of the task on its connection: its bytes of data, and a constant per task.
+    /// Returns the load of the task on its connection: its bytes of data, and 4096 for the task itself.
     pub(super) fn weight(&self) -> u64 {
         4096 + u64::from(self.data_out_len) + u64::from(self.request.data_in_len)
     }

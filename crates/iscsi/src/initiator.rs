@@ -58,12 +58,12 @@
 //! | | level 0 | level 1 | level 2 |
 //! |---|---|---|---|
 //! | a data segment is damaged | session lost | asked for again | asked for again |
-//! | a header is damaged | session lost | PDU skipped if its length is certain ([`crate::receive`]), what it held asked for again; else session lost | the same; else connection lost |
+//! | a header is damaged | session lost | PDU skipped if its length is certain ([`crate::framing`]), what it held asked for again; else session lost | the same; else connection lost |
 //! | a connection is lost | session lost | session lost | its tasks move to another, or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!
 //! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it. Those that
-//! did end as [`contract::End::Lost`], because nobody knows whether they were carried out, unless their owner said that
+//! did end as [`contract::TaskResult::Lost`], because nobody knows whether they were carried out, unless their owner said that
 //! they may be repeated ([`contract::Request::replay`]). Recovery *within* a session carries nothing out twice: a command is
 //! sent again only under the number for which the target waits, and everything else is moved by TASK REASSIGN.
 //!
@@ -77,13 +77,13 @@
 //!
 //! # What a new session may find
 //!
-//! Another device may be behind a LUN than in the session before. A unit that its owner guards ([`Session::guard`]) gets
-//! nothing in a new session but the question which device it is ([`contract::Request::probe`]), until the owner vouches
+//! Another device may be behind a LUN than in the session before. A unit that its owner guards ([`Session::require_identity_check`]) gets
+//! nothing in a new session but the question which device it is ([`contract::Request::is_identity_check`]), until the owner vouches
 //! for it or ends what waits.
 //!
 //! # Bounds
 //!
-//! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_MANAGES`], one text conversation at a
+//! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_TMFS`], one text conversation at a
 //! time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does not read, redirections,
 //! repeated repairs, replays: each has its constant where it is enforced.
 

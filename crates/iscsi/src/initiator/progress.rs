@@ -27,7 +27,7 @@ impl Session {
     }
 
     /// Pings on every connection that is up, unless a ping is on its way there: what comes counts in
-    /// [`super::contract::Stats::pdus_in`].
+    /// [`super::contract::SessionStats::pdus_in`].
     pub fn ping_all(&mut self, now: Instant) {
         let up: Vec<_> = self.connections().filter(|view| view.up).map(|view| view.slot).collect();
         up.into_iter().for_each(|slot| self.ping(now, slot));

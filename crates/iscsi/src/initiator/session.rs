@@ -272,7 +272,7 @@ impl Session {
         }
     }
 
-    /// Ends the session at once. Tasks that were on the way end as [`super::contract::End::Lost`].
+    /// Ends the session at once. Tasks that were on the way end as [`super::contract::TaskResult::Lost`].
     pub fn close(&mut self, _now: Instant) {
         self.end_session(SessionEnd::Closed);
     }

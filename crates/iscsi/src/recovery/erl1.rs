@@ -5,7 +5,7 @@
 //! much of the PDU is still known.
 //!
 //! * A wrong *header* digest: not even the task is known. The PDU is dropped without a word, if its end can be found
-//!   at all ([`crate::receive`]), and its absence shows later: as a gap in the CmdSNs, which the initiator fills by
+//!   at all ([`crate::framing`]), and its absence shows later: as a gap in the CmdSNs, which the initiator fills by
 //!   sending the command again (§7.2.1); as a gap in the DataSNs, or as silence, on which the target asks again.
 //! * A wrong *data* digest: the header is good. The PDU is refused with reason *data digest error* (§7.8), which for a
 //!   command ends the matter: it counts as never received. Data of a task is asked for again.

@@ -47,7 +47,7 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::TmfDone`].
+    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its [`Event::TmfDone`].
     pub struct TmfId;
 }
 
@@ -229,7 +229,7 @@ pub struct Request {
     /// session never carries a command out twice.
     pub replay: bool,
     /// Whether it asks which device is behind the LUN, and so goes even where others are held back
-    /// ([`guard`](super::session::Session::guard)). There is room for a few of these beyond [`Limits::tasks_max`].
+    /// ([`guard`](super::session::Session::require_identity_check)). There is room for a few of these beyond [`Limits::tasks_max`].
     pub is_identity_check: bool,
 }
 

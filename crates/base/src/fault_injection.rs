@@ -2,7 +2,7 @@
 //! proves nothing.
 //!
 //! Only a build with the feature `planted` can have them, and none has one unless `inject` was called. Everywhere else
-//! [`is`] is false at compile time, and nothing of this is left.
+//! [`is_injected`] is false at compile time, and nothing of this is left.
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

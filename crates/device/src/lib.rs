@@ -1,6 +1,6 @@
 //! Device servers and the SAM object model: logical units with their task sets, unit attentions, reservations.
 //!
-//! A [`contract::Command`] goes in, [`contract::Event`]s come out; data travels in shares of buffers. A logical unit
+//! A [`contract::Command`] goes in, [`contract::UnitEvent`]s come out; data travels in shares of buffers. A logical unit
 //! is a plain value on one thread: every nexus that reaches it is served by the same reactor, so nothing here locks.
 //!
 //! **Invariant:** this room knows no transport: not how commands arrive, nor how data is fetched or delivered.

@@ -2,7 +2,7 @@
 //!
 //! Each change is computed on the state in force, stored, and applied only when it is stored. A second change that was
 //! computed meanwhile would put back what the first one replaced. So a command that may change this state asks for its turn
-//! ([`crate::verdict::Verdict::InTurn`]); while another change is being stored it waits, in the order of arrival, and
+//! ([`crate::outcome::Outcome::QueueStateChange`]); while another change is being stored it waits, in the order of arrival, and
 //! every other command still meets the old state.
 
 use alloc::collections::VecDeque;

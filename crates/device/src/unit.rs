@@ -273,7 +273,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Hands over bytes that a [`UnitEvent::Fetch`] asked for, or says why they do not come. Bytes for a task that is
+    /// Hands over bytes that a [`UnitEvent::FetchDataOut`] asked for, or says why they do not come. Bytes for a task that is
     /// gone are thrown away.
     pub fn data_out(
         &mut self,
@@ -290,7 +290,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Performs a task management function; [`UnitEvent::Managed`] answers when its effects are complete.
+    /// Performs a task management function; [`UnitEvent::TmfComplete`] answers when its effects are complete.
     pub fn execute_tmf(&mut self, now: Instant, nexus: NexusId, key: TmfKey, function: Tmf) {
         self.server.now = now;
         let (outcome, aborted) = self.run_tmf(nexus, function);
@@ -310,7 +310,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Executes a request of a copy manager as if `nexus` had sent it; [`UnitEvent::PeerDone`] answers.
+    /// Executes a request of a copy manager as if `nexus` had sent it; [`UnitEvent::ThirdPartyReply`] answers.
     pub fn execute_third_party(
         &mut self,
         now: Instant,
@@ -323,7 +323,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes the answer to an [`UnitEvent::Peer`].
+    /// Takes the answer to an [`UnitEvent::ThirdPartyCall`].
     pub fn third_party_reply(&mut self, now: Instant, call: u32, result: ThirdPartyResult) {
         self.server.now = now;
         if let Some(id) = self.server.take_call(call) {

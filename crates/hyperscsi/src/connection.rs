@@ -4,7 +4,7 @@
 //! frame names: what a range of bytes means, and that nothing is done twice, is the business of the exchanges above. Frames
 //! that come are checked, opened, told apart from replays, acknowledged, and handed up.
 //!
-//! The owner calls [`Connection::frame`], [`Connection::handle_timeout`] and [`Connection::send`] as things happen, then drains
+//! The owner calls [`Connection::frame_received`], [`Connection::handle_timeout`] and [`Connection::send`] as things happen, then drains
 //! [`Connection::poll_event`], then [`Connection::poll_port`] with [`Connection::transmit`] for each port, and asks
 //! [`Connection::poll_timeout`].
 //!

@@ -5,7 +5,7 @@
 //! * `request` makes exchanges of what arrives, `ordering` hands them up in order, `task_management` does so for task management.
 //! * `data_out` places data that arrives and asks for more, `responses` sends data and responses.
 //!
-//! What is lost on the way is repaired below ([`crate::association`]); who may have a session is settled beside
+//! What is lost on the way is repaired below ([`crate::connection`]); who may have a session is settled beside
 //! ([`crate::login`]).
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.

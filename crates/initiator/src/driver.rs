@@ -96,7 +96,7 @@ impl Driver {
     }
 
     /// Sends a task management request for a unit, and for one of its commands if `command` names one;
-    /// [`DriverEvent::Managed`] with this `token` tells what came of it.
+    /// [`DriverEvent::TmfDone`] with this `token` tells what came of it.
     pub fn submit_tmf(
         &mut self,
         session: SessionId,
@@ -111,7 +111,7 @@ impl Driver {
     }
 
     /// Ends the command that was submitted as `command`, and only that: what waits here is taken back, for what the
-    /// target knows of there is an ABORT TASK. [`DriverEvent::Managed`] with this `token` tells what came of it:
+    /// target knows of there is an ABORT TASK. [`DriverEvent::TmfDone`] with this `token` tells what came of it:
     /// [`TmfResult::COMPLETE`], or [`TmfResult::NO_TASK`] if the command had ended by itself; `None` if no connection is
     /// up, or the session was lost before the answer came. [`DriverEvent::Finished`] tells of the command in any case. From now
     /// on it is not tried again, whatever becomes of it.
@@ -138,7 +138,7 @@ impl Driver {
     }
 
     /// Negotiates keys while the session is up, on the connection at `on` or on any; one conversation at a time.
-    /// [`SessionEvent::Agreed`] or [`SessionEvent::TextFailed`] follows. What may be negotiated then is not much (RFC 7143 §13):
+    /// [`SessionEvent::TextNegotiated`] or [`SessionEvent::TextFailed`] follows. What may be negotiated then is not much (RFC 7143 §13):
     /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard knows.
     ///
     /// # Errors

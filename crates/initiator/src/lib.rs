@@ -47,5 +47,5 @@ pub use hyperscsi;
 pub use iscsi;
 /// CDBs, LUNs, sense data and what units say of themselves.
 pub use scsi;
-/// The operations of a disk ([`store::contract::OpAction`]), and the contract that it keeps.
+/// The operations of a disk ([`store::api::OpAction`]), and the contract that it keeps.
 pub use store;

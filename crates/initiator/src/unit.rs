@@ -1,6 +1,6 @@
 //! A logical unit: what it says of itself, decoded.
 //!
-//! Futures that any executor can poll; [`crate::answer::block_on`] is one for callers that have none.
+//! Futures that any executor can poll; [`crate::future::block_on`] is one for callers that have none.
 
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;

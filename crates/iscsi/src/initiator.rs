@@ -61,13 +61,15 @@
 //!
 //! | | level 0 | level 1 | level 2 |
 //! |---|---|---|---|
-//! | a data segment is damaged | session lost | data requested again | data requested again |
-//! | a header is damaged | session lost | PDU skipped, or session lost | PDU skipped, or connection lost |
-//! | a connection is lost | session lost | session lost | its tasks move to another one or to its successor |
+//! | a data segment is damaged | session lost | asked for again | asked for again |
+//! | a header is damaged | session lost | PDU skipped if its length is certain ([`crate::framing`]), what it held asked for again; else session lost | the same; else connection lost |
+//! | a connection is lost | session lost | session lost | its tasks move to another, or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!
-//! A PDU with a damaged header is skipped if its length is certain ([`crate::framing`]). The initiator then
-//! requests the contents of the skipped PDU again.
+//! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it. Those that
+//! did end as [`contract::TaskResult::Lost`], because nobody knows whether they were carried out, unless their owner said that
+//! they may be repeated ([`contract::Request::replay`]). Recovery *within* a session carries nothing out twice: a command is
+//! sent again only under the number for which the target waits, and everything else is moved by TASK REASSIGN.
 //!
 //! A lost session is established again as long as [`contract::Retry`] allows. Tasks whose commands were never
 //! sent wait for the new session. Tasks whose commands were sent end as [`contract::TaskResult::Lost`],
@@ -87,19 +89,15 @@
 //! [`contract::Limits::acknowledge_after`], a NOP-Out acknowledges them, so that the target need keep no
 //! statuses for an idle session.
 //!
-//! # Identity check after a reconnection
-//!
-//! In a new session a LUN can lead to another device than before. A logical unit that its owner guards
-//! ([`Session::require_identity_check`]) gets only the commands of the identity check
-//! ([`contract::Request::is_identity_check`]) in a new session, until the owner confirms the identity or ends
-//! the waiting tasks.
+//! Another device may be behind a LUN than in the session before. A unit that its owner guards ([`Session::require_identity_check`]) gets
+//! nothing in a new session but the question which device it is ([`contract::Request::is_identity_check`]), until the owner vouches
+//! for it or ends what waits.
 //!
 //! # Bounds
 //!
-//! The number of tasks is bounded by [`contract::Limits::tasks_max`], that of management requests by
-//! [`contract::MAX_TMFS`], and lists by [`crate::discovery::MAX_TARGETS`]. One text negotiation runs at a
-//! time. Answers to pings that the target does not read, redirections, repeated retransmissions and replays
-//! are bounded too: each bound is a constant in the module that enforces it.
+//! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_TMFS`], one text conversation at a
+//! time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does not read, redirections,
+//! repeated repairs, replays: each has its constant where it is enforced.
 
 mod connection_slot;
 pub mod contract;

@@ -1,6 +1,6 @@
 //! Is every block there, whole, in its place and up to date?
 //!
-//! [`run`] writes blocks that say of themselves what they are ([`oracle::stamp`]), reads each back after its write, and
+//! [`run`] writes blocks that say of themselves what they are ([`oracle::block_header`]), reads each back after its write, and
 //! at the end reads all of it once more: a block that landed elsewhere destroyed another, which shows only then. What
 //! a read may return it asks of an [`oracle::history`], so writes that failed, or whose end nobody knows, are judged
 //! fairly. A [`journal`] outlives the run: [`check`] judges with it what a crash of either side left behind.

@@ -11,7 +11,7 @@
 //! | WRITE, ORWRITE | [`Planned::Signed`], `stable` when FUA is set or the write cache is off |
 //! | WRITE SAME | [`Planned::Same`] or [`Planned::Zero`] |
 //! | UNMAP | [`Planned::Zero`], `optional`: a hint |
-//! | COMPARE AND WRITE | [`Planned::Signed`], with [`History::replaced`] or [`History::miscompared`] for what was compared |
+//! | COMPARE AND WRITE | [`Planned::Signed`], with [`History::judge_compare_and_write`] or [`History::miscompared`] for what was compared |
 //! | EXTENDED COPY | [`Planned::CopyOf`] |
 //! | FORMAT UNIT, SANITIZE | [`Planned::Zero`] or [`Planned::Anything`] |
 

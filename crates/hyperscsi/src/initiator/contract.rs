@@ -24,7 +24,7 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::Managed`].
+    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its [`Event::Managed`].
     pub struct TmfId;
 }
 

@@ -226,7 +226,7 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Ends the session once all that was asked is done. The end comes as [`ConnectionEvent::Down`].
+    /// Ends the session once all that was asked is done. The end comes as [`Event::Down`].
     pub fn logout(&mut self, now: Instant) {
         self.now = now;
         self.leaving = true;
@@ -236,7 +236,7 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Ends the session at once. Tasks that were on the way end as [`super::contract::End::Lost`]. What is polled afterwards
+    /// Ends the session at once. Tasks that were on the way end as [`super::contract::TaskResult::Lost`]. What is polled afterwards
     /// tells the target.
     pub fn close(&mut self, now: Instant) {
         self.now = now;
@@ -255,7 +255,7 @@ impl Session {
     }
 
     /// Returns why there is no session, or why the one before was lost: what tasks that end as
-    /// [`super::contract::End::Lost`] ended of. `None` if none was lost, or its owner ended it.
+    /// [`super::contract::TaskResult::Lost`] ended of. `None` if none was lost, or its owner ended it.
     pub const fn loss(&self) -> Option<LossReason> {
         self.loss
     }

@@ -47,8 +47,7 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`submit_tmf`](super::session::Session::submit_tmf) to its
-    /// [`Event::TmfDone`].
+    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its [`Event::TmfDone`].
     pub struct TmfId;
 }
 
@@ -233,9 +232,8 @@ pub struct Request {
     /// again, when the initiator cannot know whether the target executed it before. Only the caller can know
     /// that repeating it does no harm. Recovery within a session never executes a command twice.
     pub replay: bool,
-    /// Whether the command belongs to the identity check, and so is sent even while other commands for its
-    /// LUN are held back ([`require_identity_check`](super::session::Session::require_identity_check)).
-    /// [`MAX_PROBES`] of these are accepted in addition to [`Limits::tasks_max`].
+    /// Whether it asks which device is behind the LUN, and so goes even where others are held back
+    /// ([`guard`](super::session::Session::require_identity_check)). There is room for a few of these beyond [`Limits::tasks_max`].
     pub is_identity_check: bool,
 }
 

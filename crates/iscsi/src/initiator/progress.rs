@@ -28,7 +28,7 @@ impl Session {
         Some(SENT | moved)
     }
 
-    /// Sends a ping on every connection that is up, unless a ping is unanswered there. Received PDUs count in
+    /// Pings on every connection that is up, unless a ping is on its way there: what comes counts in
     /// [`super::contract::SessionStats::pdus_in`].
     pub fn ping_all(&mut self, now: Instant) {
         let up: Vec<_> = self.connections().filter(|view| view.up).map(|view| view.slot).collect();

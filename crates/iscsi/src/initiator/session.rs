@@ -274,8 +274,7 @@ impl Session {
         }
     }
 
-    /// Ends the session immediately. Tasks whose commands were sent end as
-    /// [`super::contract::TaskResult::Lost`].
+    /// Ends the session at once. Tasks that were on the way end as [`super::contract::TaskResult::Lost`].
     pub fn close(&mut self, _now: Instant) {
         self.end_session(SessionEnd::Closed);
     }

@@ -26,8 +26,8 @@ impl Connection {
             }
         };
         if moved && self.role == Role::Initiator {
-            // The peer knows these paths by the port's old address. New paths replace them. New paths also
-            // replace those that were started for an earlier change of address and were never validated.
+            // The peer knows these paths by the port's old address. New paths replace them, and also replace
+            // paths over this port that were started and never validated.
             let here = self.paths.iter().filter(|path| path.address.port == port);
             let (tried, untried): (Vec<_>, Vec<_>) =
                 here.map(|path| (path.id, path.address, path.challenge == 0)).partition(|path| path.2);

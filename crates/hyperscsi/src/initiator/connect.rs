@@ -2,8 +2,8 @@
 //!
 //! A hint that the target does not know our session is not authenticated, so it only makes the initiator ping
 //! the target over the session. A new handshake begins only if no frame of the session is received in time,
-//! and runs beside the session; a protected frame of the session ends that handshake again. So an attacker
-//! who forges hints causes a few frames only.
+//! and runs beside the session. A frame of the session (in a keyed session a protected one) ends that
+//! handshake again. So an attacker who forges hints causes a few frames only.
 //!
 //! Once the initiator has sent the last step of a handshake, the target may have replaced the session. Frames
 //! of the old session that still arrive then prove nothing, so the handshake continues to its end. A session
@@ -45,7 +45,7 @@ pub(super) struct Connector {
     wanted: bool,
     /// When to begin the next handshake.
     again: Option<Instant>,
-    /// When a handshake begins if no authentic frame of the session is received before.
+    /// When a handshake begins, unless a frame proves before that the session is alive.
     suspicion: Option<Instant>,
     /// When a hint was last acted on.
     hinted: Option<Instant>,

@@ -100,8 +100,8 @@ impl TaskResult {
         Self::of(Finish { status: status::BUSY, sense: &[], transferable: 0 })
     }
 
-    /// Returns the end of a command with less protection than its logical unit demands: CHECK CONDITION, ILLEGAL
-    /// REQUEST, LOGICAL UNIT ACCESS NOT AUTHORIZED. It is sent only in a protected frame, if the session has keys.
+    /// Returns the end of a command with less protection than its logical unit demands: CHECK CONDITION,
+    /// ILLEGAL REQUEST, LOGICAL UNIT ACCESS NOT AUTHORIZED. The response is protected if the session has keys.
     pub(super) fn unprotected() -> Self {
         Self::Status {
             status: status::CHECK_CONDITION,

@@ -201,7 +201,7 @@ fn of_a_frame_whose_parts_do_not_add_up_nothing_runs() {
     }
     whole(&mut raw, &|payload| payload.truncate(40));
     assert_eq!((raw.world.server.executed, raw.world.engine.stats().refused_frames), (0, 10));
-    // Frames that carry no requests must not have the flag PARTS at all.
+    // Only Request and Reply frames may have the flag PARTS.
     for cmd in [Cmd::Ask, Cmd::Ack, Cmd::Abort, Cmd::Disconnect] {
         raw.say(cmd, Flags::PARTS, (0, 0, 0), true, &[1, 0, 0, 4]);
     }

@@ -101,7 +101,8 @@ impl TaskResult {
     }
 
     /// Returns the end of a command with less protection than its logical unit demands: CHECK CONDITION,
-    /// ILLEGAL REQUEST, LOGICAL UNIT ACCESS NOT AUTHORIZED. The response is protected if the session has keys.
+    /// ILLEGAL REQUEST, LOGICAL UNIT ACCESS NOT AUTHORIZED. The response is protected if the session has
+    /// keys.
     pub(super) fn unprotected() -> Self {
         Self::Status {
             status: status::CHECK_CONDITION,

@@ -1,11 +1,14 @@
-//! How frames are protected: a CRC32C in the open, AES-256-GCM under a key; and how keys follow from one another.
+//! Protection of frames: a CRC32C without keys, AES-256-GCM with keys, and how each generation of keys
+//! follows from the last.
 //!
-//! A [`Encryptor`] finishes the frames of one direction, an [`Decryptor`] checks those of the other. Both change keys in band:
-//! the bit PHASE says which of two neighbouring generations a frame has. Who may be believed about packet numbers that
-//! come twice is the path's affair (`replay`), when a sender changes keys the session's.
+//! An [`Encryptor`] finishes the frames of one direction, a [`Decryptor`] checks those of the other. Both
+//! update keys in band: the bit PHASE says which of two successive generations protects a frame. Replayed
+//! packet numbers are refused by the path's replay guard (`replay`). The session decides when a sender
+//! updates its keys.
 //!
-//! The ciphers are AWS-LC's. Which nonce a frame has follows from its packet number alone, so a packet number that came
-//! twice would give the key away: a [`Encryptor`] refuses one that is not larger than the last of its path.
+//! The ciphers are AWS-LC's. The nonce of a frame follows from its packet number alone, so a packet number
+//! used twice would reveal the authentication key. An [`Encryptor`] therefore refuses a packet number that is
+//! not larger than the last of its path.
 
 mod schedule;
 
@@ -24,16 +27,16 @@ use crate::frame::{CRC_LEN, Flags, HEADER_LEN, Header, TAG_LEN};
 pub use schedule::SessionKeys;
 use schedule::{Generation, Secret};
 
-/// How a frame is protected.
+/// The protection level of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// By a CRC32C, against accidents alone.
+    /// A CRC32C, against accidental damage only.
     #[default]
     None = 0,
-    /// By an authentication tag over header and payload, which stay readable.
+    /// An authentication tag over header and payload, which stay readable.
     Integrity = 1,
-    /// By the same, and the payload is encrypted.
+    /// The same tag, and the payload is encrypted.
     Encrypt = 2,
 }
 
@@ -57,7 +60,7 @@ impl Level {
         }
     }
 
-    /// Returns how many bytes follow the payload of a frame of this level.
+    /// Returns how many bytes of trailer follow the payload of a frame of this level.
     pub const fn trailer_len(self) -> usize {
         match self {
             Self::None => CRC_LEN,
@@ -79,69 +82,69 @@ impl fmt::Display for Level {
 /// Keys are changed after this many frames. AES-256-GCM stays sound for twice as many (RFC 9001 §6.6), and the change
 /// may have to wait for an acknowledgement.
 pub const UPDATE_AFTER_FRAMES: u64 = 1 << 22;
-/// Keys are changed after this many bytes: 2^32 blocks leave an adversary an advantage of 2^-64.
+/// Keys are changed after this many bytes: with 2^32 blocks an adversary has an advantage of 2^-64.
 pub const UPDATE_AFTER_BYTES: u64 = 1 << 36;
-/// A sender changes keys at most this often, so that a receiver never has to choose among three generations.
+/// A sender changes keys at most this often, so that a receiver never has to distinguish three generations.
 pub const UPDATE_EVERY: Duration = Duration::from_secs(1);
-/// A receiver keeps the generation before the present one for at most this long, half of [`UPDATE_EVERY`].
+/// A receiver keeps the previous generation of keys for at most this long, half of [`UPDATE_EVERY`].
 pub const KEEP_MAX: Duration = Duration::from_millis(500);
 
-/// How much one generation of keys protects.
+/// How much one generation of keys may protect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLimits {
-    /// After so many frames keys are changed, and after twice as many at the latest.
+    /// After so many frames keys are changed. After twice as many the sender stops.
     pub frames: u64,
-    /// The same in bytes.
+    /// After so many bytes keys are changed. After twice as many the sender stops.
     pub bytes: u64,
 }
 
 impl Default for KeyLimits {
-    /// The most that the specification allows. Fewer are as good to the other end.
+    /// Returns the most that the specification allows. The other end accepts lower limits as well.
     fn default() -> Self {
         Self { frames: UPDATE_AFTER_FRAMES, bytes: UPDATE_AFTER_BYTES }
     }
 }
 
-/// Why a frame cannot be sealed. It must not be sent.
+/// Why a frame cannot be protected. Such a frame must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncryptError {
     /// The session has no keys.
     #[error("there are no keys to protect a frame with")]
     NoKeys,
-    /// The keys were used as often as they may be.
+    /// The present keys have reached twice their limits.
     #[error("the keys are used up")]
     Exhausted,
     /// The packet number is not larger than the last one of its path.
     #[error("a packet number would be used twice")]
     PacketNumber,
-    /// What was put into the batch is not what the header says.
+    /// The frame in the batch is not as long as its header says.
     #[error("the frame is not as long as its header says")]
     Length,
 }
 
-/// What is wrong with a frame as it came.
+/// Why a received frame is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecryptError {
-    /// It is shorter than its header says.
+    /// The frame is shorter than its header says.
     #[error("the frame is cut short")]
     Short,
-    /// Its CRC does not fit.
+    /// The CRC does not match.
     #[error("the CRC does not fit")]
     Crc,
-    /// Its tag does not fit, or nothing is left of the keys that it was made with.
+    /// The tag does not match, or the frame's keys were discarded.
     #[error("the authentication tag does not fit")]
     Tag,
-    /// It is protected, and the session has no keys.
+    /// The frame is protected, and the session has no keys.
     #[error("the frame is protected and there are no keys")]
     NoKeys,
 }
 
-/// Finishes the frames that one end of a session sends.
+/// Protects the frames that one end of a session sends.
 #[derive(Debug)]
 pub struct Encryptor {
     keys: Option<Box<SealingKeys>>,
     limits: KeyLimits,
-    /// Where a frame in several pieces is put together to be authenticated.
+    /// The buffer in which a frame in several pieces is joined, to be authenticated.
     whole: Vec<u8>,
 }
 
@@ -158,12 +161,12 @@ struct SealingKeys {
 }
 
 impl Encryptor {
-    /// Makes the sealer of a session without keys.
+    /// Makes the encryptor of a session without keys.
     pub fn without_keys() -> Self {
         Self { keys: None, limits: KeyLimits::default(), whole: Vec::new() }
     }
 
-    /// Makes the sealer of what `role` sends.
+    /// Makes the encryptor of the frames that `role` sends.
     pub fn for_role(keys: &SessionKeys, role: Role) -> Self {
         let secret = keys.secret_of(role);
         let generation = secret.generation();
@@ -179,7 +182,7 @@ impl Encryptor {
         Self { keys: Some(Box::new(keys)), limits: KeyLimits::default(), whole: Vec::new() }
     }
 
-    /// Changes keys earlier than it must. Limits beyond what is sound are none.
+    /// Lowers the limits after which keys are changed. Limits above the default have no effect.
     #[must_use]
     pub fn limited(self, limits: KeyLimits) -> Self {
         let most = KeyLimits::default();
@@ -188,12 +191,12 @@ impl Encryptor {
         Self { limits, ..self }
     }
 
-    /// Returns the phase that the next protected frame has; its header says so with [`Flags::PHASE`].
+    /// Returns the key phase of the next protected frame, which [`Flags::PHASE`] in its header indicates.
     pub fn phase(&self) -> bool {
         self.keys.as_ref().is_some_and(|keys| keys.phase)
     }
 
-    /// Returns whether it is time for new keys. The session then waits until a frame of the present phase was
+    /// Returns whether a key update is due. The session then waits until a frame of the present phase was
     /// acknowledged, and calls [`Encryptor::update`].
     pub fn wants_update(&self, now: Instant) -> bool {
         self.keys.as_ref().is_some_and(|keys| {
@@ -203,7 +206,7 @@ impl Encryptor {
         })
     }
 
-    /// Goes on with new keys.
+    /// Updates to the next generation of keys.
     pub fn update(&mut self, now: Instant) {
         if let Some(keys) = &mut self.keys {
             keys.secret = keys.secret.next();
@@ -213,8 +216,9 @@ impl Encryptor {
         }
     }
 
-    /// Finishes the frame begun in `batch`, whose header was put first and whose payload follows: encrypts the payload
-    /// if `header` says so, and appends CRC or tag. The frame is then to be ended; on an error, to be cancelled.
+    /// Finishes the frame begun in `batch`, whose header was put first and whose payload follows: encrypts
+    /// the payload if `header` says so, and appends CRC or tag. The caller then ends the frame, or cancels it
+    /// on an error.
     ///
     /// # Errors
     /// [`EncryptError`]
@@ -252,7 +256,7 @@ impl Encryptor {
 }
 
 impl SealingKeys {
-    /// Takes note that this packet number is used now, for the only time.
+    /// Records that this packet number is used now, for the only time.
     fn take(&mut self, pn: u64, len: usize, limits: KeyLimits) -> Result<u64, EncryptError> {
         //= hyperscsi#section-7.4
         //# A sender that could not change MUST stop at twice those numbers
@@ -287,20 +291,20 @@ struct OpeningKeys {
     secret: Secret,
     generation: Generation,
     phase: bool,
-    /// The generation before, until when it is good.
+    /// The previous generation, and until when it is accepted.
     previous: Option<(Generation, Instant)>,
-    /// The generation after, once somebody seemed to use it.
+    /// The next generation, computed when a frame first seemed to use it.
     next: Option<(Secret, Generation)>,
     keep: Duration,
 }
 
 impl Decryptor {
-    /// Makes the opener of a session without keys.
+    /// Makes the decryptor of a session without keys.
     pub const fn without_keys() -> Self {
         Self { keys: None, forged: 0 }
     }
 
-    /// Makes the opener of what the other end sends to `role`.
+    /// Makes the decryptor of the frames that the other end sends to `role`.
     pub fn for_role(keys: &SessionKeys, role: Role) -> Self {
         let secret = keys.secret_of(role.other());
         let generation = secret.generation();
@@ -309,21 +313,21 @@ impl Decryptor {
         Self { keys: Some(Box::new(keys)), forged: 0 }
     }
 
-    /// Keeps the generation before the present one for `span` after a change: three times the probe timeout. Never more than
-    /// [`KEEP_MAX`].
+    /// Sets how long the previous generation is kept after a key update: three times the probe timeout, and
+    /// never more than [`KEEP_MAX`].
     pub fn keep_for(&mut self, span: Duration) {
         if let Some(keys) = &mut self.keys {
             keys.keep = span.min(KEEP_MAX);
         }
     }
 
-    /// Returns how many protected frames had a tag that did not fit.
+    /// Returns how many protected frames had a tag that did not match.
     pub const fn forged(&self) -> u64 {
         self.forged
     }
 
-    /// Checks the CRC or the tag of `frame`, which begins with `header`, and decrypts it in place. Returns the payload.
-    /// The payload of a frame that does not fit is gone.
+    /// Checks the CRC or the tag of `frame`, which begins with `header`, and decrypts the frame in place.
+    /// Returns the payload. If the check fails, the payload is destroyed.
     ///
     /// # Errors
     /// [`DecryptError`]
@@ -358,8 +362,8 @@ impl OpeningKeys {
         if header.flags.has(Flags::PHASE) == self.phase {
             return open_with(&self.generation, header, frame);
         }
-        // The other phase: late, or the first of the next generation. Which, is known: a sender does not change keys
-        // again while its receiver still keeps the old ones.
+        // The other phase belongs to a late frame or to the first frame of the next generation. While the
+        // previous keys are kept, it is a late frame: a sender does not update keys again in that time.
         if let Some((previous, _)) = &self.previous {
             return open_with(previous, header, frame);
         }
@@ -397,7 +401,7 @@ fn open_with<'a>(
     }
 }
 
-/// Appends the CRC to the frame begun in `batch`: for frames outside sessions, too.
+/// Appends the CRC to the frame begun in `batch`. Frames outside sessions need it too.
 pub fn put_crc(batch: &mut FrameBatch) {
     let crc = crc_of(batch).to_be_bytes();
     batch.put(&crc);
@@ -414,7 +418,7 @@ fn crc_of(batch: &FrameBatch) -> u32 {
     u32::try_from(digest.finalize()).unwrap_or_default()
 }
 
-/// Checks the CRC of `frame`, which begins with `header`; returns the payload.
+/// Checks the CRC of `frame`, which begins with `header`. Returns the payload.
 ///
 /// # Errors
 /// [`DecryptError`]
@@ -428,7 +432,7 @@ pub fn check_crc<'a>(header: &Header, frame: &'a mut [u8]) -> Result<&'a mut [u8
     whole.get_mut(HEADER_LEN..).ok_or(DecryptError::Short)
 }
 
-/// One key and what makes its nonces.
+/// A key, and the value from which its nonces are made.
 struct Cipher {
     key: aws_lc_rs::aead::LessSafeKey,
     iv: [u8; 12],
@@ -443,7 +447,7 @@ impl Cipher {
         aws_lc_rs::aead::Nonce::assume_unique_for_key(nonce)
     }
 
-    /// `None` only for lengths that no frame has.
+    /// Returns `None` only for lengths that no frame has.
     fn seal(&self, pn: u64, authenticated: &[u8], encrypted: &mut [u8]) -> Option<Tag> {
         self.key.seal_in_place_separate_tag(self.nonce(pn), Aad::from(authenticated), encrypted).ok()
     }

@@ -1,15 +1,17 @@
-//! The transport of one session: keys, paths and messages on their way, for either role.
+//! The transport of one session: keys, paths and messages under way, for either role.
 //!
-//! What is given to [`Connection::send`] arrives, in parts, in any order, each part at least once and at the place that its
-//! frame names: what a range of bytes means, and that nothing is done twice, is the business of the exchanges above. Frames
-//! that come are checked, opened, told apart from replays, acknowledged, and handed up.
+//! A message that is passed to [`Connection::send`] arrives in parts, in any order, each part at least once
+//! and at the offset that its frame names. The exchanges above decide what a range of bytes means, and that
+//! nothing is executed twice. Received frames are checked, decrypted, checked for replays, acknowledged, and
+//! delivered to the owner.
 //!
-//! The owner calls [`Connection::frame_received`], [`Connection::handle_timeout`] and [`Connection::send`] as things happen, then drains
-//! [`Connection::poll_event`], then [`Connection::poll_port`] with [`Connection::transmit`] for each port, and asks
-//! [`Connection::poll_timeout`].
+//! The owner calls [`Connection::frame`], [`Connection::handle_timeout`] and [`Connection::send`] as events
+//! occur, then drains [`Connection::poll_event`], then [`Connection::poll_port`] with
+//! [`Connection::transmit`] for each port, and asks [`Connection::poll_timeout`] for the next deadline.
 //!
-//! Everything handed up counts as received: it is acknowledged whatever the owner does with it. So the owner must have
-//! room for what its credit allows; the frames of a session never hold more than its share of the port's receive ring.
+//! Every delivered frame counts as received: it is acknowledged whatever the owner does with it. So the owner
+//! must have memory for what its credit allows; the frames of a session never fill more than its quota of the
+//! port's receive ring.
 
 mod drops;
 mod event;
@@ -43,60 +45,64 @@ use crate::{Role, frame::TAGS};
 /// How many paths a session may have at a time.
 pub const PATHS_MAX: usize = 8;
 
-/// How many events wait for their owner: every exchange ends twice, plus what happens to paths. Bodies likewise.
+/// How many parts of delivered bodies are kept for the owner's buffer pool.
 const SPENT_MAX: usize = 64;
 
-/// How many heads are kept to be used again: one for each exchange that a target usually allows. Longer ones are not.
+/// How many head buffers are kept for reuse: one for each exchange that a target usually allows. Longer ones
+/// than [`HEAD_LEN_USUAL`] are not kept.
 const HEADS_MAX: usize = 128;
 
-/// The room of the usual heads: a command with a CDB of up to 32 bytes, or a response with sense data of as much.
+/// The capacity of a head buffer: enough for a command with a CDB of up to 32 bytes, or a response with as
+/// much sense data.
 const HEAD_LEN_USUAL: usize = 64;
 
-/// What an association is to do, as the two ends agreed and as its owner wishes.
+/// The configuration of a connection, as the two ends agreed and as its owner wishes.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
-    /// How what is lost is sent again.
+    /// How lost data is retransmitted: selectively, or everything from the loss on.
     pub repair: Repair,
-    /// After how long without a sign of life a path, and with the last one the session, is given up.
+    /// How long a path may be silent before it is given up, and with the last path the session.
     pub lost_after: Duration,
-    /// Which levels exchanges may have.
+    /// The protection levels that exchanges may have.
     pub levels: Levels,
     /// How many exchanges can be under way.
     pub exchanges: u16,
     /// How many paths the session may have.
     pub paths: u8,
-    /// What a session without keys demands of whoever adds a path.
+    /// The token that a peer must present to add a path in a session without keys.
     pub token: [u8; TOKEN_LEN],
     /// The longest Ethernet payload that the peer's port takes.
     pub peer_frame_max: u16,
-    /// How many frames the peer takes in each space before it said more.
+    /// How many frames the peer takes in each packet number space before it sends its first credit.
     pub peer_frames_initial: u32,
-    /// How many we take.
+    /// How many frames this end takes in each packet number space before it sends its first credit.
     pub frames_initial: u32,
-    /// The longest that the peer waits before it acknowledges.
+    /// The longest time that the peer delays an acknowledgement.
     pub peer_ack_delay_max: Duration,
-    /// The longest that we wait.
+    /// The longest time that this end delays an acknowledgement.
     pub ack_delay_max: Duration,
-    /// How many frames of each port's receive ring are this session's, at most, until told otherwise.
+    /// How many frames of each port's receive ring this session may fill, until
+    /// [`Connection::set_ring_quota`] is called.
     pub ring_quota: u64,
-    /// How much later than the fastest a frame may be before a queue is suspected.
+    /// How much longer than the fastest frame a frame may take before the congestion control suspects a
+    /// queue.
     pub delay_allowance: Duration,
     /// The shortest time-out after which a probe is sent.
     pub probe_floor: Duration,
-    /// When the keys of what we send are changed.
+    /// When the keys of sent frames are updated.
     pub key_limits: KeyLimits,
-    /// For challenges, and packet numbers that are left out. From the operating system's generator.
+    /// Entropy from the operating system's generator, for challenges and for packet numbers that are skipped.
     pub entropy: [u8; 8],
 }
 
 impl ConnectionConfig {
-    /// How much later than the fastest a frame may be, unless told otherwise: a receiver that wakes up, and 250 KB of queue
-    /// at 10 Gbit/s.
+    /// The default delay allowance: the time that a receiver needs to wake up, which is also that of 250 KB
+    /// of queue at 10 Gbit/s.
     pub const DELAY_ALLOWANCE: Duration = Duration::from_micros(200);
-    /// The shortest time-out, unless told otherwise: a few wake-ups.
+    /// The default of the shortest time-out: a few wake-ups.
     pub const PROBE_FLOOR: Duration = Duration::from_micros(500);
 
-    /// Makes the plan from what one end told of itself and the peer chose.
+    /// Returns the configuration that follows from this end's parameters and those that the peer chose.
     pub fn new(
         ours: &Parameters,
         peers: &Parameters,
@@ -133,9 +139,9 @@ pub struct PathView {
     pub id: u8,
     /// Its ends.
     pub address: PathAddress,
-    /// Whether it carries data.
+    /// Whether the path carries data.
     pub is_up: bool,
-    /// What it did so far.
+    /// The counters of the path.
     pub stats: PathStats,
 }
 
@@ -144,7 +150,8 @@ pub struct PathView {
 pub struct Connection {
     role: Role,
     plan: ConnectionConfig,
-    /// After how long without a sign of life a path is asked for one. One end asks well before the other would, so that only one does.
+    /// How long a path may be silent before it is pinged. The initiator pings well before the target would,
+    /// so that only one end does.
     sign_after: Duration,
     sid_out: u32,
     sid_in: u32,
@@ -152,24 +159,25 @@ pub struct Connection {
     decryptor: Decryptor,
     keyed: bool,
     paths: Vec<Path>,
-    /// The ports that are known, with paths or without.
+    /// The known ports, with paths or without.
     ports: Vec<(EtherPort, PortState)>,
-    /// How much of each port's receive ring is this session's, where that was told.
+    /// This session's quota of each port's receive ring, where it was set.
     shares: Vec<(EtherPort, u64)>,
-    /// Whether a path came or went since the owner last asked.
+    /// Whether a path was added or removed since the owner last asked.
     rewindowed: bool,
-    /// The numbers of paths that are gone: since when, and how far they went.
+    /// The identifiers of removed paths: when each was removed, and the highest packet numbers that it used.
     pn_horizons: BTreeMap<u8, (Instant, PnHorizon)>,
     send_queue: SendQueue,
     events: VecDeque<ConnectionEvent>,
     delivered_bodies: Vec<Bytes>,
-    /// Room for heads, of messages that are done.
+    /// Head buffers of delivered messages, for reuse.
     heads: Vec<Vec<u8>>,
-    /// The limits for exchanges in each space: ours, what the peer was told for sure, and the peer's.
+    /// The XID limits in each packet number space: this end's, those that were sent to the peer in a frame
+    /// that elicits an acknowledgement, and the peer's.
     xid_limits: [u32; 2],
     xid_told: [u32; 2],
     peer_xid_limits: [u32; 2],
-    /// When keys were last changed, until a frame sent later was acknowledged.
+    /// When keys were last updated, until a frame that was sent later is acknowledged.
     key_unconfirmed: Option<Instant>,
     /// When the peer was first known to have the present keys, unless they are the first.
     key_confirmed: Option<Instant>,
@@ -177,17 +185,17 @@ pub struct Connection {
     exhausted: bool,
     dice: Rng,
     scratch: Vec<u8>,
-    /// The parts behind the first of the frame that is made, kept so that no frame allocates.
+    /// The parts behind the first in the frame that is being built, kept so that no frame allocates.
     further: Vec<Chunk>,
     drops: DropCounts,
-    /// What paths did that are gone.
+    /// The totals of removed paths.
     past: PathTotals,
     key_updates: u64,
 }
 
 impl Connection {
-    /// Begins the transport of a session that the handshake agreed on, on the path where that took place. `sid_out` is
-    /// the peer's name for the session, `sid_in` ours.
+    /// Returns the transport of a session that the handshake agreed on, with the path on which the handshake
+    /// took place. `sid_out` is the SID that the peer chose, `sid_in` the SID that this end chose.
     #[expect(clippy::too_many_arguments, reason = "a session is what the handshake agreed on")]
     pub fn new(
         role: Role,
@@ -224,7 +232,7 @@ impl Connection {
             xid_limits: [0; 2],
             xid_told: [0; 2],
             peer_xid_limits: [0; 2],
-            // Nothing that was sealed with the first keys was acknowledged yet.
+            // No frame that was protected with the first keys was acknowledged yet.
             key_unconfirmed: keys.map(|_| Instant::ORIGIN),
             key_confirmed: None,
             lost: false,
@@ -240,30 +248,32 @@ impl Connection {
         own
     }
 
-    /// Takes a message that is to arrive. In a session without keys its level must be `none`.
+    /// Queues a message for reliable delivery. In a session without keys its level must be `none`.
     ///
     /// # Panics
-    /// When it is longer than a frame's OFF can count, or its head than [`HEAD_LEN_MAX`], or there are no keys for it.
+    /// When the message is longer than a frame's OFF can count, or its head longer than [`HEAD_LEN_MAX`], or
+    /// its level needs keys that the session does not have.
     pub fn send(&mut self, message: Message) -> MessageId {
         assert!(self.keyed || message.level == Level::None, "a session without keys protects nothing");
         MessageId(self.send_queue.push(message))
     }
 
-    /// Takes a message back: what of it was not sent is not, and what was is not repeated. There will be no event.
+    /// Withdraws a message: its unsent bytes are not sent, and its sent bytes are not retransmitted. No event
+    /// follows.
     pub fn withdraw(&mut self, id: MessageId) {
         if let Some(message) = self.send_queue.withdraw(id.0) {
             self.spend(message);
         }
     }
 
-    /// Takes back every message that has an owner.
+    /// Withdraws every message that has an owner.
     pub fn withdraw_owned(&mut self) {
         for key in self.send_queue.owned().collect::<Vec<_>>() {
             self.withdraw(MessageId(key));
         }
     }
 
-    /// Takes note that frames were longer than their port allows at present.
+    /// Records that `count` frames were longer than their port allows at present.
     pub fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port && count > 0) {
             if path.too_long(now) {
@@ -272,7 +282,8 @@ impl Connection {
         }
     }
 
-    /// Takes note that a port lost `count` frames more for want of room, whosever they were.
+    /// Records that a port dropped `count` more received frames because its receive ring was full, of
+    /// whatever session.
     pub fn frames_overrun(&mut self, port: EtherPort, count: u32) {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port && count > 0) {
             path.overruns = path.overruns.wrapping_add(count);
@@ -281,7 +292,7 @@ impl Connection {
         }
     }
 
-    /// Asks the peer for a sign of life.
+    /// Sends the peer a ping.
     pub fn ping(&mut self) {
         if let Some(path) = self.paths.iter_mut().find(|path| path.is_usable()) {
             path.ping_wanted = true;
@@ -289,8 +300,9 @@ impl Connection {
         }
     }
 
-    /// Changes the keys of what we send, if the peer has seen the present ones for long enough. Returns whether it did. They change by
-    /// themselves before they are used up; this is for owners that want it more often.
+    /// Updates the keys of sent frames, if the peer has used the present ones for long enough. Returns
+    /// whether it did. The connection updates its keys by itself before they are used up; this method is for
+    /// owners that want updates more often.
     pub fn update_keys(&mut self, now: Instant) -> bool {
         //= hyperscsi#section-7.4
         //# A sender MUST NOT change keys before a frame that it sealed with the present
@@ -306,27 +318,29 @@ impl Connection {
         true
     }
 
-    /// Returns what happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<ConnectionEvent> {
         self.events.pop_front()
     }
 
-    /// Returns bodies of messages that are done, for a pool of buffers. Not all of them, if nobody asks.
+    /// Returns bodies of delivered messages, for a pool of buffers. If the owner does not call this often
+    /// enough, some of them are dropped.
     pub fn take_delivered_bodies(&mut self) -> impl Iterator<Item = Bytes> + '_ {
         self.delivered_bodies.drain(..)
     }
 
-    /// Returns room for the head of a message, without a new allocation where one before was done with its own.
+    /// Returns an empty buffer for the head of a message; reuses the buffer of a delivered message if there
+    /// is one.
     pub fn take_head_buffer(&mut self) -> Vec<u8> {
         self.heads.pop().unwrap_or_else(|| Vec::with_capacity(HEAD_LEN_USUAL))
     }
 
-    /// Returns whether there are such.
+    /// Returns whether [`Self::take_delivered_bodies`] has bodies to return.
     pub const fn has_delivered_bodies(&self) -> bool {
         !self.delivered_bodies.is_empty()
     }
 
-    /// Returns when [`Self::handle_timeout`] wants to be called.
+    /// Returns when [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.lost {
             return None;
@@ -335,7 +349,7 @@ impl Connection {
         self.paths.iter().filter_map(of).min()
     }
 
-    /// Takes note that the time came.
+    /// Processes the deadlines that passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         for index in 0..self.paths.len() {
             let Some(path) = self.paths.get_mut(index) else { continue };
@@ -353,7 +367,8 @@ impl Connection {
         }
         let untried = |path: &&Path| path.challenge != 0 && silent(path);
         if self.role == Role::Target {
-            // The copy of a frame begins a path too, from wherever it comes, and would hold its place for ever.
+            // An attacker who copies a frame to another address also begins a path, which would hold its slot
+            // for ever.
             let untried: Vec<u8> = self.paths.iter().filter(untried).map(|path| path.id).collect();
             for id in untried.into_iter().take(self.paths.len().saturating_sub(1)) {
                 self.drop_path(now, id);
@@ -371,7 +386,7 @@ impl Connection {
         })
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters of the connection.
     pub fn stats(&self) -> ConnectionStats {
         let mut paths = self.past;
         self.paths.iter().for_each(|path| paths.add(&path.stats));
@@ -383,7 +398,7 @@ impl Connection {
         }
     }
 
-    /// Returns when silence on a path wants something to be done: a question, and in the end the conclusion.
+    /// Returns when the silence of a path needs action: first a ping, in the end its loss.
     fn next_sign(&self, path: &Path) -> Option<Instant> {
         let end = path.heard.after(self.plan.lost_after);
         if path.down || !path.port_up || path.is_waiting() || path.ping_wanted {
@@ -392,7 +407,7 @@ impl Connection {
         Some(path.heard.after(self.sign_after))
     }
 
-    /// Asks a silent path for a sign of life, and gives it up in the end.
+    /// Pings a silent path, and declares it down in the end.
     fn watch(&mut self, now: Instant, index: usize) {
         let Some(path) = self.paths.get(index) else { return };
         let due = self.next_sign(path).is_some_and(|at| at <= now);
@@ -410,15 +425,16 @@ impl Connection {
         }
     }
 
-    /// Lets paths that answer carry what is under way on those that do not. To be called whenever a path begins to be of the
-    /// former or of the latter: where all were silent, the first that is back carries what the others had.
+    /// Moves data that is under way on silent paths to paths that answer. The caller must call this whenever
+    /// a path begins to answer or falls silent: where all paths were silent, the first one that answers again
+    /// carries the data of the others.
     fn requeue_from_silent_paths(&mut self) {
         if !self.paths.iter().any(Path::is_good) {
             return;
         }
         for path in self.paths.iter_mut().filter(|path| !path.is_good() && path.is_waiting()) {
             path.requeue_in_flight(&mut self.send_queue);
-            // Perhaps that was what told the peer of new exchanges.
+            // The moved data may include the frame that carried the XID limit.
             self.xid_told = [0; 2];
         }
         let silent = self.paths.iter_mut().filter(|path| !path.is_good());
@@ -429,7 +445,7 @@ impl Connection {
         self.paths.iter_mut().for_each(|path| path.announced = false);
     }
 
-    /// Tells what came of an acknowledgement or of time.
+    /// Handles the consequences of an acknowledgement or a timeout.
     fn apply_path_update(&mut self, now: Instant, index: usize, outcome: PathUpdate) {
         let Some(path) = self.paths.get_mut(index) else { return };
         if outcome.mtu_changed {
@@ -439,7 +455,7 @@ impl Connection {
         self.measured(index);
         let Some(path) = self.paths.get_mut(index) else { return };
         if outcome.lost {
-            // Perhaps it was what told the peer of new exchanges.
+            // The lost frame may be the one that carried the XID limit.
             self.xid_told = [0; 2];
         }
         if self.keyed {
@@ -453,7 +469,7 @@ impl Connection {
         }
     }
 
-    /// Tells of a path that was measured and carries less than our port takes, or all of it again.
+    /// Reports a measured path MTU that is less than the port's, or as large as the port's again.
     fn measured(&mut self, index: usize) {
         let Some(path) = self.paths.get_mut(index) else { return };
         if let Some(width) = path.measured() {
@@ -472,7 +488,7 @@ fn split(pn: u64) -> (u8, u64) {
     (path, pn & !(0xff << PATH_SHIFT))
 }
 
-/// Keeps what of a message can be used again.
+/// Keeps the buffers of a message that can be reused.
 fn spend(spent: &mut Vec<Bytes>, heads: &mut Vec<Vec<u8>>, message: Message) {
     let Message { mut head, body, .. } = message;
     if (1..=HEAD_LEN_USUAL).contains(&head.capacity()) && heads.len() < HEADS_MAX {

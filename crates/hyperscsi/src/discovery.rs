@@ -1,8 +1,9 @@
-//! Discovery: who exports something to a group?
+//! Discovery: which targets export logical units to a group?
 //!
-//! A [`DiscoveryClient`] asks everybody on each of its ports, several times, and collects the answers for as long as its owner
-//! has patience. An [`DiscoveryServer`] answers for the targets of its server that export something to the group; to all others it is
-//! silent. Nothing vouches for an answer: it is a hint where to begin a handshake.
+//! A [`DiscoveryClient`] broadcasts its question on each of its ports, several times, and collects the
+//! answers until its deadline. A [`DiscoveryServer`] answers for those of its server's targets that export
+//! something to the group, and ignores all other questions. Answers are not authenticated: an answer is a
+//! hint where to begin a handshake.
 
 use alloc::vec::Vec;
 
@@ -18,11 +19,12 @@ use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 use crate::random::HmacDrbg;
 
-/// The target's side.
+/// The target's side of discovery.
 #[derive(Debug)]
 pub struct DiscoveryServer {
     allowance: TokenBucket,
-    /// The same for answers, of which a question can have many, and whose asker may have lied about its address.
+    /// The allowance for answers. A question can have many answers, and its sender may have forged its
+    /// address.
     answers: TokenBucket,
     ports: Vec<(EtherPort, u16)>,
     control_queue: ControlQueue,
@@ -31,16 +33,17 @@ pub struct DiscoveryServer {
 }
 
 impl DiscoveryServer {
-    /// So many questions are answered at once, and then one in each interval: a rack of hosts that come up together.
+    /// So many questions are answered at once, then one in each interval: enough for a rack of hosts that
+    /// start together.
     const AT_ONCE: u32 = 64;
     const INTERVAL: Duration = Duration::from_millis(50);
-    /// So many answers go out at once, and then one in each interval.
+    /// So many answers are sent at once, then one in each interval.
     const ANSWERS_AT_ONCE: u32 = 512;
     const ANSWERS_INTERVAL: Duration = Duration::from_millis(5);
-    /// For how many targets one question is answered.
+    /// For how many targets a question is answered.
     const TARGETS_MAX: usize = 256;
 
-    /// Makes one that has no port yet.
+    /// Makes a server without ports.
     pub fn new(now: Instant) -> Self {
         Self {
             allowance: TokenBucket::full(Self::AT_ONCE, now),
@@ -52,19 +55,19 @@ impl DiscoveryServer {
         }
     }
 
-    /// Takes note of a port, or of what changed about it.
+    /// Records that a port is up, or what changed about it.
     pub fn port_up(&mut self, port: EtherPort, state: &PortState) {
         self.ports.retain(|(known, _)| *known != port);
         self.ports.extend(usable(state).map(|frame_max| (port, frame_max)));
     }
 
-    /// Takes note that a port carries nothing at present.
+    /// Records that a port is down.
     pub fn port_down(&mut self, port: EtherPort) {
         self.ports.retain(|(known, _)| *known != port);
         self.control_queue.port_down(port);
     }
 
-    /// Takes a Discovery frame, which begins with `header`.
+    /// Handles a received Discovery frame, which begins with `header`.
     pub fn frame_received(
         &mut self,
         now: Instant,
@@ -82,7 +85,8 @@ impl DiscoveryServer {
             self.ignored += 1;
             return;
         };
-        // Only who would be answered counts, so that questions for groups of others take no room.
+        // Only questions that have an answer use the allowance, so that questions for groups of other servers
+        // cannot exhaust it.
         let mut next = directory.export_behind(port, &question.group, None);
         if next.is_none() || self.allowance.take(now, Self::INTERVAL).is_err() {
             self.ignored += 1;
@@ -102,12 +106,12 @@ impl DiscoveryServer {
         }
     }
 
-    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    /// Returns a port that has frames to send. Each port is returned once until `transmit` is called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
         self.control_queue.poll_port()
     }
 
-    /// Appends the frames that the port has to send.
+    /// Appends the frames that are to be sent on the port.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         self.control_queue.transmit(port, out);
     }
@@ -117,7 +121,7 @@ impl DiscoveryServer {
         self.answered
     }
 
-    /// Returns how many were not: for other groups, too many, or none at all.
+    /// Returns how many frames were ignored: for other groups, too many, or not a question at all.
     pub const fn ignored(&self) -> u64 {
         self.ignored
     }
@@ -137,7 +141,7 @@ fn answer(question: &Question, instance: [u8; 16], export: Export, frame_max: u1
     }
 }
 
-/// Who may use a port: it takes what every Ethernet takes.
+/// Returns the port's MTU if the port can be used: it must take what every Ethernet takes.
 fn usable(state: &PortState) -> Option<u16> {
     let frame_max = u16::try_from(state.mtu).unwrap_or(u16::MAX);
     (frame_max >= Parameters::FRAME_MAX_LEAST).then_some(frame_max)
@@ -150,14 +154,14 @@ fn read(source: Mac, header: &Header, frame: &mut [u8]) -> Option<Discovery> {
     Discovery::parse(control_queue::payload(header, frame)?).ok()
 }
 
-/// A target as it was found, at one of its addresses.
+/// A target that was discovered at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredTarget {
     /// Our port.
     pub port: EtherPort,
     /// The address that answered.
     pub mac: Mac,
-    /// The server, whichever of its addresses answers.
+    /// The identity of the server, whatever address answers.
     pub instance: [u8; 16],
     /// The target.
     pub target: Name,
@@ -165,22 +169,22 @@ pub struct DiscoveredTarget {
     pub authenticates: bool,
     /// Its logical units.
     pub luns: Vec<ExportedLun>,
-    /// Whether there are more than these.
+    /// Whether the target exports more logical units than these.
     pub more: bool,
-    /// The addresses that the server says it has.
+    /// The addresses that the server claims to have.
     pub macs: Vec<Mac>,
-    /// The longest Ethernet payload that the answering port takes.
+    /// The longest Ethernet payload that the answering port takes, in bytes.
     pub frame_max: u16,
 }
 
-/// The initiator's side: one question.
+/// The initiator's side of discovery: one question.
 #[derive(Debug)]
 pub struct DiscoveryClient {
     question: Question,
     random: HmacDrbg,
     ports: Vec<EtherPort>,
     found: Vec<DiscoveredTarget>,
-    /// How many answers were left out since there were too many.
+    /// How many answers were dropped because there were too many.
     left_out: u64,
     deadline: Instant,
     repeat: Instant,
@@ -190,16 +194,16 @@ pub struct DiscoveryClient {
 }
 
 impl DiscoveryClient {
-    /// When the question is repeated first; then after twice as long each time.
+    /// After how long the question is first repeated. The interval then doubles each time.
     const REPEAT_FIRST: Duration = Duration::from_millis(100);
     const REPEAT_MAX: Duration = Duration::from_secs(2);
-    /// How many targets, each at each of its addresses, are kept.
+    /// How many discovered targets are kept, counting each target once per address.
     pub const FOUND_MAX: usize = 4096;
-    /// How many of these from one address, so that nobody fills all of it.
+    /// How many of these one address may contribute, so that no address fills the whole list.
     const FOUND_OF_ONE_MAX: usize = 256;
 
-    /// Begins to ask for the targets of `group`, or for one, for as long as `patience` says. `entropy` is fresh from the
-    /// operating system's generator.
+    /// Begins to ask for the targets of `group`, or for one target, for as long as `patience` says. `entropy`
+    /// must come fresh from the operating system's generator.
     pub fn new(
         now: Instant,
         group: GroupName,
@@ -223,23 +227,24 @@ impl DiscoveryClient {
         }
     }
 
-    /// Takes note of a port, or of what changed about it.
+    /// Records that a port is up, or what changed about it.
     pub fn port_up(&mut self, port: EtherPort, state: &PortState) {
         if usable(state).is_some() && !self.ports.contains(&port) {
             self.ports.push(port);
-            // This one was asked once, whatever the others were.
+            // This port was asked once now, so one round is all that is certain of all ports.
             self.rounds = 1;
             self.ask(port);
         }
     }
 
-    /// Takes note that a port carries nothing at present.
+    /// Records that a port is down.
     pub fn port_down(&mut self, port: EtherPort) {
         self.ports.retain(|known| *known != port);
         self.control_queue.port_down(port);
     }
 
-    /// Takes a Discovery frame, which begins with `header`. Returns whether it answers this question.
+    /// Handles a received Discovery frame, which begins with `header`. Returns whether it answers this
+    /// question.
     pub fn frame_received(
         &mut self,
         (port, mac): (EtherPort, Mac),
@@ -267,7 +272,7 @@ impl DiscoveryClient {
         let from_here = self.found.iter().filter(|known| known.mac == mac).count();
         let room = self.found.len() < Self::FOUND_MAX && from_here < Self::FOUND_OF_ONE_MAX;
         match self.found.iter_mut().find(same) {
-            // The newest answer counts.
+            // A newer answer replaces an older one.
             Some(known) => *known = found,
             None if room => self.found.push(found),
             None => self.left_out += 1,
@@ -275,28 +280,29 @@ impl DiscoveryClient {
         true
     }
 
-    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    /// Returns a port that has frames to send. Each port is returned once until `transmit` is called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
         self.control_queue.poll_port()
     }
 
-    /// Appends the frames that the port has to send.
+    /// Appends the frames that are to be sent on the port.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         self.control_queue.transmit(port, out);
     }
 
-    /// Returns when `handle_timeout` wants to be called.
+    /// Returns when `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Instant {
         self.repeat.min(self.deadline)
     }
 
-    /// Takes note that a deadline passed.
+    /// Handles a deadline that passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now < self.repeat || self.is_over(now) {
             return;
         }
         self.wait = (self.wait * 2).min(Self::REPEAT_MAX);
-        // Up to a quarter longer, so that hosts that come up together do not ask together.
+        // The interval is up to a quarter longer at random, so that hosts that start together do not ask
+        // together.
         let [extra] = self.random.bytes();
         self.repeat = now.after(self.wait + self.wait * u32::from(extra) / 1024);
         self.rounds += u32::from(!self.ports.is_empty());
@@ -305,19 +311,19 @@ impl DiscoveryClient {
         }
     }
 
-    /// Returns whether no more answers are waited for.
+    /// Returns whether discovery has ended: later answers are not awaited.
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.deadline
     }
 
-    /// Returns what was found so far, by target, server and place.
+    /// Returns the discovered targets, sorted by target, server and address.
     pub fn found(&self) -> Vec<DiscoveredTarget> {
         let mut found = self.found.clone();
         found.sort_by(|a, b| a.key().cmp(&b.key()));
         found
     }
 
-    /// Returns how many targets, each at each of its addresses, were found so far.
+    /// Returns how many targets were discovered so far, counting each target once per address.
     pub const fn found_count(&self) -> usize {
         self.found.len()
     }
@@ -327,7 +333,7 @@ impl DiscoveryClient {
         self.rounds
     }
 
-    /// Returns the targets that more than one server says are its own: nobody can tell which of them is meant.
+    /// Returns the targets that more than one server claims: it is unknown which of them is meant.
     pub fn disputed(&self) -> Vec<Name> {
         let found = self.found();
         let pairs = found.iter().zip(found.iter().skip(1));
@@ -339,7 +345,7 @@ impl DiscoveryClient {
         disputed
     }
 
-    /// Returns how many answers were left out since there were too many.
+    /// Returns how many answers were dropped because there were too many.
     pub const fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -352,14 +358,16 @@ impl DiscoveryClient {
 }
 
 impl DiscoveredTarget {
-    /// Returns whether one server may have both places: it has the same name in both, and says of one address in both that
-    /// it is its own. A copy of a server, its name included, has other addresses than the original.
+    /// Returns whether both answers may come from one server: they have the same instance, and both list a
+    /// common address as the server's own. A copy of a server, its instance included, has other addresses
+    /// than the original.
     fn is_of_server(&self, other: &Self) -> bool {
         self.instance == other.instance
             && (self.may_be_at(&[other.mac]) || other.may_be_at(&[self.mac]) || self.may_be_at(&other.macs))
     }
 
-    /// Returns whether who answered may have one of these addresses, by what he says of his own.
+    /// Returns whether the server that answered may have one of these addresses, according to the addresses
+    /// that it lists.
     pub(crate) fn may_be_at(&self, macs: &[Mac]) -> bool {
         let told = !self.macs.is_empty() && self.macs.len() < MACS_MAX;
         !told || macs.iter().any(|mac| *mac == self.mac || self.macs.contains(mac))

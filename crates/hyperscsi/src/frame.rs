@@ -19,39 +19,39 @@ use base::bytes::{Reader, UnexpectedEof};
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 28;
 
-/// Where the receiver's name for the session stands in a header.
+/// The offset of the SID, the receiver's name for the session, in a header.
 pub const SID_AT: u8 = 8;
 
 /// The length of the CRC32C behind an unprotected payload, in bytes.
 pub const CRC_LEN: usize = 4;
 /// The length of the authentication tag behind a protected payload, in bytes.
 pub const TAG_LEN: usize = 16;
-/// The version that this room speaks.
+/// The protocol version that this crate implements.
 pub const VERSION: u8 = 0x20;
-/// How many exchanges can be under way in a session: TAG has nine bits.
+/// How many exchanges can be under way in a session, as TAG has nine bits.
 pub const TAGS: u16 = 512;
 
-/// What a frame is for. The numbers up to 21h are those of the historical protocol.
+/// The command of a frame. The numbers up to 21h are those of the historical protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Cmd {
-    /// Initiator to target, in an exchange: a command with its first data, or data asked for.
+    /// Initiator to target, in an exchange: a command with its first data, or solicited data.
     Request = 0x00,
     /// Target to initiator, in an exchange: data, a request for data, or the response.
     Reply = 0x01,
-    /// Discovery, question and answer.
+    /// Discovery, questions and answers.
     Discovery = 0x10,
     /// Handshake, initiator to target.
     Negotiate = 0x11,
     /// Handshake, target to initiator.
     Negotiated = 0x12,
-    /// The session ends.
+    /// Ends the session.
     Disconnect = 0x13,
     /// Asks for an acknowledgement: probes, paths, windows.
     Ask = 0x20,
     /// Acknowledgement and credit.
     Ack = 0x21,
-    /// The exchange is given up (initiator to target, and back as its answer). Not historical.
+    /// Aborts the exchange (initiator to target, and back as its answer). Not in the historical protocol.
     Abort = 0x40,
 }
 
@@ -72,7 +72,8 @@ impl Cmd {
         })
     }
 
-    /// Returns whether its frames may be of several parts: those that carry what commands are made of.
+    /// Returns whether frames of this command may carry several parts: Request and Reply, which carry
+    /// commands, data and responses.
     pub const fn has_parts(self) -> bool {
         matches!(self, Self::Request | Self::Reply)
     }
@@ -83,19 +84,21 @@ impl Cmd {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// The receiver is to acknowledge the frame.
+    /// The frame elicits an acknowledgement.
     pub const ELICITS: Self = Self(0x80);
     /// The key phase.
     pub const PHASE: Self = Self(0x40);
     /// The payload is encrypted; else, in a protected frame, it is only authenticated.
     pub const ENCRYPTED: Self = Self(0x20);
-    /// The payload is data of the command, and OFF its place in it.
+    /// The payload is data of the command, and OFF is its offset in that data.
     pub const DATA: Self = Self(0x10);
-    /// In the last frame of data: the command ended with GOOD status and moved what came.
+    /// In the last frame of Data-In: the command ended with GOOD status and transferred exactly the data that
+    /// was sent.
     pub const GOOD: Self = Self(0x08);
-    /// An acknowledgement stands before the payload proper.
+    /// An acknowledgement stands in front of the rest of the payload.
     pub const ACKS: Self = Self(0x04);
-    /// The payload proper is of several parts: a block that tells of the further ones stands before it.
+    /// The rest of the payload has several parts: a block that describes the further parts stands in front of
+    /// them.
     pub const PARTS: Self = Self(0x02);
 
     /// Returns whether all bits of `other` are set.
@@ -103,14 +106,14 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Returns both.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// Where a payload belongs, as the historical protocol has it: the front of the header.
+/// TAG, L and FRAG: the first three bytes of the header, laid out as in the historical protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) tag: u16,
@@ -127,7 +130,7 @@ impl Place {
         bytes
     }
 
-    /// Returns what 24 bits say; `None` if a reserved one is set.
+    /// Decodes 24 bits; `None` if a reserved bit is set.
     pub(crate) fn from_word(word: u32) -> Option<Self> {
         let [.., tag_high, tag_low] = (word >> 11).to_be_bytes();
         let [.., fragment_high, fragment_low] = (word & 0x3ff).to_be_bytes();
@@ -140,16 +143,16 @@ impl Place {
     }
 }
 
-/// The header, as values.
+/// The fields of a frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The slot of the exchange, below [`TAGS`].
     pub tag: u16,
-    /// Whether the payload is the last of what OFF counts in.
+    /// Whether the payload is the last of the message that OFF counts in.
     pub last: bool,
-    /// Which frame of it this is, modulo 1024: for people who read captures.
+    /// The number of this frame in that message, modulo 1024. Only for display, in packet captures.
     pub fragment: u16,
-    /// Whether a tag follows the payload, and not a CRC.
+    /// Whether an authentication tag follows the payload, instead of a CRC.
     pub protected: bool,
     /// What the frame is for.
     pub cmd: Cmd,
@@ -161,25 +164,25 @@ pub struct Header {
     pub sid: u32,
     /// The packet number.
     pub pn: u64,
-    /// The exchange.
+    /// The exchange; 0 for what concerns the session.
     pub xid: u32,
-    /// Where the payload belongs, in bytes.
+    /// The offset of the payload, in bytes.
     pub off: u32,
 }
 
-/// What is wrong with a frame, before anybody looked at what it says.
+/// Why a frame is dropped before its payload is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
-    /// It ends within the header or before the payload and what follows it.
+    /// The frame ends within the header, or before its payload and trailer end.
     #[error("the frame is cut short")]
     Short,
-    /// Its version is another.
+    /// The version is not [`VERSION`].
     #[error("the frame is of another version")]
     Version,
-    /// Its command is none.
+    /// The command is unknown.
     #[error("the frame's command is unknown")]
     Command,
-    /// A bit is set that must not be.
+    /// A reserved bit is set.
     #[error("a reserved bit is set")]
     Reserved,
 }
@@ -191,7 +194,7 @@ impl From<UnexpectedEof> for BadFrame {
 }
 
 impl Header {
-    /// Returns the header as bytes.
+    /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let place = Place { tag: self.tag, last: self.last, fragment: self.fragment };
         let [w0, w1, w2] = place.to_bytes();
@@ -211,8 +214,8 @@ impl Header {
         out
     }
 
-    /// Reads the header of `frame` and checks that what it announces is there. Returns it with the length of the
-    /// frame without padding: header, payload, and tag or CRC.
+    /// Parses the header of `frame` and checks that `frame` is as long as the header announces. Returns the
+    /// header and the length of the frame without padding: header, payload, and tag or CRC.
     ///
     /// # Errors
     /// [`BadFrame`]

@@ -1,7 +1,7 @@
-//! Names that machines give out for things they number.
+//! Handles: the names that state machines give to the sessions and exchanges that they number.
 
-/// Declares a name for something that a machine numbers: a small index, used again, and a generation, so that an old name
-/// finds nothing.
+/// Declares a handle type: a small index, which is used again, and a generation, so that an old handle finds
+/// nothing.
 macro_rules! handle {
     ($(#[$doc:meta])* pub struct $name:ident;) => {
         $(#[$doc])*
@@ -9,18 +9,18 @@ macro_rules! handle {
         pub struct $name(pub(crate) base::arena::Key);
 
         impl $name {
-            /// Returns the index: dense, and unique among those in being, so that it can serve as the index of a
-            /// side table.
+            /// Returns the index. Indexes are dense, and unique among the handles in use, so that one can be
+            /// the index of a side table.
             pub const fn index(self) -> u32 {
                 self.0.index
             }
 
-            /// Returns the whole name as a number, never used again.
+            /// Returns the whole handle as a number, which is never used again.
             pub const fn to_bits(self) -> u64 {
                 ((self.0.generation as u64) << 32) | self.0.index as u64
             }
 
-            /// Returns the name that `to_bits` gave.
+            /// Returns the handle of which [`Self::to_bits`] returned `bits`.
             pub const fn from_bits(bits: u64) -> Self {
                 let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
                 Self(base::arena::Key {

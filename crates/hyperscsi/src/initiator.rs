@@ -1,16 +1,20 @@
-//! The initiator role: one session with one target, over as many paths as there are.
+//! The initiator role: one session with one target, over one or more paths.
 //!
-//! * [`session`] is the value that the owner holds; [`contract`] is what it tells and is told.
-//! * `connect` looks for the target, shakes hands, and does both again after a loss, within [`contract::Retry`].
-//! * `issue` numbers requests and sends them, `reply` takes what the target says, `task_management` is task management.
-//! * `identity_check` holds back what is meant for a unit that may be another one in a new session.
-//! * `nexus_loss` decides what becomes of requests when the nexus is lost; `closing` says and hears the last words of a session.
+//! * [`session`] is the value that the owner holds; [`contract`] holds the types of its interface.
+//! * `connect` discovers the target and performs the handshake, and does both again after a loss, within
+//!   [`contract::Retry`].
+//! * `issue` numbers and sends requests, `reply` processes the target's replies, `task_management` is task
+//!   management.
+//! * `identity_check` holds back requests for a logical unit that may be another one in a new session.
+//! * `nexus_loss` decides which requests are repeated after an I_T nexus loss; `closing` exchanges the
+//!   Disconnect messages at the end of a session.
 //!
-//! A request leaves under its number once, and the transport below repeats what is lost on the way: within a session nothing
-//! runs twice. When the session itself is lost (the target restarted, or every path was dead for too long), nobody can know
-//! whether a request ran, and only those are carried out again whose owner said that this does no harm.
+//! A request is sent once under its XID, and the transport below retransmits lost frames: within a session no
+//! request is executed twice. When the session itself is lost (the target restarted, or every path was dead
+//! for too long), the initiator cannot know whether a request was executed. Then it repeats only the requests
+//! that their owner marked as safe to repeat.
 //!
-//! **Invariant:** nothing here knows what a CDB means.
+//! **Invariant:** this module does not interpret CDBs.
 
 mod closing;
 mod connect;

@@ -1,8 +1,10 @@
-//! HyperSCSI, version 2: SCSI straight on Ethernet frames, both roles, without I/O.
+//! HyperSCSI, version 2: SCSI directly on Ethernet frames. Both roles, initiator and target, as state
+//! machines without I/O.
 //!
-//! `docs/hyperscsi.md` is the specification; this room is one implementation of it and cites it by section.
+//! `docs/hyperscsi.md` is the specification. This crate is one implementation of it and cites it by section.
 //!
-//! **Invariant:** knows no device types and no sockets: a CDB is bytes, a status is a byte, a port is a number.
+//! **Invariant:** this crate knows no device types and no sockets: a CDB is bytes, a status is a byte, a port
+//! is a number.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -28,17 +30,17 @@ mod specification;
 /// The EtherType of HyperSCSI.
 pub const ETHERTYPE: u16 = 0x889a;
 
-/// Which end of a session somebody is.
+/// The role that one end of a session has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// It sends requests.
+    /// The initiator: it sends requests.
     Initiator,
-    /// It answers them.
+    /// The target: it answers requests.
     Target,
 }
 
 impl Role {
-    /// Returns the other end.
+    /// Returns the role of the other end.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! The handshake: how an initiator and a target agree on a session, and on its keys if the group has a password.
+//! The handshake: an initiator and a target agree on a session, and on its keys if the group has a password.
 //!
 //! ```text
 //! initiator                                     target
@@ -10,19 +10,20 @@
 //!                                            ◀──   ACCEPT   choice, token, proof
 //! ```
 //!
-//! Every step is one frame; the initiator repeats its own until it has an answer, and the target answers a repeated one
-//! with the same bytes as before. [`initiator::Login`] and [`target::HandshakeServer`] are the machines; what owns them
-//! hands them frames with SID 0 and makes a session of what they [`HandshakeResult`] on. How frames travel afterwards is none of
-//! their business.
+//! Every step is one frame. The initiator repeats its frame until it receives an answer. The target answers a
+//! repeated frame with the same bytes as before. [`initiator::Login`] and [`target::HandshakeServer`] are the
+//! two state machines. Their owner passes them frames with SID 0 and makes a session of each
+//! [`HandshakeResult`]. The transport of frames after the handshake is handled by [`crate::connection`].
 //!
-//! # What a man in the middle gets
+//! # What a man in the middle can do
 //!
-//! All that both ends said before the last message is the context of the key exchange: who they are, what was offered
-//! and chosen, the SIDs. Whatever he changes makes the exchange fail as a wrong password does, and no answer is
-//! final before the initiator has waited for a better one. So he can delay a session, as he can by cutting the wire,
-//! and nothing else. What comes without proof (refusals, cookies, answers that do not open) moves no state for good.
+//! The context of the key exchange covers all that both ends sent before the last message: their identities,
+//! what was offered and chosen, the SIDs. A change to any of it makes the exchange fail as a wrong password
+//! does. The initiator takes no failure as final before it has waited for a better answer. So an attacker can
+//! delay a session, as he can by cutting the wire, and nothing else. Messages without proof (refusals,
+//! cookies, answers that do not decrypt) change no state for good.
 //!
-//! In a group without a password nothing is proven at all; a session of such a group has no keys.
+//! A group without a password proves nothing: its sessions have no keys.
 
 pub mod directory;
 pub mod initiator;
@@ -50,19 +51,20 @@ use crate::pdu::negotiate::{Accept, COOKIE_LEN, KE2_LEN, Negotiated, PROOF_LEN, 
 use crate::pdu::parameters::{Levels, Parameters, Repair};
 use crate::random::mac;
 
-/// What both ends know when the handshake is over.
+/// What both ends know when the handshake has succeeded.
 pub struct HandshakeResult {
     /// The keys, if the group has a password.
     pub keys: Option<SessionKeys>,
-    /// What the other end calls the session: for frames to it.
+    /// The other end's SID for the session. It stands in frames that we send.
     pub sid_out: u32,
-    /// What we call it: for frames to us.
+    /// Our SID for the session. It stands in frames that we receive.
     pub sid_in: u32,
-    /// The secret by which a path is added to a session without keys.
+    /// The secret token that adds a path to a session without keys.
     pub token: [u8; 16],
-    /// What holds for both; the fields that each end tells for itself are the other end's.
+    /// The agreed parameters. The fields that each end states for itself hold the other end's values.
     pub parameters: Parameters,
-    /// The longest Ethernet payload of our own port, as we told it. If it is not the other's, the shorter one counts.
+    /// The longest Ethernet payload of our own port, in bytes, as we announced it. The smaller of this and
+    /// the other end's value holds.
     pub frame_max: u16,
     /// The group.
     pub group: GroupName,
@@ -70,9 +72,9 @@ pub struct HandshakeResult {
     pub target: Name,
     /// The initiator.
     pub initiator: Name,
-    /// What distinguishes its ports.
+    /// The ISID, which distinguishes the ports of the initiator.
     pub isid: [u8; 6],
-    /// The server.
+    /// The instance: the identity of the server.
     pub instance: [u8; 16],
     /// The port that the handshake took place on.
     pub port: EtherPort,
@@ -81,7 +83,7 @@ pub struct HandshakeResult {
 }
 
 impl HandshakeResult {
-    /// Returns the longest Ethernet payload that both ports take.
+    /// Returns the longest Ethernet payload that both ports take, in bytes.
     pub fn frame_max_common(&self) -> u16 {
         self.frame_max.min(self.parameters.frame_max)
     }
@@ -104,7 +106,7 @@ impl fmt::Debug for HandshakeResult {
     }
 }
 
-/// What a target makes of an offer; `None` if no level is left.
+/// Returns the parameters that a target chooses from an offer; `None` if no protection level is left.
 fn choose(ours: &Parameters, offer: &Parameters, has_keys: bool) -> Option<Parameters> {
     let possible = if has_keys { Levels::ALL } else { Levels::OPEN };
     Some(Parameters {
@@ -121,7 +123,7 @@ fn choose(ours: &Parameters, offer: &Parameters, has_keys: bool) -> Option<Param
     })
 }
 
-/// Returns whether a target may choose this when that was offered.
+/// Returns whether a target may choose `choice` after the initiator offered `offer`.
 //= hyperscsi#section-4.10
 //# The
 //# initiator MUST NOT take a choice outside its offer.
@@ -137,8 +139,8 @@ fn is_within(choice: &Parameters, offer: &Parameters, has_keys: bool) -> bool {
         && choice.lost_after_ms <= offer.lost_after_ms
 }
 
-/// Returns what the key exchange is bound to: the initiator's START but for the cookie, and the target's ANSWER but for
-/// the message of the key exchange in it, which binds itself.
+/// Returns the context that the key exchange is bound to: the initiator's START without the cookie, and the
+/// target's ANSWER without its message of the key exchange, which OPAQUE binds by itself.
 fn context(start: &[u8], answer: &[u8]) -> Result<[u8; 64], Malformed> {
     let answer = without_last(answer, KE2_LEN)?;
     let start = without_last(start, COOKIE_LEN)?;
@@ -150,7 +152,7 @@ fn context(start: &[u8], answer: &[u8]) -> Result<[u8; 64], Malformed> {
     Ok(hash.finalize().into())
 }
 
-/// Returns what stands in an ACCEPT as proof of the keys.
+/// Returns the PROOF item of an ACCEPT: it proves that the target has the keys.
 fn proof(secret: &[u8; 64], context: &[u8; 64], accept: &[u8]) -> Result<[u8; PROOF_LEN], Malformed> {
     let accept = without_last(accept, PROOF_LEN)?;
     let mac = mac(secret, &[ACCEPTED, context, &accept]);

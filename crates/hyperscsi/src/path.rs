@@ -1,10 +1,11 @@
-//! One path of a session: a port of ours and a station beyond it.
+//! One path of a session: one of our Ethernet ports and a MAC address of the peer that it reaches.
 //!
-//! A path has packet numbers, round trips, a window, credit and an MTU of its own. It knows which frames are under way and
-//! tells the outbox what arrived and what was lost; it neither builds nor opens frames.
+//! A path has its own packet numbers, round-trip times, congestion window, credit and MTU. It knows which
+//! frames are under way, and reports to the send queue what arrived and what was lost. It neither builds nor
+//! decrypts frames.
 //!
-//! A path is never given up because of silence alone before the limit: while nothing is heard it is probed, at most
-//! 64 ms apart, with the oldest data that was not acknowledged, so that it goes on within 64 ms of the cable being back.
+//! Silence alone never ends a path before `lost_after`. A silent path is probed at most 64 ms apart, with the
+//! oldest data that was not acknowledged. So traffic resumes within 64 ms after the link is back.
 
 pub(crate) mod congestion;
 pub(crate) mod credit;
@@ -45,20 +46,20 @@ pub struct PathAddress {
     pub mac: Mac,
 }
 
-/// The longest time between two probes of a path that is silent.
+/// The longest time between two probes of a silent path.
 pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(64);
-/// The same once the path was given up and the session lives on by others.
+/// The longest time between two probes of a path that was given up while the session goes on over others.
 const PROBE_INTERVAL_DOWN: Duration = Duration::from_secs(1);
-/// How many frames one time-out sends.
+/// How many frames one probe timeout sends.
 pub(crate) const PROBES: u8 = 2;
-/// From this many time-outs in a row on, probes are short, and other paths take over.
+/// From this many probe timeouts in a row on, probes are short, and other paths take over.
 pub(crate) const SUSPECT_AFTER: u32 = 2;
-/// A longest frame below this cannot carry a block and an acknowledgement.
+/// The least MTU of a usable path, in bytes: a shorter frame cannot carry a block and an acknowledgement.
 pub(crate) const MTU_MIN: usize = HEAD_LEN_MAX + 64;
-/// How long after the last data a path counts as in use.
+/// How long after the last data was sent a path counts as in use.
 const IN_USE: Duration = Duration::from_secs(1);
 
-/// A packet number space in both directions.
+/// The state of a packet number space in both directions.
 #[derive(Debug)]
 pub(crate) struct PnSpaceState {
     pub(crate) outgoing: Outgoing,
@@ -72,16 +73,16 @@ pub(crate) struct Path {
     pub(crate) address: PathAddress,
     /// Whether our port is up.
     pub(crate) port_up: bool,
-    /// Our challenge that the peer did not echo yet; 0 once the path may be used.
+    /// Our challenge, until the peer echoes it; 0 once the path may be used.
     pub(crate) challenge: u64,
-    /// The peer's challenge, to be echoed.
+    /// The peer's challenge, which we must echo.
     pub(crate) echo: u64,
     pub(crate) step_wanted: bool,
     pub(crate) receives_wanted: bool,
     pub(crate) ping_wanted: bool,
-    /// Paths that were left, to be told.
+    /// Paths that we left and whose leaving is to be announced to the peer.
     pub(crate) leaves: Vec<u8>,
-    /// Frames that may go out whatever the windows say.
+    /// How many frames may be sent as probes, whatever congestion window and credit allow.
     pub(crate) probes: u8,
     pub(crate) spaces: [PnSpaceState; 2],
     pub(crate) rtt: Rtt,
@@ -92,38 +93,39 @@ pub(crate) struct Path {
     peer_mtu: usize,
     peer_ack_delay: Duration,
     pto_floor: Duration,
-    /// How long an acknowledgement may take, by the round trips so far.
+    /// The probe timeout: how long an acknowledgement may take, computed from the round trips so far.
     pto: Duration,
     repair: Repair,
-    /// When a frame that is surely the peer's last came.
+    /// When the last frame was received that certainly came from the peer.
     pub(crate) heard: Instant,
     pub(crate) down: bool,
-    /// Whether it was added, and nothing came on it yet.
+    /// Whether the path was added and no frame was received on it yet.
     pub(crate) unheard: bool,
     pto_at: Option<Instant>,
     pub(crate) backoff: u32,
     loss_at: Option<Instant>,
     data_at: Instant,
-    /// When the newest frame that arrived had been sent, of either space.
+    /// When the newest frame that is known to have arrived was sent, in either space.
     arrived_at: Instant,
-    /// Frames that our port lost for want of room, and what the peer last said of its own.
+    /// Frames that our port lost because its receive ring was full, and the count that the peer last reported
+    /// of its own port.
     pub(crate) overruns: u32,
     peer_overruns: Option<u32>,
-    /// What the owner was last told that it carries, and how much less than our port takes that is.
+    /// What [`Self::measured`] last reported: what the path carries, and what our port takes, in bytes.
     told_width: Option<(usize, usize)>,
-    /// Whether the owner was told that there is something to send.
+    /// Whether the owner was informed that there is something to send.
     pub(crate) announced: bool,
     pub(crate) stats: PathStats,
 }
 
-/// What came of an acknowledgement or of time, for the owner to tell.
+/// The result of an acknowledgement or a timeout, which the owner must handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathUpdate {
-    /// The longest frame changed.
+    /// Whether the longest frame changed.
     pub(crate) mtu_changed: bool,
-    /// When the newest protected frame that arrived had been sent.
+    /// When the newest protected frame that was acknowledged was sent.
     pub(crate) sealed_at: Option<Instant>,
-    /// Frames were lost.
+    /// Whether frames were lost.
     pub(crate) lost: bool,
 }
 
@@ -187,17 +189,17 @@ impl Path {
         }
     }
 
-    /// Returns whether data may be sent on it.
+    /// Returns whether data may be sent on the path.
     pub(crate) fn is_usable(&self) -> bool {
         self.port_up && self.challenge == 0 && !self.down && self.pmtu.current() >= MTU_MIN
     }
 
-    /// Returns whether it is usable and answers.
+    /// Returns whether the path is usable and the peer answers on it.
     pub(crate) fn is_good(&self) -> bool {
         self.is_usable() && self.backoff < SUSPECT_AFTER
     }
 
-    /// Returns whether a frame of data may be sent in a space.
+    /// Returns whether congestion window and credit allow another frame of data in a packet number space.
     pub(crate) fn has_room(&self, space_index: usize) -> bool {
         let credit = self
             .spaces
@@ -206,7 +208,7 @@ impl Path {
         credit && self.congestion.room() > 0
     }
 
-    /// Returns how long a frame that is sent now is likely to take, relative to others.
+    /// Returns an estimate of how long a frame sent now would take, for comparison with other paths.
     pub(crate) fn score(&self) -> u64 {
         let queue =
             self.congestion.in_flight().saturating_mul(64).checked_div(self.congestion.window()).unwrap_or(0);
@@ -214,7 +216,7 @@ impl Path {
         micros.max(1).saturating_mul(64 + queue)
     }
 
-    /// Takes note of a frame that left, and of the parts behind its first.
+    /// Records a frame that was sent, with the parts behind its first one.
     pub(crate) fn record_sent(
         &mut self,
         now: Instant,
@@ -240,7 +242,7 @@ impl Path {
         }
     }
 
-    /// Takes note of a frame that was at our port at `record_received`, was read `now`, and is what it says.
+    /// Records an authentic frame that our port received at `came` and that is processed at `now`.
     pub(crate) fn record_received(
         &mut self,
         (now, came): (Instant, Instant),
@@ -251,7 +253,7 @@ impl Path {
     ) {
         self.stats.frames_received += 1;
         if self.backoff > SUSPECT_AFTER {
-            // Somebody is there again: no need to wait for the end of a long interval.
+            // The peer answers again: do not wait for the end of a long probe interval.
             let soon = now.after(self.probe_timeout());
             self.pto_at = self.pto_at.map(|at| at.min(soon));
         }
@@ -261,7 +263,8 @@ impl Path {
         }
     }
 
-    /// Takes an acknowledgement that was at our port at `record_received` and is read `now`; `done` is given each message that it completes.
+    /// Processes an acknowledgement that our port received at `came` and that is processed at `now`. Calls
+    /// `done` with each message that the acknowledgement completes.
     pub(crate) fn acknowledge(
         &mut self,
         (now, came): (Instant, Instant),
@@ -325,7 +328,8 @@ impl Path {
         if let Some(len) = probe {
             outcome.mtu_changed |= self.pmtu.probe_acked(now, usize::from(len));
         }
-        // The count wraps; what is behind is an acknowledgement that was overtaken.
+        // The count wraps. A count behind the last one is from a late acknowledgement, which a newer one
+        // overtook.
         let more = self.peer_overruns.map_or(0, |before| ack.overruns.wrapping_sub(before));
         if more <= u32::MAX / 2 {
             self.peer_overruns = Some(ack.overruns);
@@ -340,7 +344,7 @@ impl Path {
         Ok(outcome)
     }
 
-    /// Gives up what must be lost.
+    /// Detects and gives up lost frames.
     fn detect(&mut self, now: Instant, send_queue: &mut SendQueue, outcome: &mut PathUpdate) {
         let lost_before = self.stats.frames_lost;
         let (round_trip, span) = (self.rtt.recent(), self.probe_timeout());
@@ -379,7 +383,7 @@ impl Path {
         outcome.lost |= self.stats.frames_lost > lost_before;
     }
 
-    /// Takes note of the time. Returns what came of it.
+    /// Handles the timeouts that are due. Returns what changed.
     pub(crate) fn handle_timeout(&mut self, now: Instant, send_queue: &mut SendQueue) -> PathUpdate {
         let mut outcome = PathUpdate::default();
         for space in &mut self.spaces {
@@ -391,14 +395,15 @@ impl Path {
         if self.pto_at.is_some_and(|at| at <= now) {
             self.probe(now, send_queue);
         }
-        // By the time that was asked for: who is called late must not be asked to call at the same time again.
+        // The deadline itself is passed, not only `now`: otherwise a late call would ask for another call at
+        // the same time.
         if self.mtu_retry_at().is_some() {
             self.pmtu.handle_timeout(now);
         }
         outcome
     }
 
-    /// Returns when [`Self::handle_timeout`] wants to be called.
+    /// Returns when [`Self::handle_timeout`] must be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if !self.port_up {
             return None;
@@ -408,12 +413,13 @@ impl Path {
         soonest([open.incoming.due(), sealed.incoming.due(), self.loss_at, self.pto_at, retry])
     }
 
-    /// Returns when longer frames are to be tried again, if the path is in use then.
+    /// Returns when longer frames are to be probed again, if the path is in use at that time.
     fn mtu_retry_at(&self) -> Option<Instant> {
         self.pmtu.retry_at().filter(|at| self.is_in_use(*at))
     }
 
-    /// Sends the oldest data again, before it is known to be lost: nothing was heard for too long.
+    /// Handles a probe timeout: after too long a silence, sends the oldest data again before it counts as
+    /// lost.
     fn probe(&mut self, now: Instant, send_queue: &mut SendQueue) {
         self.backoff = self.backoff.saturating_add(1);
         self.probes = PROBES;
@@ -421,7 +427,7 @@ impl Path {
         self.stats.timeouts += 1;
         let crowded = self.spaces.iter().any(|space| space.outgoing.is_crowded());
         if self.down || self.backoff > SUSPECT_AFTER && (self.challenge != 0 || crowded) {
-            // Nobody acknowledges what is sent into it, perhaps for days: it must not add up.
+            // Frames sent into a dead path are not acknowledged, perhaps for days: they must not accumulate.
             self.abandon(now, send_queue);
         }
         let mut left = usize::from(PROBES);
@@ -437,40 +443,41 @@ impl Path {
         self.arm(now);
     }
 
-    /// Returns whether nothing can be sent in a space for want of credit, and nothing is under way that would bring more, or
-    /// make it ask for some. Its own acknowledgements may have used it up.
+    /// Returns whether a space has no credit left and no frame is under way whose acknowledgement would bring
+    /// more, or whose probe timeout would ask for it. Our own acknowledgements may have used the credit up.
     pub(crate) fn must_wait(&self, space_index: usize) -> bool {
         let credit = self.spaces.get(space_index).is_none_or(|space| space.outgoing.credit() > 0);
         let room = self.congestion.room() > 0;
         !credit && room && self.pto_at.is_none() && self.is_usable() && !self.is_waiting()
     }
 
-    /// Asks for credit when it does not come by itself in the time that an answer takes.
+    /// Sets a timeout after which the path asks for credit, unless it was granted within a probe interval.
     pub(crate) fn wait_for_credit(&mut self, now: Instant) {
         self.pto_at = Some(now.after(self.probe_interval()));
     }
 
-    /// Takes note that the port is up, or of what changed about it. Returns whether the longest frame changed.
+    /// Records that our port is up, or what changed about it. Returns whether the longest frame changed.
     pub(crate) fn port_up(&mut self, now: Instant, local: &PortState) -> bool {
         let changed = self.set_local_mtu(local.mtu);
         if !self.port_up {
             self.port_up = true;
             self.announced = false;
-            // What was still read after the port went down.
+            // Frames may have been received after the port went down: their acknowledgements are due.
             self.spaces.iter_mut().for_each(|space| space.incoming.handle_timeout(now));
             self.retry_at_once(now);
         }
         changed
     }
 
-    /// Takes note that the port is down.
+    /// Records that our port is down.
     pub(crate) fn port_down(&mut self) {
         self.port_up = false;
         self.pto_at = None;
         self.loss_at = None;
     }
 
-    /// Sets what the peer's port takes. Returns whether the longest frame changed.
+    /// Sets the longest frame that the peer's port takes, in bytes. Returns whether the longest frame of the
+    /// path changed.
     pub(crate) fn set_peer_mtu(&mut self, mtu: usize) -> bool {
         self.peer_mtu = mtu;
         self.limit_mtu()
@@ -491,7 +498,7 @@ impl Path {
         changed
     }
 
-    /// Takes note that frames were too long for our own port. Returns whether the longest frame changed.
+    /// Records that frames were too long for our own port. Returns whether the longest frame changed.
     pub(crate) fn too_long(&mut self, now: Instant) -> bool {
         let changed = self.pmtu.fall_back(now);
         self.mtu_changed();
@@ -502,7 +509,8 @@ impl Path {
         self.congestion.set_frame_len(self.pmtu.current() as u64);
     }
 
-    /// Returns what the path carries if that is known, was not told, and is less than our port takes, or was the last time.
+    /// Returns what the path carries, if that was measured, was not reported yet, and is less than our port
+    /// takes, or was less in the last report.
     pub(crate) fn measured(&mut self) -> Option<PathMtuStatus> {
         let width = (self.pmtu.current(), self.local_mtu);
         if self.told_width == Some(width) || !self.pmtu.is_settled() || !self.is_usable() {
@@ -514,7 +522,7 @@ impl Path {
         (carries < ours || was_less).then_some(PathMtuStatus { carries, ours, theirs: self.peer_mtu })
     }
 
-    /// Asks for a sign of life.
+    /// Sends a ping and probes at once, to learn whether the peer answers.
     pub(crate) fn retry_at_once(&mut self, now: Instant) {
         self.backoff = 0;
         self.probes = PROBES;
@@ -522,7 +530,7 @@ impl Path {
         self.arm(now);
     }
 
-    /// Returns whether data went out lately.
+    /// Returns whether data was sent within the last [`IN_USE`].
     fn is_in_use(&self, now: Instant) -> bool {
         self.is_usable() && now.since(self.data_at) < IN_USE
     }
@@ -540,7 +548,7 @@ impl Path {
         first.saturating_mul(1 << self.backoff.min(12)).min(most)
     }
 
-    /// Sets when silence is too long.
+    /// Sets the next probe timeout, if frames are under way or probes are pending.
     fn arm(&mut self, now: Instant) {
         let waiting = self.spaces.iter().any(|space| space.outgoing.is_waiting());
         self.pto_at = (waiting || self.probes > 0).then(|| now.after(self.probe_interval()));

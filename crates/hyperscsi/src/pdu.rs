@@ -1,4 +1,5 @@
-//! The payloads of frames: blocks of fixed fields that may grow by type-length-value items at their end.
+//! The payloads of frames: blocks of fixed fields, which can be extended by type-length-value items at their
+//! end.
 //!
 //! Every payload that is not plain data begins with a *block*:
 //!
@@ -11,9 +12,9 @@
 //!  …   …  items: TYPE (1; bit 7: the receiver must know it), LENGTH (2), value
 //! ```
 //!
-//! What stands behind the block depends on the command: data, or padding. A reader passes over items that it does not
-//! know, unless bit 7 of their TYPE is set. Everything here is parsed once into values that are legal; nothing here has
-//! state, and what a frame means at the moment it comes is for the machines to say.
+//! The bytes behind the block depend on the command: data, or padding. A reader skips items that it does not
+//! know, unless bit 7 of their TYPE is set. This module parses every payload once into legal values. It keeps
+//! no state: the state machines decide what a frame means at the moment of its arrival.
 
 macro_rules! code8 {
     ($(#[$doc:meta])* pub struct $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal;)* }) => {
@@ -43,22 +44,22 @@ use alloc::vec::Vec;
 
 use base::bytes::{Reader, UnexpectedEof};
 
-/// What is wrong with a payload, whoever sent it.
+/// Why a payload cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It ends within a field, or its block within the fixed fields.
+    /// The payload ends within a field, or its block ends within the fixed fields.
     #[error("the payload is cut short")]
     Short,
-    /// There is no such block in such a frame.
+    /// This command has no block of this KIND.
     #[error("the payload is of an unknown kind")]
     Kind,
     /// A field has a value that it must not have.
     #[error("a field has a value that it must not have")]
     Value,
-    /// An item must be understood and is not known, comes twice, or is missing.
+    /// An item is unknown but must be understood, or occurs twice, or is missing.
     #[error("an item is unknown, repeated or missing")]
     Item,
-    /// A name is not one.
+    /// A name is not legal.
     #[error("a name is empty, too long or of forbidden characters")]
     Name,
 }
@@ -69,22 +70,22 @@ impl From<UnexpectedEof> for Malformed {
     }
 }
 
-/// The length of what every block begins with.
+/// The length of the head of every block (KIND, INFO, LEN), in bytes.
 pub const BLOCK_HEAD_LEN: usize = 4;
 
-/// A block, before its kind is looked at.
+/// A block whose KIND was not examined yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<'a> {
     pub(crate) kind: u8,
     pub(crate) info: u8,
-    /// Its fixed fields and items.
+    /// The fixed fields and items of the block.
     pub(crate) body: Reader<'a>,
-    /// What stands behind it.
+    /// The bytes behind the block.
     pub(crate) rest: &'a [u8],
 }
 
 impl<'a> Block<'a> {
-    /// Takes the block off the front of `payload`.
+    /// Splits the block off the front of `payload`.
     pub(crate) fn parse(payload: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(payload);
         let (kind, info, len) = (reader.u8()?, reader.u8()?, usize::from(reader.u16()?));
@@ -92,12 +93,12 @@ impl<'a> Block<'a> {
         Ok(Self { kind, info, body: Reader::new(body), rest: reader.rest() })
     }
 
-    /// Ends the reading of a block whose items are none that a reader of today knows.
+    /// Finishes parsing a block in which no items are defined today.
     pub(crate) fn no_more(self) -> Result<(), Malformed> {
         self.items(|_, _| Ok(false))
     }
 
-    /// Gives each item that is left to `known`, which says whether it knows it.
+    /// Calls `known` with each remaining item. `known` returns whether it knows the item.
     pub(crate) fn items(
         self,
         known: impl FnMut(u8, &'a [u8]) -> Result<bool, Malformed>,
@@ -106,11 +107,11 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The bit of an item's type that says that a receiver must know it.
+/// The bit of an item's type that demands that the receiver knows the item.
 pub const MUST_KNOW: u8 = 0x80;
 
-/// Gives each item to `known`, which says whether it knows it. One that is not known is passed over, unless it must be
-/// known.
+/// Calls `known` with each item. `known` returns whether it knows the item. An unknown item is skipped,
+/// unless [`MUST_KNOW`] is set in its type.
 pub(crate) fn items<'a>(
     mut reader: Reader<'a>,
     mut known: impl FnMut(u8, &'a [u8]) -> Result<bool, Malformed>,
@@ -127,7 +128,7 @@ pub(crate) fn items<'a>(
     Ok(())
 }
 
-/// Keeps the value of an item that may come once.
+/// Stores the value of an item that may occur only once. Fails if it occurred before.
 pub(crate) fn once<T>(slot: &mut Option<T>, value: T) -> Result<bool, Malformed> {
     slot.replace(value).map_or(Ok(true), |_| Err(Malformed::Item))
 }
@@ -153,8 +154,8 @@ pub(crate) fn put_item(out: &mut Vec<u8>, kind: u8, value: impl FnOnce(&mut Vec<
     set_len(out, start - 2, start);
 }
 
-/// Puts at `at` how much was written from `start` on. Nothing that is written here reaches 64 KiB: every list and name
-/// has a bound far below.
+/// Writes the number of bytes after `start` into the length field at `at`. No block or item reaches 64 KiB:
+/// every list and name has a bound far below.
 fn set_len(out: &mut [u8], at: usize, start: usize) {
     let len = u16::try_from(out.len() - start).unwrap_or(u16::MAX);
     debug_assert!(usize::from(len) == out.len() - start, "a block of {} bytes", out.len() - start);

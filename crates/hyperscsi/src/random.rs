@@ -1,7 +1,7 @@
-//! Random bytes for secrets, challenges and names, out of the blocks of entropy that the driver hands in.
+//! A random generator for secrets, challenges and names. The driver supplies the blocks of entropy.
 //!
-//! This is HMAC_DRBG of NIST SP 800-90A (§10.1.2) with SHA-512. What was given out cannot be computed back from the state,
-//! and a block that is mixed in can only make the state better.
+//! The generator is HMAC_DRBG of NIST SP 800-90A (§10.1.2) with SHA-512. Earlier output cannot be computed
+//! from the state, and mixing a block of entropy in can only make the state better.
 
 use core::fmt;
 
@@ -14,29 +14,29 @@ use zeroize::Zeroizing;
 pub struct HmacDrbg {
     key: Zeroizing<[u8; 64]>,
     value: Zeroizing<[u8; 64]>,
-    /// How many blocks it was given.
+    /// How many blocks of entropy were mixed in.
     blocks: u64,
 }
 
 impl HmacDrbg {
-    /// Makes a generator that has nothing to give yet.
+    /// Makes a generator without entropy. It must not be used for secrets before [`Self::reseed`].
     pub fn empty() -> Self {
         Self { key: Zeroizing::new([0; 64]), value: Zeroizing::new([1; 64]), blocks: 0 }
     }
 
-    /// Makes a generator out of a block that is fresh from the operating system's generator.
+    /// Makes a generator from a block that comes fresh from the operating system's generator.
     pub fn new(entropy: [u8; 32]) -> Self {
         let mut random = Self::empty();
         random.reseed(entropy);
         random
     }
 
-    /// Returns whether it was ever given anything. If not, what it gives is no secret.
+    /// Returns whether any entropy was mixed in. Without it the output is not secret.
     pub const fn is_ready(&self) -> bool {
         self.blocks > 0
     }
 
-    /// Mixes a fresh block in.
+    /// Mixes a fresh block of entropy in.
     pub fn reseed(&mut self, entropy: [u8; 32]) {
         self.mix(&*Zeroizing::new(entropy));
         self.blocks += 1;
@@ -97,9 +97,9 @@ impl RngCore for HmacDrbg {
 
 impl CryptoRng for HmacDrbg {}
 
-/// Returns the HMAC-SHA-512 of `parts`, one behind the other.
+/// Returns the HMAC-SHA-512 of the concatenated `parts`.
 pub(crate) fn mac(key: &[u8; 64], parts: &[&[u8]]) -> [u8; 64] {
-    // A key that is shorter than a block of the hash is one with zeros behind it (RFC 2104 §2).
+    // A key shorter than a block of the hash is padded with zeros (RFC 2104 §2).
     let mut block = Zeroizing::new([0; 128]);
     for (to, from) in block.iter_mut().zip(key) {
         *to = *from;
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn is_the_generator_of_the_standard() {
-        // Computed by another implementation: Python's `hmac` and the text of §10.1.2.
+        // Computed independently, with Python's `hmac` and the text of §10.1.2.
         let mut random = HmacDrbg::new(core::array::from_fn(|at| u8::try_from(at).unwrap()));
         assert!(random.is_ready());
         assert_eq!(hex(&random.bytes::<80>()), VECTOR_1);

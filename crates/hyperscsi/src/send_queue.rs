@@ -1,13 +1,16 @@
-//! Messages on their way, and which of their bytes have arrived.
+//! The send queue: messages that are not acknowledged, and which of their bytes have arrived.
 //!
-//! What must arrive is a range of a message's bytes, not a frame: a range that was lost goes out again in frames of whatever size
-//! the path has then, perhaps on another path. A message is done when every byte of it was acknowledged.
+//! The queue retransmits ranges of a message's bytes, not frames: a lost range is sent again in frames of the
+//! size that the path has then, perhaps on another path. A message is delivered when every byte of it was
+//! acknowledged.
 //!
-//! Who sends first: urgent messages, then what was lost, then the others. Among those, short and long ones take turns, a portion
-//! each, so that a command does not wait for the end of a transfer; long ones follow each other, as whole as can be, so that
-//! what they carry is complete at the other end while it is still in the cache there.
+//! Order of sending: urgent messages, then lost ranges, then the other messages. Among those, short and long
+//! ones alternate, a portion each, so that a command does not wait for the end of a transfer. Long messages
+//! follow each other, as whole as can be, so that the data of one is complete at the receiver while it is
+//! still in the receiver's cache.
 //!
-//! What is left of a frame behind a part takes those that come next, for as long as each of them fits whole.
+//! The space that is left in a frame behind a part is filled with the next parts, for as long as each of them
+//! fits whole.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -25,47 +28,48 @@ use crate::pdu::disconnect::Disconnect;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub(crate) Key);
 
-/// What one end tells the other in one direction of an exchange: a command with its first data, a run of data, a response.
+/// A message from one end to the other in one direction of an exchange: a command with its first data, a run
+/// of data, a response.
 ///
-/// If there is a `head`, the first frame carries it whole, at OFF 0 and without DATA, with as much of `body` as fits behind it;
-/// everything else of `body` goes out as DATA.
+/// If there is a `head`, the first frame carries it whole, at OFF 0 and without DATA, with as much of `body`
+/// as fits behind it; the rest of `body` is sent as DATA.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Which command its frames have.
+    /// The command of its frames.
     pub cmd: Cmd,
-    /// The exchange; 0 for what concerns the session.
+    /// The exchange; 0 for a message that concerns the session.
     pub xid: u32,
     /// The slot of the exchange.
     pub tag: u16,
-    /// How its frames are protected.
+    /// The protection level of its frames.
     pub level: Level,
     /// A block that is not data: a command, a response. Short enough for one frame of any path.
     pub head: Vec<u8>,
     /// Whether the body is data. Behind a head it always is.
     pub data: bool,
-    /// Data.
+    /// The data.
     pub body: DataList,
-    /// Where the body begins in the data of the command.
+    /// The offset of the body in the data of the command.
     pub off: u32,
     /// Whether its last frame has the flag `last`.
     pub last: bool,
     /// Whether its last frame has the flag GOOD.
     pub good: bool,
-    /// Whether it goes out before others.
+    /// Whether it is sent before other messages.
     pub urgent: bool,
-    /// Whose it is: told again when it was delivered.
+    /// The owner's key, which is reported with the delivery.
     pub owner: Option<Key>,
 }
 
 impl Message {
-    /// Makes a message that is one block.
+    /// Returns a message that is one block.
     pub fn block(cmd: Cmd, xid: u32, tag: u16, level: Level, head: Vec<u8>) -> Self {
         Self { head, data: false, last: true, ..Self::data(cmd, xid, tag, level, 0, DataList::new()) }
     }
 
     //= hyperscsi#section-7.1
     //# In a keyed session, Ack, Ask, Abort and Disconnect are protected always, at `integrity`
-    /// Makes a message about the end of a session.
+    /// Returns a message that ends a session, or acknowledges its end.
     pub fn disconnect(said: Disconnect, keyed: bool) -> Self {
         let level = if keyed { Level::Integrity } else { Level::None };
         let mut head = Vec::new();
@@ -73,12 +77,12 @@ impl Message {
         Self::block(Cmd::Disconnect, 0, 0, level, head)
     }
 
-    /// Returns whether it has no bytes. It is sent all the same, as one frame.
+    /// Returns whether the message has no bytes. Such a message is sent all the same, as one frame.
     pub fn is_empty(&self) -> bool {
         self.head.is_empty() && self.body.is_empty()
     }
 
-    /// Makes a message that is data.
+    /// Returns a message that is data.
     pub const fn data(cmd: Cmd, xid: u32, tag: u16, level: Level, off: u32, body: DataList) -> Self {
         let (last, good, urgent) = (false, false, false);
         let head = Vec::new();
@@ -86,7 +90,7 @@ impl Message {
     }
 }
 
-/// The longest block that every path carries in one frame beside an acknowledgement.
+/// The longest block that every path carries in one frame together with an acknowledgement.
 pub const HEAD_LEN_MAX: usize = 1024;
 
 /// A part of a message, in bytes from the front of its head.
@@ -97,34 +101,37 @@ pub(crate) struct Chunk {
     pub(crate) to: u32,
 }
 
-/// What is no longer than this is short: a command with its first burst.
+/// A message of at most this length is short: a command with its first burst.
 const SHORT_MAX: u32 = (64 << 10) + 1024;
 
-/// How many bytes of short messages, or of long ones, go out before it is the others' turn.
+/// How many bytes of short messages, or of long ones, are sent before the other kind is served.
 const PORTION: u32 = 256 << 10;
 
-/// How many bytes of one long message go out before it is the next one's turn: the usual most of one transfer.
+/// How many bytes of one long message are sent before the next long one is served: the usual maximum of one
+/// transfer.
 const LONG_PORTION: u32 = 1 << 20;
 
 #[derive(Debug)]
 struct Entry {
     message: Message,
-    /// In bytes; 1 for a message without any, so that it is sent and acknowledged like the others.
+    /// The length in bytes; 1 for an empty message, so that it is sent and acknowledged like the others.
     len: u32,
-    /// What was never sent begins here.
+    /// The bytes from here on were never sent.
     next: u32,
-    /// Everything before was acknowledged, and so were the ranges.
+    /// All bytes before this offset were acknowledged, and so were the ranges.
     arrived: u32,
     arrived_beyond: Ranges,
-    /// What is to be sent again.
+    /// The ranges to be sent again.
     lost: Ranges,
     lost_queued: bool,
     turn_end: u32,
-    /// A part of the body and where it begins, so that a body of many parts is not walked for each frame.
+    /// The index of a part of the body and its offset, so that the parts of a long body are not traversed for
+    /// each frame.
     part: (usize, usize),
 }
 
-/// The messages of one session, in two lanes: those that go out unprotected, and the others.
+/// The messages of one session, in a queue for each packet number space: unprotected messages, and the
+/// others.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     entries: Arena<Entry>,
@@ -137,12 +144,12 @@ struct SpaceQueues {
     lost: VecDeque<Key>,
     short: VecDeque<Key>,
     long: VecDeque<Key>,
-    /// Whether it is the long ones' turn, and how many bytes went out in it.
+    /// Whether long messages are being served, and how many bytes were sent since the last change.
     long_turn: bool,
     spent: u32,
 }
 
-/// A message that is done.
+/// A message of which every byte was acknowledged.
 #[derive(Debug)]
 pub(crate) struct DeliveredMessage {
     pub(crate) key: Key,
@@ -150,10 +157,11 @@ pub(crate) struct DeliveredMessage {
 }
 
 impl SendQueue {
-    /// Takes a message.
+    /// Adds a message.
     ///
     /// # Panics
-    /// When it is longer than OFF can count, or its head than [`HEAD_LEN_MAX`]: cut short it would garble a medium.
+    /// When the message is longer than OFF can count, or its head longer than [`HEAD_LEN_MAX`]: a truncated
+    /// message would corrupt a medium.
     pub(crate) fn push(&mut self, message: Message) -> Key {
         let len = u32::try_from(message.head.len().saturating_add(message.body.len()));
         let len = len.ok().filter(|len| len.checked_add(message.off).is_some());
@@ -182,22 +190,22 @@ impl SendQueue {
         key
     }
 
-    /// Takes a message back: what was not sent is not, and what was is not repeated.
+    /// Withdraws a message: its unsent bytes are not sent, and its sent bytes are not retransmitted.
     pub(crate) fn withdraw(&mut self, key: Key) -> Option<Message> {
         self.entries.remove(key).map(|entry| entry.message)
     }
 
-    /// Returns the messages that belong to somebody.
+    /// Returns the messages that have an owner.
     pub(crate) fn owned(&self) -> impl Iterator<Item = Key> {
         self.entries.iter().filter(|(_, entry)| entry.message.owner.is_some()).map(|(key, _)| key)
     }
 
-    /// Returns how many messages are not done.
+    /// Returns how many messages are not delivered.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether a lane has something to send.
+    /// Returns whether a packet number space has something to send.
     pub(crate) fn has_more(&mut self, space_index: usize) -> bool {
         let Some(queues) = self.lanes.get_mut(space_index) else { return false };
         queues.settle(&mut self.entries);
@@ -207,7 +215,8 @@ impl SendQueue {
             && queues.long.is_empty())
     }
 
-    /// Takes the next part of at most `room` bytes out of a lane. It counts as sent.
+    /// Removes the next part of at most `room` bytes from the queue of a packet number space. The part counts
+    /// as sent.
     pub(crate) fn take(&mut self, space_index: usize, room: usize) -> Option<Chunk> {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let queues = self.lanes.get_mut(space_index)?;
@@ -243,8 +252,9 @@ impl SendQueue {
         Some(chunk)
     }
 
-    /// Takes the next part of a lane for the frame in which `first` goes out: if it is as long as what is there to take, that has at most
-    /// `room` bytes, and the frame is one in which it may travel. It counts as sent.
+    /// Removes the next part of the same packet number space for the frame that carries `first`, if three
+    /// conditions hold: the whole next range has at most `room` bytes, it has the command and level of
+    /// `first`, and that command allows several parts in a frame. The part counts as sent.
     pub(crate) fn take_beside(&mut self, space_index: usize, room: usize, first: &Chunk) -> Option<Chunk> {
         let Message { cmd, level, .. } = self.entries.get(first.key)?.message;
         let (key, from, to) = self.lanes.get_mut(space_index)?.front(&mut self.entries)?;
@@ -255,7 +265,7 @@ impl SendQueue {
         if fits { self.take(space_index, room) } else { None }
     }
 
-    /// Returns the message that a part belongs to, unless it is done or was withdrawn.
+    /// Returns the message that a part belongs to, unless the message was delivered or withdrawn.
     pub(crate) fn message(&self, chunk: &Chunk) -> Option<&Message> {
         self.entries.get(chunk.key).map(|entry| &entry.message)
     }
@@ -293,7 +303,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes note that a part arrived. Returns its message if that was all that was missing.
+    /// Records that a part was acknowledged. Returns its message if no other byte was missing.
     pub(crate) fn arrived(&mut self, chunk: &Chunk) -> Option<DeliveredMessage> {
         let entry = self.entries.get_mut(chunk.key)?;
         entry.arrived(chunk.from, chunk.to);
@@ -305,8 +315,8 @@ impl SendQueue {
             .map(|entry| DeliveredMessage { key: chunk.key, message: entry.message })
     }
 
-    /// Takes note that a part was lost, as far as it did not arrive by another frame. Returns whether anything is to be
-    /// sent again.
+    /// Records that a part was lost, except for bytes that arrived in another frame. Returns whether anything
+    /// is to be sent again.
     pub(crate) fn lost(&mut self, chunk: &Chunk) -> bool {
         let Some(entry) = self.entries.get_mut(chunk.key) else { return false };
         entry.lost.insert(u64::from(chunk.from.max(entry.arrived)), u64::from(chunk.to));
@@ -325,7 +335,7 @@ impl SendQueue {
 }
 
 impl SpaceQueues {
-    /// Returns the queue that sends next, of those of short and of long messages.
+    /// Returns the queue to serve next: that of the short or that of the long messages.
     fn whose_turn(&mut self) -> &mut VecDeque<Key> {
         let over = self.spent >= PORTION;
         let long = match (self.short.is_empty(), self.long.is_empty()) {
@@ -338,7 +348,7 @@ impl SpaceQueues {
         if long { &mut self.long } else { &mut self.short }
     }
 
-    /// Returns what is to be taken next: of which message, from where to where.
+    /// Returns the range to send next: its message, start and end.
     fn front(&mut self, entries: &mut Arena<Entry>) -> Option<(Key, u32, u32)> {
         self.settle(entries);
         if self.urgent.is_empty()
@@ -352,7 +362,7 @@ impl SpaceQueues {
         Some((key, entry.next, entry.len))
     }
 
-    /// Drops what is done or was withdrawn from the front of the queues.
+    /// Removes delivered and withdrawn messages from the front of the queues.
     fn settle(&mut self, entries: &mut Arena<Entry>) {
         for queue in [&mut self.urgent, &mut self.short, &mut self.long] {
             while queue.front().is_some_and(|key| entries.get(*key).is_none()) {
@@ -385,7 +395,7 @@ impl Entry {
         Some(chunk)
     }
 
-    /// Cuts a part off the front of a range. The head is never cut.
+    /// Cuts a part off the front of a range. The head is never split.
     fn part_of(&self, key: Key, from: u32, to: u32, room: u32) -> Option<Chunk> {
         let end = to.min(from.saturating_add(room));
         let head = u32::try_from(self.message.head.len()).unwrap_or(u32::MAX);
@@ -409,7 +419,7 @@ impl Entry {
     }
 }
 
-/// Returns the lane, which is the packet number space, of a level.
+/// Returns the index of the packet number space of a level.
 pub(crate) const fn pn_space_index(level: Level) -> usize {
     match level {
         Level::None => 0,

@@ -1,4 +1,4 @@
-//! Compares the numbers of docs/hyperscsi.md with those of the code.
+//! Tests that the constants in docs/hyperscsi.md are those of the code.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -29,7 +29,7 @@ use crate::target::request::REFUSALS_MAX;
 
 const DOCUMENT: &str = include_str!("../../../docs/hyperscsi.md");
 
-/// Returns the rows of the first table below a heading, cell by cell, without its head.
+/// Returns the rows of the first table below a heading, as cells, without the table's head.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let lines = DOCUMENT.lines().skip_while(|line| !line.starts_with(heading));
     let rows = lines.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));

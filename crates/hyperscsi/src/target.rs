@@ -1,14 +1,15 @@
 //! The target role: every HyperSCSI session of a shard.
 //!
-//! * `engine` is the value that the owner holds: frames in and out below, commands and data above ([`contract`]).
-//! * `gateway` takes handshakes to sessions, `closing` takes sessions to their end.
-//! * `request` makes exchanges of what arrives, `ordering` hands them up in order, `task_management` does so for task management.
-//! * `data_out` places data that arrives and asks for more, `responses` sends data and responses.
+//! * `engine` is the value that the owner holds: frames in and out below, commands and data above
+//!   ([`contract`]).
+//! * `gateway` makes sessions of handshakes, `closing` ends sessions.
+//! * `request` makes exchanges of received requests, `ordering` submits commands to the layer above in their
+//!   order, `task_management` does so for task management functions.
+//! * `data_out` stores received data and requests more, `responses` sends data and responses.
 //!
-//! What is lost on the way is repaired below ([`crate::connection`]); who may have a session is settled beside
-//! ([`crate::login`]).
+//! [`crate::connection`] retransmits lost frames. [`crate::login`] decides who may have a session.
 //!
-//! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
+//! **Invariant:** this module does not interpret CDBs and does not know logical units.
 
 mod closing;
 pub mod contract;

@@ -1,4 +1,4 @@
-//! The payloads that the specification prints, as this room writes and reads them.
+//! Tests that this crate encodes and parses the payloads that the specification prints.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts::{self, Parts};
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
 
-/// The vectors, and the bytes of each with the command of its frame.
+/// The text of the vectors, and the bytes of each with the command of its frame.
 #[derive(Default)]
 struct Vectors {
     text: String,
@@ -119,7 +119,7 @@ impl Vectors {
         }
     }
 
-    /// A payload proper of three parts: what the first one is says the header.
+    /// Appends a payload of three parts; the header of the frame describes the first one.
     fn parts(&mut self) -> Vec<u8> {
         let mut first = Vec::new();
         Reply::Managed(ManageResult::COMPLETE).encode(&mut first);
@@ -263,7 +263,7 @@ fn payloads_of_the_specification_are_read_for_what_they_are_and_never_for_anothe
             Cmd::Abort => Abort::parse(&payload).is_ok(),
         };
         assert!(read, "{cmd:?} {payload:02x?}");
-        // A block is one byte longer or shorter than it says: never taken.
+        // A length field that is one byte too long or too short: the block is refused.
         for len in [payload.len() - 1, payload.len() + 1] {
             let mut wrong = payload.clone();
             wrong[2..4].copy_from_slice(&u16::try_from(len).unwrap().to_be_bytes());

@@ -1,4 +1,5 @@
-//! From the session key to the keys of frames: HKDF (RFC 5869) with SHA-512, one label for each purpose.
+//! The key schedule, from the session key to the keys of frames: HKDF (RFC 5869) with SHA-512, with one label
+//! for each purpose.
 //!
 //! ```text
 //! PRK                        = Extract(salt = transcript, session key)
@@ -18,7 +19,7 @@ use zeroize::{Zeroize, Zeroizing};
 use super::Cipher;
 use crate::Role;
 
-/// What both directions of a session begin with. Forgotten when it is dropped.
+/// The first secrets of both directions of a session. Dropping them erases them.
 #[derive(Clone)]
 pub struct SessionKeys {
     initiator: Secret,
@@ -26,7 +27,7 @@ pub struct SessionKeys {
 }
 
 impl SessionKeys {
-    /// Derives them from what the key exchange gave, and from what was said in it.
+    /// Derives the secrets from the result of the key exchange and from the transcript of its messages.
     pub fn from_secret(secret: &[u8], transcript: &[u8; 64]) -> Self {
         let (mut prk, _) = Hkdf::<Sha512>::extract(Some(transcript), secret);
         let keys = Self {
@@ -37,7 +38,7 @@ impl SessionKeys {
         keys
     }
 
-    /// Returns the first secret of what `role` sends.
+    /// Returns the first secret of the frames that `role` sends.
     pub(super) fn secret_of(&self, role: Role) -> Secret {
         match role {
             Role::Initiator => self.initiator.clone(),
@@ -52,11 +53,11 @@ impl fmt::Debug for SessionKeys {
     }
 }
 
-/// What one generation of one direction follows from.
+/// The secret from which one generation of one direction is derived.
 #[derive(Clone)]
 pub(super) struct Secret(Zeroizing<[u8; 64]>);
 
-/// The ciphers of one generation of one direction. A key never serves both levels.
+/// The ciphers of one generation of one direction. No key serves both levels.
 #[derive(Debug)]
 pub(super) struct Generation {
     pub(super) integrity: Cipher,
@@ -64,12 +65,12 @@ pub(super) struct Generation {
 }
 
 impl Secret {
-    /// Returns what the next generation follows from.
+    /// Returns the secret of the next generation.
     pub(super) fn next(&self) -> Self {
         expand(&*self.0, "update")
     }
 
-    /// Returns the ciphers of this generation.
+    /// Derives the ciphers of this generation.
     pub(super) fn generation(&self) -> Generation {
         Generation {
             integrity: self.cipher("integrity key", "integrity iv"),
@@ -90,7 +91,7 @@ impl Secret {
         LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &*bytes).expect("32 bytes"))
     }
 
-    /// Fills `out` with what belongs to this label.
+    /// Fills `out` with the bytes derived for this label.
     pub(super) fn derive(&self, label: &str, out: &mut [u8]) {
         derive(&*self.0, label, out);
     }

@@ -50,7 +50,7 @@ fn sealed(
     let mut batch = FrameBatch::new();
     batch.begin_frame(Mac::BROADCAST);
     batch.put(&header.to_bytes());
-    // Every second part is shared, as data of the medium is.
+    // Every second part is shared, as data of a medium is.
     for (index, part) in payload.iter().enumerate() {
         if index % 2 == 0 { batch.put_shared(Bytes::copied_from(part)) } else { batch.put(part) }
     }
@@ -222,13 +222,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One line `name = hex`, broken after 32 bytes.
+/// Writes a line `name = hex`, broken after 32 bytes.
 fn line(out: &mut String, name: &str, bytes: &[u8]) {
     let broken: Vec<String> = bytes.chunks(32).map(hex).collect();
     writeln!(out, "{name} =\n  {}", broken.join("\n  ")).unwrap();
 }
 
-/// The vectors of the specification, as this code makes them.
+/// Returns the specification's test vectors, computed by this code.
 fn vectors() -> String {
     let mut out = String::new();
     let secret: Vec<u8> = (0..64).collect();

@@ -1,35 +1,35 @@
-//! Why frames are dropped, counted by reason.
+//! The reasons for which frames are dropped, and a counter for each.
 
 /// Why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DropReason {
-    /// It names a path that is none, or comes from elsewhere.
+    /// It names an unknown path, or was sent from another address than the path's.
     #[error("the frame is of no path of the session")]
     NoPath,
-    /// It is of another session, or of none.
+    /// It belongs to another session, or to none.
     #[error("the frame is of another session")]
     NotOurs,
     /// It is protected in a session without keys, or the other way round.
     #[error("the frame is not protected as it must be")]
     Protection,
-    /// Its CRC or tag does not fit.
+    /// Its CRC or authentication tag is wrong.
     #[error("the frame is damaged")]
     Damaged,
-    /// It came before, or is too old to know.
+    /// It was received before, or is too old for the replay guard to know.
     #[error("the frame came before")]
     Replayed,
-    /// Its number is far beyond the credit.
+    /// Its packet number is far beyond the credit.
     #[error("the packet number is beyond the credit")]
     BeyondCredit,
-    /// What is within makes no sense.
+    /// Its payload is malformed.
     #[error("the payload is malformed")]
     Malformed,
-    /// It acknowledges what was never sent.
+    /// It acknowledges a packet number that was never sent.
     #[error("the acknowledgement names what was never sent")]
     FalseAck,
 }
 
-/// How often each reason for dropping came up.
+/// How many frames were dropped for each reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
     /// [`DropReason::NoPath`] and [`DropReason::NotOurs`]
@@ -49,7 +49,7 @@ pub struct DropCounts {
 }
 
 impl DropCounts {
-    /// Takes note of one more frame that was dropped.
+    /// Counts one more dropped frame.
     pub(crate) const fn count(&mut self, why: DropReason) {
         let counter = match why {
             DropReason::NoPath | DropReason::NotOurs => &mut self.foreign,

@@ -1,21 +1,21 @@
-//! What an association tells its owner.
+//! The events that a connection reports to its owner.
 
 use base::arena::Key;
 
 use super::{MessageId, PathAddress, PathMtuStatus};
 
-/// A message of which all was acknowledged.
+/// A message of which every byte was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The message.
     pub message: MessageId,
-    /// Whose it was.
+    /// The owner's key of the message.
     pub owner: Option<Key>,
     /// The length of its body.
     pub body_len: usize,
 }
 
-/// What happened.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
     /// A message was delivered.
@@ -24,11 +24,11 @@ pub enum ConnectionEvent {
     PathUp(u8),
     /// A path was silent for too long; it is still probed.
     PathDown(u8),
-    /// A path is gone, whether it was used or not.
+    /// A path was removed, whether it was used or not.
     PathGone {
         /// The path.
         path: u8,
-        /// Between whom it was.
+        /// Both ends of the path.
         address: PathAddress,
         /// Whether it carried data until now.
         carried: bool,
@@ -37,29 +37,30 @@ pub enum ConnectionEvent {
     PathMtu {
         /// The path.
         path: u8,
-        /// What it carries now.
+        /// The longest frame that the path carries now.
         mtu: usize,
     },
-    /// What a path carries turned out to be less than our port takes, or to be all of that again.
+    /// The path MTU turned out to be smaller than the port's, or is as large as the port's again.
     PathMtuStatus {
         /// The path.
         path: u8,
-        /// What it carries, and who limits that.
+        /// The path MTU, and the MTU of both ports.
         status: PathMtuStatus,
     },
-    /// The peer allows exchanges up to this one, in the space of unprotected or of protected frames.
+    /// The peer allows exchanges up to this one, in the packet number space of unprotected or of protected
+    /// frames.
     XidLimit {
-        /// Which space.
+        /// Whether the limit is for protected frames.
         sealed: bool,
-        /// The largest exchange.
+        /// The largest XID that is allowed.
         limit: u32,
     },
-    /// No path showed a sign of life for too long. Nothing more will happen.
+    /// No frame was received on any path for too long. No more events follow.
     Lost,
-    /// The peer acknowledges what it cannot have received. The session should end.
+    /// The peer acknowledged a packet number that it cannot have received. The session should end.
     Misbehaved,
-    /// What we send has new keys.
+    /// The keys of sent frames were updated.
     KeysChanged,
-    /// The keys are used up and could not be changed. The session must end.
+    /// The keys are used up and could not be updated. The session must end.
     KeysExhausted,
 }

@@ -1,7 +1,8 @@
-//! Paths that come and go, and their numbers.
+//! Adding and removing paths, and their identifiers.
 //!
-//! A number is used again only when there is none left that never was, and nothing of the path that had it can be under way any
-//! more. Its packet numbers then go on where they were, so that none is used twice.
+//! An identifier is reused only when none is left that was never used, and no frame of the path that had it
+//! can be under way any more. The packet numbers of the new path then continue where those of the old path
+//! ended, so that none is used twice.
 
 use alloc::vec::Vec;
 
@@ -13,8 +14,8 @@ use crate::Role;
 use crate::path::{FAR_MAX, Path, PathAddress, PnHorizon};
 
 impl Connection {
-    /// Takes note of a port, or of what changed about it. A new association is to be told of every port that is up: the
-    /// peer may ask for a path over it.
+    /// Records that a port is up, or that its state changed. The owner of a new connection must report every
+    /// port that is up: the peer may open a path over it.
     pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState) {
         let known = self.ports.iter_mut().find(|(known, _)| *known == port);
         let moved = match known {
@@ -25,8 +26,8 @@ impl Connection {
             }
         };
         if moved && self.role == Role::Initiator {
-            // The peer knows these paths by our old address; new ones take their places, and the places of those that were to
-            // do so and have not got there.
+            // The peer knows these paths by the port's old address. New paths replace them, and also replace
+            // paths over this port that were started and never validated.
             let here = self.paths.iter().filter(|path| path.address.port == port);
             let (tried, untried): (Vec<_>, Vec<_>) =
                 here.map(|path| (path.id, path.address, path.challenge == 0)).partition(|path| path.2);
@@ -48,7 +49,8 @@ impl Connection {
         self.requeue_from_silent_paths();
     }
 
-    /// Takes note that a port carries nothing at present. Paths over it wait; data under way goes to others.
+    /// Records that a port is down. Paths over the port wait; data that is under way on them moves to other
+    /// paths.
     pub fn port_down(&mut self, _now: Instant, port: EtherPort) {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
             path.port_down();
@@ -56,8 +58,9 @@ impl Connection {
         self.requeue_from_silent_paths();
     }
 
-    /// Adds a path. It is used once the peer has answered on it. Returns its number; `None` when there are too many, or it is
-    /// there. Where there is no place, one that was given up makes it. Initiators add paths; a target's come by themselves.
+    /// Adds a path, which is used once the peer has answered on it. Returns its identifier; `None` when there
+    /// are too many paths, or the path exists already. If all slots are taken, a path that is down makes
+    /// room. Only initiators add paths; a target adds the paths that its initiator opens.
     pub fn add_path(&mut self, now: Instant, address: PathAddress, port: &PortState) -> Option<u8> {
         let known = self.paths.iter().any(|path| path.address == address);
         if known || self.role == Role::Target || !self.make_room(now, address.port) {
@@ -72,7 +75,7 @@ impl Connection {
         Some(id)
     }
 
-    /// Gives a path up, and tells the peer on another one. The last path stays.
+    /// Removes a path, and informs the peer on another path. The last path cannot be removed.
     pub fn remove_path(&mut self, now: Instant, id: u8) {
         if self.paths.len() > 1 && self.paths.iter().any(|path| path.id == id) {
             self.drop_path(now, id);
@@ -83,8 +86,8 @@ impl Connection {
         }
     }
 
-    /// Sees to it that there is room for one more path over a port: paths that were given up make it, the longest silent first.
-    /// Returns whether there is.
+    /// Makes room for one more path over a port by removing paths that are down, the longest silent first.
+    /// Returns whether there is room.
     pub(super) fn make_room(&mut self, now: Instant, port: EtherPort) -> bool {
         loop {
             let is_full = self.paths.len() >= self.paths_max();
@@ -133,7 +136,7 @@ impl Connection {
         self.events.push_back(ConnectionEvent::PathGone { path: id, address: path.address, carried });
     }
 
-    /// Returns the path that is to tell the peer of those that were left.
+    /// Returns the path on which to inform the peer of removed paths.
     pub(super) fn control_path(&mut self) -> Option<&mut Path> {
         let at = self.paths.iter().position(Path::is_good);
         let at = at.or_else(|| self.paths.iter().position(Path::is_usable)).unwrap_or(0);
@@ -143,7 +146,7 @@ impl Connection {
     //= hyperscsi#section-8.2
     //# a number that no path of this session ever had; when there is none
     //# left, the one that was given up the longest ago, if that was LOST AFTER ago or more.
-    /// Returns the number for a new path.
+    /// Returns the identifier for a new path.
     fn free_number(&self, now: Instant) -> Option<u8> {
         let is_free = |id: &u8| self.paths.iter().all(|path| path.id != *id && !path.leaves.contains(id));
         let unused = (0..=u8::MAX).find(|id| is_free(id) && !self.pn_horizons.contains_key(id));
@@ -157,7 +160,7 @@ impl Connection {
     //= hyperscsi#section-8.2
     //# MUST drop what would begin a path under a number that was given up less than LOST AFTER ago, or whose PN is not
     //# behind all that came under it.
-    /// Returns whether a frame with this packet number may begin a path with a number that no path has.
+    /// Returns whether a frame with this packet number may begin a path with an identifier that no path has.
     pub(super) fn may_begin(&self, now: Instant, id: u8, space_index: usize, pn: u64) -> bool {
         let last = self.pn_horizons.get(&id).map_or(Some(0), |(left, pn_horizon)| {
             pn_horizon.come.get(space_index).copied().filter(|_| now.since(*left) >= self.plan.lost_after)

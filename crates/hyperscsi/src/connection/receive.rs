@@ -1,4 +1,5 @@
-//! Frames that come: which path, whether they are genuine and new, what they acknowledge and ask.
+//! Received frames: finds the path, checks that the frame is authentic and new, and processes its
+//! acknowledgement and its Ask.
 
 use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
@@ -16,12 +17,13 @@ use crate::pdu::parts::Parts;
 use crate::send_queue::DeliveredMessage;
 
 impl Connection {
-    /// Takes a frame whose header was parsed and names this session; it was at our port at `record_received`, and is read `now`. If it is
-    /// genuine and new, and concerns exchanges or the end of the session, `deliver` is given its payload proper with the header; of
-    /// several parts, each with the header that it would have in a frame of its own.
+    /// Processes a frame whose header was parsed and names this session. The port received it at `came`, and
+    /// it is read `now`. If the frame is authentic and new, and concerns exchanges or the end of the session,
+    /// `deliver` gets its payload with the header; of several parts, each with the header that it would have
+    /// in a frame of its own.
     ///
     /// # Errors
-    /// [`DropReason`], for counting: nobody above heard of it.
+    /// [`DropReason`], for counting: nothing was delivered.
     pub fn frame_received(
         &mut self,
         now: Instant,
@@ -45,7 +47,8 @@ impl Connection {
     ) -> Result<(), DropReason> {
         let known = self.check_header(now, address, &header)?;
         let payload = &*self.decryptor.open(now, &header, frame).map_err(|_| DropReason::Damaged)?;
-        // From here on the frame is the peer's, or in a session without keys somebody's who knows the session.
+        // From here on the frame is the peer's, or in a session without keys that of any station that knows
+        // the session.
         let index = match known {
             Some(index) => index,
             None => self.begin_path(now, address, &header, payload)?,
@@ -55,7 +58,7 @@ impl Connection {
         let elicits = header.flags.has(Flags::ELICITS);
         let path = self.paths.get_mut(index).ok_or(DropReason::NoPath)?;
         path.record_received((now, came), space_index, pn, elicits, self.plan.ack_delay_max);
-        // Under keys, frames without protection may be anybody's: they are no sign of life.
+        // In a keyed session an attacker can forge unprotected frames, so they are no sign of life.
         if header.protected == self.keyed {
             path.heard = now;
             path.unheard = false;
@@ -100,7 +103,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks what can be checked before the frame was opened. Returns the path; `None` if the frame may begin one.
+    /// Performs the checks that need no decryption. Returns the path; `None` if the frame may begin one.
     fn check_header(
         &self,
         now: Instant,
@@ -114,7 +117,8 @@ impl Connection {
             Cmd::Request | Cmd::Reply | Cmd::Abort | Cmd::Disconnect | Cmd::Ask | Cmd::Ack => {}
             Cmd::Discovery | Cmd::Negotiate | Cmd::Negotiated => return Err(DropReason::NotOurs),
         }
-        // Under keys, only frames of exchanges that their owner left unprotected travel so, and they acknowledge nothing.
+        // In a keyed session, only frames of exchanges that their owner left unprotected may be unprotected,
+        // and they acknowledge nothing.
         let exchange = self.plan.levels.has(Level::None)
             && matches!(header.cmd, Cmd::Request | Cmd::Reply)
             && !header.flags.has(Flags::ACKS);
@@ -138,7 +142,7 @@ impl Connection {
         Ok(Some(index))
     }
 
-    /// Begins a path that the peer asks for, if it may.
+    /// Begins a path that the peer opens, if the peer may.
     fn begin_path(
         &mut self,
         now: Instant,
@@ -187,12 +191,12 @@ impl Connection {
             .map_err(|BadAck::NeverSent| DropReason::FalseAck);
         let Ok(outcome) = outcome else {
             if self.keyed && !ack.sealed {
-                // The acknowledgement is genuine, but frames without protection can be forged: what it names was
-                // received, and not from us.
+                // The acknowledgement is authentic, but unprotected frames can be forged: the frame that it
+                // names was received, and this end did not send it.
                 self.drops.false_acks += 1;
                 return Ok(());
             }
-            // In a session without keys anybody may have written it.
+            // In a session without keys any station may have sent it.
             if self.keyed {
                 self.events.push_back(ConnectionEvent::Misbehaved);
             }
@@ -237,7 +241,7 @@ impl Connection {
         self.measured(index);
     }
 
-    /// Takes a step in trying a path.
+    /// Processes a step of path validation.
     fn stepped(&mut self, now: Instant, index: usize, step: &Step) {
         self.peer_receives(index, step.frame_max);
         let Some(path) = self.paths.get_mut(index) else { return };
@@ -252,7 +256,7 @@ impl Connection {
         path.retry_at_once(now);
         let (id, address) = (path.id, path.address);
         self.events.push_back(ConnectionEvent::PathUp(id));
-        // Our port got another address: this path takes the place of the one that had the old.
+        // The address of this end's port changed: this path replaces the one that had the old address.
         let old = self.paths.iter().find(|path| path.address == address && path.id != id).map(|path| path.id);
         if let Some(old) = old.filter(|_| self.role == Role::Initiator) {
             self.remove_path(now, old);

@@ -1,5 +1,6 @@
-//! What a session may have of the rings in which ports keep frames until they are read: told by the owner for each port, and
-//! divided among the windows of all that comes in there, so that they never add up to more. And how far exchanges may go.
+//! The ring quota: this session's part of each port's receive ring. The owner sets the quota of each port.
+//! The connection divides it among the windows of all paths and packet number spaces over that port, so that
+//! their sum never exceeds the quota. Also the XID limits of exchanges.
 
 use base::ether::EtherPort;
 
@@ -9,7 +10,7 @@ use crate::exchange::xid::xid_ahead;
 use crate::path::credit::WINDOW_MIN;
 
 impl Connection {
-    /// Sets how many frames of a port's receive ring are this session's.
+    /// Sets how many frames of a port's receive ring this session may fill.
     pub fn set_ring_quota(&mut self, port: EtherPort, share: u64) {
         match self.shares.iter_mut().find(|(known, _)| *known == port) {
             Some((_, known)) => *known = share,
@@ -18,17 +19,19 @@ impl Connection {
         self.share_out(port);
     }
 
-    /// Returns how many windows share what the session has of a port's receive ring: one for each space of each path.
+    /// Returns how many windows share the session's quota of a port's receive ring: one for each packet
+    /// number space of each path.
     pub fn windows_at(&self, port: EtherPort) -> usize {
         self.paths.iter().filter(|path| path.address.port == port).count() * self.spaces_used()
     }
 
-    /// Returns whether a path came or went since this was last asked, so that rings are to be divided anew.
+    /// Returns whether a path was added or removed since the last call, so that the owner must divide the
+    /// rings again.
     pub const fn take_rewindowed(&mut self) -> bool {
         core::mem::replace(&mut self.rewindowed, false)
     }
 
-    /// Returns in how many packet number spaces frames can come.
+    /// Returns in how many packet number spaces frames can arrive.
     fn spaces_used(&self) -> usize {
         if self.keyed && self.plan.levels.has(Level::None) { 2 } else { 1 }
     }
@@ -38,13 +41,13 @@ impl Connection {
         told.map_or(self.plan.ring_quota, |(_, share)| *share)
     }
 
-    /// Returns whether one more path over a port would leave every window there enough to work with.
+    /// Returns whether one more path over a port would leave every window there large enough to work.
     pub(super) fn has_share_for_path(&self, port: EtherPort) -> bool {
         let windows = u64::try_from(self.windows_at(port) + self.spaces_used()).unwrap_or(u64::MAX);
         self.share_at(port) / windows >= WINDOW_MIN
     }
 
-    /// Divides the session's part of a port's receive ring among the windows there.
+    /// Divides the session's quota of a port's receive ring among the windows there.
     pub(super) fn share_out(&mut self, port: EtherPort) {
         let windows = u64::try_from(self.windows_at(port).max(1)).unwrap_or(u64::MAX);
         let share = self.share_at(port) / windows;
@@ -53,8 +56,9 @@ impl Connection {
         }
     }
 
-    /// Sets the largest exchange that the peer may begin, in the spaces of unprotected and of protected frames. A limit
-    /// never goes back, 0 is none. It is told with the next acknowledgement, or at once if it rose by much.
+    /// Sets the largest XID that the peer may begin, in the packet number spaces of unprotected and of
+    /// protected frames. A limit never decreases; 0 means no limit is set. The next acknowledgement carries
+    /// it, or a frame of its own at once if it rose by much.
     pub fn set_xid_limits(&mut self, limits: [u32; 2]) {
         for (own, limit) in self.xid_limits.iter_mut().zip(limits) {
             if *own == 0 || (limit != 0 && xid_ahead(limit, *own).is_some()) {
@@ -63,7 +67,8 @@ impl Connection {
         }
     }
 
-    /// Returns the largest exchange that the peer allows, in the spaces of unprotected and of protected frames.
+    /// Returns the largest XID that the peer allows, in the packet number spaces of unprotected and of
+    /// protected frames.
     pub const fn peer_xid_limits(&self) -> [u32; 2] {
         self.peer_xid_limits
     }

@@ -1,23 +1,23 @@
-//! What came of frames and paths, for owners who count and tell.
+//! Statistics of frames and paths, for owners that count and display them.
 
 use core::fmt;
 
 use super::DropCounts;
 use crate::path::PathTotals;
 
-/// The longest frames of a path, as Ethernet payload in bytes.
+/// The longest frames of a path (its path MTU), as Ethernet payload in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtuStatus {
-    /// What it carries.
+    /// The longest frame that the path carries.
     pub carries: usize,
-    /// What our port takes.
+    /// The longest frame that this host's port takes.
     pub ours: usize,
-    /// What the peer says that its port takes.
+    /// The longest frame that the peer's port takes, by the peer's word.
     pub theirs: usize,
 }
 
 impl PathMtuStatus {
-    /// Returns whether it is all that our port takes.
+    /// Returns whether the path carries the longest frame that this host's port takes.
     pub const fn is_whole(self) -> bool {
         self.carries >= self.ours
     }
@@ -34,15 +34,15 @@ impl fmt::Display for PathMtuStatus {
     }
 }
 
-/// What an association did so far.
+/// The counters of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionStats {
     /// Frames dropped, by reason.
     pub drops: DropCounts,
-    /// How often we changed keys.
+    /// How often this end updated its keys.
     pub key_updates: u64,
-    /// Messages that are not done.
+    /// Messages that are not delivered.
     pub messages: usize,
-    /// What all paths did, those included that are gone.
+    /// The totals of all paths, including removed ones.
     pub paths: PathTotals,
 }

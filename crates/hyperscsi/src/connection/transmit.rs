@@ -1,4 +1,4 @@
-//! Frames that go out: what each path sends next, and how a frame is put together.
+//! Sent frames: chooses what each path sends next, and builds the frames.
 
 use alloc::vec::Vec;
 
@@ -16,13 +16,13 @@ use crate::pdu::ask::{Ask, PathValidation as Step};
 use crate::pdu::parts::{self, PART_LEN, PARTS_HEAD_LEN};
 use crate::send_queue::Chunk;
 
-/// How many frames go out on one of several paths until it is looked at anew which is the best.
+/// How many frames are sent on one of several paths before the best path is chosen again.
 const TURN: usize = 16;
 
-/// Parts up to this length are copied: that is cheaper than another piece in the vector of the system call.
+/// Parts up to this length are copied: that is cheaper than one more piece in the vector of the system call.
 const COPIED_MAX: u32 = 512;
 
-/// What a frame is, beside its payload.
+/// The properties of a frame other than its payload.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     cmd: Cmd,
@@ -35,7 +35,8 @@ struct Shape<'a> {
 }
 
 impl Connection {
-    /// Returns a port that has something to send; each once until [`Self::transmit`] was called for it.
+    /// Returns a port that has something to send; each port only once until [`Self::transmit`] is called for
+    /// it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
         if self.lost {
             return None;
@@ -46,7 +47,7 @@ impl Connection {
         Some(port)
     }
 
-    /// Appends the frames that a port has to send until `outgoing` is full or nothing is left.
+    /// Appends the frames that a port has to send, until `out` is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
         if self.lost {
             return;
@@ -64,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Returns the spaces in which anything can be sent, the first first.
+    /// Returns the packet number spaces in which frames can be sent, in order of preference.
     const fn lanes(&self) -> &'static [usize] {
         if self.keyed { &[1, 0] } else { &[0] }
     }
@@ -115,8 +116,8 @@ impl Connection {
         self.bare_ack(now, index, out)
     }
 
-    /// Sends a probe: data that was not acknowledged, new data, or a ping. A ping goes alone: beside data it would tell nothing that
-    /// the data does not. Returns whether a frame was sent.
+    /// Sends a probe: data that was not acknowledged, new data, or a ping. A ping is sent only without data:
+    /// beside data its acknowledgement would prove nothing more. Returns whether a frame was sent.
     fn probe(&mut self, now: Instant, index: usize, is_first: bool, out: &mut FrameBatch) -> bool {
         let others = self.paths.iter().enumerate().any(|(other, path)| other != index && path.is_good());
         let Some(path) = self.paths.get_mut(index) else { return false };
@@ -124,7 +125,7 @@ impl Connection {
             path.step_wanted = true;
         }
         if !path.step_wanted && path.is_usable() && !others {
-            // If the path carries less than it did, long frames prove nothing.
+            // If the path MTU shrank, long frames would be lost and prove nothing.
             let most = if path.backoff > SUSPECT_AFTER { path.pmtu.base() } else { path.pmtu.current() };
             for space_index in self.lanes().iter().copied() {
                 if self.send_queue.has_more(space_index) && self.send_data(now, index, space_index, most, out)
@@ -145,7 +146,8 @@ impl Connection {
             .is_some_and(|(ask, carried)| self.send_ask(now, index, ask, carried, out))
     }
 
-    /// Takes note that a path could not send what there is.
+    /// Records that a path could not send the data that waits: the congestion window or the credit is used
+    /// up.
     fn held_back(&mut self, now: Instant, index: usize, space_index: usize) {
         let Some(path) = self.paths.get_mut(index).filter(|path| path.is_usable()) else { return };
         if path.congestion.room() == 0 {
@@ -155,16 +157,17 @@ impl Connection {
         }
     }
 
-    /// Returns whether a path is the one to send data on now.
+    /// Returns whether this path is the one to send data on now.
     fn may_carry(&self, index: usize, space_index: usize) -> bool {
-        // Where even probes are short, what is left of the data that they repeat would be as long as before: it waits for an answer.
+        // Once even probes are short, the rest of the data that they retransmit would still be sent in frames
+        // as long as before, so it waits until the path answers.
         let able =
             |path: &Path| path.is_usable() && path.backoff <= SUSPECT_AFTER && path.has_room(space_index);
         let Some(path) = self.paths.get(index).filter(|path| able(path)) else { return false };
         if self.paths.len() == 1 {
             return true;
         }
-        // A path that does not answer is for when there is no other, however full those are.
+        // A path that does not answer is used only when no other answers, however full the others are.
         let good = path.is_good();
         if !good && self.paths.iter().any(Path::is_good) {
             return false;
@@ -179,7 +182,7 @@ impl Connection {
         self.paths.get(index).is_some_and(|path| path.must_wait(space_index))
     }
 
-    /// Returns the space in which the peer is to be told that it may begin more exchanges.
+    /// Returns the packet number space whose raised XID limit must be sent to the peer.
     fn news(&self, index: usize) -> Option<usize> {
         if self.xid_limits == self.xid_told {
             return None;
@@ -195,14 +198,14 @@ impl Connection {
         self.lanes().iter().copied().find(is_news).filter(|_| able)
     }
 
-    /// Sends an acknowledgement by itself, if one is due.
+    /// Sends an acknowledgement in a frame of its own, if one is due.
     fn bare_ack(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
         if !self.paths.get(index).is_some_and(|path| path.may_speak(self.keyed)) {
-            // It would be lost, with what it says.
+            // The frame would be lost, with the acknowledgement in it.
             return false;
         }
         if self.news(index).is_some() {
-            // What the peer must learn for sure travels in a frame that is acknowledged itself.
+            // The XID limit must reach the peer, so it is sent in a frame that is acknowledged itself.
             return self.send_ask(now, index, Ask::Ping, FrameContent::Nothing, out);
         }
         let Some(path) = self.paths.get(index) else { return false };
@@ -232,7 +235,7 @@ impl Connection {
         sent
     }
 
-    /// Sends a question, with an acknowledgement if one is worth it.
+    /// Sends an Ask, with an acknowledgement if one is worth sending.
     fn send_ask(
         &mut self,
         now: Instant,
@@ -254,7 +257,7 @@ impl Connection {
         ask.encode(&mut self.scratch);
         let level = self.control_level();
         if let Ask::Mtu(len) = ask {
-            // As long as it asks about, from header to tag.
+            // The frame is as long as the length that it probes, from header to authentication tag.
             let payload = usize::from(len).saturating_sub(HEADER_LEN + level.trailer_len());
             self.scratch.resize(payload.max(self.scratch.len()), 0);
         }
@@ -266,7 +269,7 @@ impl Connection {
         )
     }
 
-    /// Sends what stands in `scratch` as a frame that belongs to no exchange.
+    /// Sends the content of `scratch` as a frame that belongs to no exchange.
     fn send_control_frame(
         &mut self,
         now: Instant,
@@ -293,8 +296,8 @@ impl Connection {
         self.finish(now, index, header, shape, out, |_, _| {})
     }
 
-    /// Sends a part of a message in a frame of at most `most` bytes, and behind it those that come next, for as long as each fits
-    /// whole.
+    /// Sends a part of a message in a frame of at most `most` bytes, and behind it the next parts, for as
+    /// long as each fits whole.
     fn send_data(
         &mut self,
         now: Instant,
@@ -327,7 +330,7 @@ impl Connection {
         sent
     }
 
-    /// Takes the parts that go out behind the first one, in what is `left` of the frame.
+    /// Collects the parts that are sent behind the first one, in the `left` bytes of the frame.
     fn gather(
         &mut self,
         space_index: usize,
@@ -346,7 +349,7 @@ impl Connection {
         }
     }
 
-    /// Sends a frame of one part or several, behind the acknowledgement that `scratch` may hold.
+    /// Sends a frame of one or several parts, behind the acknowledgement that `scratch` may hold.
     fn frame_of(
         &mut self,
         now: Instant,
@@ -409,7 +412,8 @@ impl Connection {
         Some((header, message.level))
     }
 
-    /// Puts header, `scratch` and what `body` writes into the frame that was begun, seals it and takes note of it.
+    /// Appends header, `scratch` and the output of `body` to the frame that was begun, protects the frame and
+    /// records it as sent.
     fn finish(
         &mut self,
         now: Instant,
@@ -445,7 +449,8 @@ impl Connection {
             out.cancel();
             if why == EncryptError::Exhausted && !self.exhausted {
                 self.exhausted = true;
-                // Nothing can be acknowledged, asked or answered any more: no deadline means anything.
+                // Without keys no frame can be acknowledged, sent or answered any more, so all deadlines are
+                // void.
                 self.lost = true;
                 self.events.push_back(ConnectionEvent::KeysExhausted);
             }
@@ -462,9 +467,9 @@ impl Connection {
         true
     }
 
-    /// Returns the space whose acknowledgement may go along in a frame of a lane.
+    /// Returns the packet number space whose waiting acknowledgement a frame of `space_index` may carry.
     fn space_with_ack(&self, path: &Path, space_index: usize) -> Option<usize> {
-        // Under keys, an acknowledgement is always protected.
+        // In a keyed session, an acknowledgement is always protected.
         let lanes: &[usize] = match (self.keyed, space_index) {
             (true, 0) => &[],
             (true, _) => &[1, 0],
@@ -475,13 +480,14 @@ impl Connection {
         })
     }
 
-    /// Returns the space whose acknowledgement is to go along in a frame of a lane.
+    /// Returns the packet number space whose acknowledgement a frame of `space_index` is to carry: one with a
+    /// raised XID limit, or else one with a waiting acknowledgement.
     fn ack_space_for(&self, index: usize, space_index: usize) -> Option<usize> {
         let news = if space_index == usize::from(self.keyed) { self.news(index) } else { None };
         news.or_else(|| self.space_with_ack(self.paths.get(index)?, space_index))
     }
 
-    /// Writes an acknowledgement to `scratch` if one is worth going along. Returns the flag that says so.
+    /// Writes an acknowledgement to `scratch` if one is worth sending along. Returns the flag for it.
     fn piggyback_ack(&mut self, now: Instant, index: usize, space_index: usize) -> Flags {
         let Some(about) = self.ack_space_for(index, space_index) else { return Flags::default() };
         self.tell(now, index, about, true);
@@ -504,7 +510,7 @@ impl Connection {
     }
 }
 
-/// Takes what a path wants to ask next.
+/// Removes and returns the next Ask that a path has to send.
 fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, FrameContent)> {
     if !path.may_speak(keyed) {
         return None;

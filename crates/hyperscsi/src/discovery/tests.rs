@@ -1,4 +1,4 @@
-//! Finders and answerers on one wire.
+//! Discovery clients and servers on one link.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -54,7 +54,8 @@ macro_rules! said {
     }};
 }
 
-/// Lets a server hear what the finder says, and the finder what it answers. Returns how many answers there were.
+/// Passes the client's questions to a server, and its answers to the client. Returns how many answers there
+/// were.
 fn ask(
     discovery: &mut DiscoveryClient,
     server: (&mut DiscoveryServer, &TestDirectory, Mac),
@@ -121,7 +122,7 @@ fn a_group_that_nothing_is_exported_to_hears_nothing() {
     let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
     assert_eq!(ask(&mut discovery, (&mut discovery_server, &TestDirectory::default(), Mac([8; 6])), NOW), 0);
     assert_eq!((discovery_server.answered(), discovery_server.ignored()), (0, 1));
-    // Nor through a port that is too narrow, or gone.
+    // A port that is too narrow, or down, gets no answers either.
     let mut house = TestDirectory::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     discovery_server.port_up(PORT, &state(1400));
@@ -152,7 +153,7 @@ fn a_copy_of_a_server_is_another_server() {
     let mut house = TestDirectory::default();
     let (first, second, third) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
     let mut discovery = discovery(None);
-    // Both say the same name, and the first one answers from both of its ports.
+    // Both have the same instance, and the first one answers from both of its ports.
     for (mac, macs, disputed) in
         [(first, vec![first, second], 0), (second, vec![first, second], 0), (third, vec![third], 1)]
     {
@@ -212,7 +213,7 @@ fn answers_without_end_fill_nothing() {
     }
     assert_eq!(discovery.found().len(), DiscoveryClient::FOUND_MAX);
     assert!(discovery.left_out() > 0);
-    // Answers to another question are none.
+    // Answers to another question are ignored.
     let mut other =
         DiscoveryClient::new(NOW, GroupName::new(GROUP).unwrap(), None, Duration::from_secs(1), [8; 32]);
     let (header, _) = Header::parse(&answer).unwrap();
@@ -257,7 +258,7 @@ fn answers_are_counted_one_by_one_since_their_reader_may_not_have_asked() {
         total += ask(&mut discovery(None), (&mut discovery_server, &house, OURS), NOW);
     }
     assert_eq!(total, 512);
-    // A second later there is room for as many as a second brings.
+    // A second later the allowance has grown by as much as it grows in a second.
     let later = NOW.after(Duration::from_secs(1));
     assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &house, OURS), later), 200);
     assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &house, OURS), later), 0);

@@ -1,40 +1,42 @@
-//! Where data lands that arrives in pieces, in any order, some of them twice: one buffer, and the record of what is in it.
+//! Reassembly of data that arrives in pieces, in any order, some of them twice: one buffer, and the record of
+//! the bytes that were received.
 
 use alloc::vec::Vec;
 
 use base::buffer::{Buf, Bytes, Pool};
 
-/// A range of a command's data that is to come. A byte that is here is never written again.
+/// A range of a command's data that is being received. A received byte is never overwritten.
 #[derive(Debug)]
 pub struct Reassembly {
     buf: Option<Buf>,
     /// The offset of the first byte in the command's data.
     start: u32,
     len: u32,
-    /// How much is here from the start without a gap.
+    /// How many bytes from the start were received without a gap.
     received: u32,
-    /// What is here behind a gap, relative to `start`: sorted, not touching.
+    /// The received spans behind a gap, relative to `start`: sorted, not touching.
     spans: Vec<(u32, u32)>,
-    /// Whether the buffer is filled to its end, so that data can be put anywhere.
+    /// Whether the buffer is filled to its end, so that data can be written at any offset.
     placed: bool,
 }
 
-/// How many separate pieces may lie behind gaps: half the frames that a replay window knows.
+/// How many separate spans may lie behind gaps: half the frames that a replay window records.
 const MAX_SPANS: usize = 8192;
 
-/// Why a piece did not land.
+/// Why a piece was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReassemblyError {
     /// It lies outside the range, in part or in whole.
     #[error("data lies outside of what was asked for")]
     Outside,
-    /// More pieces lie apart than any order of arrival explains.
+    /// The piece would make more separate spans than any order of arrival explains.
     #[error("data is scattered")]
     Scattered,
 }
 
 impl Reassembly {
-    /// Makes room for the range `start..start + len`; the buffer is taken when the first piece comes.
+    /// Returns an empty reassembly of the range `start..start + len`; the buffer is taken when the first
+    /// piece arrives.
     pub const fn new(start: u32, len: u32) -> Self {
         Self { buf: None, start, len, received: 0, spans: Vec::new(), placed: false }
     }
@@ -54,35 +56,35 @@ impl Reassembly {
         self.start.saturating_add(self.len)
     }
 
-    /// Returns whether `offset` lies within.
+    /// Returns whether `offset` lies within the range.
     pub const fn covers(&self, offset: u32) -> bool {
         offset >= self.start && offset < self.end()
     }
 
-    /// Returns how much is here from the start without a gap.
+    /// Returns how many bytes from the start were received without a gap.
     pub const fn received(&self) -> u32 {
         self.received
     }
 
-    /// Returns the offset behind what is here from the start without a gap.
+    /// Returns the offset behind the bytes that were received from the start without a gap.
     pub const fn front(&self) -> u32 {
         self.start.saturating_add(self.received)
     }
 
-    /// Returns how far anything that is here reaches.
+    /// Returns the end of the last received byte, relative to the start of the range.
     pub fn reach(&self) -> u32 {
         self.spans.last().map_or(self.received, |(_, end)| *end)
     }
 
-    /// Returns whether everything is here.
+    /// Returns whether the whole range was received.
     pub const fn is_whole(&self) -> bool {
         self.received == self.len
     }
 
-    /// Shortens the range to `len` bytes, of which none was received beyond.
+    /// Shortens the range to `len` bytes. No byte beyond may have been received.
     ///
     /// # Errors
-    /// [`ReassemblyError::Outside`] when there was.
+    /// [`ReassemblyError::Outside`] when a byte beyond `len` was received, or `len` exceeds the range.
     pub fn shorten(&mut self, len: u32) -> Result<(), ReassemblyError> {
         if len > self.len || self.reach() > len {
             return Err(ReassemblyError::Outside);
@@ -91,10 +93,11 @@ impl Reassembly {
         Ok(())
     }
 
-    /// Puts a piece where it belongs. What is here already stays as it is. Returns how many bytes were new.
+    /// Stores a piece at its offset. Bytes that were received before stay as they are. Returns how many bytes
+    /// were new.
     ///
     /// # Errors
-    /// [`ReassemblyError`]; then not a byte was written.
+    /// [`ReassemblyError`]; then no byte was written.
     pub fn put(&mut self, pool: &Pool, offset: u32, piece: &[u8]) -> Result<u32, ReassemblyError> {
         let len = u32::try_from(piece.len()).map_err(|_| ReassemblyError::Outside)?;
         let from = offset.checked_sub(self.start).ok_or(ReassemblyError::Outside)?;
@@ -118,7 +121,7 @@ impl Reassembly {
         }
         let mut new = 0;
         let mut at = from.max(self.received);
-        // The gaps within the piece, one after another, and the spans between them.
+        // Copies into the gaps within the piece, one after another, and skips the spans between them.
         let first = self.spans.partition_point(|(_, end)| *end <= at);
         let mut spans = self.spans.iter().skip(first).copied();
         while at < to {
@@ -139,14 +142,14 @@ impl Reassembly {
     }
 
     fn note(&mut self, from: u32, to: u32) {
-        // The spans `begin..end` touch the new one and become one with it.
+        // The spans `begin..end` touch the new one and are merged with it.
         let begin = self.spans.partition_point(|(_, span_end)| *span_end < from);
         let end = self.spans.partition_point(|(span_start, _)| *span_start <= to);
         let touched = self.spans.get(begin..end).unwrap_or_default();
         let start = touched.first().map_or(from, |(start, _)| from.min(*start));
         let stop = touched.last().map_or(to, |(_, stop)| to.max(*stop));
         if start <= self.received {
-            // Every span lies behind what was received.
+            // All stored spans begin behind the received bytes, so all up to `end` are merged.
             self.received = stop;
             self.spans.drain(..end);
         } else {
@@ -154,14 +157,14 @@ impl Reassembly {
         }
     }
 
-    /// Takes out what came from the start without a gap.
+    /// Takes out the bytes that were received from the start without a gap.
     pub fn take(&mut self) -> Option<Bytes> {
         let mut buf = self.buf.take()?;
         buf.truncate(to_usize(self.received));
         Some(buf.freeze())
     }
 
-    /// Forgets everything that came.
+    /// Discards everything that was received.
     pub fn clear(&mut self, pool: &Pool) {
         if let Some(buf) = self.buf.take() {
             pool.recycle_buf(buf);

@@ -1,12 +1,13 @@
-//! The numbers of exchanges.
+//! The exchange numbers (XIDs).
 //!
-//! XIDs count from 1 in each of two classes, by whether the request is protected. The top bit tells the classes apart. So
-//! a forged request without protection, to a unit that may be reached so, uses up no number of a protected one.
-//! Numbers wrap; zero is left out, as it stands for no exchange.
+//! XIDs count from 1 in each of two packet number spaces: one for protected and one for unprotected requests.
+//! The top bit distinguishes the spaces. So a forged unprotected request, to a logical unit that may be
+//! reached without protection, uses up no XID of a protected one. XIDs wrap; zero is skipped, as it stands
+//! for no exchange.
 
 use alloc::boxed::Box;
 
-/// How far the numbers of requests that arrived may lie apart.
+/// How far the XIDs of received requests may lie apart.
 pub const WINDOW: u32 = 4096;
 
 /// The bit that is set in the XID of an exchange whose request is protected.
@@ -14,35 +15,35 @@ pub const XID_PROTECTED_BIT: u32 = 1 << 31;
 
 const COUNT: u32 = XID_PROTECTED_BIT - 1;
 
-/// A class of exchanges.
+/// The packet number space of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PnSpace {
-    /// Requests without protection.
+    /// Unprotected requests.
     Open = 0,
     /// Requests with an authentication tag.
     Sealed = 1,
 }
 
 impl PnSpace {
-    /// Both of them.
+    /// Both packet number spaces.
     pub const ALL: [Self; 2] = [Self::Open, Self::Sealed];
 
-    /// Returns the class that an XID belongs to.
+    /// Returns the packet number space of an XID.
     pub const fn of(xid: u32) -> Self {
         if xid & XID_PROTECTED_BIT == 0 { Self::Open } else { Self::Sealed }
     }
 
-    /// Returns the class of frames with or without an authentication tag.
+    /// Returns the packet number space of frames with or without an authentication tag.
     pub const fn of_frame(protected: bool) -> Self {
         if protected { Self::Sealed } else { Self::Open }
     }
 
-    /// Returns its place in a table of two.
+    /// Returns the index of the packet number space in a table of two.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Returns the number that the first XID of the class comes after.
+    /// Returns the number before the first XID of the packet number space.
     pub const fn start(self) -> u32 {
         match self {
             Self::Open => 0,
@@ -51,66 +52,66 @@ impl PnSpace {
     }
 }
 
-/// Returns the XID that follows one of the same class.
+/// Returns the XID that follows `xid` in its packet number space.
 pub const fn next_xid(xid: u32) -> u32 {
     let count = (xid & COUNT).wrapping_add(1) & COUNT;
     (xid & XID_PROTECTED_BIT) | if count == 0 { 1 } else { count }
 }
 
-/// Returns the XID so many steps behind one of the same class.
+/// Returns the XID that is `steps` behind `xid` in its packet number space.
 pub const fn xid_plus(xid: u32, steps: u32) -> u32 {
-    // Both are below 2^31, so the sum fits. Across the wrap, zero is left out.
+    // Both are below 2^31, so the sum fits. Zero is skipped where the number wraps.
     let count = (xid & COUNT) + (steps & COUNT);
     (xid & XID_PROTECTED_BIT) | if count > COUNT { count - COUNT } else { count }
 }
 
-/// Returns how far `xid` lies ahead of `from`, in the same class; `None` if it does not.
+/// Returns how far `xid` lies ahead of `from`, in the same packet number space; `None` if it does not.
 pub const fn xid_ahead(xid: u32, from: u32) -> Option<u32> {
     let distance = (xid & COUNT).wrapping_sub(from & COUNT) & COUNT;
     if distance == 0 || distance > COUNT / 2 { None } else { Some(distance) }
 }
 
-/// Which requests of a class arrived.
+/// The XIDs of one packet number space that were received.
 #[derive(Debug)]
 pub struct ReceivedXids {
-    /// All up to this one did.
+    /// All XIDs up to this one were received.
     low: u32,
-    /// Of those behind it: by distance from `low`, modulo the window.
+    /// The received XIDs behind `low`: one bit for each, at the XID modulo the window.
     bits: Box<[u64; WORDS]>,
     ahead: u32,
 }
 
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// How an XID stands to those that arrived.
+/// Whether an XID was received before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XidStatus {
-    /// It did not arrive.
+    /// It was not received.
     New,
-    /// It arrived before.
+    /// It was received before.
     Duplicate,
-    /// It is farther ahead than it may be.
+    /// It is beyond the window.
     Beyond,
 }
 
 impl ReceivedXids {
-    /// Starts a class.
+    /// Returns the record of a packet number space in which no XID was received.
     pub fn new(class: PnSpace) -> Self {
         Self { low: class.start(), bits: Box::new([0; WORDS]), ahead: 0 }
     }
 
-    /// Has everything up to `low` have arrived.
+    /// Records every XID up to `low` as received.
     #[cfg(test)]
     pub(crate) const fn begin_behind(&mut self, low: u32) {
         self.low = low;
     }
 
-    /// Returns the last XID up to which all arrived.
+    /// Returns the last XID up to which all were received.
     pub const fn low(&self) -> u32 {
         self.low
     }
 
-    /// Returns how an XID of this class stands.
+    /// Returns the status of an XID of this packet number space.
     pub fn status_of(&self, xid: u32) -> XidStatus {
         match xid_ahead(xid, self.low) {
             _ if xid & COUNT == 0 => XidStatus::Duplicate,
@@ -121,7 +122,7 @@ impl ReceivedXids {
         }
     }
 
-    /// Takes note that an XID arrived that was judged new.
+    /// Records that an XID was received. Its status must have been `New`.
     pub fn take(&mut self, xid: u32) {
         self.set(xid, true);
         self.ahead += 1;
@@ -132,7 +133,7 @@ impl ReceivedXids {
         }
     }
 
-    /// Returns whether all up to `xid` arrived.
+    /// Returns whether all XIDs up to `xid` were received.
     pub const fn reached(&self, xid: u32) -> bool {
         xid_ahead(xid, self.low).is_none()
     }
@@ -179,7 +180,7 @@ mod tests {
             for _ in 1..3000 {
                 xids.push(next_xid(*xids.last().unwrap()));
             }
-            // Odd ones first: gaps all over.
+            // Odd ones first, so that there are gaps everywhere.
             for xid in xids.iter().skip(1).step_by(2).chain(xids.iter().step_by(2)) {
                 assert_eq!(arrived.status_of(*xid), XidStatus::New, "{xid:x}");
                 arrived.take(*xid);

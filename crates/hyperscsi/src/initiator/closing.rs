@@ -1,4 +1,4 @@
-//! Last words: what is said at the end of a session, and the answer to what the target says there.
+//! The closing messages of a session: the initiator's Disconnect, and the answer to the target's.
 
 use alloc::boxed::Box;
 
@@ -10,28 +10,28 @@ use crate::frame::{Cmd, Header};
 use crate::initiator::contract::LossReason;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 
-/// A session that has ended. Its transport still carries last words, and hears the target's.
+/// A session that has ended. Its transport still sends the closing message and receives the target's.
 pub(super) struct ClosingNexus {
     pub(super) transport: Box<Connection>,
-    /// Our name for it.
+    /// The SID that this initiator chose.
     pub(super) sid: u32,
     keyed: bool,
-    /// For how long at most.
+    /// When the closing session is removed at the latest.
     pub(super) until: Instant,
-    /// The last answer to a GOODBYE.
+    /// The last DONE that was sent in answer to a GOODBYE.
     done: Option<MessageId>,
-    /// What the target did not acknowledge yet.
+    /// The closing message that the target has not acknowledged yet.
     pub(super) owed: Option<MessageId>,
 }
 
-/// How long last words may take.
+/// How long the exchange of closing messages may take.
 const PARTING: Duration = Duration::from_secs(1);
 
 impl ClosingNexus {
     //= hyperscsi#section-14
     //# answered with DONE, and for 1 s again each time that it comes again
     fn answer(&mut self) {
-        // The one before, if it is still repeated, is not needed beside this one.
+        // The DONE before, if it is still retransmitted, is not needed beside the new one.
         if let Some(before) = self.done.take() {
             self.transport.withdraw(before);
         }
@@ -39,7 +39,7 @@ impl ClosingNexus {
         self.owed = self.done;
     }
 
-    /// Takes a frame of the session: only a GOODBYE still means something.
+    /// Processes a frame of the closed session: only a GOODBYE still has a meaning.
     pub(super) fn frame_received(
         &mut self,
         (now, came): (Instant, Instant),
@@ -50,7 +50,7 @@ impl ClosingNexus {
         let mut asked = false;
         let taken =
             self.transport.frame_received(now, came, address, header, bytes, &mut |header, payload| {
-                // In a keyed session, the transport takes none without protection.
+            // In a keyed session, the transport drops every unprotected Disconnect.
                 asked |= header.cmd == Cmd::Disconnect
                     && matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
             });
@@ -61,7 +61,8 @@ impl ClosingNexus {
         taken
     }
 
-    /// Passes over what the transport has to tell but that last words have arrived: nobody is concerned any more.
+    /// Discards the events of the transport, except that it records the acknowledgement of the closing
+    /// message.
     pub(super) fn disregard(&mut self) {
         while let Some(event) = self.transport.poll_event() {
             self.owed.take_if(
@@ -73,23 +74,24 @@ impl ClosingNexus {
 }
 
 impl Session {
-    /// Returns whether last words are still under way, or answers to the target's: for a second after the end of a session.
+    /// Returns whether a closing message is still under way, or the target's may still be answered: for a
+    /// second after the end of a session.
     pub const fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// Returns whether the target has not acknowledged yet what was last said to it, in a session that has ended.
+    /// Returns whether the target has not acknowledged the last closing message of a session that has ended.
     pub fn has_unacked_closing(&self) -> bool {
         self.closing.as_ref().is_some_and(|old| old.owed.is_some())
     }
 
-    /// Returns whether frames of this name are the session's, or those of one that ended lately.
+    /// Returns whether a SID is that of the session, or of one that ended less than a second ago.
     pub fn owns_sid(&self, sid: u32) -> bool {
         let old = self.closing.as_ref().map(|old| old.sid);
         old.into_iter().chain(self.nexus.as_ref().map(|nexus| nexus.sids.1)).any(|own| own == sid)
     }
 
-    /// Tells the target that the session ends.
+    /// Sends the target a GOODBYE, which ends the session.
     pub(super) fn send_goodbye(&mut self, reason: DisconnectReason) {
         let Some(nexus) = self.nexus.as_deref_mut() else { return };
         if let Some(transport) = nexus.transport.as_deref_mut() {
@@ -98,7 +100,7 @@ impl Session {
         }
     }
 
-    /// Takes a Disconnect of the session itself.
+    /// Processes a Disconnect of the open session.
     pub(super) fn disconnected(&mut self, said: Disconnect) {
         if let (Disconnect::Goodbye(_), Some(nexus)) = (said, self.nexus.as_deref_mut()) {
             nexus.goodbye_heard = true;
@@ -112,7 +114,7 @@ impl Session {
         }
     }
 
-    /// Lets the transport of a session that ends carry its last words.
+    /// Keeps the transport of a session that ends, so that it can send the closing message.
     pub(super) fn part(&mut self, nexus: Nexus) {
         let Some(mut transport) = nexus.transport else { return };
         transport.withdraw_owned();

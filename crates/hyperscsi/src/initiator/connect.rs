@@ -1,11 +1,14 @@
-//! Finding the target and shaking hands, for the first time and again.
+//! Discovers the target and performs the handshake, for the first session and after each loss.
 //!
-//! A hint that the target does not know our session is nothing but a reason to ask the session for a sign of life. Only when
-//! none comes, a new handshake begins beside it; a sign of life ends that again. So who forges hints gets a few frames.
+//! A hint that the target does not know our session is not authenticated, so it only makes the initiator ping
+//! the target over the session. A new handshake begins only if no frame of the session is received in time,
+//! and runs beside the session. A frame of the session (in a keyed session a protected one) ends that
+//! handshake again. So an attacker who forges hints causes a few frames only.
 //!
-//! Once the handshake said its last step the target may have put a new session in the place of ours, and what still comes of
-//! the old one says nothing: then it goes on to its end. That a session is replaced by what became of a handshake of ours is
-//! no reason to give up, even if that handshake is over.
+//! Once the initiator has sent the last step of a handshake, the target may have replaced the session. Frames
+//! of the old session that still arrive then prove nothing, so the handshake continues to its end. A session
+//! that is replaced because of the initiator's own handshake is no reason to give up, even if that handshake
+//! is over.
 
 use alloc::vec::Vec;
 
@@ -28,45 +31,46 @@ use crate::pdu::disconnect::Disconnect;
 use crate::pdu::parameters::{Levels, Parameters};
 use crate::random::HmacDrbg;
 
-/// What looks for the target.
+/// Connects to the target: discovery, handshake, and the search for further paths.
 pub(super) struct Connector {
     login: Option<Login>,
-    /// When a handshake that came to nothing last told the target what it may make a session of.
+    /// When a failed handshake last sent the step that lets the target open a session.
     claimed: Option<Instant>,
-    /// What looks for more ways to the target of the session, and the server that it is on.
+    /// The discovery of further paths to the target of the session, and the instance that serves the session.
     scout: Option<(Scout, [u8; 16])>,
     random: HmacDrbg,
-    /// Whether a handshake took random bytes since the last block of entropy came.
+    /// Whether a handshake used random bytes since the last block of entropy was added.
     thirsty: bool,
     /// Whether a handshake is to begin as soon as there is entropy.
     wanted: bool,
-    /// When to try again.
+    /// When to begin the next handshake.
     again: Option<Instant>,
-    /// Until when the session has to show a sign of life.
+    /// When a handshake begins, unless a frame proves before that the session is alive.
     suspicion: Option<Instant>,
-    /// When hints were last listened to.
+    /// When a hint was last acted on.
     hinted: Option<Instant>,
-    /// When to look for other ways, since one was given up, and how long after that again.
+    /// When to discover paths again after one was lost, and the interval after which to do so again.
     look_at: Option<Instant>,
     look_after: Duration,
 }
 
-/// How long a session that the target seems not to know may take to show that it does.
+/// How long a session may be silent after a hint that the target does not know it.
 const SIGN_WITHIN: Duration = Duration::from_millis(200);
 
-/// For how long something may become of a handshake that is over: a target forgets a half-open one, and a cookie is no good
-/// any more, after 10 s; it tells the session that was replaced for 1 s.
+/// How long a handshake that failed may still make the target open a session. The target drops a half-open
+/// handshake after 10 s, and a cookie expires after 10 s; the target sends the Disconnect to the replaced
+/// session for 1 s.
 const CLAIM: Duration = Duration::from_secs(15);
 const _: () = assert!(CLAIM.as_millis() > HandshakeServer::HALF_LIFETIME.as_millis());
 const _: () = assert!(CLAIM.as_millis() > Cookies::LIFETIME.as_millis());
 
-/// How long more ways to the target are looked for.
+/// How long one discovery of further paths lasts.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
-/// How long after that again, while a way does not carry anything: at first, and at most.
+/// The interval between such discoveries while a path carries nothing: the first one, and the longest.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
-/// How often hints are listened to.
+/// The shortest interval between two hints that are acted on.
 const HINTS_EVERY: Duration = Duration::from_secs(1);
 
 impl Connector {
@@ -106,7 +110,7 @@ impl Connector {
         [login, scout, self.again, self.suspicion, self.look_at].into_iter().flatten().min()
     }
 
-    /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last.
+    /// Returns how many blocks of entropy are wanted: one after a handshake drew secrets from the last one.
     pub(super) fn entropy_wanted(&self) -> usize {
         usize::from(self.thirsty)
     }
@@ -116,21 +120,22 @@ impl Connector {
         self.random.reseed(entropy);
     }
 
-    /// Takes note that somebody speaks another version: perhaps the target, which is then why it does not answer.
+    /// Records that a frame of another version was received: if the target sent it, the version explains why
+    /// the target does not answer.
     pub(super) fn other_version(&mut self) {
         if let Some(login) = &mut self.login {
             login.other_version();
         }
     }
 
-    /// Looks no more.
+    /// Stops the handshake, the discovery and their timers.
     pub(super) fn stop(&mut self) {
         (self.login, self.scout, self.wanted) = (None, None, false);
         (self.claimed, self.again, self.suspicion) = (None, None, None);
         self.look_at = None;
     }
 
-    /// Takes note that the session is alive.
+    /// Records that the session is alive.
     pub(super) fn sign_of_life(&mut self) {
         self.suspicion = None;
         if !self.login.as_ref().is_some_and(Login::awaits_accept) {
@@ -138,13 +143,14 @@ impl Connector {
         }
     }
 
-    /// Takes note that a way to the target was given up: its port may have been replaced by another.
+    /// Records that a path to the target was lost: the target's port may have been replaced by another one.
     pub(super) const fn way_lost(&mut self, now: Instant) {
         (self.look_at, self.look_after) = (Some(now), LOOK_AGAIN.0);
     }
 
-    /// Returns whether a session of ours may be what took the place of the one that there is. What explains that once does
-    /// not do so again: two initiators of one name do not oust each other for ever.
+    /// Returns whether a handshake of this initiator may be the reason that the target replaced the session.
+    /// Each handshake counts as the reason only once, so that two initiators of one name do not replace each
+    /// other's sessions for ever.
     pub(super) fn explains_replaced(&mut self, now: Instant) -> bool {
         let claimed = self.claimed.take().is_some_and(|at| now.since(at) < CLAIM);
         claimed || self.login.is_some()
@@ -158,13 +164,13 @@ impl Connector {
 }
 
 impl Session {
-    /// Returns the slow step of a handshake when there is one to be done. Whoever takes it runs it, where it disturbs
-    /// nobody, and hands over what came of it.
+    /// Returns the slow step of a handshake (password stretching) when one is due. The caller runs it where
+    /// it delays no other work, and passes the result to [`Self::job_done`].
     pub fn poll_job(&mut self) -> Option<StretchJob> {
         self.connector.login.as_mut()?.poll_job()
     }
 
-    /// Takes what came of the slow step.
+    /// Accepts the result of the slow step.
     pub fn job_done(&mut self, now: Instant, done: StretchResult) {
         if let Some(login) = &mut self.connector.login {
             login.job_done(now, done);
@@ -173,7 +179,7 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Begins to look for the target, as soon as that is possible.
+    /// Begins a handshake, as soon as there is entropy for it.
     pub(super) fn start_login(&mut self, now: Instant) {
         if self.connector.login.is_some() || self.phase == Phase::Down {
             return;
@@ -214,12 +220,12 @@ impl Session {
         }
     }
 
-    /// Begins to look for the target then, and not before.
+    /// Schedules a handshake at `at`, and not before.
     pub(super) const fn seek_at(&mut self, at: Instant) {
         (self.connector.again, self.connector.suspicion) = (Some(at), None);
     }
 
-    /// Begins to look for the target if only entropy was missing for that.
+    /// Begins a handshake if it waited only for entropy.
     pub(super) fn seek_if_wanted(&mut self, now: Instant) {
         if self.connector.wanted && self.connector.random.is_ready() {
             self.start_login(now);
@@ -227,7 +233,7 @@ impl Session {
     }
 
     fn offer(&self) -> Parameters {
-        // Frames may come in two spaces before the target hears of credit.
+        // Frames may arrive in two packet number spaces before the target receives credit.
         let share = self.ports.values().map(|port| share_of(port) / 2).min();
         let share = share.map_or(u32::MAX, |share| u32::try_from(share).unwrap_or(u32::MAX).max(1));
         Parameters {
@@ -253,7 +259,7 @@ impl Session {
         if let Some(transport) = self.transport() {
             transport.set_ring_quota(port, share_of(state));
         }
-        // A port that is new, or back, may be one more way.
+        // A port that is new, or up again, may provide a further path.
         if let Some(instance) = self.nexus.as_ref().map(|nexus| nexus.instance) {
             self.discover_paths(now, instance);
         }
@@ -288,7 +294,7 @@ impl Session {
         }
     }
 
-    /// Looks for more ways to the server of the session while one of those that there are carries nothing.
+    /// Discovers further paths to the server of the session while one of its paths carries nothing.
     fn rediscover_paths(&mut self, now: Instant) {
         let Some(instance) = self.nexus.as_ref().map(|nexus| nexus.instance) else { return };
         if self.paths().all(|path| path.is_up) {
@@ -299,7 +305,7 @@ impl Session {
         self.connector.look_after = (self.connector.look_after * 2).min(LOOK_AGAIN.1);
     }
 
-    /// Takes a frame of no session.
+    /// Processes a frame that belongs to no session.
     pub(super) fn handle_sessionless_frame(
         &mut self,
         now: Instant,
@@ -327,7 +333,7 @@ impl Session {
         }
     }
 
-    /// Looks for more ways to the server of the session.
+    /// Discovers further paths to the server of the session.
     fn discover_paths(&mut self, now: Instant, instance: [u8; 16]) {
         let most = self.nexus.as_ref().map_or(1, |nexus| nexus.parameters.paths);
         if self.plan.target_address.is_some() || most <= 1 {
@@ -341,7 +347,8 @@ impl Session {
         self.connector.scout = Some((scout, instance));
     }
 
-    /// Takes an answer of somebody who says that he is a way to the target. Whether he is, the session finds out.
+    /// Processes the answer of a port that claims to lead to the target. The session verifies the claim by
+    /// probing the path.
     fn found(&mut self, now: Instant, from: (EtherPort, Mac), header: &Header, bytes: &mut [u8]) {
         let Some((scout, instance)) = &mut self.connector.scout else { return };
         if !scout.frame_received(from, header, bytes) {
@@ -382,7 +389,7 @@ impl Session {
         }
     }
 
-    /// Takes what a handshake came to.
+    /// Handles the result of a handshake.
     fn hear_login(&mut self, now: Instant) {
         let Some(event) = self.connector.login.as_mut().and_then(Login::poll_event) else { return };
         self.connector.drop_login();
@@ -419,7 +426,7 @@ impl Session {
     fn login_failed(&mut self, now: Instant, why: HandshakeError) {
         self.stats.logins_failed += 1;
         if self.nexus.is_some() {
-            // It was only tried beside the session, which ends or goes on by its own signs of life.
+            // This handshake was tried beside the session, which lives or ends by its own frames.
             return;
         }
         let lost = match why {
@@ -443,7 +450,7 @@ impl Session {
     }
 }
 
-/// Returns how much of a port's receive ring a session may fill.
+/// Returns how many slots of a port's receive ring a session may fill.
 pub(super) fn share_of(port: &PortState) -> u64 {
     u64::try_from(port.receive_slots.saturating_mul(SHARED_PERCENT) / 100).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What the owner of a session tells it, and what it is told: plans, requests, outcomes, events.
+//! The interface between a session and its owner: plans, requests, outcomes, events.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -24,47 +24,51 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its [`Event::Managed`].
+    /// Names a task management request from [`submit_tmf`](super::session::Session::submit_tmf) to its
+    /// [`Event::Managed`].
     pub struct TmfId;
 }
 
-/// The most tasks that a session keeps, queued or on the way.
+/// The most tasks that a session holds, queued or sent.
 pub const MAX_TASKS: usize = 8192;
 
 /// The most task management requests that are open at a time.
 pub const MAX_MANAGES: usize = 256;
 
-/// What a session is to be.
+/// The configuration of a session.
 #[derive(Clone, Debug)]
 pub struct SessionPlan {
-    /// Who we are.
+    /// The name of this initiator.
     pub initiator: Name,
-    /// With the initiator's name it names the initiator port. Two sessions of one name with one target need different
-    /// ones; the same one again takes the place of the older session.
+    /// The ISID; together with the initiator's name it names the initiator port. Two sessions of one
+    /// initiator name with one target need different ISIDs; a login with the same ISID replaces the older
+    /// session (session reinstatement).
     pub isid: [u8; 6],
-    /// The group that we belong to.
+    /// The group that the initiator belongs to.
     pub group: GroupName,
-    /// What proves that; without it, only groups without a password let us in.
+    /// The group's password; without it, only groups without a password accept the initiator.
     pub password: Option<Password>,
-    /// Which target of the group.
+    /// The target of the group.
     pub target: Name,
-    /// Where it is, if that is known. Otherwise it is looked for, on every port.
+    /// The target's address, if it is known. Otherwise the initiator discovers the target on every port.
     pub target_address: Option<(EtherPort, Mac)>,
-    /// How the names begin under which it hears from the target, if something is to tell its frames from others' by that
-    /// byte; it is not zero. Otherwise they are random throughout.
+    /// The first byte of the SIDs that the target sends to this session; it is not zero. A caller sets it so
+    /// that it can tell the frames of this session from those of others by that byte. Without it the SIDs are
+    /// random throughout.
     pub sid_first: Option<NonZeroU8>,
-    /// The least protection of everything that concerns a logical unit. More is used where the target wants more.
+    /// The least protection of everything that concerns a logical unit. The session uses more where the
+    /// target demands more.
     pub level: Level,
-    /// What is offered.
+    /// The parameters that the initiator offers.
     pub parameters: Parameters,
-    /// How long and how often a lost session is tried again.
+    /// How long and how often to recover a lost session.
     pub retry: Retry,
-    /// What is kept and waited for.
+    /// Limits on memory and waiting times.
     pub limits: SessionLimits,
 }
 
 impl SessionPlan {
-    /// Plans a session with defaults: with a password nothing goes unprotected.
+    /// Returns a plan with defaults: with a password, requests are protected at least at `integrity`.
     pub fn new(
         initiator: Name,
         isid: [u8; 6],
@@ -89,11 +93,11 @@ impl SessionPlan {
     }
 }
 
-/// How long and how often a lost session is tried again.
+/// How long and how often a session recovers from a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How long requests wait for a session, from its loss on. Then they fail, and the session is down for good. Zero:
-    /// the first loss is the end.
+    /// How long requests wait for a session, counted from its loss. After that they fail, and the session is
+    /// down for good. Zero: the session does not recover from its first loss.
     pub timeout: Duration,
     /// How many attempts in a row may fail; zero for any number within `timeout`.
     pub attempts: u32,
@@ -101,12 +105,12 @@ pub struct Retry {
     pub backoff: Duration,
     /// The longest wait between attempts.
     pub backoff_max: Duration,
-    /// Whether the very first attempt is repeated too when nobody answers; else that is the end at once.
+    /// Whether the very first attempt is repeated too when no target answers; else the session ends at once.
     pub first: bool,
 }
 
 impl Retry {
-    /// Never: the first loss is the end.
+    /// No recovery: the first loss ends the session.
     pub const NONE: Self = Self {
         timeout: Duration::ZERO,
         attempts: 1,
@@ -117,7 +121,7 @@ impl Retry {
 }
 
 impl Default for Retry {
-    /// Two minutes, as block layers are used to.
+    /// Returns a timeout of two minutes, as Linux block drivers use.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(120),
@@ -129,19 +133,19 @@ impl Default for Retry {
     }
 }
 
-/// What a session keeps and waits for.
+/// What a session holds and how long it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Tasks at a time, queued or on the way; at most [`MAX_TASKS`].
+    /// The most tasks at a time, queued or sent; at most [`MAX_TASKS`].
     pub tasks_max: usize,
-    /// How many bytes of data the tasks on the way may bring, together: what is asked for is what arrives, so this is what
-    /// keeps many targets from answering into one port at once.
+    /// How many bytes of Data-In all sent tasks may return, together. Targets send only what was requested,
+    /// so this limit keeps many targets from sending into one port at once (incast).
     pub data_in_bytes_max: usize,
-    /// How long finding the target and shaking hands may take, together.
+    /// How long discovery and handshake may take, together.
     pub login_within: Duration,
     /// How long a logout may take before the session is closed without an answer.
     pub logout_within: Duration,
-    /// When the keys of what is sent are changed.
+    /// When the keys of sent frames are updated.
     pub key_limits: KeyLimits,
 }
 
@@ -157,12 +161,12 @@ impl Default for SessionLimits {
     }
 }
 
-/// A SCSI command to be carried out.
+/// A SCSI command to be executed.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The logical unit, as SAM-5 §4.7 encodes it.
     pub lun: u64,
-    /// How the task set treats it.
+    /// The task attribute: when the task set may execute the task relative to others.
     pub attribute: TaskAttribute,
     /// Its priority, 1 (first) to 15, or 0 for none.
     pub priority: u8,
@@ -170,17 +174,19 @@ pub struct Request {
     pub cdb: Cdb,
     /// The data to send. Empty: the command does not write.
     pub data_out: DataList,
-    /// How many bytes are expected. Zero: the command does not read.
+    /// How many bytes of Data-In the initiator expects. Zero: the command does not read.
     pub data_in_len: u32,
-    /// Whether it may be carried out again, from the start, when its session was lost and built anew and nobody can
-    /// know whether it was carried out before. Only the caller can know that this does no harm.
+    /// Whether the session may execute the command again, from the start, after its session was lost and
+    /// recovered, though the command may have been executed before. Only the caller can know that this is
+    /// safe.
     pub replay: bool,
-    /// Whether it asks a guarded unit who it is: it goes ahead of what waits for that.
+    /// Whether the command is part of an identity check of a guarded logical unit: it is sent ahead of
+    /// requests that wait for the check.
     pub is_identity_check: bool,
 }
 
 impl Request {
-    /// Makes a simple command without data.
+    /// Returns a SIMPLE command without data.
     pub fn new(lun: u64, cdb: Cdb) -> Self {
         Self {
             lun,
@@ -195,32 +201,32 @@ impl Request {
     }
 }
 
-/// Why a session does not take a request.
+/// Why a session does not accept a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many are open as may be; one has to end first.
+    /// The limit of open requests is reached; one has to end first.
     #[error("as many requests are open as may be")]
     Full,
     /// The session ends, or has ended.
     #[error("the session is down")]
     Down,
-    /// It is not up at present, and this request cannot wait.
+    /// The session is not up at present, and this request cannot wait.
     #[error("the session is not up")]
     NotUp,
     /// The task is not open any more.
     #[error("there is no such task")]
     NoTask,
-    /// More data than a command can carry.
+    /// The data is longer than a command can carry.
     #[error("too much data for one command")]
     TooLong,
 }
 
-/// How a task ended, and what it brought.
+/// How a task ended, and its data.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the target said, or what became of it.
+    /// The target's response, or why there is none.
     pub end: TaskResult,
-    /// The data that came, from the start of the command's data, without gaps. Give it back with
+    /// The received data, from the start of the command's data, without gaps. Return it with
     /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
     pub data_in: Option<Bytes>,
 }
@@ -228,31 +234,31 @@ pub struct Outcome {
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskResult {
-    /// It was carried out.
+    /// The target executed it.
     Status(CommandResponse),
-    /// The target could not carry it out, and there is no status.
+    /// The target could not execute it, and there is no status.
     Failed,
-    /// A task management function ended it; no status will come.
+    /// A task management function aborted it; no status follows.
     Aborted,
-    /// It never left, or the target never began it. It was not carried out.
+    /// It was never sent, or the target never began it. It was not executed.
     NotSent,
-    /// Its session was lost. Whether it was carried out is not known.
+    /// Its session was lost. Whether it was executed is unknown.
     Lost,
 }
 
-/// What a target says at the end of a task.
+/// The target's response at the end of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandResponse {
     /// The SCSI status.
     pub status: u8,
-    /// How many bytes would have moved had enough been expected.
+    /// How many bytes would have been transferred if the initiator had expected enough.
     pub transferable: u64,
     /// Sense data.
     pub sense: Option<Box<[u8]>>,
 }
 
 impl TaskResult {
-    /// Returns whether it is a GOOD status.
+    /// Returns whether the task ended with status GOOD.
     pub const fn is_good(&self) -> bool {
         matches!(self, Self::Status(CommandResponse { status: 0, .. }))
     }
@@ -261,7 +267,7 @@ impl TaskResult {
 /// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmfRequest {
-    /// What to do.
+    /// The function to carry out.
     pub function: ManageFunction,
     /// The logical unit, for functions that have one.
     pub lun: u64,
@@ -269,58 +275,59 @@ pub struct TmfRequest {
     pub task: Option<TaskId>,
 }
 
-/// Something that the owner must do or know.
+/// Something that the owner must handle or record.
 #[derive(Debug)]
 pub enum Event {
-    /// The session is up: for the first time, or again after it was built anew.
+    /// The session is up: for the first time, or again after session recovery.
     Up(Box<SessionUp>),
     /// A path carries frames.
     PathUp {
-        /// Our end.
+        /// This host's port.
         port: EtherPort,
-        /// The target's.
+        /// The target's address.
         peer: Mac,
     },
-    /// A path that did carries none.
+    /// A path that carried frames is down.
     PathDown {
-        /// Our end.
+        /// This host's port.
         port: EtherPort,
-        /// The target's.
+        /// The target's address.
         peer: Mac,
     },
-    /// What a path carries turned out to be less than our port takes, or to be all of that again.
+    /// The path MTU turned out to be smaller than the port's, or is as large as the port's again.
     PathMtuStatus {
-        /// Our end.
+        /// This host's port.
         port: EtherPort,
-        /// The target's.
+        /// The target's address.
         peer: Mac,
-        /// What it carries.
+        /// The state of the path MTU.
         status: PathMtuStatus,
     },
-    /// Another server than the session's says that it serves a target of the same name to the group: two servers with one
-    /// identity. Nothing vouches for that, and nothing was done about it. Told once in a session.
+    /// Another server than the session's claims to serve a target of the same name to the group: two servers
+    /// with one identity. The claim is not authenticated, and the session does nothing about it. Reported
+    /// once in a session.
     OtherServer {
-        /// Our end.
+        /// This host's port.
         port: EtherPort,
-        /// Where the other server is.
+        /// The address of the other server.
         peer: Mac,
     },
-    /// There is no session; requests wait. [`Event::Up`] or [`Event::Down`] follows.
+    /// The session is lost; requests wait. [`Event::Up`] or [`Event::Down`] follows.
     Recovering(LossReason),
     /// The session ended for good; every task was reported before.
     Down(SessionEnd),
     /// A task ended. Reported exactly once for each.
     Done {
-        /// Which one.
+        /// The task.
         task: TaskId,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
     /// A task management request was answered. The tasks that it ended were reported before.
     Managed {
-        /// Which one.
+        /// The request.
         id: TmfId,
-        /// The target's answer; `None` when the session was lost before it came.
+        /// The target's answer; `None` when the session was lost before it was received.
         result: Option<ManageResult>,
     },
 }
@@ -328,48 +335,50 @@ pub enum Event {
 /// A session that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionUp {
-    /// What was agreed on.
+    /// The parameters that both ends agreed on.
     pub parameters: Parameters,
     /// Whether both ends proved that they know the group's password.
     pub authenticated: bool,
-    /// Whether there was another one before, which was lost with all that the target knew of it (reservations may be gone,
-    /// a unit attention is likely).
+    /// Whether this session replaces one that was lost. The target lost its state then: reservations may be
+    /// gone, a unit attention is likely.
     pub rebuilt: bool,
-    /// Our end of the first path.
+    /// This host's port of the first path.
     pub port: EtherPort,
-    /// The target's.
+    /// The target's address of the first path.
     pub peer: Mac,
-    /// The SIDs: the target's and ours.
+    /// The SIDs: the target's and the initiator's.
     pub sids: (u32, u32),
-    /// Whether it is with another server than the session before it was, by what the target says of itself.
+    /// Whether the server of this session is another one than that of the session before, by the instance
+    /// that it reports.
     pub moved: bool,
 }
 
 /// Why there is no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LossReason {
-    /// No path was live for too long.
+    /// No path was alive for too long.
     #[error("its last path was lost")]
     PathLost,
-    /// The target ended it.
+    /// The target ended the session.
     #[error("{}", ended(*.0))]
     Ended(DisconnectReason),
-    /// A new one took its place, since the target knew it no more.
+    /// The target did not know the session any more, and a new one replaced it.
     #[error("the target knew it no more")]
     UnknownToTarget,
-    /// What we sent used its keys up before they could be changed: nothing that was sealed with them was acknowledged.
+    /// The initiator's keys were used up before they could be updated, because the target acknowledged
+    /// nothing that was protected with them.
     #[error("its keys are used up")]
     KeysExhausted,
-    /// We gave it up: commands got no answer.
+    /// The owner gave up the session: commands got no answer.
     #[error("the target did not answer commands in time")]
     Unanswered,
-    /// The target broke a rule.
+    /// The target violated the protocol.
     #[error("the target broke a rule: {0}")]
     Misbehaved(ProtocolError),
-    /// Nobody answered in time.
+    /// No target answered in time.
     #[error("nobody answered who serves this target to this group")]
     NotFound,
-    /// None of our interfaces was up.
+    /// No interface of this host was up.
     #[error("no interface is up")]
     NoPort,
     /// The handshake failed.
@@ -377,7 +386,7 @@ pub enum LossReason {
     Handshake(crate::login::initiator::HandshakeError),
 }
 
-/// Says how a target ended a session.
+/// Returns the text for a reason with which a target ended a session.
 fn ended(reason: DisconnectReason) -> Cow<'static, str> {
     Cow::Borrowed(match reason {
         DisconnectReason::CLOSED => "the target ended it",
@@ -392,25 +401,25 @@ fn ended(reason: DisconnectReason) -> Cow<'static, str> {
     })
 }
 
-/// A rule that the target broke.
+/// A protocol rule that the target violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// Data beyond what was asked for.
+    /// Data beyond the expected length.
     #[error("data beyond what was asked for")]
     DataInOutside,
     /// Data in more pieces than any order of arrival explains.
     #[error("data in too many pieces")]
     DataInScattered,
-    /// A request for data that the command does not have, or too many of them.
+    /// A request for data (Transfer Ready) that the command does not have, or too many of them.
     #[error("a request for data that the command does not have")]
     TransferReadyOutside,
-    /// Another end of a task, or less data than was announced.
+    /// A second, different end of a task, or less data than was announced.
     #[error("two ends of one task")]
     TwoEnds,
-    /// An answer that does not belong to the question.
+    /// An answer that does not belong to its request.
     #[error("an answer that does not belong to the question")]
     WrongAnswer,
-    /// It acknowledged what was never sent.
+    /// An acknowledgement of a packet number that was never sent.
     #[error("an acknowledgement of what was never sent")]
     FalseAck,
 }
@@ -418,50 +427,51 @@ pub enum ProtocolError {
 /// Why a session is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
-    /// It was logged out.
+    /// The session was logged out.
     #[error("logged out")]
     LoggedOut,
     /// The owner closed it.
     #[error("closed")]
     Closed,
-    /// No session could be had within what [`Retry`] allows; the last attempt failed for this reason.
+    /// No session could be established within the limits of [`Retry`]; the last attempt failed for this
+    /// reason.
     #[error("no session with the target: {0}")]
     RetriesExhausted(LossReason),
-    /// What went wrong would go wrong again.
+    /// The failure is permanent: another attempt would fail likewise.
     #[error("{0}")]
     Permanent(LossReason),
 }
 
-/// What a session did so far.
+/// The counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Tasks taken.
+    /// Tasks accepted.
     pub tasks: u64,
-    /// Tasks reported.
+    /// Tasks whose end was reported.
     pub done: u64,
-    /// Bytes of Data-In placed, each once.
+    /// Bytes of Data-In received, each counted once.
     pub data_in_bytes: u64,
-    /// Bytes of Data-Out handed to the transport.
+    /// Bytes of Data-Out passed to the transport.
     pub data_out_bytes: u64,
-    /// Frames that were none, of another version, or with a reserved bit.
+    /// Frames that could not be parsed, of another version, or with a reserved bit.
     pub bad_frames: u64,
-    /// Frames that the session did not take: damaged, forged, replayed, from elsewhere.
+    /// Frames that the session refused: damaged, forged, replayed, from another address.
     pub refused_frames: u64,
-    /// The same, by reason.
+    /// The refused frames by reason.
     pub drops: DropCounts,
-    /// How often the keys of what is sent were changed.
+    /// How often the keys of sent frames were updated.
     pub key_updates: u64,
-    /// Frames of exchanges that are over.
+    /// Late frames, whose exchange has ended.
     pub strays: u64,
     /// Frames with less protection than their exchange has.
     pub unprotected: u64,
-    /// Frames that say what they must not.
+    /// Frames whose content is malformed.
     pub malformed: u64,
-    /// Commands sent again with more protection, because their unit demands it.
+    /// Commands sent again with more protection, because their logical unit demands it.
     pub raised: u64,
-    /// Hints that the target does not know our session.
+    /// Hints that the target does not know the session.
     pub hints: u64,
-    /// Tasks carried out again in a new session.
+    /// Tasks repeated in a new session.
     pub replays: u64,
     /// Handshakes that succeeded.
     pub logins: u64,
@@ -469,6 +479,6 @@ pub struct SessionStats {
     pub logins_failed: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
-    /// States that cannot be: our own errors.
+    /// Impossible states: errors of this program.
     pub bugs: u64,
 }

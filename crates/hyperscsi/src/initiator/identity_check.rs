@@ -1,4 +1,5 @@
-//! Units that are sent nothing in a new session until their owner knows that they are still the ones they were.
+//! The identity check: guarded logical units receive no request in a new session until their owner has
+//! verified that they are still the same ones.
 
 use alloc::vec::Vec;
 
@@ -8,24 +9,25 @@ use super::contract::TaskResult;
 use super::session::Session;
 use super::task::{Task, TaskKind};
 
-/// How many probes there is room for when every other place is taken.
+/// How many requests of identity checks fit when every other slot is taken.
 pub(super) const MAX_PROBES: usize = 64;
 
 impl Session {
-    /// Guards a unit, from now on and in every session that is built anew: what is asked of it waits, but for probes, until
-    /// [`Self::confirm_identity`] or [`Self::fail_identity`].
+    /// Guards a logical unit, from now on and in every recovered session: its requests wait, except those of
+    /// the identity check, until [`Self::confirm_identity`] or [`Self::fail_identity`].
     pub fn require_identity_check(&mut self, lun: u64) {
         self.guarded.insert(lun);
         self.unvouched.insert(lun);
     }
 
-    /// Sends what waits for a guarded unit: it is the one that it was.
+    /// Confirms that a guarded logical unit is the same one, and sends the requests that wait for it.
     pub fn confirm_identity(&mut self, now: Instant, lun: u64) {
         self.unvouched.remove(&lun);
         self.process_pending(now);
     }
 
-    /// Ends what waits for a guarded unit: it is another one. What is asked of it later waits again.
+    /// Ends the requests that wait for a guarded logical unit, because it is another one. Later requests to
+    /// it wait again.
     pub fn fail_identity(&mut self, lun: u64) {
         self.unvouched.insert(lun);
         let waits = |task: &Task| self.awaits_identity_check(task) && task.wire.is_none();
@@ -35,12 +37,12 @@ impl Session {
         }
     }
 
-    /// Holds every guarded unit: the session is a new one.
+    /// Starts an identity check of every guarded logical unit, because the session is new.
     pub(super) fn restart_identity_checks(&mut self) {
         self.unvouched.clone_from(&self.guarded);
     }
 
-    /// Returns whether a task waits for its unit to be known.
+    /// Returns whether a task waits for the identity check of its logical unit.
     pub(super) fn awaits_identity_check(&self, task: &Task) -> bool {
         match &task.kind {
             TaskKind::Command(request) => !request.is_identity_check && self.unvouched.contains(&request.lun),

@@ -1,4 +1,4 @@
-//! Requests on their way out: which may go now, under which number, with which protection.
+//! Sending requests: which ones may be sent now, under which XID, with which protection.
 
 use base::arena::Key;
 use base::time::Instant;
@@ -15,10 +15,10 @@ use crate::frame::Cmd;
 use crate::pdu::command::{Command, Manage, ManageFunction, Request as Block, TaskAttribute};
 
 impl Session {
-    /// Takes a request. It waits while there is no session.
+    /// Accepts a request. The request waits while there is no session.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// [`SubmitError`], when the session does not accept the request.
     pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
         if self.phase == Phase::Down || self.leaving {
             return Err(SubmitError::Down);
@@ -38,7 +38,7 @@ impl Session {
         Ok(TaskId(key))
     }
 
-    /// Sends what waits, in order, as far as it may go.
+    /// Sends waiting requests, in order, as far as they may be sent.
     pub(super) fn issue_waiting(&mut self) {
         let mut blocked = [false; 2];
         let mut at = 0;
@@ -56,7 +56,7 @@ impl Session {
             }
             let level = self.level_of(task);
             let class = PnSpace::of_frame(level > Level::None);
-            // What cannot go holds those of its class back, and no others.
+            // A request that cannot be sent holds back those of its packet number space, and no others.
             let held = blocked.get(class.index()).copied().unwrap_or(true);
             let data = to_usize(task.data_in.len());
             let crowded =
@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Returns the protection that a task has to have now.
+    /// Returns the protection level that a task needs now.
     pub(super) fn level_of(&self, task: &Task) -> Level {
         if !self.nexus.as_ref().is_some_and(|nexus| nexus.keyed) {
             return Level::None;
@@ -100,7 +100,7 @@ impl Session {
         }
     }
 
-    /// Returns whether a request of this class may go now.
+    /// Returns whether a request of this packet number space may be sent now.
     fn may_issue(&mut self, class: PnSpace) -> bool {
         let Some(nexus) = self.nexus.as_deref_mut() else { return false };
         if nexus.goodbye_said() {
@@ -114,7 +114,7 @@ impl Session {
         if xid_ahead(xid, issue.low).is_some_and(|far| far >= WINDOW / 2) {
             issue.low = oldest(&self.tasks, issue);
         }
-        // The target tells requests apart only so far.
+        // The target distinguishes new from duplicate requests only within this window.
         xid_ahead(xid, issue.low).is_none_or(|far| far < WINDOW)
     }
 
@@ -134,7 +134,7 @@ impl Session {
         task.order = self.order;
         self.order += 1;
         self.expected = self.expected.saturating_add(to_usize(task.data_in.len()));
-        // Nobody waits for the exchange before the first.
+        // AFTER is 0 for the first request: no exchange is before it.
         let previous = if before == class.start() { 0 } else { before };
         let message = match &task.kind {
             TaskKind::Command(request) => {
@@ -176,7 +176,7 @@ impl Session {
         nexus.outgoing.push((key, message));
     }
 
-    /// Gives the slot of an exchange back, and takes back what is still under way for it.
+    /// Frees the slot of an exchange, and withdraws its messages that are under way.
     pub(super) fn release(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(wire) = task.wire.take() else { return };
@@ -197,17 +197,17 @@ impl Session {
     }
 }
 
-/// Returns the number before the oldest request that was not acknowledged.
+/// Returns the XID before the oldest request that was not acknowledged.
 fn oldest(tasks: &base::arena::Arena<Task>, issue: &ExchangeSlots) -> u32 {
     let open = issue.slots.iter().copied().flatten().filter_map(|key| tasks.get(key));
     let unacknowledged = open.filter(|task| !task.arrived);
     let behind = unacknowledged.filter_map(|task| xid_ahead(issue.last, task.wire?.xid).or(Some(0)));
     let far = behind.max();
-    // A step more than the farthest behind, all of it within one class.
+    // One step more than the farthest distance; all within one packet number space.
     far.map_or(issue.last, |far| back(issue.last, far + 1))
 }
 
-/// Returns the XID `by` before `xid`, as far as distances go.
+/// Returns the number `by` before `xid`, without skipping zero.
 const fn back(xid: u32, by: u32) -> u32 {
     let protected = xid & crate::exchange::xid::XID_PROTECTED_BIT;
     protected | (xid.wrapping_sub(by) & !crate::exchange::xid::XID_PROTECTED_BIT)

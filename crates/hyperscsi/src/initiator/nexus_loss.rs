@@ -1,4 +1,4 @@
-//! What becomes of requests when the nexus is lost, and the end of the session.
+//! I_T nexus loss: decides which requests are repeated, and ends the session.
 
 use alloc::vec::Vec;
 
@@ -10,32 +10,32 @@ use super::session::{Phase, Session};
 use super::task::{MAX_REPLAYS, TaskKind};
 use crate::pdu::disconnect::DisconnectReason;
 
-/// Sessions that ended one after the other since the target broke a rule.
+/// Sessions that ended in succession because the target violated the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Breaches {
-    /// When the first of them did.
+    /// When the first of them ended.
     since: Option<Instant>,
     /// How long to wait before the next session.
     pause: Duration,
 }
 
-/// How long to wait before another session with a target that breaks rules: nothing the first time, then this, doubled up to
-/// that.
+/// How long to wait before another session with a target that violates the protocol: not at all after the
+/// first violation, then this, doubled each time up to the maximum.
 const BREACH_PAUSE: Duration = Duration::from_millis(50);
 const BREACH_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A session that was well for so long is a reason to trust its target again.
+/// A session that lasted this long resets the record of violations.
 const TRUSTED_AFTER: Duration = Duration::from_secs(10);
 
 impl Breaches {
-    /// Takes note that a session ended that lasted for so long.
+    /// Records the end of a session that lasted `lasted`.
     fn session_ended(&mut self, lasted: Duration) {
         if lasted >= TRUSTED_AFTER {
             *self = Self::default();
         }
     }
 
-    /// Takes note of one more. Returns how long to wait before the next session.
+    /// Records one more violation. Returns how long to wait before the next session.
     fn breach(&mut self, now: Instant) -> Duration {
         self.since.get_or_insert(now);
         let next = (self.pause * 2).clamp(BREACH_PAUSE, BREACH_PAUSE_MAX);
@@ -44,7 +44,7 @@ impl Breaches {
 }
 
 impl Session {
-    /// Takes note that the session with the target is lost, and starts to build it anew.
+    /// Handles the loss of the session, and starts session recovery.
     pub(super) fn handle_nexus_loss(&mut self, now: Instant, why: LossReason) {
         if matches!(why, LossReason::Misbehaved(_)) {
             self.send_goodbye(DisconnectReason::BROKEN);
@@ -59,18 +59,19 @@ impl Session {
             return self.end_session(SessionEnd::LoggedOut);
         }
         match why {
-            // By ourselves.
+            // The initiator's own handshake replaced the session.
             LossReason::Ended(DisconnectReason::REPLACED) if self.connector.explains_replaced(now) => {
                 (self.last, self.loss) = (LossReason::UnknownToTarget, Some(LossReason::UnknownToTarget));
             }
-            // Whoever took its place would lose it again, and so on.
+            // If this initiator replaced the other session in turn, the other initiator would replace this
+            // one again, without end.
             LossReason::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED) => {
                 return self.end_session(SessionEnd::Permanent(why));
             }
             _ => {}
         }
         let broken = matches!(why, LossReason::Misbehaved(_)).then(|| self.breaches.breach(now));
-        // Sessions that a target spoils as soon as they begin are one long loss to whoever waits.
+        // For waiting requests, sessions that a target breaks as soon as they begin count as one long loss.
         let since = self.breaches.since.filter(|_| broken.is_some()).unwrap_or(now);
         let patience = self.plan.retry.timeout;
         if now.since(since) >= patience {
@@ -85,8 +86,8 @@ impl Session {
         }
     }
 
-    /// Decides about everything that was on the way. What may be carried out again goes ahead of what waits, in the order in
-    /// which it was sent.
+    /// Ends or requeues everything that was sent. Requests that may be repeated are queued ahead of those
+    /// that wait, in the order in which they were sent.
     fn lose_tasks(&mut self) {
         let mut out: Vec<(u64, Key)> = Vec::new();
         let mut manages = Vec::new();

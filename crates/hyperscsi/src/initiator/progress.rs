@@ -1,4 +1,5 @@
-//! What the owner of a session needs to notice that a command gets no answer, and to act when nothing else helps.
+//! Lets the owner of a session detect that a command gets no answer, and give up the session as the last
+//! resort.
 
 use base::time::Instant;
 
@@ -7,8 +8,9 @@ use super::session::{Phase, Session};
 use crate::pdu::disconnect::DisconnectReason;
 
 impl Session {
-    /// Returns a number that is another one whenever an open task has got on: it was sent, or data of it was received,
-    /// asked for or acknowledged. A task that was not sent gets on whenever the session ends a task or moves data.
+    /// Returns a number that changes whenever an open task makes progress: the task was sent, or its data was
+    /// received, requested or acknowledged. A task that was not sent makes progress whenever the session ends
+    /// a task or transfers data.
     pub fn progress(&self, TaskId(key): TaskId) -> Option<u64> {
         let task = self.tasks.get(key)?;
         let stats = &self.stats;
@@ -16,27 +18,28 @@ impl Session {
         if task.wire.is_none() {
             return Some(session & !SENT);
         }
-        // How much of its data was acknowledged, only the transport knows: while some is on the way, it shares the
-        // progress of the session.
+        // Only the transport knows how much of the task's data was acknowledged. While some of it is on the
+        // way, the task shares the progress of the session.
         let shared = if task.messages.is_empty() { 0 } else { session };
         let moved =
             u64::from(task.data_in.received()).wrapping_add(u64::from(task.requests_for_data()) << 32);
         Some(SENT | moved.wrapping_add(shared))
     }
 
-    /// Asks the target for a sign of life, and returns how many frames of it came in the present session.
+    /// Sends the target a ping, and returns how many of the target's frames were received in the present
+    /// session.
     pub fn ping(&mut self) -> u64 {
         let Some(transport) = self.transport() else { return 0 };
         transport.ping();
         transport.stats().paths.frames_received
     }
 
-    /// Gives up the session that the target knows and builds it anew, as after a loss. The target is told that the old one
-    /// ends, and ends its tasks before it lets the new one in.
+    /// Gives up the session and recovers it, as after a loss. The target receives a Disconnect for the old
+    /// session, and ends its tasks before it accepts the new session.
     pub fn relogin(&mut self, now: Instant) {
         self.now = now;
         if self.phase == Phase::Up {
-            // Its owner is not done: another session takes its place.
+            // The reason is REPLACED because the owner is not done: another session replaces this one.
             self.send_goodbye(DisconnectReason::REPLACED);
             self.handle_nexus_loss(now, LossReason::Unanswered);
             self.process_pending(now);
@@ -44,5 +47,5 @@ impl Session {
     }
 }
 
-/// Tells the numbers of tasks that were sent from those of tasks that wait.
+/// The bit that distinguishes the progress of sent tasks from that of waiting tasks.
 const SENT: u64 = 1 << 63;

@@ -1,7 +1,7 @@
-//! What the target says about exchanges: data, requests for data, ends.
+//! Processes the target's replies: data, requests for data (Transfer Ready), responses.
 //!
-//! A frame counts only for the exchange that its tag and XID name, with no less protection than the request had, and every
-//! offset and length is checked before a byte is touched.
+//! A frame counts only for the exchange that its tag and XID name, with no less protection than the request
+//! had. Every offset and length is checked before a byte is copied.
 
 use base::arena::Key;
 
@@ -18,7 +18,7 @@ use crate::pdu::disconnect::Disconnect;
 use crate::pdu::reply::{Reply, Response, TransferReady};
 
 impl Session {
-    /// Takes what the transport hands over: frames that are whole, of this session and not seen before.
+    /// Processes a frame that the transport delivers: undamaged, of this session and not received before.
     pub(super) fn deliver(&mut self, header: &Header, payload: &[u8]) {
         if self.end_cause.is_some() {
             return;
@@ -61,8 +61,8 @@ impl Session {
         if level < wire.level || (keyed && header.cmd == Cmd::Abort && level == Level::None) {
             return Err(FrameError::Unprotected);
         }
-        // An exchange without protection in a session with keys can be forged: what is wrong with it says nothing about
-        // the target.
+        // An attacker can forge frames of an unprotected exchange in a session with keys, so an error in them
+        // does not prove that the target violated the protocol.
         let forgeable = keyed && level == Level::None;
         let taken = if header.cmd == Cmd::Abort {
             match Abort::parse(payload) {
@@ -95,7 +95,7 @@ impl Session {
             .checked_add(u32::from(header.len))
             .ok_or(FrameError::Broken(ProtocolError::DataInOutside))?;
         let ends = header.last && header.flags.has(Flags::GOOD);
-        // Judged before a byte of it lands: where data ends, no data is.
+        // This check precedes the copy of the data: no data may lie beyond the announced end.
         let announced = task.response.as_ref().map(|(_, len)| *len);
         let farther = announced.is_some_and(|len| end > len);
         if farther || (ends && announced.is_some_and(|len| len != end)) {
@@ -157,7 +157,7 @@ impl Session {
             return Err(FrameError::Broken(ProtocolError::TwoEnds));
         }
         if let Some((ending, announced)) = &task.response {
-            // The same response can come twice.
+            // The target can send the same response twice.
             let same = ending.status == response.status && *announced == len;
             return if same { Ok(()) } else { Err(FrameError::Broken(ProtocolError::TwoEnds)) };
         }
@@ -174,8 +174,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a command again with more protection if that is what the target demands of it. It was not carried out: the
-    /// target proved that it says so.
+    /// Sends a command again with more protection if the target demands it. The command was not executed: the
+    /// protected response proves that the target refused it.
     fn retry_at_higher_level(&mut self, key: Key, level: Level, response: &Response<'_>) -> bool {
         let Some(task) = self.tasks.get(key) else { return false };
         let (lun, Some(wire)) = (task.lun(), task.wire) else { return false };
@@ -242,7 +242,7 @@ impl Session {
                 self.pool.recycle(part);
             }
         }
-        // What was sent in a session that is lost may have run there.
+        // The target may have executed the task in a session that was lost.
         let end = if task.replays > 0 && end == TaskResult::NotSent { TaskResult::Lost } else { end };
         self.stats.done += 1;
         self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
@@ -253,13 +253,13 @@ impl Session {
 /// Why a frame changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameError {
-    /// Its exchange is over, or was never begun.
+    /// Its exchange has ended, or was never begun.
     UnknownExchange,
     /// It has less protection than it must have.
     Unprotected,
-    /// It says what it must not.
+    /// Its content is malformed.
     Malformed,
-    /// It proves that the target broke a rule.
+    /// It proves that the target violated the protocol.
     Broken(ProtocolError),
 }
 

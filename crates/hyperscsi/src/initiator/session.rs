@@ -1,4 +1,4 @@
-//! The session as its owner sees it, and what all parts of it share.
+//! The session as its owner sees it, and the state that all parts of it share.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,7 +31,8 @@ pub struct Session {
     pub(super) plan: SessionPlan,
     pub(super) pool: Pool,
     pub(super) phase: Phase,
-    /// Whether no new requests are taken and the session ends once the old ones are done.
+    /// Whether a logout was requested: the session accepts no new requests and ends once the old ones are
+    /// done.
     pub(super) leaving: bool,
     pub(super) was_up: bool,
     /// The server of the last session.
@@ -44,35 +45,35 @@ pub struct Session {
     pub(super) manages: usize,
     /// Tasks that were not sent, in order.
     pub(super) waiting: VecDeque<Key>,
-    /// Management requests whose answer waits for tasks.
+    /// Task management requests whose answer is held until the tasks that they ended are reported.
     pub(super) held: Vec<Key>,
-    /// Bytes of data that tasks on the way may bring.
+    /// Bytes of Data-In that sent tasks may return.
     pub(super) expected: usize,
-    /// The least levels that the target was found to demand.
+    /// The least protection levels that the target was found to demand, by LUN.
     pub(super) levels: BTreeMap<u64, Level>,
-    /// Units that are guarded, and those of them that are not vouched for yet.
+    /// Guarded logical units, and those of them whose identity check is not done.
     pub(super) guarded: BTreeSet<u64>,
     pub(super) unvouched: BTreeSet<u64>,
-    /// Requests sent so far.
+    /// How many requests were sent.
     pub(super) order: u64,
     pub(super) events: VecDeque<Event>,
-    /// Until when there may be no session.
+    /// When session recovery ends without success.
     pub(super) retry_deadline: Option<Instant>,
     /// Attempts in a row that failed.
     pub(super) failures: u32,
-    /// What a frame showed: the session is to end once the transport is back.
+    /// How a received frame ends the session, once the transport is back.
     pub(super) end_cause: Option<EndCause>,
-    /// Until when the logout may take.
+    /// When the logout ends without an answer.
     pub(super) logout_deadline: Option<Instant>,
     pub(super) last: LossReason,
-    /// Why the session was last lost, or why there was none since.
+    /// Why the session was last lost, or why the last attempt to recover it failed.
     pub(super) loss: Option<LossReason>,
     pub(super) breaches: Breaches,
     pub(super) now: Instant,
     pub(super) stats: SessionStats,
 }
 
-/// Where the session stands.
+/// The phase of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Connecting,
@@ -87,39 +88,39 @@ pub(super) enum EndCause {
     Lost(LossReason),
 }
 
-/// A session that the target knows.
+/// A session that the target knows: the I_T nexus.
 pub(super) struct Nexus {
-    /// What carries its frames; away while it hands them over.
+    /// The transport that carries the session's frames; `None` while it delivers received frames.
     pub(super) transport: Option<Box<Connection>>,
     pub(super) sids: (u32, u32),
     pub(super) keyed: bool,
     pub(super) begun: Instant,
-    /// The server.
+    /// The instance of the server.
     pub(super) instance: [u8; 16],
     pub(super) parameters: Parameters,
     pub(super) exchange_slots: [ExchangeSlots; 2],
-    /// What is to be sent, for whom, and taken back, once the transport is here.
+    /// Messages to send, each with its task, and messages to withdraw, once the transport is back.
     pub(super) outgoing: Vec<(Key, Message)>,
     pub(super) withdrawn: Vec<MessageId>,
     pub(super) goodbye: Option<MessageId>,
-    /// Whether the target said that it ends.
+    /// Whether the target sent a GOODBYE.
     pub(super) goodbye_heard: bool,
     paths_up: BTreeSet<u8>,
-    /// Whether its owner knows of another server with the target's name.
+    /// Whether the owner received [`Event::OtherServer`] for this session.
     pub(super) twin_told: bool,
 }
 
-/// The exchanges of one class.
+/// The exchanges of one packet number space.
 pub(super) struct ExchangeSlots {
-    /// The last XID in use, and the last that may be.
+    /// The last XID in use, and the last that may be used.
     pub(super) last: u32,
     pub(super) limit: u32,
-    /// By tag.
+    /// The exchanges by tag.
     pub(super) slots: Vec<Option<Key>>,
     pub(super) free: Vec<u16>,
-    /// The last exchange that those behind it wait for; 0 once it is over.
+    /// The last exchange that later ones wait for (a barrier); 0 once it has ended.
     pub(super) barrier: u32,
-    /// No request before this one is unacknowledged.
+    /// All requests up to this XID are acknowledged.
     pub(super) low: u32,
 }
 
@@ -141,7 +142,7 @@ impl ExchangeSlots {
 }
 
 impl Nexus {
-    /// Returns whether the target was told that the session ends.
+    /// Returns whether a GOODBYE was sent to the target.
     pub(super) const fn goodbye_said(&self) -> bool {
         self.goodbye.is_some()
     }
@@ -153,7 +154,7 @@ impl Nexus {
 }
 
 impl Session {
-    /// Starts a session: it looks for its target as soon as a port is up.
+    /// Starts a session, which begins discovery of its target as soon as a port is up.
     pub fn new(now: Instant, mut plan: SessionPlan, pool: Pool) -> Self {
         plan.limits.tasks_max = plan.limits.tasks_max.clamp(1, MAX_TASKS);
         let mut session = Self {
@@ -196,7 +197,7 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// Returns when `handle_timeout` wants to be called, if nothing happens before.
+    /// Returns when `handle_timeout` is to be called, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let transport = self.nexus.as_ref().and_then(|nexus| nexus.transport.as_ref()?.poll_timeout());
         let parting =
@@ -205,7 +206,7 @@ impl Session {
         soonest([transport, parting, patience, self.logout_deadline, self.connector.poll_timeout()])
     }
 
-    /// Takes note that the deadline passed.
+    /// Processes the deadlines that passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         if let Some(transport) = self.transport() {
@@ -226,7 +227,7 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Ends the session once all that was asked is done. The end comes as [`Event::Down`].
+    /// Logs the session out once all open requests are done. [`Event::Down`] reports the end.
     pub fn logout(&mut self, now: Instant) {
         self.now = now;
         self.leaving = true;
@@ -236,8 +237,8 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Ends the session at once. Tasks that were on the way end as [`super::contract::TaskResult::Lost`]. What is polled afterwards
-    /// tells the target.
+    /// Ends the session at once. Tasks that were sent end as [`super::contract::TaskResult::Lost`]. The
+    /// frames that are polled afterwards carry the GOODBYE to the target.
     pub fn close(&mut self, now: Instant) {
         self.now = now;
         self.send_goodbye(DisconnectReason::CLOSED);
@@ -249,18 +250,18 @@ impl Session {
         self.phase == Phase::Up
     }
 
-    /// Returns whether the session is over.
+    /// Returns whether the session has ended for good.
     pub fn is_down(&self) -> bool {
         self.phase == Phase::Down
     }
 
-    /// Returns why there is no session, or why the one before was lost: what tasks that end as
-    /// [`super::contract::TaskResult::Lost`] ended of. `None` if none was lost, or its owner ended it.
+    /// Returns why there is no session, or why the one before was lost: the reason for tasks that end as
+    /// [`super::contract::TaskResult::Lost`]. `None` if no session was lost, or the owner ended it.
     pub const fn loss(&self) -> Option<LossReason> {
         self.loss
     }
 
-    /// Returns what was agreed on, while the session is up.
+    /// Returns the parameters that both ends agreed on, while the session is up.
     pub fn parameters(&self) -> Option<&Parameters> {
         self.nexus.as_ref().map(|nexus| &nexus.parameters)
     }
@@ -275,17 +276,17 @@ impl Session {
         self.tasks.len() - self.manages
     }
 
-    /// Returns how many more tasks are taken now.
+    /// Returns how many more tasks the session accepts now.
     pub fn task_capacity(&self) -> usize {
         self.plan.limits.tasks_max.saturating_sub(self.open_tasks())
     }
 
-    /// Returns what the session did so far.
+    /// Returns the counters of the session.
     pub const fn stats(&self) -> SessionStats {
         self.stats
     }
 
-    /// Takes note that everything that concerns a logical unit is to have at least this protection.
+    /// Raises the least protection level of everything that concerns a logical unit to `level`.
     pub fn set_level(&mut self, lun: u64, level: Level) {
         if self.levels.len() < MAX_LEVELS || self.levels.contains_key(&lun) {
             let known = self.levels.entry(lun).or_insert(level);
@@ -293,8 +294,8 @@ impl Session {
         }
     }
 
-    /// Takes note that of the frames that a port can hold until they are read, so many are this session's: there are
-    /// others.
+    /// Records that this session's part of a port's receive ring is `slots` frames, because other sessions
+    /// share the port.
     pub fn set_receive_slots(&mut self, port: EtherPort, slots: usize) {
         if let Some(state) = self.ports.get_mut(&port) {
             state.receive_slots = slots;
@@ -305,15 +306,16 @@ impl Session {
         }
     }
 
-    /// Changes the keys of what we send, if the target has seen the present ones for long enough. Returns whether it did.
-    /// They change by themselves before they are used up; this is for owners that want it more often.
+    /// Updates the keys of sent frames, if the target has used the present ones for long enough. Returns
+    /// whether it did. The session updates its keys by itself before they are used up; this method is for
+    /// owners that want updates more often.
     pub fn update_keys(&mut self, now: Instant) -> bool {
         self.transport().is_some_and(|transport| transport.update_keys(now))
     }
 
     //= hyperscsi#section-7.1
     //# The level of an exchange is one of LEVELS: who wants less takes the lowest.
-    /// Returns the protection of what concerns a logical unit.
+    /// Returns the protection level of requests to a logical unit.
     pub fn level(&self, lun: u64) -> Level {
         let wanted = self.levels.get(&lun).copied().unwrap_or_default().max(self.plan.level);
         self.parameters().and_then(|agreed| agreed.levels.lowest_from(wanted)).unwrap_or(wanted)
@@ -323,7 +325,7 @@ impl Session {
         self.nexus.as_mut()?.transport.as_deref_mut()
     }
 
-    /// Takes a new session that a handshake agreed on.
+    /// Opens a new session with the result of a handshake.
     pub(super) fn open_nexus(&mut self, now: Instant, agreed: &HandshakeResult, transport: Connection) {
         self.stats.logins += 1;
         if self.nexus.is_some() {
@@ -350,8 +352,9 @@ impl Session {
         let before = self.server.replace(agreed.instance);
         if self.phase == Phase::Down {
             self.now = now;
-            // The loss of the old one was the end: nobody is left who wants the new one, and the target is told.
-            // Where its owner did not end it, the owner's next session is to find what this one had opened.
+            // The loss of the old session ended this `Session`, so the new one is not wanted, and the
+            // initiator sends the target a GOODBYE. If the owner did not end the old session, the reason is
+            // REPLACED, so that the target keeps what this session had opened for the owner's next session.
             let is_lost = self.loss.is_some();
             self.send_goodbye(if is_lost { DisconnectReason::REPLACED } else { DisconnectReason::CLOSED });
             if let Some(nexus) = self.nexus.take() {
@@ -373,7 +376,8 @@ impl Session {
         })));
     }
 
-    /// Does what can be done now: hands over what is to be sent, hears what became of it, sends requests.
+    /// Processes everything that can be done now: passes messages to the transport, handles the transport's
+    /// events, sends requests.
     pub(super) fn process_pending(&mut self, now: Instant) {
         self.now = now;
         loop {
@@ -462,7 +466,7 @@ impl Session {
         }
     }
 
-    /// Waits for nothing any more.
+    /// Clears the deadlines.
     pub(super) const fn end_deadlines(&mut self) {
         (self.retry_deadline, self.logout_deadline) = (None, None);
     }
@@ -528,7 +532,7 @@ impl FrameMachine for Session {
             self.deliver(header, payload);
         });
         match taken {
-            // That it ends is no sign of life, nor is what anybody can say.
+            // A frame that ends the session is no sign of life, nor is a frame that an attacker can forge.
             Ok(()) if self.end_cause.is_some() || forgeable => {}
             Ok(()) => self.connector.sign_of_life(),
             Err(why) => {
@@ -586,7 +590,7 @@ impl FrameMachine for Session {
 
     fn add_entropy(&mut self, entropy: [u8; 32]) {
         self.connector.add_entropy(entropy);
-        // It may give up in time though no port ever comes up.
+        // The entropy may start a handshake, whose timeout ends the session even if no port is ever up.
         self.seek_if_wanted(self.now);
         self.process_pending(self.now);
     }

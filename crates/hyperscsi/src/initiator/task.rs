@@ -13,29 +13,29 @@ use crate::exchange::reassembly::{Reassembly, to_u32, to_usize};
 use crate::exchange::xid::PnSpace;
 use crate::pdu::reply::ManageResult;
 
-/// An exchange, or what wants to be one.
+/// A task: an exchange, or a request that waits to become one.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) kind: TaskKind,
-    /// Where it stands on the wire; `None` while it waits.
+    /// Its tag and XID on the wire; `None` while it waits.
     pub(super) wire: Option<Wire>,
-    /// When it was sent, among all requests.
+    /// Its place in the order in which all requests were sent.
     pub(super) order: u64,
     pub(super) data_in: Reassembly,
-    /// How it ended and how much data came with that, while some of it is missing.
+    /// Its response and the announced length of its Data-In, while some of the data is missing.
     pub(super) response: Option<(CommandResponse, u32)>,
-    /// The requests for data that came: all below the number, and the others.
+    /// The received Transfer Readies (requests for data): all below the number, and the others.
     ready: (u32, BTreeSet<u32>),
-    /// What is under way.
+    /// Its messages that are not acknowledged.
     pub(super) messages: SmallVec<[MessageId; 2]>,
-    /// The message that carries its request, until it was acknowledged; then it `arrived`.
+    /// The message that carries its request, until it is acknowledged; then `arrived` is set.
     pub(super) request: Option<MessageId>,
     pub(super) arrived: bool,
-    /// How often it was carried out again.
+    /// How often it was repeated in a new session.
     pub(super) replays: u8,
 }
 
-/// What a task is about.
+/// The kind of a task.
 #[derive(Debug)]
 pub(super) enum TaskKind {
     Command(Request),
@@ -43,13 +43,13 @@ pub(super) enum TaskKind {
         wanted: TmfRequest,
         /// The exchange that it names; 0 for none.
         referenced: u32,
-        /// The answer, while tasks that it ended have not been reported.
+        /// The answer, while tasks that the function ended are not reported.
         result: Option<ManageResult>,
         fence: Vec<Key>,
     },
 }
 
-/// An exchange's names on the wire, and its protection.
+/// The names of an exchange on the wire, and its protection level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wire {
     pub(super) class: PnSpace,
@@ -58,10 +58,10 @@ pub(super) struct Wire {
     pub(super) level: Level,
 }
 
-/// How often a task is carried out again before it is given up.
+/// How often a task is repeated in new sessions before it is given up.
 pub(super) const MAX_REPLAYS: u8 = 8;
 
-/// How far apart the numbers of requests for data may lie, and how many answers to them may be under way.
+/// How far apart the numbers of Transfer Readies may lie, and how many answers to them may be under way.
 pub(super) const MAX_READY: usize = 1024;
 
 impl Task {
@@ -81,7 +81,7 @@ impl Task {
         }
     }
 
-    /// Returns the logical unit that it concerns.
+    /// Returns the LUN of the task.
     pub(super) const fn lun(&self) -> u64 {
         match &self.kind {
             TaskKind::Command(request) => request.lun,
@@ -97,7 +97,8 @@ impl Task {
         if let TaskKind::Command(request) = &self.kind { to_u32(request.data_out.len()) } else { 0 }
     }
 
-    /// Takes note of a request for data. Returns whether it is a new one; `None` when its number is out of all order.
+    /// Records a Transfer Ready (request for data). Returns whether it is a new one; `None` when its number
+    /// is out of range.
     pub(super) fn take_ready(&mut self, number: u32) -> Option<bool> {
         let (low, beyond) = &mut self.ready;
         if number < *low || beyond.contains(&number) {
@@ -113,12 +114,12 @@ impl Task {
         Some(true)
     }
 
-    /// Returns how many requests for data came without a gap.
+    /// Returns how many Transfer Readies were received without a gap.
     pub(super) const fn requests_for_data(&self) -> u32 {
         self.ready.0
     }
 
-    /// Forgets everything that happened to it on the wire.
+    /// Resets the task to the state before it was sent.
     pub(super) fn reset_for_replay(&mut self, pool: &base::buffer::Pool) {
         self.data_in.clear(pool);
         (self.wire, self.response, self.request) = (None, None, None);

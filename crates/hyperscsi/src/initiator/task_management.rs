@@ -1,7 +1,7 @@
 //! Task management.
 //!
-//! The answer to a function is reported once every task that it ended was reported: the target says of each how it ended,
-//! and these words may come in any order.
+//! The answer to a function is reported once every task that the function ended was reported: the target
+//! sends a result for each of these tasks, and the results may arrive in any order.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::pdu::command::ManageFunction;
 use crate::pdu::reply::ManageResult;
 
 impl TmfRequest {
-    /// Returns whether the function ends tasks like this one.
+    /// Returns whether the function ends this task.
     fn affects(&self, key: Key, task: &Task) -> bool {
         task.is_command()
             && match self.function {
@@ -35,11 +35,11 @@ impl TmfRequest {
 }
 
 impl Session {
-    /// Asks for a task management function. Tasks that it concerns and that have not left yet end at once, as not
-    /// sent; those that the target ends are reported before the answer.
+    /// Submits a task management function. Tasks that it affects and that are not sent yet end at once, as
+    /// not sent; tasks that the target ends are reported before the answer.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// [`SubmitError`], when the session does not accept the request.
     pub fn submit_tmf(&mut self, now: Instant, wanted: TmfRequest) -> Result<TmfId, SubmitError> {
         if self.phase == Phase::Down {
             return Err(SubmitError::Down);
@@ -70,26 +70,26 @@ impl Session {
         let key = self.tasks.insert_with(|_| Task::new(what));
         self.manages += 1;
         if !is_out {
-            // The target never heard of it.
+            // The target never received the task.
             let abort = wanted.function == ManageFunction::ABORT_TASK;
             self.report(key, Some(if abort { ManageResult::COMPLETE } else { ManageResult::NO_TASK }));
             return Ok(TmfId(key));
         }
-        // Ahead of what waits: what was asked before is on its way.
+        // Ahead of requests that wait: earlier requests are on their way.
         self.waiting.push_front(key);
         self.process_pending(now);
         Ok(TmfId(key))
     }
 
-    /// Asks the target to give up one task; a short form of ABORT TASK.
+    /// Aborts one task; a short form of ABORT TASK.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// [`SubmitError`], when the session does not accept the request.
     pub fn abort(&mut self, now: Instant, task: TaskId) -> Result<TmfId, SubmitError> {
         self.submit_tmf(now, TmfRequest { function: ManageFunction::ABORT_TASK, lun: 0, task: Some(task) })
     }
 
-    /// Takes the answer to a request.
+    /// Processes the answer to a task management request.
     pub(super) fn managed(&mut self, key: Key, answer: ManageResult) -> Result<(), FrameError> {
         let task = self.tasks.get(key).ok_or(FrameError::UnknownExchange)?;
         let (TaskKind::Manage { wanted, result, .. }, order) = (&task.kind, task.order) else {
@@ -116,7 +116,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes note that a task was reported.
+    /// Records that a task was reported, and reports the answers that waited for it.
     pub(super) fn unfence(&mut self, ended: Key) {
         if self.held.is_empty() {
             return;
@@ -136,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Reports the answer to a request.
+    /// Reports the answer to a task management request.
     pub(super) fn report(&mut self, key: Key, result: Option<ManageResult>) {
         self.release(key);
         self.held.retain(|other| *other != key);

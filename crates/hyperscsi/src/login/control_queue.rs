@@ -1,4 +1,4 @@
-//! Frames outside of sessions, in and out.
+//! The control queue: frames outside of sessions, sent and received.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -8,11 +8,11 @@ use base::ether::{EtherPort, FrameBatch, Mac};
 use crate::aead::{check_crc, put_crc};
 use crate::frame::{Cmd, Flags, Header};
 
-/// Frames that wait for their port.
+/// Frames that wait to be sent on their port.
 #[derive(Debug, Default)]
 pub(crate) struct ControlQueue {
     queue: VecDeque<ControlFrame>,
-    /// The ports that `poll_port` gave and that did not fetch yet.
+    /// The ports that `poll_port` returned and for which `transmit` was not called since.
     called: Vec<EtherPort>,
 }
 
@@ -25,7 +25,8 @@ struct ControlFrame {
 }
 
 impl ControlQueue {
-    /// More are dropped: all of them are repeated if they are missed.
+    /// The bound on queued frames. Further ones are dropped: the other end repeats its frame if an answer is
+    /// missing.
     const LETTERS_MAX: usize = 512;
 
     pub(crate) fn send(&mut self, port: EtherPort, to: Mac, cmd: Cmd, payload: Vec<u8>) {
@@ -34,7 +35,7 @@ impl ControlQueue {
         }
     }
 
-    /// Drops what waits for a port.
+    /// Drops the frames that wait for a port.
     pub(crate) fn port_down(&mut self, port: EtherPort) {
         self.queue.retain(|letter| letter.port != port);
         self.called.retain(|called| *called != port);
@@ -80,7 +81,7 @@ fn header(cmd: Cmd, len: usize) -> Header {
         protected: false,
         cmd,
         flags: Flags::default(),
-        // All payloads here have a bound far below.
+        // All payloads of control frames have a bound far below.
         len: u16::try_from(len).unwrap_or(u16::MAX),
         sid: 0,
         pn: 0,
@@ -89,7 +90,8 @@ fn header(cmd: Cmd, len: usize) -> Header {
     }
 }
 
-/// Returns the payload of a frame outside of sessions, if it is whole and is one.
+/// Returns the payload of a frame outside of sessions; `None` if the frame is damaged or belongs to a
+/// session.
 pub(crate) fn payload<'a>(header: &Header, frame: &'a mut [u8]) -> Option<&'a [u8]> {
     let plain = header.sid == 0 && !header.protected && header.flags == Flags::default();
     if !plain {

@@ -1,5 +1,5 @@
-//! Cookies: the proof that an initiator receives what is sent to the address that it sends from, for which the target
-//! keeps nothing.
+//! Cookies: they prove that an initiator receives what is sent to its source address. The target stores
+//! nothing for them.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{COOKIE_LEN, Cookie, HandshakeId};
 use crate::random::{HmacDrbg, mac};
 
-/// What a cookie is good for, and nothing else.
+/// What a cookie is bound to: it is valid for this handshake only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CookieBinding<'a> {
     pub(crate) port: EtherPort,
@@ -22,7 +22,7 @@ pub(crate) struct CookieBinding<'a> {
     pub(crate) target: &'a Name,
 }
 
-/// Makes cookies, and knows its own again.
+/// Makes cookies and verifies them.
 pub(crate) struct Cookies {
     current: Zeroizing<[u8; 64]>,
     previous: Zeroizing<[u8; 64]>,
@@ -30,12 +30,12 @@ pub(crate) struct Cookies {
 }
 
 impl Cookies {
-    /// How long a cookie is good: many times what an initiator needs to send it back.
+    /// How long a cookie is valid: many times what an initiator needs to return it.
     pub(crate) const LIFETIME: Duration = Duration::from_secs(10);
-    /// How long a secret makes cookies; then it still knows them for as long again.
+    /// How long a secret makes cookies. It is kept for as long again to verify them.
     const ROTATION: Duration = Duration::from_secs(60);
 
-    /// Begins with fresh secrets.
+    /// Makes the two secrets from `random`.
     pub(crate) fn new(now: Instant, random: &mut HmacDrbg) -> Self {
         let mut fresh = || Zeroizing::new(random.bytes());
         Self { current: fresh(), previous: fresh(), rotated: now }
@@ -62,7 +62,7 @@ impl Cookies {
         cookie
     }
 
-    /// Returns whether a cookie was made here for this, and lately.
+    /// Returns whether this server made the cookie for `binding`, within [`Self::LIFETIME`].
     pub(crate) fn knows(&self, now: Instant, cookie: &Cookie, binding: &CookieBinding<'_>) -> bool {
         let Some((time, tail)) = cookie.split_first_chunk::<8>() else { return false };
         let made = Instant(u64::from_be_bytes(*time));
@@ -84,7 +84,7 @@ impl fmt::Debug for Cookies {
 
 fn proof(secret: &[u8; 64], time: &[u8; 8], binding: &CookieBinding<'_>) -> [u8; 64] {
     let port = binding.port.0.to_be_bytes();
-    // Neither name can hold a zero byte.
+    // Neither name can contain a zero byte, so the separator is unambiguous.
     let (group, target) = (binding.group.as_bytes(), binding.target.as_bytes());
     mac(secret, &[time, &port, &binding.source.0, binding.handshake, group, &[0], target])
 }

@@ -1,4 +1,4 @@
-//! What a handshake and a discovery ask of the owner of the configuration.
+//! The questions that handshakes and discovery ask of the configuration's owner.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,57 +10,62 @@ use crate::pdu::discovery::ExportedLun;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 
-/// Answers what a handshake and a discovery must know.
+/// Answers the questions of handshakes and discovery.
 pub trait TargetDirectory {
-    /// Returns what the server is recognized by, from one of its addresses to the next and from one start to the next.
+    /// Returns the instance: the identity of the server, the same at all of its addresses and after every
+    /// restart.
     fn instance(&self) -> [u8; 16];
 
-    /// Returns how `group` gets to `target` through this port; `None` if not, which nobody is told.
+    /// Returns how `group` may access `target` through this port; `None` if it may not, which the initiator
+    /// is not told.
     fn target_access(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess>;
 
-    /// Returns the first target, in the order of names, that comes behind `after` (or the first of all) and that exports
-    /// something to `group` through this port.
+    /// Returns the first target, in the order of names, that comes after `after` (or the first of all) and
+    /// that exports something to `group` through this port.
     fn export_behind(&self, port: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export>;
 
-    /// Returns whether the name is that of a session in being.
+    /// Returns whether an existing session has this SID.
     fn sid_taken(&self, sid: u32) -> bool;
 
-    /// Returns whether a session with keys holds the place that one without would take.
+    /// Returns whether a session with keys exists for the same initiator port and target, which a session
+    /// without keys must not replace.
     fn is_held(&self, _group: &GroupName, _target: &Name, _initiator: &Name, _isid: &[u8; 6]) -> bool {
         false
     }
 }
 
-/// How a group gets to a target.
+/// How a group may access a target.
 #[derive(Clone, Debug)]
 pub struct TargetAccess {
-    /// What an initiator must know.
+    /// How an initiator of the group authenticates.
     pub access: GroupAccess,
-    /// What we agree to. Its `frame_max` is the most that is used, whatever the port takes.
+    /// The parameters that the target agrees to. Their `frame_max` bounds the frames, whatever the port
+    /// takes.
     pub parameters: Parameters,
-    /// The top byte of the names of the target's sessions, by which their frames find who serves them.
+    /// The top byte of the SIDs of the target's sessions, by which received frames are routed to the reactor
+    /// that serves them.
     pub steering: u8,
 }
 
-/// What an initiator must know to get in.
+/// How an initiator of a group authenticates.
 #[derive(Clone, Debug)]
 pub enum GroupAccess {
-    /// The names of the group and the target; nothing is protected from anybody.
+    /// Without a password: the names of group and target suffice, and nothing is protected.
     Open,
-    /// The password of which this is the record.
+    /// With the password of which this is the record.
     Password(Arc<PasswordRecord>),
 }
 
-/// A target in the answer to a discovery.
+/// A target as an answer to discovery describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Its name.
+    /// The name of the target.
     pub target: Name,
     /// Whether the group has a password.
     pub authenticates: bool,
-    /// Its logical units that the group may see, with the least level of each; those beyond
+    /// The logical units that the group may access, with the least protection level of each. Those beyond
     /// [`LUNS_MAX`](crate::pdu::discovery::LUNS_MAX) are left out of the answer.
     pub luns: Vec<ExportedLun>,
-    /// The addresses of the ports that it is served on.
+    /// The addresses of the ports on which the target is served.
     pub macs: Vec<Mac>,
 }

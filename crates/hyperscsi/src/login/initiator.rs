@@ -1,8 +1,8 @@
-//! The initiator's half of a handshake: one machine for one session.
+//! The initiator's half of a handshake: one state machine for one session.
 //!
-//! It repeats what it last said until it hears more, to each server that answers to the target's name, and begins anew when
-//! nothing more comes. Whatever speaks against a session without a proof (a refusal, an answer that does not open) is believed
-//! only if nothing better comes for [`Login::GRACE`].
+//! The state machine repeats its last step until it receives the next one, to each server that answers to the
+//! target's name. When no next step arrives, it begins again. An unproven message against a session (a
+//! refusal, an answer that does not decrypt) counts only if nothing better arrives within [`Login::GRACE`].
 
 mod error;
 mod plan;
@@ -31,12 +31,12 @@ pub use error::HandshakeError;
 pub use plan::LoginPlan;
 use state::{Candidate, Finishing, Opening, State};
 
-/// What a login says to its owner.
+/// The result of a login. A login returns exactly one.
 #[derive(Debug)]
 pub enum LoginEvent {
-    /// There is a session. Said once; nothing follows.
+    /// There is a session.
     Agreed(Box<HandshakeResult>),
-    /// There is none. Said once; nothing follows.
+    /// There is no session.
     Failed(HandshakeError),
 }
 
@@ -47,24 +47,25 @@ pub struct Login {
     random: HmacDrbg,
     ports: Vec<(EtherPort, PortState)>,
     state: State,
-    /// The handshake and the first message of its key exchange; other ones after a new beginning.
+    /// The handshake's identifier and the first message of its key exchange. Both are new when the handshake
+    /// begins again.
     handshake: HandshakeId,
     attempt: Option<(PendingClientLogin, [u8; KE1_LEN])>,
-    /// Who answered to the target's name.
+    /// The servers that answered to the target's name.
     candidates: Vec<Candidate>,
-    /// The answers that did not open.
+    /// The digests of the answers that did not decrypt.
     failed: Vec<[u8; 64]>,
     job: Option<StretchJob>,
-    /// Why there will be no session, unless something better comes until then.
+    /// Why there will be no session, unless something better arrives until then.
     doubt: Option<(Instant, HandshakeError)>,
-    /// What to say at the deadline beside that nobody answered.
+    /// The error to report at the deadline instead of a missing answer.
     hint: Option<HandshakeError>,
     deadline: Instant,
-    /// When to begin anew unless there is a session by then: the target does not know our cookie any more.
+    /// When to begin again unless there is a session by then: the target does not accept our cookie any more.
     renewal: Option<Instant>,
-    /// When a last step was last said, in this handshake or in one before a new beginning.
+    /// When the last step was last sent, in this handshake or in an earlier one of this login.
     claimed: Option<Instant>,
-    /// When the state began, when to repeat what it says, and how often that was done.
+    /// When the state began, when to repeat its step, and how often it was repeated.
     since: Instant,
     repeat: Instant,
     repeats: u32,
@@ -74,22 +75,23 @@ pub struct Login {
 }
 
 impl Login {
-    /// For how long something better is waited for when something without proof speaks against a session.
+    /// How long the initiator waits for something better after an unproven message against a session.
     pub const GRACE: Duration = Duration::from_secs(1);
-    /// When what was said is repeated first; then after twice as long each time.
+    /// After how long a step is first repeated. The interval then doubles each time.
     const REPEAT_FIRST: Duration = Duration::from_millis(50);
     const REPEAT_MAX: Duration = Duration::from_secs(1);
-    /// After how long without a next step all begins anew: the target may have forgotten everything.
+    /// After how long without a next step the handshake begins again: the target may have lost its state.
     const ANEW: Duration = Duration::from_secs(4);
     /// How many servers are tried at once.
     const CANDIDATES_MAX: usize = 4;
-    /// How many answers are opened: each lets whoever made it try a password on us.
+    /// How many answers the initiator tries to decrypt: each lets its sender test one password against us.
     const FAILED_MAX: usize = 4;
 
-    /// Begins. `entropy` is fresh from the operating system's generator. Nothing is sent before a port is up.
+    /// Begins a login. `entropy` must come fresh from the operating system's generator. Nothing is sent
+    /// before a port is up.
     ///
     /// # Errors
-    /// [`HandshakeError`], if the plan cannot be.
+    /// [`HandshakeError`], if the plan is contradictory.
     pub fn new(now: Instant, plan: LoginPlan, entropy: [u8; 32]) -> Result<Self, HandshakeError> {
         plan.check()?;
         let mut login = Self {
@@ -118,7 +120,7 @@ impl Login {
         Ok(login)
     }
 
-    /// Takes note of a port, or of what changed about it.
+    /// Records that a port is up, or what changed about it.
     pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
         self.random.reseed(entropy);
         let before = self.ports.iter().find(|(known, _)| *known == port).map(|(_, state)| state.mtu);
@@ -130,14 +132,14 @@ impl Login {
         self.ports.push((port, *state));
         match (&self.state, before) {
             (State::Over, _) => {}
-            // What was offered on it no longer holds.
+            // The offer made on this port is no longer valid.
             (_, Some(mtu)) if mtu != state.mtu => self.restart(now),
             (State::Asking | State::Starting, None) => self.hello(port),
             _ => {}
         }
     }
 
-    /// Takes note that a port carries nothing at present.
+    /// Records that a port is down.
     pub fn port_down(&mut self, now: Instant, port: EtherPort) {
         self.ports.retain(|(known, _)| *known != port);
         self.control_queue.port_down(port);
@@ -152,7 +154,8 @@ impl Login {
         }
     }
 
-    /// Takes a Negotiated frame with SID 0, which begins with `header`. Returns whether it belongs to this handshake.
+    /// Handles a Negotiated frame with SID 0, which begins with `header`. Returns whether it belongs to this
+    /// handshake.
     pub fn frame_received(
         &mut self,
         now: Instant,
@@ -192,19 +195,20 @@ impl Login {
         true
     }
 
-    /// Takes note that a frame of another version came from somebody: perhaps the target.
+    /// Records that a frame of another protocol version was received, perhaps from the target.
     pub fn other_version(&mut self) {
         self.hint.get_or_insert(HandshakeError::OtherVersion);
     }
 
-    /// Returns the slow step when there is one to be done. Whoever takes it runs it and hands over what came of it.
+    /// Returns the slow step, stretching the password, when it must run. The caller runs the job and passes
+    /// its result to [`Self::job_done`].
     pub fn poll_job(&mut self) -> Option<StretchJob> {
         self.job.take()
     }
 
-    /// Takes what came of the slow step.
+    /// Handles the result of the slow step.
     pub fn job_done(&mut self, now: Instant, done: StretchResult) {
-        // Else all began anew meanwhile, or ended.
+        // In any other state the handshake began again meanwhile, or ended.
         let State::Stretching(opening) = &mut self.state else { return };
         if opening.digest != done.digest {
             return;
@@ -230,34 +234,34 @@ impl Login {
         self.speak_up(now);
     }
 
-    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    /// Returns a port that has frames to send. Each port is returned once until `transmit` is called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
         self.control_queue.poll_port()
     }
 
-    /// Appends the frames that the port has to send.
+    /// Appends the frames that are to be sent on the port.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         self.control_queue.transmit(port, out);
     }
 
-    /// Returns what there is to say, once.
+    /// Returns the result of the login, once.
     pub fn poll_event(&mut self) -> Option<LoginEvent> {
         self.event.take()
     }
 
-    /// Returns when `handle_timeout` wants to be called.
+    /// Returns when `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let doubt = self.doubt.as_ref().map(|(until, _)| *until);
         match &self.state {
             State::Over => None,
-            // What was heard before is not judged while an answer is being opened.
+            // While an answer is being decrypted, an earlier doubt does not end the login.
             State::Stretching(_) => Some(self.deadline),
             State::Asking if self.ports.is_empty() => Some(self.deadline),
             _ => doubt.into_iter().chain(self.renewal).chain([self.repeat, self.deadline]).min(),
         }
     }
 
-    /// Takes note that a deadline passed.
+    /// Handles a deadline that passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if matches!(self.state, State::Over) {
             return;
@@ -296,17 +300,17 @@ impl Login {
         self.speak(now);
     }
 
-    /// Returns whether all was said and only ACCEPT is waited for: the target may have made a session of it.
+    /// Returns whether the last step was sent and only ACCEPT is missing: the target may have made a session.
     pub fn awaits_accept(&self) -> bool {
         self.state.is_last(self.plan.password.is_some())
     }
 
-    /// Returns when the target was last told what it may make a session of.
+    /// Returns when the last step, of which the target may make a session, was last sent.
     pub const fn claimed(&self) -> Option<Instant> {
         self.claimed
     }
 
-    /// Returns how many frames came that were none of a handshake.
+    /// Returns how many received frames belonged to no handshake.
     pub const fn ignored(&self) -> u64 {
         self.ignored
     }
@@ -325,10 +329,11 @@ impl Login {
         }
     }
 
-    /// Begins, for the first time or anew: other random bytes, other keys.
+    /// Begins the handshake, for the first time or again: with other random bytes and other keys.
     fn restart(&mut self, now: Instant) {
         if self.handshake != HandshakeId::default() {
-            // What the target still says in a session that came of the handshake before is not for the one to come.
+            // A session that came of the earlier handshake has another SID, so its frames do not reach the
+            // new session.
             self.plan.rename(self.random.bytes());
         }
         self.handshake = self.random.bytes();
@@ -341,7 +346,7 @@ impl Login {
         self.speak_up(now);
     }
 
-    /// Says what the state has to say, as for the first time.
+    /// Sends the step of the present state for the first time.
     fn speak_up(&mut self, now: Instant) {
         (self.since, self.repeats) = (now, 0);
         self.speak(now);
@@ -349,7 +354,8 @@ impl Login {
 
     fn speak(&mut self, now: Instant) {
         let wait = (Self::REPEAT_FIRST * (1 << self.repeats.min(8))).min(Self::REPEAT_MAX);
-        // Up to a quarter longer, so that initiators that lost one target together come back one by one.
+        // The interval is up to a quarter longer at random, so that initiators that lost a target together
+        // return one by one.
         let [extra] = self.random.bytes();
         self.repeat = now.after(wait + wait * u32::from(extra) / 1024);
         if self.awaits_accept() {
@@ -361,7 +367,8 @@ impl Login {
                 for candidate in self.candidates.clone() {
                     self.start(&candidate);
                 }
-                // The real one may not have been heard yet. Without a password only the first one is asked.
+                // The real target may not have answered yet. Without a password only the first server is
+                // asked.
                 if self.repeats % 4 == 3 && self.plan.password.is_some() {
                     self.hello_all();
                 }
@@ -399,12 +406,12 @@ impl Login {
             return;
         }
         let same = |known: &&mut Candidate| (known.port, known.mac) == (candidate.port, candidate.mac);
-        // Without a password START is the last step and every one that is answered is a session, the newest of which ends
-        // the others: so only one is asked, and with one cookie.
+        // Without a password START is the last step. Every answered START makes a session, and the newest
+        // session ends the others. So only one server is asked, and with one cookie.
         let most = if self.plan.password.is_some() { Self::CANDIDATES_MAX } else { 1 };
         let room = self.candidates.len() < most;
         match self.candidates.iter_mut().find(same) {
-            // A repeated HELLO was answered again, or the cookie that we had was no good.
+            // The same cookie again: a repeated HELLO was answered again, or the cookie was not accepted.
             Some(known) if known.cookie == candidate.cookie => return,
             //= hyperscsi#section-6.4
             //# An initiator MUST NOT send a START with two cookies
@@ -437,13 +444,13 @@ impl Login {
         }
     }
 
-    /// What is offered on a port.
+    /// Returns the parameters that are offered on a port.
     fn offer(&self, port: EtherPort) -> Option<Parameters> {
         self.ports.iter().find(|(known, _)| *known == port).map(|(_, state)| self.plan.offer_over(state.mtu))
     }
 
-    /// Returns the START for a candidate. But for the cookie it is the same bytes each time; without a password that is the
-    /// same, too.
+    /// Returns the START for a candidate. Except for the cookie its bytes are the same each time. Without a
+    /// password the cookie is the same, too.
     fn start_bytes(&self, candidate: &Candidate) -> Option<Vec<u8>> {
         let start = Start {
             handshake: self.handshake,
@@ -523,7 +530,7 @@ impl Login {
                 //# An initiator that has a password MUST NOT fall back to a session
                 //# without because an answer says so.
                 if accept.proof.is_some() {
-                    // Of a session with keys, and there are none yet.
+                    // The ACCEPT is for a session with keys, and there are no keys yet.
                 } else if self.plan.password.is_some() {
                     self.doubt(now, HandshakeError::OpenGroup);
                 } else if !self.offer(from.0).is_some_and(|offer| is_within(&accept.choice, &offer, false)) {
@@ -562,7 +569,7 @@ impl Login {
         }
         match reason {
             RefuseReason::BUSY => {
-                // Who says so knew the cookie.
+                // The sender of this refusal knew the cookie, so the cookie is accepted.
                 self.renewal = None;
                 self.hint = Some(HandshakeError::Busy);
                 let wait = Duration::from_millis(retry_after_ms.into());
@@ -579,8 +586,8 @@ impl Login {
         }
     }
 
-    /// Takes note of something without proof that speaks against a session. What was heard first counts, since the first
-    /// to speak is seldom the one who forges.
+    /// Records an unproven message against a session. The first one counts, since the first sender is seldom
+    /// a forger.
     fn doubt(&mut self, now: Instant, why: HandshakeError) {
         if self.doubt.is_none() {
             self.doubt = Some((now.after(Self::GRACE).min(self.deadline), why));

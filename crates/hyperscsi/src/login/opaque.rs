@@ -1,10 +1,11 @@
-//! The password: what a target keeps of it, and the key exchange in which both ends show that they know it (OPAQUE,
-//! RFC 9807).
+//! Passwords: the record that a target keeps of one, and the key exchange in which both ends prove that they
+//! know it (OPAQUE, RFC 9807).
 //!
-//! Nothing that is said, recorded or probed lets anybody try passwords faster than by asking the target for each; who
-//! steals a target's record must run Argon2 for each. The parameters of Argon2 are the target's, since it made the
-//! record; it tells them in its answer, and an initiator works within bounds only. They need no lower bound: an
-//! initiator says nothing that depends on the password before the other end has shown that it knows it.
+//! Neither recorded messages nor probing let an attacker try passwords faster than with one handshake each.
+//! An attacker who steals a target's record must run Argon2 once per guess. The target chooses the parameters
+//! of Argon2, since it made the record. It sends them in its ANSWER, and an initiator accepts them within
+//! upper bounds only. They need no lower bound: an initiator sends nothing that depends on the password
+//! before the other end has proven that it knows the password.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -29,16 +30,16 @@ use crate::random::HmacDrbg;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Zeroizing<Vec<u8>>);
 
-/// Why bytes are no password.
+/// The error for bytes that cannot be a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a password has 1 to {} bytes", Password::LEN_MAX)]
 pub struct BadPassword;
 
 impl Password {
-    /// More than anybody types, and as much as a file of keys needs.
+    /// The longest password in bytes: longer than a person types, and enough for a key file.
     pub const LEN_MAX: usize = 255;
 
-    /// Takes `bytes` if they can be a password.
+    /// Copies `bytes` if they can be a password.
     ///
     /// # Errors
     /// [`BadPassword`]
@@ -47,7 +48,7 @@ impl Password {
         if legal { Ok(Self(Zeroizing::new(bytes.to_vec()))) } else { Err(BadPassword) }
     }
 
-    /// Returns the bytes: for those who hand them on, and never to be shown.
+    /// Returns the bytes of the password. They must never be displayed.
     pub fn secret_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -59,19 +60,19 @@ impl fmt::Debug for Password {
     }
 }
 
-/// What Argon2id costs in a record that is made from a password: 64 MiB and 3 passes (RFC 9106 §4, second choice), some
-/// tenths of a second for each guess.
+/// The usual cost of Argon2id in a record that is made from a password: 64 MiB and 3 passes (RFC 9106 §4,
+/// second choice), some tenths of a second per guess.
 pub const USUAL_COST: StretchCost = StretchCost { memory_kib: 64 << 10, passes: 3, lanes: 1 };
 
-/// The most memory that a peer can make us use: four times the usual.
+/// The most memory that a peer can make us use, in KiB: four times the usual.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
-/// The most work that it can: five times the usual.
+/// The most work that a peer can cause, in KiB times passes: five times the usual.
 const WORK_KIB_MAX: u64 = 5 * (192 << 10);
 
 //= hyperscsi#section-6.3
 //# An initiator MUST refuse more than 262144 KiB, or more than five times the usual work,
 //# or more than 16 lanes
-/// Returns whether a peer may ask for this.
+/// Returns whether a peer may ask for this cost.
 pub const fn is_bearable(cost: &StretchCost) -> bool {
     let work = cost.memory_kib as u64 * cost.passes as u64;
     cost.memory_kib <= MEMORY_KIB_MAX && work <= WORK_KIB_MAX && cost.lanes <= 16
@@ -104,16 +105,16 @@ impl Ksf for Stretch {
         let argon2 =
             Argon2::new(Algorithm::Argon2id, Version::V0x13, params.map_err(|_| InternalError::KsfError)?);
         let mut out = GenericArray::default();
-        // The password has its salt already: the record's own blinding key.
+        // The input has its salt already: the blinding key of the record.
         argon2.hash_password_into(&input, &[0; 16], &mut out).map_err(|_| InternalError::KsfError)?;
         Ok(out)
     }
 }
 
-/// The secret that both ends of a handshake have in the end, and nobody else.
+/// The secret that a successful handshake gives to both ends, and to no one else.
 pub(crate) type Secret = Zeroizing<[u8; 64]>;
 
-/// Something of the key exchange did not work: a message is no message, or the other end does not know the password.
+/// The error of a failed key exchange: a message is malformed, or the other end does not know the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed;
 
@@ -123,20 +124,21 @@ impl<T> From<ProtocolError<T>> for Failed {
     }
 }
 
-/// What a target keeps of the password of a group.
+/// The record that a target keeps of the password of a group.
 pub struct PasswordRecord {
     setup: ServerSetup<Suite>,
     file: ServerRegistration<Suite>,
     cost: StretchCost,
 }
 
-/// A record cannot be made: the cost is not one that Argon2 knows.
+/// The error for a cost with which no record can be made: Argon2 does not allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Argon2id has no such parameters")]
 pub struct BadCost;
 
 impl PasswordRecord {
-    /// Makes a record. Slow, on purpose: it runs Argon2 once. `entropy` is fresh from the operating system's generator.
+    /// Makes a record. This is slow on purpose, since it runs Argon2 once. `entropy` must come fresh from the
+    /// operating system's generator.
     ///
     /// # Errors
     /// [`BadCost`]
@@ -168,12 +170,13 @@ impl PasswordRecord {
         Ok(Self { setup, file: ServerRegistration::finish(upload.message), cost })
     }
 
-    /// Returns what an initiator must know to stretch the password as the record has it.
+    /// Returns the cost with which an initiator must stretch the password.
     pub const fn cost(&self) -> StretchCost {
         self.cost
     }
 
-    /// Answers the first message of an initiator: gives the second, and what to check the third with.
+    /// Answers the initiator's first message. Returns the state that checks the third message, and the second
+    /// message.
     pub(crate) fn answer(
         &self,
         group: &str,
@@ -197,12 +200,13 @@ impl fmt::Debug for PasswordRecord {
     }
 }
 
-/// Who takes part, as the record knows it. The target's name and all else is in the context.
+/// Returns the identities of both ends as the record knows them. The target's name and everything else is in
+/// the context.
 fn names(group: &[u8]) -> Identifiers<'_> {
     Identifiers { client: Some(group), server: None }
 }
 
-/// A key exchange that waits for the initiator's last message.
+/// The target's key exchange, which waits for the initiator's last message.
 #[derive(Clone)]
 pub(crate) struct PendingServerLogin {
     login: ServerLogin<Suite>,
@@ -225,19 +229,20 @@ impl fmt::Debug for PendingServerLogin {
     }
 }
 
-/// An initiator's key exchange that waits for the target's message.
+/// The initiator's key exchange, which waits for the target's message.
 #[derive(Clone)]
 pub(crate) struct PendingClientLogin(Box<ClientLogin<Suite>>);
 
 impl PendingClientLogin {
-    /// Begins: gives the first message.
+    /// Begins a key exchange. Returns its state and the first message.
     pub(crate) fn start(password: &Password, random: &mut HmacDrbg) -> Result<(Self, [u8; KE1_LEN]), Failed> {
         let start = ClientLogin::<Suite>::start(random, &password.0)?;
         let ke1 = start.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
         Ok((Self(Box::new(start.state)), ke1))
     }
 
-    /// Returns what it keeps to itself: the blind and the ephemeral private key, around the first message.
+    /// Returns the secret values: the blind and the ephemeral private key, which stand around the first
+    /// message.
     #[cfg(test)]
     pub(crate) fn secrets(&self) -> ([u8; 32], [u8; 32]) {
         let state = self.0.serialize();
@@ -252,8 +257,9 @@ impl fmt::Debug for PendingClientLogin {
     }
 }
 
-/// The slow step of an initiator: it stretches the password and opens the target's answer with it. Some tenths of a
-/// second and 64 MiB with a usual record, so whoever owns the machine runs it where nobody waits.
+/// The slow step of an initiator: it stretches the password and decrypts the target's answer with it. With a
+/// usual record that takes some tenths of a second and 64 MiB, so the owner of the state machine should run
+/// it on a thread that no I/O waits for.
 pub struct StretchJob {
     pub(crate) attempt: PendingClientLogin,
     pub(crate) password: Password,
@@ -262,24 +268,24 @@ pub struct StretchJob {
     pub(crate) ke2: [u8; KE2_LEN],
     pub(crate) context: [u8; 64],
     pub(crate) entropy: Zeroizing<[u8; 32]>,
-    /// Which answer it is about.
+    /// The digest of the ANSWER.
     pub(crate) digest: [u8; 64],
 }
 
-/// What a [`StretchJob`] came to.
+/// The result of a [`StretchJob`].
 pub struct StretchResult {
     pub(crate) digest: [u8; 64],
     pub(crate) result: Result<Proof, Failed>,
 }
 
-/// The initiator's last message, and the secret.
+/// The initiator's last message, and the shared secret.
 pub(crate) struct Proof {
     pub(crate) ke3: [u8; KE3_LEN],
     pub(crate) secret: Secret,
 }
 
 impl StretchJob {
-    /// Does it.
+    /// Runs the job.
     pub fn run(self) -> StretchResult {
         StretchResult { digest: self.digest, result: self.open() }
     }

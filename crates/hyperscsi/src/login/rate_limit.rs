@@ -1,14 +1,15 @@
-//! How fast passwords can be tried: from one address, in one group, and altogether.
+//! The rate limit on password guesses: from one address, in one group, and altogether.
 //!
-//! An answer to the first message of a key exchange lets its initiator try one password, so each answer counts as a
-//! failure until the last message shows that the password was right.
+//! The answer to the first message of a key exchange lets its initiator try one password. So each answer
+//! counts as a failure until the last message proves that the password was right.
 //!
-//! # Who fails on purpose
+//! # Failures on purpose
 //!
-//! Whoever fails must not keep members out. So failures slow the address down that they come from (which receives what is sent
-//! there, or its cookie were no good), and a group as a whole only when many addresses failed. Those can be invented, so a
-//! group that is attacked from many of them gets slow for newcomers: else guesses would have no bound. Members do not
-//! notice even then: an address from which the password was known once has an allowance of its own.
+//! An attacker who fails on purpose must not lock members out. So failures slow down the address that they
+//! come from (the cookie proves that it receives what is sent there). They slow down a group as a whole only
+//! when many addresses failed. Addresses can be invented, so a group that is attacked from many of them
+//! becomes slow for newcomers: otherwise guesses would have no bound. Members are not affected even then: an
+//! address that has proven the password once has an allowance of its own.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -18,29 +19,29 @@ use base::time::{Duration, Instant};
 
 use crate::pdu::name::GroupName;
 
-/// An allowance that grows with time.
+/// A token bucket: an allowance that grows with time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
-    /// What is left, in parts of [`ONE`].
+    /// The tokens left, in parts of [`ONE`].
     left: u64,
     max: u32,
-    /// Up to when it has grown.
+    /// Until when the growth was computed.
     since: Instant,
-    /// The time in which one grew since then.
+    /// The time in which one token grows from then on.
     interval: Duration,
 }
 
-/// One of an allowance: fine enough that a microsecond of half a minute is not nothing.
+/// One token. The parts are fine enough that a microsecond counts at one token per half minute.
 const ONE: u64 = 1 << 30;
 
 impl TokenBucket {
-    /// Begins full.
+    /// Makes a full token bucket.
     pub(crate) const fn full(max: u32, now: Instant) -> Self {
         Self { left: max as u64 * ONE, max, since: now, interval: Duration::ZERO }
     }
 
-    /// Takes one; if there is none, says how long until there is. From now on one more grows in each `interval`: what
-    /// grew until now did so at the pace of before.
+    /// Takes one token. If there is none, returns how long until there is one. From now on one token grows
+    /// per `interval`; the growth until now is computed at the previous interval.
     pub(crate) fn take(&mut self, now: Instant, interval: Duration) -> Result<(), Duration> {
         let grown = now.since(self.since).as_nanos() * u128::from(ONE) / self.interval.as_nanos().max(1);
         let left = self.left.saturating_add(u64::try_from(grown).unwrap_or(u64::MAX));
@@ -53,24 +54,24 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Gives one back.
+    /// Returns one token to the bucket.
     pub(crate) fn give_back(&mut self) {
         self.left = self.left.saturating_add(ONE).min(u64::from(self.max) * ONE);
     }
 }
 
-/// Where a try comes from.
+/// The port and address that a try comes from.
 pub(crate) type Source = (EtherPort, Mac);
 
-/// A try that goes on, and what it was taken from.
+/// A try that is under way, and the allowance that it used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Permit {
     source: Source,
-    /// Whether it was taken from what a member has for itself.
+    /// Whether it used a member's own allowance.
     as_member: bool,
 }
 
-/// Who may try a password now.
+/// The rate limit: decides who may try a password now.
 #[derive(Debug)]
 pub(crate) struct PasswordRateLimit {
     all: TokenBucket,
@@ -84,51 +85,55 @@ struct Group {
     others: Vec<Known>,
 }
 
-/// An address that tried.
+/// An address that tried a password.
 #[derive(Debug)]
 struct Known {
     source: Source,
     allowance: TokenBucket,
     /// How many failures are not forgotten yet.
     failures: u32,
-    /// When the last failure came, or the last one was forgotten.
+    /// When the last failure occurred, or the last one was forgotten.
     since: Instant,
-    /// When it last tried.
+    /// When the address last tried.
     last: Instant,
 }
 
 impl PasswordRateLimit {
     /// How many key exchanges from one address can be under way at once.
     const SOURCE_MAX: u32 = 4;
-    /// How many of a group: a rack of hosts that come back together.
+    /// How many key exchanges of a group can begin at once: enough for a rack of hosts that return together.
     const GROUP_MAX: u32 = 16;
-    /// How fast that many become possible again, while nothing fails.
+    /// The interval at which these allowances grow by one while nothing fails.
     const INTERVAL: Duration = Duration::from_millis(500);
-    /// So many failures of an address change nothing, as people mistype; nor do so many addresses that failed.
+    /// So many failures of an address change nothing, since people mistype; nor do so many addresses that
+    /// failed.
     const FREE: u32 = 4;
-    /// Each further one doubles the interval, up to 32 seconds: 2700 guesses a day.
+    /// Each further failure doubles the interval, up to 32 seconds: 2700 guesses a day.
     const DOUBLINGS_MAX: u32 = 6;
-    /// A failure is forgotten after so long without another: longer than the longest interval.
+    /// A failure is forgotten after so long without another. This is longer than the longest interval.
     const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-    /// How many addresses of members, and of others, are remembered for a group. The oldest go first.
+    /// How many addresses of members, and of others, are remembered for a group. The oldest are forgotten
+    /// first.
     const MEMBERS_MAX: usize = 64;
     const OTHERS_MAX: usize = 64;
-    /// Of all groups together; a key exchange costs some tenths of a millisecond.
+    /// How many key exchanges of all groups together can begin at once; each costs some tenths of a
+    /// millisecond.
     const ALL_MAX: u32 = 64;
     const ALL_INTERVAL: Duration = Duration::from_millis(20);
-    /// More groups than a server has; beyond, the ones that nobody is known of are forgotten.
+    /// How many groups are remembered: more than a server has. Beyond that, groups without remembered
+    /// addresses are forgotten.
     const GROUPS_MAX: usize = 4096;
 
     pub(crate) const fn new(now: Instant) -> Self {
         Self { all: TokenBucket::full(Self::ALL_MAX, now), groups: BTreeMap::new() }
     }
 
-    /// Returns whether the group's password was known at this address.
+    /// Returns whether the group's password was proven from this address.
     pub(crate) fn is_member(&self, group: &GroupName, source: Source) -> bool {
         self.groups.get(group).is_some_and(|group| group.members.iter().any(|known| known.source == source))
     }
 
-    /// Lets one more try go on; if there were too many, says when to come back.
+    /// Admits one more try. If there were too many, returns how long to wait.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -147,7 +152,7 @@ impl PasswordRateLimit {
         Ok(permit)
     }
 
-    /// Takes note that a try came to nothing before a password could be tried.
+    /// Records that a try ended before a password could be tried.
     pub(crate) fn put_back(&mut self, group: &GroupName, permit: Permit) {
         self.all.give_back();
         if let Some(entry) = self.groups.get_mut(group) {
@@ -155,7 +160,7 @@ impl PasswordRateLimit {
         }
     }
 
-    /// Takes note that a try ended well.
+    /// Records that the password of a try was right.
     pub(crate) fn right(&mut self, now: Instant, group: &GroupName, permit: Permit) {
         self.put_back(group, permit);
         if let Some(entry) = self.groups.get_mut(group) {
@@ -163,10 +168,10 @@ impl PasswordRateLimit {
         }
     }
 
-    /// Takes note that a try did not end well, whyever.
+    /// Records that a try did not succeed, for whatever reason.
     pub(crate) fn wrong(&mut self, now: Instant, group: &GroupName, permit: Permit) {
         if let Some(known) = self.groups.get_mut(group).and_then(|entry| entry.find(permit)) {
-            // What is beyond the last doubling is forgotten no slower than that.
+            // Failures beyond the last doubling do not count, so that forgetting them takes no longer.
             let max = Self::FREE + Self::DOUBLINGS_MAX;
             known.failures = max.min(known.failures_at(now) + 1);
             known.since = now;
@@ -189,7 +194,8 @@ impl Group {
         if self.find(as_member).is_some_and(|member| member.take(now).is_ok()) {
             return Ok(as_member);
         }
-        // Where somebody else fails in the name of a member, it is a newcomer like others.
+        // A member whose own allowance is used up is treated as a newcomer: another host may have failed under
+        // its address.
         let permit = Permit { source, as_member: false };
         let known = self.find(permit).map(|known| known.take(now)).transpose()?.is_some();
         let failed = self.others.iter().filter(|known| known.failures > 0).count();
@@ -201,7 +207,7 @@ impl Group {
             return Err(wait);
         }
         if !known {
-            // Only now: who is put off must not crowd out those who failed.
+            // The address is remembered only now: refused tries must not displace addresses that failed.
             if self.others.len() >= PasswordRateLimit::OTHERS_MAX {
                 remove_oldest(&mut self.others);
             }
@@ -242,7 +248,7 @@ impl Group {
         known.iter_mut().find(|known| known.source == permit.source)
     }
 
-    /// Forgets failures, and addresses of which nothing is left to be known.
+    /// Forgets failures, and addresses about which nothing is left to remember.
     fn forget(&mut self, now: Instant) {
         self.others.retain_mut(|known| {
             known.failures_at(now) > 0 || now.since(known.last) < PasswordRateLimit::FORGOTTEN_AFTER
@@ -272,7 +278,7 @@ impl Known {
     }
 }
 
-/// Returns how far apart tries are after so many failures.
+/// Returns the interval between tries after `failures` failures.
 fn interval(failures: u32) -> Duration {
     PasswordRateLimit::INTERVAL
         * (1 << failures.saturating_sub(PasswordRateLimit::FREE).min(PasswordRateLimit::DOUBLINGS_MAX))

@@ -1,21 +1,21 @@
 //! The target's half of the handshake, for all initiators at once.
 //!
-//! # What it keeps, and for whom
+//! # What the target stores, and for which initiators
 //!
-//! | who | what | bound |
+//! | the initiator | the target stores | bound |
 //! |---|---|---|
-//! | said HELLO | nothing: the cookie holds it all | |
-//! | sent a cookie back, and began with a password | the half-open handshake, its ANSWER to be repeated | 64, of one address 4; 10 s |
-//! | finished | the ACCEPT to be repeated | 256; 30 s |
+//! | sent HELLO | nothing: the cookie holds everything | |
+//! | sent a START with KE1 | the half-open handshake, with its ANSWER for repetitions | 64, per address 4; 10 s |
+//! | finished | the ACCEPT for repetitions | 256; 30 s |
 //! | finished without a password | that there was a session, even when it is over | all of 30 s |
 //!
-//! A handshake that nobody finishes counts as a wrong password: its initiator was told enough to try one. How many
-//! can be tried is bounded per group and altogether. A FINISH that does not fit is dropped and changes nothing, so that
-//! nobody can end a handshake of others.
+//! A handshake that is not finished counts as a wrong password: its initiator received enough to try one. The
+//! number of tries is bounded per group and altogether. A FINISH that does not match is dropped and changes
+//! nothing, so that an attacker cannot end a handshake of another initiator.
 //!
-//! No handshake makes two sessions: both would send under one name, and count their frames from 1. With a password the
-//! key exchange sees to that, whose secrets are gone with the session. Without one START is all there is, so those that
-//! had their session are remembered.
+//! No handshake makes two sessions: both would send with one SID, and count their frames from 1. With a
+//! password the key exchange prevents this, since its secrets are erased with the session. Without a password
+//! START is the only step, so the STARTs that made a session are remembered.
 
 mod accepted_starts;
 mod refusal;
@@ -53,50 +53,53 @@ pub struct HandshakeServer {
     cookies: Option<Cookies>,
     ports: Vec<(EtherPort, PortState)>,
     rate_limit: PasswordRateLimit,
-    /// How often we speak to those of another version, and how often open groups get sessions.
+    /// The allowances for answers to frames of another protocol version, and for sessions of groups without a
+    /// password.
     strangers: TokenBucket,
     open: TokenBucket,
     halves: Vec<HalfOpen>,
     over: VecDeque<FinishedHandshake>,
-    /// What began the sessions of groups without a password.
+    /// The STARTs that made sessions of groups without a password.
     spent: AcceptedStarts,
     control_queue: ControlQueue,
-    /// Handshakes that were refused lately: their initiators repeat themselves, as nothing vouches for a refusal.
+    /// Handshakes that were refused lately. Their initiators repeat START, since a refusal is not
+    /// authenticated.
     refused: VecDeque<HandshakeId>,
     refusals: VecDeque<HandshakeRefusal>,
-    /// How often those who watch are told.
+    /// The allowance for reports of refusals to the owner.
     told: TokenBucket,
     stats: HandshakeStats,
 }
 
-/// What happened so far.
+/// Statistics of handshakes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeStats {
     /// HELLOs that were answered.
     pub hellos: u64,
     /// Handshakes that ended with a session.
     pub agreed: u64,
-    /// Half-open handshakes that nobody finished.
+    /// Half-open handshakes that were not finished.
     pub unfinished: u64,
-    /// FINISHes that did not fit.
+    /// FINISHes that did not match.
     pub wrong: u64,
-    /// STARTs that were put off since there was no room or too much was guessed.
+    /// STARTs that were refused as busy: no free slot, or too many guesses.
     pub put_off: u64,
-    /// STARTs that offered what cannot be or no level that the target takes, or a password where there is none, or none where there is.
+    /// STARTs that were refused: illegal parameters, no protection level that the target takes, a password
+    /// for a group without one, or no password for a group with one.
     pub refused: u64,
-    /// Frames that were none of a handshake, damaged, of one whose session is over, or for a group or target that is not
-    /// here.
+    /// Frames that were ignored: not part of a handshake, damaged, of a handshake whose session is over, or
+    /// for a group or target that this server does not have.
     pub ignored: u64,
 }
 
-/// Where a frame came from.
+/// The port and address that a frame came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FrameSource {
     port: EtherPort,
     source: Mac,
 }
 
-/// What the initiator began with, which its repetition must be to the letter, but for the cookie.
+/// Identifies a START. Its repetition must be byte for byte the same, except for the cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct StartId {
     from: FrameSource,
@@ -129,26 +132,27 @@ struct FinishedHandshake {
 impl HandshakeServer {
     /// How many handshakes can be half-open.
     pub const HALVES_MAX: usize = 64;
-    /// How many of these only addresses have from which the password was known before.
+    /// How many of these are reserved for addresses that have proven the password before.
     pub(crate) const HALVES_KEPT: usize = 16;
-    /// How many from one address: a host with as many sessions that begin at once.
+    /// How many handshakes one address can have half-open: a host that begins as many sessions at once.
     pub const HALVES_OF_ONE_MAX: usize = 4;
-    /// How long one can be: many times what Argon2 takes on a slow machine.
+    /// How long a handshake can be half-open: many times what Argon2 takes on a slow machine.
     pub const HALF_LIFETIME: Duration = Duration::from_secs(10);
-    /// How many ACCEPTs are kept to be repeated, and how long: an initiator gives up before. It says START for some 6 s at
-    /// most, so every cookie that it says it with is too old by then.
+    /// How many ACCEPTs are kept for repetitions, and how long: an initiator gives up earlier. It repeats
+    /// START for some 6 s at most, so every cookie that it sends has expired by then.
     const OVER_MAX: usize = 256;
     const OVER_LIFETIME: Duration = Duration::from_secs(30);
-    /// Answers to those who speak another version, and sessions of open groups: so many at once, and then one in each
-    /// interval.
+    /// The allowances for answers to frames of another protocol version, and for sessions of groups without a
+    /// password: so many at once, then one in each interval.
     const STRANGERS: (u32, Duration) = (8, Duration::from_millis(250));
     const OPEN: (u32, Duration) = (64, Duration::from_millis(20));
-    /// When to come back whose place a session with keys holds.
+    /// When an initiator should try again if a session with keys exists for its port.
     const HELD_WAIT: Duration = Duration::from_secs(1);
-    /// Refusals that are told to those who watch: so many at once, and then one in each interval. All are counted.
+    /// The allowance for reports of refusals to the owner: so many at once, then one in each interval. All
+    /// refusals are counted.
     const TOLD: (u32, Duration) = (16, Duration::from_secs(1));
 
-    /// Makes one that answers nobody until it was given entropy.
+    /// Makes a server that answers nothing before [`Self::add_entropy`] was called.
     pub fn new(now: Instant) -> Self {
         Self {
             random: HmacDrbg::empty(),
@@ -168,7 +172,7 @@ impl HandshakeServer {
         }
     }
 
-    /// Takes a block of entropy, fresh from the operating system's generator.
+    /// Mixes a block of entropy in, fresh from the operating system's generator.
     pub fn add_entropy(&mut self, now: Instant, entropy: [u8; 32]) {
         self.random.reseed(entropy);
         if self.cookies.is_none() {
@@ -176,7 +180,8 @@ impl HandshakeServer {
         }
     }
 
-    /// Takes note of a port, or of what changed about it. One that does not take what every Ethernet takes is not used.
+    /// Records that a port is up, or what changed about it. A port that takes less than every Ethernet takes
+    /// is not used.
     pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
         self.add_entropy(now, entropy);
         self.ports.retain(|(known, _)| *known != port);
@@ -185,14 +190,14 @@ impl HandshakeServer {
         }
     }
 
-    /// Takes note that a port carries nothing at present.
+    /// Records that a port is down.
     pub fn port_down(&mut self, port: EtherPort) {
         self.ports.retain(|(known, _)| *known != port);
         self.control_queue.port_down(port);
     }
 
-    /// Takes a Negotiate frame with SID 0, which begins with `header`. Returns what was agreed on, if that was the last
-    /// that it took.
+    /// Handles a Negotiate frame with SID 0, which begins with `header`. Returns the result of the handshake
+    /// if this was its last step.
     pub fn frame_received(
         &mut self,
         now: Instant,
@@ -223,7 +228,7 @@ impl HandshakeServer {
         }
     }
 
-    /// Takes note that somebody sent a Negotiate frame of another version: he is told ours.
+    /// Handles a Negotiate frame of another protocol version: answers with a REFUSE in ours.
     pub fn other_version(&mut self, now: Instant, port: EtherPort, source: Mac) {
         if !source.is_group() && self.strangers.take(now, Self::STRANGERS.1).is_ok() {
             let from = FrameSource { port, source };
@@ -298,7 +303,8 @@ impl HandshakeServer {
         let mut ours = entrance.parameters;
         ours.frame_max = ours.frame_max.min(self.frame_max(from.port));
         let choice = choose(&ours, &start.offer, matches!(entrance.access, GroupAccess::Password(_)));
-        // Who offers what cannot be is told so, rather than left to wait for an answer.
+        // An initiator with an illegal offer is refused, so that it does not wait for an answer until its
+        // deadline.
         let choice = choice.filter(|_| is_legal);
         let refused = match (&entrance.access, &start.ke1, choice) {
             (GroupAccess::Open, Some(_), _) => Some(RefusalCause::OpenGroup),
@@ -349,7 +355,7 @@ impl HandshakeServer {
         }
     }
 
-    /// Begins the key exchange. A first message that is none counts as nothing.
+    /// Begins the key exchange. A malformed first message is ignored.
     fn half(
         &mut self,
         now: Instant,
@@ -431,7 +437,7 @@ impl HandshakeServer {
         }
         self.over.push_back(FinishedHandshake { begun, handshake: start.handshake, sid, since: now, accept });
         self.stats.agreed += 1;
-        // The fields that each end tells for itself are those of the other end.
+        // The fields that each end states for itself hold the other end's values.
         let parameters = Parameters {
             frame_max: start.offer.frame_max,
             frames_initial: start.offer.frames_initial,
@@ -455,7 +461,7 @@ impl HandshakeServer {
         }))
     }
 
-    /// Lets a handshake with a password begin; if it may not now, says when.
+    /// Admits a handshake with a password. If it may not begin now, returns how long to wait.
     fn admit(&mut self, now: Instant, begun: &StartId, start: &Start) -> Result<Permit, Duration> {
         let same = self.halves.iter().filter(|half| half.begun.from == begun.from).count();
         let source = (begun.from.port, begun.from.source);
@@ -471,7 +477,7 @@ impl HandshakeServer {
         self.refuse(from, handshake, RefuseReason::BUSY, wait);
     }
 
-    /// Returns what was answered to the same START before.
+    /// Returns the earlier answer to the same START.
     fn said_before(&self, begun: &StartId) -> Option<Vec<u8>> {
         let half = self.halves.iter().find(|half| half.begun == *begun).map(|half| &half.answer);
         let over = self.over.iter().find(|over| over.begun == *begun).map(|over| &over.accept);
@@ -479,7 +485,8 @@ impl HandshakeServer {
     }
 
     fn new_sid(&mut self, directory: &dyn TargetDirectory, entrance: &TargetAccess) -> Option<u32> {
-        // With 2^24 names for each steering byte and far fewer sessions, one try is nearly always enough.
+        // There are 2^24 SIDs for each steering byte and far fewer sessions, so one try is nearly always
+        // enough.
         (0..64).find_map(|_| {
             let [a, b, c] = self.random.bytes();
             let sid = u32::from_be_bytes([entrance.steering, a, b, c]);
@@ -499,7 +506,7 @@ impl HandshakeServer {
         self.say(from, &Negotiated::Refuse { handshake: *handshake, reason, retry_after_ms });
     }
 
-    /// Tells those who watch.
+    /// Reports a refusal to the owner.
     fn tell(&mut self, now: Instant, from: FrameSource, start: &Start, why: RefusalCause) {
         if self.told.take(now, Self::TOLD.1).is_ok() {
             let (initiator, group) = (start.initiator.clone(), start.group.clone());
@@ -509,7 +516,7 @@ impl HandshakeServer {
         }
     }
 
-    /// Returns a handshake that came to nothing.
+    /// Returns a handshake that was refused or not finished, for the log.
     pub fn poll_refusal(&mut self) -> Option<HandshakeRefusal> {
         self.refusals.pop_front()
     }
@@ -520,24 +527,24 @@ impl HandshakeServer {
         self.control_queue.send(from.port, from.source, Cmd::Negotiated, payload);
     }
 
-    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    /// Returns a port that has frames to send. Each port is returned once until `transmit` is called for it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
         self.control_queue.poll_port()
     }
 
-    /// Appends the frames that the port has to send.
+    /// Appends the frames that are to be sent on the port.
     pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         self.control_queue.transmit(port, out);
     }
 
-    /// Returns when `handle_timeout` wants to be called.
+    /// Returns when `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let halves = self.halves.iter().map(|half| half.since.after(Self::HALF_LIFETIME)).min();
         let over = self.over.front().map(|over| over.since.after(Self::OVER_LIFETIME));
         halves.into_iter().chain(over).min()
     }
 
-    /// Forgets what is too old.
+    /// Forgets expired handshakes and ACCEPTs.
     pub fn handle_timeout(&mut self, now: Instant) {
         let old = |half: &mut HalfOpen| now >= half.since.after(Self::HALF_LIFETIME);
         for half in self.halves.extract_if(.., old).collect::<Vec<_>>() {
@@ -551,12 +558,12 @@ impl HandshakeServer {
         self.spent.forget(now);
     }
 
-    /// Takes note that a session ended: a repeated START or FINISH of it gets no answer any more.
+    /// Records that a session ended: a repeated START or FINISH of it is no longer answered.
     pub fn session_ended(&mut self, sid: u32) {
         self.over.retain(|over| over.sid != sid);
     }
 
-    /// Returns what happened so far.
+    /// Returns the statistics so far.
     pub const fn stats(&self) -> HandshakeStats {
         self.stats
     }

@@ -1,4 +1,4 @@
-//! Both halves of the handshake on one wire, and who sits on it.
+//! Both halves of the handshake on one link, with and without an attacker on it.
 
 pub(crate) mod abuse;
 pub(crate) mod fixture;
@@ -28,7 +28,7 @@ fn both_ends_agree_on_keys_and_parameters() {
     assert_eq!(ours.sid_out >> 24, 0x5a, "the steering byte");
     assert_eq!((ours.token, ours.instance), (theirs.token, theirs.instance));
     assert_eq!((&ours.group, &ours.target, &ours.isid), (&theirs.group, &theirs.target, &theirs.isid));
-    // The ports differ: the shorter frame counts, and both know.
+    // The ports differ: the shorter frame counts, and both ends know it.
     assert_eq!((ours.frame_max, ours.parameters.frame_max, ours.frame_max_common()), (1500, 9000, 1500));
     assert_eq!(
         (theirs.frame_max, theirs.parameters.frame_max, theirs.frame_max_common()),
@@ -38,7 +38,8 @@ fn both_ends_agree_on_keys_and_parameters() {
     assert!(speak_to_each_other(&ours, &theirs));
 }
 
-/// Returns whether a frame that one end of the session seals is opened by the other, in both directions.
+/// Returns whether a frame that one end of the session protects is decrypted by the other, in both
+/// directions.
 pub(super) fn speak_to_each_other(a: &HandshakeResult, b: &HandshakeResult) -> bool {
     let (Some(a), Some(b)) = (&a.keys, &b.keys) else { return false };
     [(a, Role::Initiator, b, Role::Target), (b, Role::Target, a, Role::Initiator)].into_iter().all(
@@ -139,7 +140,7 @@ fn an_initiator_without_an_interface_says_so() {
 fn another_version_is_told() {
     let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 5);
     rig.bring_up();
-    // A target that speaks another version gets a frame that it cannot read, and says so in its own.
+    // A target of another version gets a frame that it cannot read, and refuses it in its own version.
     rig.meddle = alloc::boxed::Box::new(|to_target, mut frame| {
         if !to_target {
             return alloc::vec![frame];
@@ -179,7 +180,7 @@ fn a_repeated_step_is_answered_with_the_same_bytes_and_makes_no_second_session()
     for group in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
         let mut rig = Rig::new(plan(group.0, group.1), 8);
         rig.bring_up();
-        // Every frame twice, and the whole handshake once more afterwards.
+        // Every frame is delivered twice, and the whole handshake is replayed afterwards.
         rig.meddle = alloc::boxed::Box::new(|_, frame| alloc::vec![frame.clone(), frame]);
         rig.run().unwrap();
         let said: alloc::vec::Vec<_> =
@@ -220,7 +221,8 @@ fn a_copy_of_what_began_a_session_begins_nothing_when_that_is_over() {
 //# An initiator MUST NOT send a START with two cookies
 #[test]
 fn no_two_sessions_have_one_name_whoever_forgets_what() {
-    // The initiator does not hear of its first session. Meanwhile the target gives it up, is started again, or both.
+    // The initiator does not learn of its first session. Meanwhile the target ends the session, is restarted,
+    // or both.
     let patience = Duration::from_secs(30);
     for (group, password) in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
         let mut several = 0;

@@ -1,4 +1,4 @@
-//! The vectors of a whole handshake in docs/hyperscsi.md, as this code makes them.
+//! The test vectors of a whole handshake in docs/hyperscsi.md, computed by this code.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -18,7 +18,7 @@ use crate::random::HmacDrbg;
 const PASSWORD: &str = "correct horse";
 const GROUP: &str = "backup";
 
-/// One line `name = hex`, broken after 32 bytes.
+/// Writes a line `name = hex`, broken after 32 bytes.
 fn line(out: &mut String, name: &str, bytes: &[u8]) {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let broken: Vec<String> = bytes.chunks(32).map(hex).collect();

@@ -1,59 +1,66 @@
-//! How many bytes may be under way on a path.
+//! Congestion control: how many bytes may be under way on a path.
 //!
-//! The window follows delay, as Swift (SIGCOMM 2020) does it, because Ethernet marks nothing: while the fastest frame
-//! of a round trip is not later than a target, the window grows; when even that one is late, a queue stands somewhere,
-//! and the window shrinks in proportion. It never holds more than twice what the path was seen to carry in the time
-//! that the target allows (the cap of IRN, SIGCOMM 2018), and what may wait at both ends: delay is that of the way, so a
-//! process that gets its processor late closes nothing.
+//! The congestion window follows delay, as in Swift (SIGCOMM 2020), because Ethernet has no congestion marks.
+//! While the fastest frame of a round trip meets the target delay, the window grows. When even that frame is
+//! late, a queue stands somewhere, and the window shrinks in proportion. The window never holds more than the
+//! sum of two amounts: twice what the path was seen to carry in the target delay (the cap of IRN, SIGCOMM
+//! 2018), and what may wait at both ends. Only delay on the way counts, so the window does not shrink when a
+//! process gets its processor late.
 //!
-//! A loss by itself says little: links that damage one frame in ten lose as many as a congested one. So losses up to 2 %
-//! change nothing; up to 13 % the window grows by no more than a frame per round trip; above that it shrinks once per round
-//! trip, until what is sent is at most 15 % more than what arrives. That holds the rate on links that lose one frame in
-//! eight, and where a queue is too short to be seen as delay it ends at what the path carries, with so many frames lost.
+//! A loss by itself says little: links that damage one frame in ten lose as many as a congested one. So
+//! losses up to 2 % change nothing. With losses up to 13 % the window grows by at most one frame per round
+//! trip. Above 13 % it shrinks once per round trip, until at most 15 % more is sent than arrives. This keeps
+//! up the rate on links that lose one frame in eight. Where a queue is too short to show as delay, the window
+//! settles at what the path carries, with that share of frames lost.
 //!
-//! The target is the shortest round trip seen, plus an allowance for wake-ups and small queues, or eight frames or 128 KiB at the rate
-//! of the path if that is longer (for 128 KiB up to 1 ms): at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. Who stands at a small window
-//! for 20 round trips and still sees delay tries what eight times the allowance does. If the rate rises by a quarter, the
-//! delay comes from a busy host or from queues of others, and it stays so for 200 round trips; if not, the queue was its own.
+//! The target delay is the shortest round trip seen, plus an allowance for wake-ups and small queues. If
+//! eight frames or 128 KiB take longer at the rate of the path (for 128 KiB up to 1 ms), that time replaces
+//! the allowance: at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. A path whose window was small for
+//! 20 round trips and which still sees delay tries eight times the allowance. If its rate then rises by a
+//! quarter, the delay comes from a busy host or from other senders' queues, and the larger allowance stays
+//! for 200 round trips. If not, the queue was the path's own.
 
 use base::time::{Duration, Instant};
 
-/// The least window, in full frames: enough that acknowledgements keep coming.
+/// The least window, in full frames: enough that acknowledgements keep arriving.
 const FRAMES_MIN: u64 = 4;
-/// The window at the beginning, in full frames.
+/// The initial window, in full frames.
 const FRAMES_INITIAL: u64 = 32;
 /// The largest window: the largest credit in frames of the usual jumbo size.
 const BYTES_MAX: u64 = 64 << 20;
-/// How many frames may stand in a queue, whatever the allowance.
+/// How many frames may stand in a queue, whatever the allowance is.
 const QUEUE_FRAMES: u64 = 8;
-/// So many bytes as well, if the path carries them in so short a time: two bursts of a TCP that leaves segmentation to its port. At
-/// a gigabit a busy host may be late by that time, and the link does not run dry.
+/// How many bytes may stand in a queue as well, if the path carries them within [`LATENESS`]: two bursts of a
+/// TCP sender with segmentation offload. At 1 Gbit/s a host may be late by that time without the link running
+/// idle.
 const QUEUE_BYTES: u64 = 128 << 10;
 const LATENESS: Duration = Duration::from_millis(1);
-/// How many bytes may wait at both ends for a process to read them: 4 ms at a gigabit, and less than a core's cache holds.
+/// How many bytes may wait at both ends for a process to read them: 4 ms at 1 Gbit/s, and less than a core's
+/// cache holds.
 pub(crate) const WAITING_BYTES: u64 = 512 << 10;
-/// Up to so many frames lost of a thousand, nothing is done.
+/// Up to so many lost frames of a thousand change nothing.
 pub(crate) const IGNORED_PERMILLE: u64 = 20;
-/// Above so many the window shrinks: 15 % more than what arrives is sent then.
+/// Above so many lost frames of a thousand the window shrinks. The sender then sends 15 % more than arrives.
 pub(crate) const TOLERATED_PERMILLE: u64 = 130;
-/// How many frames make a loss rate.
+/// How many frames are needed to compute a loss rate.
 const RATE_FRAMES: u64 = 64;
-/// How many round trips a seen rate counts.
+/// For how many round trips a measured rate counts.
 const RATE_ROUNDS: usize = 8;
-/// How long the shortest round trip is believed, twice.
+/// The shortest round trip counts for two epochs of this length.
 const BASE_EPOCH: Duration = Duration::from_secs(10);
-/// How many round trips at a small window and late until more is tried, and how long that is judged.
+/// After how many round trips with a small window and delay more delay is tried, and for how many round trips
+/// the trial lasts.
 const STANDING_ROUNDS: u32 = 20;
-/// By how much the allowance grows then.
+/// The factor by which the allowance grows in a trial.
 const INSISTENCE: u32 = 8;
-/// How many round trips insistence lasts until it is asked anew whether it is needed.
+/// How many round trips a successful trial keeps the larger allowance, before its need is tested again.
 const HELPFUL_ROUNDS: u32 = 200;
-/// How many round trips until it is tried again after it was in vain.
+/// How many round trips after an unsuccessful trial the next one may begin.
 const VAIN_ROUNDS: u32 = 2000;
-/// After a pause this long the window is what it was at the beginning, if it was larger.
+/// After a pause this long the window returns to its initial size, if it was larger.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The window of one path.
+/// The congestion window of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
     window: u64,
@@ -72,20 +79,20 @@ pub(crate) struct Congestion {
     last_sent: Instant,
 }
 
-/// Whether more delay is put up with than usual.
+/// Whether more delay than usual is tolerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DelayTolerance {
-    /// No; so many round trips in a row were late although the window is small.
+    /// No. So many round trips in a row were late although the window is small.
     None { late_rounds: u32 },
-    /// It is tried; the rate was this before.
+    /// A trial runs; `rate` is the rate before it.
     Trial { rounds: u32, rate: u64 },
-    /// It helped; for so many round trips so far.
+    /// Yes, the trial raised the rate; for so many round trips so far.
     On { rounds: u32 },
-    /// It did not.
+    /// No, the trial did not raise the rate; for so many round trips so far.
     Vain { rounds: u32 },
 }
 
-/// What one round trip showed.
+/// The measurements of one round trip.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     since: Instant,
@@ -93,7 +100,7 @@ struct Round {
     frames: u64,
     lost: u64,
     least: Duration,
-    /// Whether the window was what held frames back.
+    /// Whether the window held frames back.
     limited: bool,
 }
 
@@ -130,13 +137,13 @@ impl Congestion {
         self.in_flight
     }
 
-    /// Returns how many bytes may still be sent.
+    /// Returns how many more bytes may be sent.
     pub(crate) const fn room(&self) -> u64 {
         self.window.saturating_sub(self.in_flight)
     }
 
-    /// Takes note of the longest frame that the path carries. The window stays at so many bytes, but is never less than
-    /// the least number of frames.
+    /// Sets the longest frame that the path carries, in bytes. The window keeps its size in bytes, but never
+    /// falls below the least number of frames.
     pub(crate) fn set_frame_len(&mut self, frame_len: u64) {
         self.frame_len = frame_len;
         self.window = self.window.max(self.least());
@@ -145,7 +152,7 @@ impl Congestion {
         }
     }
 
-    /// Takes note that `bytes` were sent.
+    /// Records that `bytes` were sent.
     pub(crate) fn sent(&mut self, now: Instant, bytes: u64) {
         if self.in_flight == 0 && now.since(self.last_sent) > PAUSE {
             self.window = self.window.min(self.frame_len.saturating_mul(FRAMES_INITIAL));
@@ -153,37 +160,37 @@ impl Congestion {
             self.rates = [0; RATE_ROUNDS];
         }
         if self.in_flight == 0 {
-            // The time in which nothing was under way is no part of a round trip.
+            // The time in which nothing was under way is not part of a round trip.
             self.round = Round { lost: self.round.lost, ..Round::new(now) };
         }
         self.last_sent = now;
         self.in_flight = self.in_flight.saturating_add(bytes);
     }
 
-    /// Takes note that more could have been sent.
+    /// Records that the window held frames back.
     pub(crate) const fn limited(&mut self) {
         self.round.limited = true;
     }
 
-    /// Takes note that `bytes` are no longer under way, and nothing is to be learned from it.
+    /// Records that `bytes` are no longer under way, without drawing a conclusion from it.
     pub(crate) const fn forgotten(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// Takes note that a frame of `bytes` was lost.
+    /// Records that a frame of `bytes` was lost.
     pub(crate) const fn lost(&mut self, bytes: u64) {
         self.forgotten(bytes);
         self.round.lost += 1;
     }
 
-    /// Takes note that the peer's port lost frames for want of room.
+    /// Records that the peer's port lost frames because its receive ring was full.
     pub(crate) fn overrun(&mut self) {
         self.starting = false;
         self.window = (self.window / 10).saturating_mul(7).max(self.least());
     }
 
-    /// Takes note that `frames` frames of `bytes` together arrived, the last of them sent at `sent_at`. Returns whether
-    /// that ended a round trip.
+    /// Records that `frames` frames of `bytes` together were acknowledged, the last of them sent at
+    /// `sent_at`. Returns whether that ended a round trip.
     pub(crate) fn acked(
         &mut self,
         now: Instant,
@@ -209,7 +216,7 @@ impl Congestion {
         ended
     }
 
-    /// Returns the delay up to which no queue is seen.
+    /// Returns the target delay: up to it no queue is assumed.
     pub(crate) fn target(&self) -> Duration {
         let base = self.base();
         let rate = self.rate();
@@ -223,7 +230,7 @@ impl Congestion {
         base.saturating_add(allowance.max(queue))
     }
 
-    /// Returns the best rate of the last round trips, in bytes per second; 0 if none is known.
+    /// Returns the best rate of the last round trips, in bytes per second; 0 if none was measured.
     pub(crate) fn rate(&self) -> u64 {
         self.rates.iter().copied().max().unwrap_or(0)
     }
@@ -258,8 +265,8 @@ impl Congestion {
             let kept = (1150 * (1000 - loss.min(1000)) / 1000).max(850);
             self.window = (self.window / 1000).saturating_mul(kept);
         } else if round.limited && !self.starting {
-            // One frame per round trip, or a sixteenth of a window that is large: after a burst of other traffic the
-            // full rate is back within some ten round trips.
+            // The window grows by one frame per round trip, or by a sixteenth if the window is large: after a
+            // burst of other traffic the full rate is back within some ten round trips.
             let fast = if loss > IGNORED_PERMILLE { 0 } else { self.window / 16 };
             self.window = self.window.saturating_add(self.frame_len.max(fast));
         }
@@ -275,7 +282,7 @@ impl Congestion {
         self.window = self.window.clamp(self.least(), BYTES_MAX);
     }
 
-    /// Shrinks the window in proportion to what is above the target, at most to half.
+    /// Shrinks the window in proportion to the delay above the target, at most to half.
     fn too_late(&mut self, delay: Duration, target: Duration) {
         self.starting = false;
         let (delay, target) = (delay.as_nanos(), target.as_nanos());
@@ -288,7 +295,8 @@ impl Congestion {
     fn learn_rate(&mut self, now: Instant, round: &Round) {
         let took = u64::try_from(now.since(round.since).as_nanos()).unwrap_or(u64::MAX);
         let rate = round.acked.saturating_mul(1_000_000_000).checked_div(took).unwrap_or(0);
-        // A round trip in which there was little to send says nothing, unless it was a fast one.
+        // A round trip in which there was little to send measures no rate, unless its rate was higher than
+        // the best.
         if round.limited || rate > self.rate() {
             if let Some(slot) = self.rates.get_mut(self.rate_at) {
                 *slot = rate;
@@ -297,7 +305,7 @@ impl Congestion {
         }
     }
 
-    /// Returns how many frames of a thousand were lost lately.
+    /// Returns how many of the last frames were lost, per thousand.
     fn loss_permille(&mut self, round: &Round) -> u64 {
         let (arrived, lost) = (self.frames.0 + round.frames, self.frames.1 + round.lost);
         let sent = arrived + lost;
@@ -310,7 +318,7 @@ impl Congestion {
             return;
         }
         let late = least > self.base().saturating_add(self.allowance);
-        // What a queue that is always allowed leads to, and half as much again.
+        // The queue that is always allowed, and half as much again.
         let queue = self.frame_len.saturating_mul(QUEUE_FRAMES).max(QUEUE_BYTES);
         let small = self.window <= queue.saturating_add(queue / 2);
         self.insistence = match self.insistence {

@@ -1,62 +1,66 @@
-//! Credit: how many frames a receiver is ready to hold, told as the largest packet number it takes.
+//! Credit: how many frames a receiver is ready to buffer, announced as the largest packet number that it
+//! takes (PN LIMIT).
 //!
-//! The limit is absolute and only ever rises, so that lost, repeated and late announcements harm nothing; a window that
-//! shrinks leaves the limit where it is until the numbers have caught up. The window finds its size by itself: a
-//! sender that uses half of it within a round trip or two gets twice as much, up to the share that the port's receive
-//! ring leaves for this session; a ring that overflowed gets half.
+//! The limit is absolute and only rises, so lost, repeated and late announcements do no harm. A shrinking
+//! window leaves the limit unchanged until the packet numbers have caught up. The window adapts its size: a
+//! sender that uses half of it within two round trips gets twice as much, up to this session's share of the
+//! port's receive ring. When the ring overflows, the window is halved.
 
 use base::time::{Duration, Instant};
 
-/// The window that a receiver begins with, if its share allows.
+/// The initial window, if the share allows it.
 pub(crate) const WINDOW_INITIAL: u64 = 64;
 
-/// The least window where the share allows it: below, acknowledgements would be waited for one by one.
+/// The least window, where the share allows it. With less, the sender would wait for acknowledgements one by
+/// one.
 pub(crate) const WINDOW_MIN: u64 = 8;
 
-/// The least share that is kept to: what is left for each when a full port's sessions use both spaces on several paths.
+/// The least share that is enforced: what is left for each session when all sessions of a full port use both
+/// spaces on several paths.
 const SHARE_MIN: u64 = 1;
 
-/// The largest window: half of what the replay bitmap tells apart.
+/// The largest window: half of what the replay guard distinguishes.
 pub(crate) const WINDOW_MAX: u64 = 8192;
 
-/// How much of a port's receive ring sessions share, in percent. The rest is for handshakes, and for those who break the
-/// rules.
+/// How much of a port's receive ring sessions share, in percent. The rest is for handshakes, and for peers
+/// that exceed their credit.
 pub(crate) const SHARED_PERCENT: usize = 80;
 
-/// How far beyond the limit a number is still taken: probes and bare acknowledgements may pass it. A path is probed about
-/// a thousand times before it is given up.
+/// How far beyond the limit a packet number is still accepted: probes and bare acknowledgements may exceed
+/// it. A path is probed about a thousand times before it is given up.
 pub(crate) const BEYOND_MAX: u64 = 2048;
 
-/// After this long without need, a window goes back to half.
+/// A window whose half takes longer than this to use is halved.
 const UNUSED: Duration = Duration::from_secs(5);
 
-/// A receiver's side: the window of one packet number space.
+/// The receiver's side: the credit window of one packet number space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     window: u64,
     share: u64,
     limit: u64,
     told: u64,
-    /// When the present measurement began, and at which number.
+    /// When the present measurement began, and at which packet number.
     since: Instant,
     from: u64,
 }
 
 impl Grant {
-    /// Begins behind the number `last`; the peer counts on `credit` frames before it hears from us.
+    /// Begins behind the number `last`. The peer assumes a credit of `credit` frames before the first
+    /// announcement.
     pub(crate) fn new(now: Instant, last: u64, credit: u64, share: u64) -> Self {
         let limit = last.saturating_add(credit);
         let share = share.clamp(SHARE_MIN, WINDOW_MAX);
         Self { window: WINDOW_INITIAL.min(share), share, limit, told: limit, since: now, from: last }
     }
 
-    /// Takes what comes as far as an older path of the same number allowed.
+    /// Accepts packet numbers as far as an older path with the same path number allowed.
     pub(crate) fn resume(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
         self.told = self.limit;
     }
 
-    /// Returns the largest number that may be used.
+    /// Returns the largest packet number that the peer may use.
     pub(crate) const fn limit(&self) -> u64 {
         self.limit
     }
@@ -70,12 +74,12 @@ impl Grant {
         self.share
     }
 
-    /// Returns whether a number may be taken at all.
+    /// Returns whether a packet number may be accepted at all.
     pub(crate) const fn admits(&self, pn: u64) -> bool {
         pn <= self.limit.saturating_add(BEYOND_MAX)
     }
 
-    /// Takes note that `largest` is the largest number that came so far.
+    /// Records that `largest` is the largest packet number received so far.
     pub(crate) fn received(&mut self, now: Instant, largest: u64, round_trip: Duration) {
         let used = largest.saturating_sub(self.from);
         if used >= self.window / 2 {
@@ -90,24 +94,24 @@ impl Grant {
         self.limit = self.limit.max(largest.saturating_add(self.window));
     }
 
-    /// Sets the most that the window may grow to.
+    /// Sets the largest size of the window.
     pub(crate) fn set_share(&mut self, share: u64) {
         self.share = share.clamp(SHARE_MIN, WINDOW_MAX);
         self.window = self.window.min(self.share);
     }
 
-    /// Takes note that the port lost frames because nobody read them in time.
+    /// Records that the port lost frames because they were not read in time.
     pub(crate) fn overflowed(&mut self) {
         self.window = (self.window / 2).max(WINDOW_MIN.min(self.share));
     }
 
-    /// Returns whether the peer should hear of the limit although nothing else is to be said: it has used half of
-    /// what it knows of.
+    /// Returns whether the limit should be announced even if there is nothing else to send: the peer has used
+    /// half of the credit that it knows of.
     pub(crate) const fn is_news(&self, largest: u64) -> bool {
         self.limit > self.told && self.told.saturating_sub(largest) <= self.window / 2
     }
 
-    /// Returns the limit, which goes out now.
+    /// Returns the limit, which is announced now.
     pub(crate) const fn tell(&mut self) -> u64 {
         self.told = self.limit;
         self.limit

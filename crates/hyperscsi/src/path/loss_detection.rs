@@ -1,22 +1,25 @@
-//! When a frame that was not acknowledged counts as lost (RFC 8985 and RFC 9002 §6.1, with times of a LAN).
+//! Loss detection: when a frame that was not acknowledged counts as lost (RFC 8985 and RFC 9002 §6.1, with
+//! constants for a LAN).
 //!
-//! One LAN path keeps the order of frames nearly always, so three later ones that were acknowledged are proof enough,
-//! and a frame that is one or two behind waits an eighth of a round trip. Once a frame that was given up arrives after
-//! all, the path reorders: from then on only time counts, and the time allowed doubles with every such mistake,
-//! up to a round trip. Sixteen round trips without a mistake restore the trust.
+//! A LAN path nearly always keeps frames in order. So three later frames that were acknowledged prove a loss,
+//! and a frame that is one or two behind waits an eighth of a round trip. When a frame that was given up
+//! arrives after all (a spurious loss), the path reorders. From then on only time counts, and the time
+//! allowed doubles with every spurious loss, up to one round trip. After sixteen round trips without one,
+//! later frames prove losses again.
 
 use base::time::{Duration, Instant};
 
-/// How many later frames must have arrived.
+/// How many later frames must have arrived (the packet threshold).
 pub(crate) const PACKET_THRESHOLD: u64 = 3;
 
-/// After this many round trips without a mistake the path counts as orderly again.
+/// After this many round trips without a spurious loss the path counts as in order again.
 const TRUST_AFTER: u32 = 16;
 
-/// How much reordering a path shows.
+/// How much a path reorders frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reordering {
-    /// The allowance is a round trip divided by 8, 4, 2, 1; none yet at 0.
+    /// The number of spurious losses. The time allowed is a round trip divided by 8, 4, 2, 1; at 0 later
+    /// frames prove a loss.
     mistakes: u32,
     quiet_rounds: u32,
     last_mistake: Option<Instant>,
@@ -28,13 +31,14 @@ impl Reordering {
         self.mistakes == 0
     }
 
-    /// Returns how long after it was sent a frame is given up, if a later one was acknowledged.
+    /// Returns how long after its sending a frame is given up, if a later one was acknowledged.
     pub(crate) fn loss_delay(&self, round_trip: Duration) -> Duration {
         let parts = 8_u32.checked_shr(self.mistakes.saturating_sub(1)).unwrap_or(0).max(1);
         round_trip.saturating_add(round_trip / parts)
     }
 
-    /// Takes note that a frame that was given up arrived after all; at most one mistake counts in a round trip.
+    /// Records a spurious loss: a frame that was given up arrived after all. At most one counts per round
+    /// trip.
     pub(crate) fn record_spurious_loss(&mut self, now: Instant, round_trip: Duration) {
         self.quiet_rounds = 0;
         if self.last_mistake.is_none_or(|last| now.since(last) >= round_trip) {
@@ -43,7 +47,7 @@ impl Reordering {
         }
     }
 
-    /// Takes note that a round trip went by.
+    /// Records that a round trip went by.
     pub(crate) const fn round(&mut self) {
         self.quiet_rounds = self.quiet_rounds.saturating_add(1);
         if self.quiet_rounds >= TRUST_AFTER {

@@ -1,51 +1,52 @@
-//! Finds the longest frame that a path carries, and notices when it carries less (RFC 8899, without the ICMP that
-//! Ethernet does not have).
+//! Path MTU discovery: finds the longest frame that a path carries, and notices when the path carries less
+//! (RFC 8899, without ICMP, which Ethernet does not have).
 //!
-//! A path begins at 1500 bytes and is asked at once for the most that both ports can take; what does not come back after
-//! three tries leads down a table of sizes in use. When full frames vanish while shorter ones arrive, the path falls
-//! back to 1500 and is asked again after half a second, then ever more rarely up to half a minute, never for good.
+//! A path begins at 1500 bytes and probes the most that both ports can take at once. When a size fails three
+//! times, the next smaller one of a table of common sizes is probed. When full frames are lost while shorter
+//! ones arrive, the path falls back to 1500 bytes. It probes again after half a second, then at growing
+//! intervals of up to half a minute, and never stops.
 
 use base::time::{Duration, Instant};
 
-/// What every path carries.
+/// The frame size that every path carries, in bytes.
 pub(crate) const MTU_BASE: usize = 1500;
 
 /// How often a size is tried.
 const TRIES: u8 = 3;
-/// How many long frames must vanish in a row: losses at random, even of one frame in ten, hardly ever do that.
+/// How many long frames must be lost in a row. Random losses, even of one frame in ten, hardly ever do that.
 const VANISHED_MIN: u32 = 4;
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 
-/// Sizes in use: the largest veth and tunnels have, jumbo frames of switches and cards, FDDI, baby giants.
+/// Common sizes: the largest of veth and tunnels, jumbo frames of switches and cards, FDDI, baby giants.
 pub(crate) const SIZES: [usize; 10] =
     [65_535, 16_110, 9_216, 9_000, 8_192, 4_470, 4_074, 3_498, 2_304, 1_998];
 
-/// The search on one path.
+/// The path MTU search of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Pmtu {
-    /// What frames may have now.
+    /// The longest frame that may be sent now.
     current: usize,
-    /// What both ports can take.
+    /// The longest frame that both ports can take.
     most: usize,
     phase: Phase,
     retry_after: Duration,
     vanished: u32,
-    /// When the first of those was sent that vanished since a long frame last arrived.
+    /// When the first of the long frames was sent that were lost since the last one arrived.
     vanishing_since: Option<Instant>,
-    /// When the newest long frame was sent that arrived.
+    /// When the newest long frame that arrived was sent.
     arrived_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A size is to be tried, so many times yet.
+    /// A size is to be probed, up to `tries` more times.
     Wanted { size: usize, tries: u8 },
-    /// A frame of that size is under way.
+    /// A probe of that size is under way.
     Asked { size: usize, tries: u8 },
-    /// Nothing more is to be found.
+    /// The search ended at the largest size.
     Done,
-    /// Larger sizes failed; try again then.
+    /// Larger sizes failed. The search begins again at `until`.
     Waiting { until: Instant },
 }
 
@@ -65,23 +66,24 @@ impl Pmtu {
         pmtu
     }
 
-    /// Returns the longest frame that may be sent.
+    /// Returns the longest frame that may be sent, in bytes.
     pub(crate) const fn current(&self) -> usize {
         self.current
     }
 
-    /// Returns what a frame may have of which it must be known that it arrives.
+    /// Returns the longest frame that is certain to arrive, in bytes.
     pub(crate) fn base(&self) -> usize {
         self.current.min(MTU_BASE)
     }
 
-    /// Takes note of what both ports can take. Returns whether the longest frame changed.
+    /// Sets the longest frame that both ports can take, in bytes. Returns whether the longest frame changed.
     pub(crate) fn set_most(&mut self, most: usize) -> bool {
         if most == self.most {
             return false;
         }
         let before = self.current;
-        // A port that now takes more begins where it was, one that takes less must not be asked for more.
+        // If a port takes more now, the search begins at the present size. If it takes less, no longer frames
+        // may be probed.
         self.current = self.current.max(MTU_BASE).min(most);
         self.most = most;
         self.retry_after = RETRY_FIRST;
@@ -97,12 +99,12 @@ impl Pmtu {
         }
     }
 
-    /// Returns whether what frames may have now is what was found, rather than where a search begins.
+    /// Returns whether the present longest frame is the result of a search, not its starting point.
     pub(crate) const fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::Waiting { .. })
     }
 
-    /// Returns when a path that is in use wants to be asked again.
+    /// Returns when a path that is in use should be probed again.
     pub(crate) const fn retry_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::Waiting { until } => Some(until),
@@ -110,21 +112,21 @@ impl Pmtu {
         }
     }
 
-    /// Takes note of the time on a path that is in use.
+    /// Handles a timeout on a path that is in use.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if matches!(self.phase, Phase::Waiting { until } if until <= now) {
             self.search();
         }
     }
 
-    /// Takes note that the probe left.
+    /// Records that the probe was sent.
     pub(crate) const fn probe_sent(&mut self) {
         if let Phase::Wanted { size, tries } = self.phase {
             self.phase = Phase::Asked { size, tries };
         }
     }
 
-    /// Takes note that a probe of `len` bytes arrived. Returns whether the longest frame changed.
+    /// Records that a probe of `len` bytes arrived. Returns whether the longest frame changed.
     pub(crate) fn probe_acked(&mut self, now: Instant, len: usize) -> bool {
         if !matches!(self.phase, Phase::Asked { size, .. } if size == len) || len > self.most {
             return false;
@@ -139,7 +141,7 @@ impl Pmtu {
         core::mem::replace(&mut self.current, len) != len
     }
 
-    /// Takes note that a probe of `len` bytes was lost.
+    /// Records that a probe of `len` bytes was lost.
     pub(crate) fn probe_lost(&mut self, now: Instant, len: usize) {
         let Phase::Asked { size, tries } = self.phase else { return };
         if size != len {
@@ -154,7 +156,7 @@ impl Pmtu {
         };
     }
 
-    /// Takes note that a frame of `len` bytes, sent at `sent_at`, arrived.
+    /// Records that a frame of `len` bytes, sent at `sent_at`, arrived.
     pub(crate) fn acked(&mut self, len: usize, sent_at: Instant) {
         if len > MTU_BASE {
             (self.vanished, self.vanishing_since) = (0, None);
@@ -162,10 +164,11 @@ impl Pmtu {
         }
     }
 
-    /// Takes note that a frame of `len` bytes, sent at `sent_at`, was lost, while later ones arrived. Returns whether the
-    /// longest frame changed: when several long ones vanished in a row for at least `span`.
+    /// Records that a frame of `len` bytes, sent at `sent_at`, was lost while later ones arrived. Returns
+    /// whether the longest frame changed: that happens when several long frames are lost in a row for at
+    /// least `span`.
     pub(crate) fn lost(&mut self, now: Instant, len: usize, sent_at: Instant, span: Duration) -> bool {
-        // What was sent before a long frame that arrived was lost for another reason.
+        // A frame that was sent before a long frame that arrived was lost for another reason.
         if len <= MTU_BASE || len > self.current || sent_at <= self.arrived_at {
             return false;
         }
@@ -177,7 +180,7 @@ impl Pmtu {
         self.fall_back(now)
     }
 
-    /// Falls back to what every path carries. Returns whether the longest frame changed.
+    /// Falls back to the size that every path carries. Returns whether the longest frame changed.
     pub(crate) fn fall_back(&mut self, now: Instant) -> bool {
         (self.vanished, self.vanishing_since) = (0, None);
         self.phase = self.wait(now);
@@ -207,7 +210,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SPAN: Duration = Duration::from_millis(1);
 
-    /// Asks until nothing more is wanted; frames up to `carries` come through. Returns the sizes asked for.
+    /// Probes until no more probes are wanted. Frames of up to `carries` bytes arrive. Returns the sizes that
+    /// were probed.
     fn search(pmtu: &mut Pmtu, carries: usize) -> alloc::vec::Vec<usize> {
         let mut asked = alloc::vec::Vec::new();
         while let Some(size) = pmtu.wants_probe() {

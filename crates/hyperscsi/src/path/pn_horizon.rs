@@ -1,31 +1,34 @@
-//! The packet numbers of a path beyond what credit says: where they begin, and how far those may jump that nobody heard.
+//! Packet numbers that credit does not bound: where a path's numbers begin, and how far those of a silent
+//! peer may jump.
 
 use super::Path;
 
-/// How far the numbers of a path went that is gone, in both spaces.
+/// How far the packet numbers of a former path went, in both spaces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PnHorizon {
-    /// The last that were sent, and the largest that came.
+    /// The last numbers that were sent, and the largest that were received.
     pub(crate) out: [u64; 2],
     pub(crate) come: [u64; 2],
-    /// The largest that might have come: what was sent and lost counts as sent.
+    /// The largest numbers that may have been sent by the peer: numbers of lost frames count as used.
     pub(crate) granted: [u64; 2],
 }
 
 impl Path {
-    /// Returns whether a frame may have a number as large as this. Who heard nothing for long sends nothing but probes, and may
-    /// have sent any number of them; in the space where all that comes is the peer's, that harms nothing.
+    /// Returns whether a received frame may have a packet number as large as `pn`. A peer that was not heard
+    /// for long sends only probes, and may have sent any number of them. So a jump is allowed on a silent
+    /// path, in the one space in which the session's frames travel: with keys, that is the space in which
+    /// only the peer can make frames.
     pub(crate) fn admits(&self, space_index: usize, pn: u64, keyed: bool) -> bool {
         let far = (self.down || self.unheard) && space_index == usize::from(keyed) && pn < FAR_MAX;
         pn > 0 && (far || self.spaces.get(space_index).is_some_and(|space| space.incoming.grant.admits(pn)))
     }
 
-    /// Returns whether what concerns the path or the session may be asked or told on it now.
+    /// Returns whether a frame about the path or the session may be sent on the path now.
     pub(crate) fn may_speak(&self, keyed: bool) -> bool {
         self.spaces.get(usize::from(keyed)).is_some_and(|space| space.outgoing.has_room())
     }
 
-    /// Returns how far its numbers went.
+    /// Returns how far the path's packet numbers went.
     pub(crate) fn pn_horizon(&self) -> PnHorizon {
         PnHorizon {
             out: self.spaces.each_ref().map(|space| space.outgoing.next() - 1),
@@ -35,7 +38,8 @@ impl Path {
     }
 }
 
-/// How far numbers may jump: more than any life is long, and far enough from where they end that limits fit behind them.
+/// How far packet numbers may jump: further than any session gets, and far enough from the end of the numbers
+/// that limits fit behind them.
 pub(crate) const FAR_MAX: u64 = 1 << 55;
 
 #[cfg(test)]
@@ -65,13 +69,13 @@ mod tests {
             let come = &path.spaces[space_index].incoming;
             assert!(!come.is_new(old) && !come.is_new(1) && come.is_new(old + 1));
         }
-        // What the other end may have sent into the void before, it has used up.
+        // Numbers that the other end may have sent before without any arriving count as used.
         let far = |path: &Path, space_index| {
             let limit = pn_horizon.granted[space_index] + BEYOND_MAX;
             (path.admits(space_index, limit, true), path.admits(space_index, limit + 1, true))
         };
         assert_eq!([far(&path, 0), far(&path, 1)], [(true, false); 2]);
-        // Of probes there may have been any number, which only the peer can make up.
+        // The peer may have sent any number of probes. Only the peer can make frames in that space.
         path.unheard = true;
         assert_eq!([far(&path, 0), far(&path, 1)], [(true, false), (true, true)]);
         assert!(!path.admits(0, 0, false) && path.admits(0, 1 << 50, false));

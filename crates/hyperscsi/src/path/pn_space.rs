@@ -1,8 +1,9 @@
-//! One packet number space of a path, in both directions: what was sent and is not settled, what came and is to be
-//! acknowledged.
+//! One packet number space of a path in both directions: frames that were sent and are not settled, and
+//! packet numbers that were received and are to be acknowledged.
 //!
-//! Frames that were sent lie in a ring in the order of their numbers, so that an acknowledgement finds them by subtraction.
-//! Every number is used once; some are never used, so that a peer that acknowledges what it did not get is caught.
+//! Sent frames lie in a ring in the order of their packet numbers, so that an acknowledgement finds them by
+//! subtraction. Every number is used once. Some numbers are skipped, so that a peer that acknowledges frames
+//! it did not receive is detected.
 
 use alloc::collections::{VecDeque, vec_deque};
 use alloc::vec::Vec;
@@ -19,52 +20,53 @@ use crate::pdu::ack::{ACK_LEN, Ack, PN_COUNT_MASK, RANGE_LEN, RANGES_MAX, Range}
 use crate::pdu::parts::PARTS_MAX;
 use crate::send_queue::Chunk;
 
-/// Where the path stands in a packet number.
+/// The bit position of the path in a packet number.
 pub(crate) const PATH_SHIFT: u32 = 56;
 
-/// How many numbers may be unsettled: twice the largest credit, since bare acknowledgements use numbers too.
+/// How many packet numbers may be unsettled: twice the largest credit, since bare acknowledgements use
+/// numbers too.
 const RING_MAX: usize = 16_384;
 const _: () = assert!(RING_MAX as u64 == 2 * WINDOW_MAX);
 
-/// One number in so many is left out, at least; and twice so many at most.
+/// At least so many numbers are used between two skipped ones, and at most twice as many.
 const SKIP_EVERY: u64 = 4096;
 
-/// How many further parts of frames are remembered at a time. Beyond, frames have one part: only a sender that has thousands
-/// of frames under way, and most of them full of parts, gets there.
+/// How many further parts of frames are remembered at a time. When they are used up, frames get one part
+/// each. Only a sender with thousands of frames under way, most of them full of parts, reaches this bound.
 const FURTHER_MAX: usize = RING_MAX;
 
 /// A frame that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
-    /// Its length from header to tag.
+    /// Its length from header to tag, in bytes.
     pub(crate) len: u32,
     pub(crate) state: SentState,
-    /// Whether what it carried was sent again, or is about to be, before its own fate was known.
+    /// Whether its content was sent again, or is about to be, before the frame was acknowledged or lost.
     pub(crate) repeated: bool,
     pub(crate) carried: FrameContent,
-    /// Where the further parts that it carried stand among those of all frames, counted since the first and wrapping, and how many
-    /// they are.
+    /// The index of its first further part among those of all frames, counted from the first frame on and
+    /// wrapping, and how many it has.
     further_from: u32,
     further_count: u8,
 }
 
 impl Sent {
-    /// Makes a frame that is sent now.
+    /// Makes the record of a frame that is sent at `at`.
     pub(crate) fn new(at: Instant, len: u32, state: SentState, carried: FrameContent) -> Self {
         Self { at, len, state, repeated: false, carried, further_from: 0, further_count: 0 }
     }
 }
 
-/// The further parts that a frame carried.
+/// The further parts of a frame.
 pub(crate) type Further<'a> = vec_deque::Iter<'a, Chunk>;
 
-/// The further parts of the frames in a ring, in the order of these: so that what stands in the ring is small, and nothing is
-/// allocated for a frame.
+/// The further parts of the frames in a ring, in the order of the frames. They are kept apart so that the
+/// ring's entries are small and no frame needs an allocation.
 #[derive(Debug, Default)]
 struct Hold {
     parts: VecDeque<Chunk>,
-    /// What was counted before the front.
+    /// How many parts were counted before the front.
     base: u32,
 }
 
@@ -88,7 +90,7 @@ impl Hold {
         self.parts.range(from..(from + usize::from(sent.further_count)).min(end))
     }
 
-    /// Forgets those of the frame at the ring's front.
+    /// Forgets the further parts of the frame at the ring's front.
     fn pop(&mut self, sent: &Sent) {
         if sent.further_count > 0 {
             self.parts.drain(..usize::from(sent.further_count).min(self.parts.len()));
@@ -97,38 +99,38 @@ impl Hold {
     }
 }
 
-/// What became of a frame.
+/// The state of a frame that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentState {
-    /// It is to be acknowledged and was not.
+    /// The frame needs an acknowledgement, and none was received yet.
     UnderWay,
-    /// It was given up; it may arrive yet.
+    /// The frame was given up as lost; it may still arrive.
     Lost,
-    /// Nothing more is to be learned of it.
+    /// The frame was acknowledged, or needs no acknowledgement.
     Settled,
 }
 
-/// What a frame carried that must arrive.
+/// The content of a frame that must arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameContent {
-    /// Nothing: an acknowledgement, a ping.
+    /// Nothing: an acknowledgement or a ping.
     Nothing,
-    /// A part of a message, and those behind it that are held apart.
+    /// A part of a message, and further parts, which are kept apart.
     Chunk(Chunk),
-    /// A question whether so long a frame comes through.
+    /// A path MTU probe of this length.
     Mtu(u16),
-    /// A step in trying the path.
+    /// A step of path validation.
     PathStep,
-    /// What our port takes.
+    /// The longest frame that our port takes.
     Receives,
-    /// That a path was given up.
+    /// The announcement that a path was given up.
     Leave(u8),
 }
 
-/// What is wrong with an acknowledgement.
+/// Why an acknowledgement is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadAck {
-    /// It names a number that was never used.
+    /// It names a packet number that was never used.
     NeverSent,
 }
 
@@ -137,10 +139,10 @@ pub(crate) enum BadAck {
 pub(crate) struct Outgoing {
     ring: VecDeque<Sent>,
     held: Hold,
-    /// The number of the ring's front, and of what is sent next.
+    /// The packet numbers of the ring's front and of the next frame.
     base: u64,
     next: u64,
-    /// No frame below is under way.
+    /// No frame with a lower packet number is under way.
     low: u64,
     under_way: u64,
     largest_acked: u64,
@@ -151,7 +153,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Begins behind the number `last`, with credit for so many frames.
+    /// Begins behind the number `last`, with credit for `credit` frames.
     pub(crate) fn new(last: u64, credit: u64, seed: u64) -> Self {
         let next = last + 1;
         let mut dice = Rng::from_seed(seed);
@@ -171,7 +173,7 @@ impl Outgoing {
         }
     }
 
-    /// Returns the number of the next frame.
+    /// Returns the packet number of the next frame.
     pub(crate) const fn next(&self) -> u64 {
         self.next
     }
@@ -181,7 +183,7 @@ impl Outgoing {
         self.under_way > 0
     }
 
-    /// Returns whether nothing that was sent is remembered.
+    /// Returns whether no sent frame is remembered.
     pub(crate) fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
@@ -194,33 +196,33 @@ impl Outgoing {
         (self.limit + 1).saturating_sub(self.next)
     }
 
-    /// Returns whether a frame can be sent at all.
+    /// Returns whether the ring has a free slot for another frame.
     pub(crate) fn has_room(&self) -> bool {
         self.ring.len() < RING_MAX
     }
 
-    /// Returns whether more is unsettled than credit alone explains.
+    /// Returns whether more frames are unsettled than credit alone explains.
     pub(crate) fn is_crowded(&self) -> bool {
         self.ring.len() > RING_MAX / 2
     }
 
-    /// Returns how many further parts a frame may have.
+    /// Returns how many further parts a frame may have now.
     pub(crate) fn further_max(&self) -> usize {
         FURTHER_MAX.saturating_sub(self.held.parts.len()).min(PARTS_MAX - 1)
     }
 
-    /// Takes note of how far the peer's credit goes. A limit that goes back is an old one.
+    /// Records the limit of the peer's credit. Returns whether the limit rose: a lower limit is an old one.
     pub(crate) fn set_limit(&mut self, limit: u64) -> bool {
         let raised = limit > self.limit;
         self.limit = self.limit.max(limit);
         raised
     }
 
-    /// Takes note of a frame that was sent with the number [`Self::next`], and of the parts behind its first.
+    /// Records a frame that was sent with the number [`Self::next`], and the parts behind its first one.
     pub(crate) fn push(&mut self, sent: Sent, further: &[Chunk]) {
         self.under_way += u64::from(sent.state == SentState::UnderWay);
         if self.ring.len() + 1 >= RING_MAX {
-            // Where nothing is acknowledged, nobody looks at what is settled.
+            // Where no acknowledgements arrive, settled frames are otherwise not removed.
             self.forget(Instant::ORIGIN);
         }
         self.ring.push_back(self.held.push(sent, further));
@@ -234,8 +236,8 @@ impl Outgoing {
         }
     }
 
-    /// Settles what an acknowledgement names. `hit` is given each frame that was under way, and each that was given up.
-    /// Returns whether the largest number acknowledged rose.
+    /// Settles the frames that an acknowledgement names. Calls `hit` with each frame that was under way or
+    /// given up. Returns whether the largest acknowledged number rose.
     pub(crate) fn acknowledge(
         &mut self,
         ack: &Ack<'_>,
@@ -267,8 +269,8 @@ impl Outgoing {
         Ok(rose)
     }
 
-    /// Gives up what must be lost by now, and what was sent before `overtaken`; `lost` is given each such frame. Returns when the next
-    /// one is due.
+    /// Gives up the frames that count as lost by now, and those sent before `overtaken`. Calls `lost` with
+    /// each. Returns when the next frame is due.
     pub(crate) fn detect(
         &mut self,
         now: Instant,
@@ -303,7 +305,7 @@ impl Outgoing {
         due
     }
 
-    /// Gives up everything that is under way from the number `from` on.
+    /// Gives up every frame under way from the number `from` on.
     pub(crate) fn give_up(&mut self, from: u64, mut lost: impl FnMut(&Sent, Further<'_>)) {
         let from = from.max(self.base);
         let start = self.index(from);
@@ -316,8 +318,8 @@ impl Outgoing {
         }
     }
 
-    /// Gives `repeat` the content of up to `most` frames under way that was not repeated, oldest first; it is, from now on. Returns of how
-    /// many it was.
+    /// Calls `repeat` with the content of up to `most` frames under way that were not repeated, the oldest
+    /// first, and marks them as repeated. Returns how many there were.
     pub(crate) fn repeat(&mut self, most: usize, mut repeat: impl FnMut(FrameContent, Further<'_>)) -> usize {
         self.rise();
         let from = self.index(self.low);
@@ -333,7 +335,7 @@ impl Outgoing {
         count
     }
 
-    /// Forgets what is settled, and what was given up before `before`.
+    /// Forgets settled frames, and those given up that were sent before `before`.
     pub(crate) fn forget(&mut self, before: Instant) {
         while let Some(front) = self.ring.front() {
             match front.state {
@@ -348,7 +350,7 @@ impl Outgoing {
         self.low = self.low.max(self.base);
     }
 
-    /// Gives up everything that is under way, and forgets all that was sent.
+    /// Gives up every frame under way, and forgets all sent frames.
     pub(crate) fn abandon(&mut self, lost: impl FnMut(&Sent, Further<'_>)) {
         self.give_up(self.base, lost);
         self.ring.clear();
@@ -362,14 +364,14 @@ impl Outgoing {
         self.low += settled as u64;
     }
 
-    /// Returns where in the ring a number stands, at most its end.
+    /// Returns the index of a packet number in the ring, at most the ring's end.
     fn index(&self, pn: u64) -> usize {
         usize::try_from(pn.saturating_sub(self.base))
             .map_or(self.ring.len(), |index| index.min(self.ring.len()))
     }
 }
 
-/// Returns the runs of numbers that an acknowledgement names, downwards and half-open.
+/// Returns the ranges of packet numbers that an acknowledgement names, descending and half-open.
 fn runs(ack: &Ack<'_>) -> impl Iterator<Item = (u64, u64)> {
     let to = (ack.largest & PN_COUNT_MASK) + 1;
     let from = to.saturating_sub(u64::from(ack.first));
@@ -381,14 +383,14 @@ fn runs(ack: &Ack<'_>) -> impl Iterator<Item = (u64, u64)> {
     core::iter::once((from, to)).chain(further)
 }
 
-/// How many acknowledgement-worthy frames are waited for, at least and at most.
+/// How many frames that elicit an acknowledgement are received before one is sent, at least and at most.
 const EVERY: (u32, u32) = (2, 16);
 
-/// From so many gaps on, within some two windows, acknowledgements in frames of their own go out twice: on such a path the only
-/// answer to a whole batch may be lost, and the sender would wait for its time-out.
+/// From so many gaps on, within some two windows, acknowledgements in frames of their own are sent twice. On
+/// such a path the only answer to a whole batch may be lost, and the sender would wait for its probe timeout.
 const GAPS_MANY: usize = 8;
 
-/// How many runs of numbers are remembered: twice what one acknowledgement names.
+/// How many ranges of packet numbers are remembered: twice as many as one acknowledgement names.
 const RUNS_MAX: usize = 2 * RANGES_MAX;
 
 /// The receiving direction.
@@ -403,7 +405,7 @@ pub(crate) struct Incoming {
     every: u32,
     due: Option<Instant>,
     ack_now: bool,
-    /// Whether the last acknowledgement goes out once more.
+    /// Whether the last acknowledgement is to be sent once more.
     ack_twice: bool,
 }
 
@@ -424,17 +426,18 @@ impl Incoming {
         }
     }
 
-    /// Returns the largest number that came.
+    /// Returns the largest packet number received.
     pub(crate) const fn largest(&self) -> u64 {
         self.largest
     }
 
-    /// Returns whether a number did not come before. To be asked before the costly part.
+    /// Returns whether a packet number was not received before. Callers ask before they verify the frame,
+    /// which costs more.
     pub(crate) fn is_new(&self, pn: u64) -> bool {
         self.replay.is_new(pn)
     }
 
-    /// Takes note of a frame that is what it says, was at our port at `came` and is read `ack_now`.
+    /// Records an authentic frame that our port received at `came` and that is processed at `now`.
     pub(crate) fn record_received(
         &mut self,
         (now, came): (Instant, Instant),
@@ -464,12 +467,12 @@ impl Incoming {
         }
     }
 
-    /// Asks for an acknowledgement at once.
+    /// Makes an acknowledgement due at once.
     pub(crate) const fn hurry(&mut self) {
         self.ack_now = true;
     }
 
-    /// Returns when an acknowledgement is due, if not now.
+    /// Returns when an acknowledgement is due, if it is not due now.
     pub(crate) const fn due(&self) -> Option<Instant> {
         if self.ack_now { None } else { self.due }
     }
@@ -478,27 +481,27 @@ impl Incoming {
         self.ack_now |= self.due.is_some_and(|due| due <= now);
     }
 
-    /// Returns whether an acknowledgement should go out although nothing else does.
+    /// Returns whether an acknowledgement should be sent although no other frame is.
     pub(crate) const fn must_send_ack(&self) -> bool {
         self.ack_now || self.ack_twice || self.grant.is_news(self.largest)
     }
 
-    /// Returns whether an acknowledgement is worth a place in a frame that goes out anyway.
+    /// Returns whether an acknowledgement should be added to a frame that is sent anyway.
     pub(crate) const fn has_ack_to_send(&self) -> bool {
         self.unacked > 0 || self.must_send_ack()
     }
 
-    /// Returns the length of what [`Self::write_ack`] will write, at most.
+    /// Returns the most bytes that [`Self::write_ack`] will write.
     pub(crate) fn tell_len(&self) -> usize {
         ACK_LEN + RANGE_LEN * self.came.len().saturating_sub(1).min(RANGES_MAX)
     }
 
-    /// Takes note that the acknowledgement that was just written goes out in a frame of its own.
+    /// Records that the acknowledgement just written is sent in a frame of its own.
     pub(crate) const fn record_bare_ack(&mut self) {
         self.ack_twice = !self.ack_twice && self.came.len() > GAPS_MANY;
     }
 
-    /// Writes the acknowledgement, which goes out now.
+    /// Writes the acknowledgement, which is sent now.
     pub(crate) fn write_ack(
         &mut self,
         now: Instant,

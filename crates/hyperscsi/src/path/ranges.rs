@@ -1,8 +1,8 @@
-//! Sets of numbers as a few runs: packet numbers that came, bytes that were acknowledged.
+//! Sets of numbers, stored as a few ranges: packet numbers that were received, bytes that were acknowledged.
 
 use alloc::vec::Vec;
 
-/// A set of numbers, as half-open runs in ascending order that neither touch nor overlap.
+/// A set of numbers, as half-open ranges in ascending order that neither touch nor overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     runs: Vec<(u64, u64)>,
@@ -17,17 +17,17 @@ impl Ranges {
         self.runs.is_empty()
     }
 
-    /// Returns how many runs there are.
+    /// Returns how many ranges there are.
     pub(crate) const fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Returns the runs, ascending.
+    /// Returns the ranges in ascending order.
     pub(crate) fn runs(&self) -> &[(u64, u64)] {
         &self.runs
     }
 
-    /// Returns the lowest run.
+    /// Returns the lowest range.
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
         self.runs.first().copied()
     }
@@ -37,7 +37,7 @@ impl Ranges {
         if from >= to {
             return;
         }
-        // What comes in order is the rule, and costs a comparison.
+        // Numbers usually arrive in order: that case costs one comparison.
         match self.runs.last_mut() {
             Some((start, end)) if *end >= from && *start <= from => {
                 *end = to.max(*end);
@@ -47,7 +47,7 @@ impl Ranges {
             None => return self.runs.push((from, to)),
             Some(_) => {}
         }
-        // The runs `begin..end` touch the new one and become one with it.
+        // The ranges `begin..end` touch the new one and are merged with it.
         let begin = self.runs.partition_point(|(_, run_end)| *run_end < from);
         let end = self.runs.partition_point(|(run_start, _)| *run_start <= to);
         let touched = self.runs.get(begin..end).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Ranges {
         self.runs.splice(begin..end, [(start, stop)]);
     }
 
-    /// Takes the numbers from `from` to before `to` out.
+    /// Removes the numbers from `from` to before `to`.
     pub(crate) fn remove(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
@@ -72,7 +72,7 @@ impl Ranges {
         self.runs.splice(begin..end, left.into_iter().chain(right));
     }
 
-    /// Forgets the lowest runs until at most `most` are left.
+    /// Forgets the lowest ranges until at most `most` are left.
     pub(crate) fn keep_highest(&mut self, most: usize) {
         if let Some(extra) = self.runs.len().checked_sub(most).filter(|extra| *extra > 0) {
             self.runs.drain(..extra);

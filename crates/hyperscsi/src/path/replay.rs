@@ -1,11 +1,13 @@
-//! Which packet numbers came already: a bitmap that slides along with the largest.
+//! The replay guard: a bitmap of the packet numbers that were received, which slides along with the largest.
 //!
-//! A number that is new is taken once; one that came before, or that is so old that nobody knows, never (as RFC 6479
-//! has it). It must be asked after the frame's tag or CRC was found right, so that a forged number moves nothing.
+//! A new number is accepted once. A number that was received before is refused, and so is one that is too old
+//! for the bitmap (as in RFC 6479). The replay guard must be consulted after the frame's tag or CRC was
+//! verified, so that a forged number changes nothing.
 
 use alloc::boxed::Box;
 
-/// How many numbers below the largest are told apart. More than any credit window plus what a frame can be late.
+/// How many numbers below the largest the bitmap distinguishes: more than any credit window plus the frames
+/// that can be late.
 pub(crate) const REPLAY_WINDOW: u64 = 16_384;
 
 const WORDS: usize = 256;
@@ -15,16 +17,16 @@ const BITS: u64 = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayGuard {
     words: Box<[u64; WORDS]>,
-    /// One more than the largest number that came.
+    /// One more than the largest number that was received.
     next: u64,
 }
 
 impl ReplayGuard {
-    /// Begins behind the number `last`: up to it, everything counts as having come.
+    /// Begins behind the number `last`: all numbers up to it count as received.
     pub(crate) fn behind(last: u64) -> Self {
         let next = last.saturating_add(1);
         let mut words = Box::new([u64::MAX; WORDS]);
-        // Words further on are cleared when the window moves over them.
+        // Later words are cleared when the window moves over them.
         if let Some(word) = words.get_mut(Self::word(next)) {
             *word = Self::bit(next) - 1;
         }
@@ -36,21 +38,21 @@ impl ReplayGuard {
         if pn >= self.next {
             return true;
         }
-        // A word is cleared as a whole when the largest number enters it: one word less can be told apart.
+        // A word is cleared as a whole when the largest number enters it, so the window is one word shorter.
         if self.next - pn > REPLAY_WINDOW - BITS {
             return false;
         }
         self.words.get(Self::word(pn)).is_some_and(|word| word & Self::bit(pn) == 0)
     }
 
-    /// Takes note of a number. Returns whether it was new.
+    /// Records a number. Returns whether it was new.
     pub(crate) fn take(&mut self, pn: u64) -> bool {
         if !self.is_new(pn) {
             return false;
         }
         if pn >= self.next {
             let (first, last) = (self.next.div_ceil(BITS), pn / BITS);
-            // Words that the window moves over are of its last round.
+            // Words that the window moves over hold bits of the previous cycle and are cleared.
             for number in first..=last.min(first.saturating_add(WORDS as u64 - 1)) {
                 if let Some(word) = self.words.get_mut(Self::word(number.wrapping_mul(BITS))) {
                     *word = 0;

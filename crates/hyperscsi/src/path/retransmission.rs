@@ -1,4 +1,5 @@
-//! What follows from a frame that was given up: its content goes out again, and what measures the path takes note.
+//! Retransmission after a loss: the content of a lost frame is queued again, and congestion window, path MTU
+//! and statistics record the loss.
 
 use alloc::vec::Vec;
 
@@ -14,7 +15,7 @@ use super::stats::PathStats;
 use crate::send_queue::{Chunk, SendQueue};
 
 impl Path {
-    /// Gives up all that is under way.
+    /// Gives up all frames that are under way.
     pub(super) fn abandon(&mut self, now: Instant, send_queue: &mut SendQueue) {
         let span = self.probe_timeout();
         let mut lost = LossHandler {
@@ -35,7 +36,7 @@ impl Path {
         self.loss_at = None;
     }
 
-    /// Hands everything that is under way to other paths.
+    /// Queues everything that is under way for other paths.
     pub(crate) fn requeue_in_flight(&mut self, send_queue: &mut SendQueue) {
         for space in &mut self.spaces {
             space.outgoing.repeat(usize::MAX, |carried, further| match carried {
@@ -50,7 +51,7 @@ impl Path {
     }
 }
 
-/// What a loss means to the parts of a path.
+/// The parts of a path that a loss changes.
 pub(super) struct LossHandler<'a> {
     pub(super) now: Instant,
     pub(super) span: Duration,
@@ -79,7 +80,7 @@ impl LossHandler<'_> {
         self.repeat(sent, further);
     }
 
-    /// Takes what may have arrived as lost.
+    /// Treats a frame that may have arrived as lost.
     pub(super) fn again(&mut self, sent: &Sent, further: Further<'_>) {
         self.congestion.forgotten(u64::from(sent.len));
         match sent.carried {
@@ -103,7 +104,7 @@ impl LossHandler<'_> {
     }
 }
 
-/// Lets the outbox send again what a frame carried.
+/// Makes the send queue send the content of a frame again.
 pub(super) fn again(send_queue: &mut SendQueue, first: &Chunk, further: Further<'_>) {
     send_queue.lost(first);
     if !is_injected(Bug::FramesForgetParts) {

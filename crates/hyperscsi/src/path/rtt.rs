@@ -1,31 +1,32 @@
-//! How long a round trip takes on a path (RFC 6298, RFC 9002 §5), with times of a LAN.
+//! The round-trip time of a path (RFC 6298, RFC 9002 §5), with constants for a LAN.
 //!
-//! It takes two kinds of time: frames are on the way, and they wait at both ends until a process reads them. Who waits for an
-//! acknowledgement waits for both; only the former says something of queues in the network (Swift, SIGCOMM 2020, §3.2).
+//! A round trip has two components: the time that frames are on the way, and the time that they wait at both
+//! ends until a process reads them. A timeout for an acknowledgement must allow for both. Only the first
+//! component indicates queues in the network (Swift, SIGCOMM 2020, §3.2).
 
 use base::time::{Duration, Instant};
 
-/// What is taken for the round trip before the first sample: far more than a LAN needs.
+/// The round-trip time assumed before the first sample: far more than a LAN needs.
 pub(crate) const RTT_INITIAL: Duration = Duration::from_millis(1);
 
-/// The least that the variance adds to a probe's time-out: a wake-up of a sleeping receiver.
+/// The least that the variance adds to a probe timeout: the wake-up time of a sleeping receiver.
 const GRANULARITY: Duration = Duration::from_micros(100);
 
-/// One frame and its acknowledgement.
+/// One round trip: a frame and its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trip {
     /// When the frame was sent.
     pub(crate) sent: Instant,
-    /// When the acknowledgement was at our port, and when it was read.
+    /// When our port received the acknowledgement, and when it was read.
     pub(crate) came: Instant,
     pub(crate) read: Instant,
-    /// How long the frame waited at the peer until the acknowledgement left, as the peer says.
+    /// How long the frame waited at the peer until the acknowledgement was sent, as the peer reports.
     pub(crate) held: Duration,
-    /// How much of that the peer may have waited on purpose.
+    /// How much of `held` may be an intended delay of the peer.
     pub(crate) held_on_purpose: Duration,
 }
 
-/// Round trips of one path.
+/// The round-trip time of one path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     smoothed: Duration,
@@ -46,13 +47,14 @@ impl Rtt {
         }
     }
 
-    /// Takes a sample. Returns for how long frame and acknowledgement were on the way.
+    /// Records a sample. Returns how long frame and acknowledgement were on the way.
     pub(crate) fn sample(&mut self, trip: &Trip) -> Duration {
-        // It came before its frame was sent: somebody set the clock by which it came.
+        // A receive time before the send time means that the clock of the receive times was set. Then the
+        // read time counts.
         let came = if trip.came > trip.sent { trip.came } else { trip.read };
         let (there, whole) = (came.since(trip.sent), trip.read.since(trip.sent));
         self.least = self.least.min(there);
-        // A peer that exaggerates cannot make a round trip shorter than the shortest.
+        // A peer that reports too long a wait cannot make a round trip shorter than the shortest.
         let without = |span: Duration, held: Duration| span.saturating_sub(held).max(self.least);
         let net = without(whole, trip.held.min(trip.held_on_purpose));
         self.latest = net;
@@ -75,7 +77,7 @@ impl Rtt {
         self.smoothed.max(self.latest)
     }
 
-    /// Returns how long an acknowledgement may take before something is probably lost.
+    /// Returns the probe timeout: how long an acknowledgement may take before something is probably lost.
     pub(crate) fn probe_timeout(&self, ack_delay_max: Duration, floor: Duration) -> Duration {
         let spread = self.variance.saturating_mul(4).max(GRANULARITY);
         self.smoothed.saturating_add(spread).saturating_add(ack_delay_max).max(floor)
@@ -90,7 +92,8 @@ mod tests {
         Duration::from_micros(count)
     }
 
-    /// A frame whose acknowledgement came after so many µs, was read so many later, and says that the peer held it.
+    /// Records a frame whose acknowledgement was received after `there` µs and read `waited` µs later, and
+    /// reports that the peer held the frame for `held` µs.
     fn sample(rtt: &mut Rtt, there: u64, waited: u64, held: u64) -> Duration {
         let at = |us: u64| Instant(us * 1000);
         let (sent, came, read) = (at(500), at(500 + there), at(500 + there + waited));
@@ -121,7 +124,7 @@ mod tests {
     fn processes_that_read_late_make_the_wait_longer_and_not_the_way() {
         let mut rtt = Rtt::new();
         sample(&mut rtt, 100, 0, 0);
-        // Late here, late there beyond what it may do on purpose, and both.
+        // A late read here, a delay at the peer beyond its intended one, and both.
         assert_eq!((sample(&mut rtt, 100, 3000, 0), rtt.recent()), (us(100), us(3100)));
         assert_eq!((sample(&mut rtt, 2100, 0, 2000), rtt.recent()), (us(100), us(2000)));
         assert_eq!((sample(&mut rtt, 2100, 1000, 1900), rtt.recent()), (us(200), us(3000)));

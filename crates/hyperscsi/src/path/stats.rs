@@ -1,61 +1,61 @@
-//! What paths did so far.
+//! Statistics of paths.
 
 use base::time::Duration;
 
-/// What a path did so far.
+/// Statistics of one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
     /// Frames sent.
     pub frames_sent: u64,
     /// Bytes in them, Ethernet headers not counted.
     pub bytes_sent: u64,
-    /// Frames that came and were taken.
+    /// Frames that were received and accepted.
     pub frames_received: u64,
-    /// Frames given up.
+    /// Frames given up as lost.
     pub frames_lost: u64,
-    /// Of those, frames that arrived after all.
+    /// Frames given up as lost that arrived after all: spurious losses.
     pub frames_late: u64,
     /// Acknowledgements sent in frames of their own.
     pub acks_sent: u64,
-    /// Times nothing was heard for too long.
+    /// Probe timeouts.
     pub timeouts: u64,
-    /// Frames that our port lost for want of room, whosever they were.
+    /// Frames that our port lost because its receive ring was full, of all sessions.
     pub frames_overrun: u64,
-    /// The smoothed round trip.
+    /// The smoothed round-trip time.
     pub round_trip: Duration,
     /// The congestion window, in bytes.
     pub window: u64,
-    /// How many bytes are under way.
+    /// Bytes under way.
     pub under_way: u64,
-    /// The window that we grant, in frames, in the space that grants more.
+    /// The credit window that we grant, in frames, in the space that grants more.
     pub granted: u64,
-    /// The longest frame.
+    /// The longest frame that the path carries, in bytes.
     pub mtu: usize,
-    /// The longest frame that our port takes at present.
+    /// The longest frame that our port takes at present, in bytes.
     pub port_mtu: usize,
-    /// The longest frame that the peer says that its port takes.
+    /// The longest frame that the peer's port takes, in bytes, as the peer reports.
     pub peer_mtu: usize,
 }
 
-/// What paths did so far, together.
+/// Statistics of several paths, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTotals {
     /// Frames sent.
     pub frames_sent: u64,
-    /// Frames that came and were taken.
+    /// Frames that were received and accepted.
     pub frames_received: u64,
-    /// Frames given up as lost: what they carried was sent again.
+    /// Frames given up as lost: their content was sent again.
     pub frames_lost: u64,
-    /// Of those, frames that arrived after all.
+    /// Frames given up as lost that arrived after all: spurious losses.
     pub frames_late: u64,
-    /// Times nothing was heard for too long, so that something was sent again to see whether anybody is there.
+    /// Probe timeouts: after too long a silence, data was sent again to learn whether the peer still answers.
     pub timeouts: u64,
-    /// Frames that our ports lost for want of room, whosever they were.
+    /// Frames that our ports lost because their receive rings were full, of all sessions.
     pub frames_overrun: u64,
 }
 
 impl PathTotals {
-    /// Adds what a path did.
+    /// Adds the statistics of a path.
     pub const fn add(&mut self, path: &PathStats) {
         self.join(&Self {
             frames_sent: path.frames_sent,
@@ -67,7 +67,7 @@ impl PathTotals {
         });
     }
 
-    /// Adds what other paths did.
+    /// Adds the statistics of other paths.
     pub const fn join(&mut self, others: &Self) {
         self.frames_sent += others.frames_sent;
         self.frames_received += others.frames_received;

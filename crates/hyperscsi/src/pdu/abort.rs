@@ -1,4 +1,5 @@
-//! What an Abort frame carries: an exchange is given up, below SCSI and without its help.
+//! The payload of an Abort frame: one end gives an exchange up. This happens in the transport, below SCSI
+//! task management.
 
 use alloc::vec::Vec;
 
@@ -10,20 +11,21 @@ const GIVEN_UP: u8 = 2;
 /// A step in giving up the exchange that the header names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// Initiator to target: it wants no more of it.
+    /// Initiator to target: the initiator gives the exchange up.
     GiveUp(AbortReason),
-    /// Target to initiator: it is over. The answer to the other one, or the target's own doing.
+    /// Target to initiator: the exchange is over. The answer to [`Abort::GiveUp`], or the target gave the
+    /// exchange up by itself.
     GivenUp(AbortResult),
 }
 
 code8! {
     /// Why an initiator gives an exchange up.
     pub struct AbortReason {
-        /// Its owner asked for it.
+        /// The owner of the exchange asked for it.
         ASKED = 0;
         /// It took too long.
         TOO_LATE = 1;
-        /// The target broke a rule in it.
+        /// The target broke a rule in the exchange.
         BROKEN = 2;
     }
 }
@@ -31,13 +33,13 @@ code8! {
 code8! {
     /// What became of an exchange that was given up.
     pub struct AbortResult {
-        /// It was never delivered, and never will be: nothing was done.
+        /// The request was never delivered to the device server, and never will be: nothing was executed.
         NEVER_BEGUN = 0;
-        /// It was delivered and is aborted; some of it may have been done.
+        /// The request was delivered and is aborted; part of it may have been executed.
         ABORTED = 1;
-        /// It had ended; its response is on the way or was confirmed.
+        /// The exchange had ended before. Its response is on the way or was acknowledged.
         HAD_ENDED = 2;
-        /// The initiator broke a rule in it.
+        /// The initiator broke a rule in the exchange.
         BROKEN = 3;
     }
 }
@@ -51,7 +53,7 @@ impl Abort {
         }
     }
 
-    /// Reads the block that is `payload`.
+    /// Parses `payload`, which is one block.
     ///
     /// # Errors
     /// [`Malformed`]

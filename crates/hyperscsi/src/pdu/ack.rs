@@ -1,5 +1,6 @@
-//! The acknowledgement: what came on one path in one space of packet numbers, and how far the sender may go. It is the
-//! payload of an Ack frame, and stands before the payload proper of any other frame with the flag ACKS.
+//! The acknowledgement: which packet numbers were received on one path in one packet number space, and how
+//! far the sender may go. An acknowledgement is the payload of an Ack frame. In any other frame with the flag
+//! ACKS it stands in front of the rest of the payload.
 
 use alloc::vec::Vec;
 
@@ -7,8 +8,8 @@ use base::bytes::Reader;
 
 use super::{Block, Malformed, put_block};
 
-/// How many ranges below the first one an acknowledgement names. A receiver with more gaps names the newest; what is older is
-/// named again when the newer gaps have closed, or its sender sends it again.
+/// How many ranges below the first one an acknowledgement names. A receiver with more gaps names the newest
+/// ranges. Older ones are named again when the newer gaps have closed, or their frames are sent again.
 pub const RANGES_MAX: usize = 32;
 
 /// The length of the block without further ranges and without items.
@@ -16,7 +17,7 @@ pub const ACK_LEN: usize = 36;
 /// The length of one further range.
 pub const RANGE_LEN: usize = 8;
 
-/// The bits of a packet number that count; those above them name the path.
+/// The bits of a packet number that count frames; the bits above them name the path.
 pub const PN_COUNT_MASK: u64 = (1 << 56) - 1;
 
 const ABOUT_OPEN: u8 = 1;
@@ -25,30 +26,32 @@ const ABOUT_SEALED: u8 = 2;
 /// An acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'a> {
-    /// Whether it is about the space of protected frames.
+    /// Whether the acknowledgement is about the packet number space of protected frames.
     pub sealed: bool,
-    /// The largest packet number received, its path in the top byte; a count of 0 says that none was.
+    /// The largest packet number received, with its path in the top byte; a count of 0 means that none was
+    /// received.
     pub largest: u64,
-    /// How long ago that one came, in microseconds.
+    /// How long ago the frame with that number was received, in microseconds.
     pub delay_us: u32,
-    /// How many packet numbers up to `largest` came without a gap, that one included; 0 if none was.
+    /// How many packet numbers up to `largest`, and including it, were received without a gap; 0 if none was.
     pub first: u32,
     /// The largest packet number that may be used on this path in this space.
     pub pn_limit: u64,
-    /// The largest exchange that may be begun: what a target tells. 0 from an initiator.
+    /// The largest exchange (XID) that may be begun, as a target grants it; 0 from an initiator.
     pub xid_limit: u32,
-    /// How many frames this path's receiver lost for want of room, as far as it knows; counts up and wraps.
+    /// How many frames this path's receiver lost because its receive ring was full, as far as it knows. The
+    /// count only rises, and wraps.
     pub overruns: u32,
     /// The further ranges, downwards.
     pub ranges: Ranges<'a>,
 }
 
-/// A range of packet numbers that came, below another one.
+/// A range of packet numbers that were received, below another range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// How many did not come between the range above and this one; at least 1.
+    /// How many numbers between the range above and this one were not received; at least 1.
     pub gap: u32,
-    /// How many came; at least 1.
+    /// How many numbers were received; at least 1.
     pub len: u32,
 }
 
@@ -90,7 +93,7 @@ impl<'a> Ack<'a> {
         }
     }
 
-    /// Reads the block at the front of `payload`; returns it and what stands behind it.
+    /// Parses the block at the front of `payload`. Returns the block and the bytes behind it.
     ///
     /// # Errors
     /// [`Malformed`]; also when the ranges reach below the first packet number, or the limit is of another path.
@@ -127,7 +130,8 @@ impl<'a> Ack<'a> {
         if self.largest & !PN_COUNT_MASK != self.pn_limit & !PN_COUNT_MASK || (!none && self.first == 0) {
             return Err(Malformed::Value);
         }
-        // Counted down to what is left below all ranges; the first packet number is 1.
+        // The check counts down through all ranges to the number of packet numbers below them. The first
+        // packet number is 1.
         let below = largest.checked_sub(u64::from(self.first));
         self.ranges
             .filter(|range| range.gap != 0 && range.len != 0)

@@ -1,11 +1,12 @@
-//! What an Ask frame carries: everything that wants an acknowledgement or an answer about a path. What stands behind the block is
-//! padding, which makes a frame as long as its sender wants it.
+//! The payload of an Ask frame: a probe, or a question or announcement about a path, which elicits an
+//! acknowledgement. The bytes behind the block are padding, which makes the frame as long as its sender wants
+//! it.
 
 use alloc::vec::Vec;
 
 use super::{Block, Malformed, exactly, once, put_block, put_item};
 
-/// The length of the secret by which a path is added to a session without keys.
+/// The length of the secret token that adds a path to a session without keys, in bytes.
 pub const TOKEN_LEN: usize = 16;
 
 const PING: u8 = 1;
@@ -16,36 +17,37 @@ const RECEIVES: u8 = 5;
 
 const TOKEN_ITEM: u8 = 0x81;
 
-/// What is asked, or told and to be acknowledged.
+/// What an Ask frame asks or announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Nothing but the acknowledgement.
+    /// A ping: it asks for an acknowledgement only.
     Ping,
-    /// Whether a frame of this length comes through: an acknowledgement says yes. The length is that of the Ethernet
-    /// payload, and the frame is so long.
+    /// A path MTU probe: whether a frame of this length passes. An acknowledgement means yes. The length is
+    /// that of the Ethernet payload, and the frame itself has it.
     Mtu(u16),
-    /// To try the path on which this came.
+    /// Path validation: a step in trying the path on which this frame travels.
     Path(PathValidation),
     /// The sender does not use this path any more.
     Leave {
-        /// The path, as the top byte of packet numbers has it.
+        /// The path, as the top byte of packet numbers names it.
         path: u8,
     },
     /// The sender's port on this path takes Ethernet payloads of up to this length from now on.
     Receives(u16),
 }
 
-/// A step in trying a path. The initiator begins with a challenge; the target answers with its echo and a challenge of its own; the
-/// initiator echoes that. From its echo on, each end uses the path.
+/// A step of path validation. The initiator begins with a challenge. The target answers with its echo and a
+/// challenge of its own, which the initiator echoes. Each end uses the path as soon as its challenge was
+/// echoed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathValidation {
-    /// What the other end is to echo; 0 for nothing.
+    /// The challenge that the other end is to echo; 0 for none.
     pub challenge: u64,
-    /// The other end's challenge; 0 if there was none.
+    /// The echo of the other end's challenge; 0 if there was none.
     pub echo: u64,
     /// The longest Ethernet payload that the sender's port takes.
     pub frame_max: u16,
-    /// The session's token, which a session without keys demands with the first challenge.
+    /// The session's token. A session without keys demands it with the first challenge.
     pub token: Option<[u8; TOKEN_LEN]>,
 }
 
@@ -63,7 +65,7 @@ impl Ask {
         }
     }
 
-    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    /// Parses the block at the front of `payload`. The bytes behind it are padding.
     ///
     /// # Errors
     /// [`Malformed`]

@@ -1,5 +1,5 @@
-//! What a Request frame without the flag DATA carries: a SCSI command or a task management function, whole, in front of the
-//! first of the data that comes unasked.
+//! The payload of a Request frame without the flag DATA: a whole SCSI command or task management function, in
+//! front of the first unsolicited data.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{Block, Malformed, put_block};
 
-/// The longest CDB that the standards know, in bytes (SPC-5 §4.2.3).
+/// The longest CDB that the standards define, in bytes (SPC-5 §4.2.3).
 pub const CDB_MAX: usize = 260;
 
 /// The length of a command's block without its CDB and without items.
@@ -18,12 +18,12 @@ pub const COMMAND_LEN: usize = 32;
 const COMMAND: u8 = 1;
 const MANAGE: u8 = 2;
 
-/// What is asked of the target.
+/// A request to the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// To execute a SCSI command.
+    /// Execute a SCSI command.
     Command(Command),
-    /// To perform a task management function.
+    /// Perform a task management function.
     Manage(Manage),
 }
 
@@ -32,32 +32,32 @@ pub enum Request {
 pub struct Command {
     /// The logical unit, as SAM-5 §4.7 encodes it.
     pub lun: u64,
-    /// How the task set treats it.
+    /// The task attribute.
     pub attribute: TaskAttribute,
     /// Its priority, 1 (first) to 15, or 0 for none.
     pub priority: u8,
-    /// It starts only when every exchange up to this one was delivered; 0 for at once.
+    /// The command starts only when every exchange up to this one was delivered; 0 to start at once.
     pub after: u32,
-    /// How many bytes the initiator expects at most.
+    /// How many bytes of Data-In the initiator expects at most.
     pub data_in_len: u32,
-    /// How many bytes the initiator has to send.
+    /// How many bytes of Data-Out the initiator has to send.
     pub data_out_len: u32,
-    /// How many of these come unasked, from the first one on.
+    /// How many of these bytes are unsolicited data, from the first one on.
     pub unsolicited_len: u32,
-    /// The command descriptor block, as long as it is.
+    /// The command descriptor block, without padding.
     pub cdb: Cdb,
 }
 
 code8! {
-    /// How the task set treats a command (SAM-5 §8.6), with the numbers of iSCSI.
+    /// The task attribute of a command (SAM-5 §8.6), with the numbers of iSCSI.
     pub struct TaskAttribute {
-        /// May be reordered.
+        /// The task may be reordered.
         SIMPLE = 1;
-        /// Waits for all before it, and all after it wait for it.
+        /// The task waits for all earlier tasks, and all later ones wait for it.
         ORDERED = 2;
-        /// Goes first.
+        /// The task is executed before the others.
         HEAD_OF_QUEUE = 3;
-        /// Handles an auto contingent allegiance.
+        /// The task handles an auto contingent allegiance.
         ACA = 4;
     }
 }
@@ -65,26 +65,26 @@ code8! {
 /// A task management function (SAM-5 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manage {
-    /// What to do.
+    /// The function.
     pub function: ManageFunction,
-    /// The logical unit; nothing for the functions that concern the whole nexus or target.
+    /// The logical unit; unused by functions that concern the whole nexus or target.
     pub lun: u64,
-    /// It starts only when every exchange up to this one was delivered.
+    /// The function starts only when every exchange up to this one was delivered.
     pub after: u32,
-    /// The exchange that ABORT TASK and QUERY TASK mean; 0 for the others.
+    /// The exchange that ABORT TASK and QUERY TASK refer to; 0 for other functions.
     pub referenced: u32,
 }
 
 code8! {
     /// A task management function (SAM-5 §7), with the numbers of iSCSI.
     pub struct ManageFunction {
-        /// Aborts one task of the requester.
+        /// Aborts one task of this I_T nexus.
         ABORT_TASK = 1;
-        /// Aborts the requester's tasks on a logical unit.
+        /// Aborts all tasks of this I_T nexus on a logical unit.
         ABORT_TASK_SET = 2;
         /// Ends an auto contingent allegiance.
         CLEAR_ACA = 3;
-        /// Aborts everybody's tasks on a logical unit.
+        /// Aborts the tasks of all initiators on a logical unit.
         CLEAR_TASK_SET = 4;
         /// Resets a logical unit.
         LOGICAL_UNIT_RESET = 5;
@@ -92,11 +92,11 @@ code8! {
         TARGET_WARM_RESET = 6;
         /// Resets the target and ends every session.
         TARGET_COLD_RESET = 7;
-        /// Asks whether a task is there.
+        /// Asks whether a task exists.
         QUERY_TASK = 9;
-        /// Asks whether the requester has a task on a logical unit.
+        /// Asks whether this I_T nexus has a task on a logical unit.
         QUERY_TASK_SET = 10;
-        /// Makes the target forget the requester's nexus.
+        /// Makes the target forget this I_T nexus.
         I_T_NEXUS_RESET = 11;
         /// Asks whether a unit attention is pending.
         QUERY_ASYNCHRONOUS_EVENT = 12;
@@ -112,7 +112,7 @@ impl Request {
         }
     }
 
-    /// Reads the block at the front of `payload`; returns it and the data behind it.
+    /// Parses the block at the front of `payload`. Returns the request and the data behind it.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -155,7 +155,7 @@ impl Command {
         let cdb = Cdb::new(body.take(usize::from(cdb_len))?).ok_or(Malformed::Value)?;
         let attribute = TaskAttribute(block.info & 0x0f);
         let known = (TaskAttribute::SIMPLE..=TaskAttribute::ACA).contains(&attribute);
-        // What stands behind the block is the front of the unsolicited data.
+        // The bytes behind the block are the first of the unsolicited data.
         let fits = u32::try_from(block.rest.len()).is_ok_and(|len| len <= unsolicited_len);
         if !known || reserved != 0 || unsolicited_len > data_out_len || !fits {
             return Err(Malformed::Value);
@@ -184,12 +184,12 @@ impl Manage {
     }
 }
 
-/// A CDB: 1 to [`CDB_MAX`] bytes, those in use without an allocation.
+/// A CDB of 1 to [`CDB_MAX`] bytes. CDBs of up to 32 bytes need no allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cdb(SmallVec<[u8; 32]>);
 
 impl Cdb {
-    /// Takes `bytes` if a CDB can be so long.
+    /// Copies `bytes`; `None` if no CDB has that length.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         (!bytes.is_empty() && bytes.len() <= CDB_MAX).then(|| Self(SmallVec::from_slice(bytes)))
     }

@@ -1,4 +1,4 @@
-//! What a Disconnect frame carries: the end of a session, or a hint that there is none.
+//! The payload of a Disconnect frame: the end of a session, or the report that a session is unknown.
 
 use alloc::vec::Vec;
 
@@ -8,16 +8,17 @@ const GOODBYE: u8 = 1;
 const DONE: u8 = 2;
 const UNKNOWN: u8 = 3;
 
-/// What is said about the end of a session.
+/// A step in ending a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disconnect {
-    /// The session ends; every exchange in it is lost. To be answered with [`Disconnect::Done`].
+    /// The session ends and every exchange in it is lost. The other end answers with [`Disconnect::Done`].
     Goodbye(DisconnectReason),
-    /// It ended.
+    /// The session ended. The answer to [`Disconnect::Goodbye`].
     Done,
-    /// The receiver of a frame knows no session by this name. Nothing vouches for it: SID is 0 and there is no key.
+    /// The sender received a frame for a session that it does not know. This report is not authenticated: its
+    /// SID is 0 and there is no key.
     Unknown {
-        /// The SID of that frame.
+        /// The SID of the frame for the unknown session.
         sid: u32,
     },
 }
@@ -25,15 +26,15 @@ pub enum Disconnect {
 code8! {
     /// Why a session ends.
     pub struct DisconnectReason {
-        /// Its owner is done with it.
+        /// The owner of the session closed it.
         CLOSED = 0;
-        /// The same initiator port began another one.
+        /// The same initiator port began another session.
         REPLACED = 1;
-        /// The end that says it shuts down.
+        /// The end that sends this shuts down.
         SHUTDOWN = 2;
         /// The other end broke a rule.
         BROKEN = 3;
-        /// The other end may not do this any more.
+        /// The other end is not authorized any more.
         NOT_AUTHORIZED = 4;
         /// The keys are used up.
         KEYS_EXHAUSTED = 5;
@@ -52,7 +53,7 @@ impl Disconnect {
         }
     }
 
-    /// Reads the block that is `payload`.
+    /// Parses `payload`, which is one block.
     ///
     /// # Errors
     /// [`Malformed`]

@@ -1,5 +1,5 @@
-//! What a Discovery frame carries: who exports something to this group? Nothing vouches for the answer, it is a hint where to
-//! begin a handshake.
+//! The payload of a Discovery frame: a question for the targets that export logical units to a group, or an
+//! answer to it. Answers are not authenticated: an answer is a hint where to begin a handshake.
 
 use alloc::vec::Vec;
 
@@ -10,11 +10,11 @@ use super::name::{GroupName, Name};
 use super::{Block, Malformed, exactly, once, put_block, put_item};
 use crate::aead::Level;
 
-/// The length of what a question is recognized by in its answers.
+/// The length of the nonce by which a question recognizes its answers, in bytes.
 pub const NONCE_LEN: usize = 16;
-/// The length of what a server is recognized by from one of its addresses to the next.
+/// The length of an instance, the identity of a server whatever port it answers from, in bytes.
 pub const INSTANCE_LEN: usize = 16;
-/// How many logical units an answer names; they fit into a frame of 1500 bytes beside the longest names.
+/// How many logical units an answer names. That many fit into a frame of 1500 bytes beside the longest names.
 pub const LUNS_MAX: usize = 96;
 /// How many addresses an answer names: as many as a session has paths.
 pub const MACS_MAX: usize = 8;
@@ -22,9 +22,9 @@ pub const MACS_MAX: usize = 8;
 const QUESTION: u8 = 1;
 const ANSWER: u8 = 2;
 
-/// In INFO of an answer: a session needs a password.
+/// The bit in INFO of an answer that is set if a session needs a password.
 const AUTHENTICATES: u8 = 0x80;
-/// In INFO of an answer: there are more logical units than it names.
+/// The bit in INFO of an answer that is set if there are more logical units than the answer names.
 const MORE: u8 = 0x40;
 
 const GROUP: u8 = 0x81;
@@ -36,29 +36,29 @@ const FRAME_MAX: u8 = 0x05;
 /// A step in discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discovery {
-    /// Who exports something to this group?
+    /// Which targets export logical units to this group?
     Question(Question),
-    /// A target does.
+    /// A target that does.
     Answer(Answer),
 }
 
 /// Asks for the targets of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// What the answers repeat.
+    /// The nonce, which the answers repeat.
     pub nonce: [u8; NONCE_LEN],
     /// The group.
     pub group: GroupName,
-    /// The only target that is to answer, if that is known already.
+    /// The only target that is to answer, if the initiator knows it already.
     pub target: Option<Name>,
 }
 
-/// A target and what it exports to the group. A server with several targets answers for each.
+/// A target and what it exports to the group. A server with several targets sends an answer for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// That of the question.
+    /// The nonce of the question.
     pub nonce: [u8; NONCE_LEN],
-    /// The server, whichever of its addresses answers.
+    /// The identity of the server, whatever port it answers from.
     pub instance: [u8; INSTANCE_LEN],
     /// The group.
     pub group: GroupName,
@@ -68,9 +68,10 @@ pub struct Answer {
     pub authenticates: bool,
     /// The logical units with the least level of each, at most [`LUNS_MAX`].
     pub luns: Vec<ExportedLun>,
-    /// Whether there are more.
+    /// Whether the target exports more logical units than `luns` holds.
     pub more: bool,
-    /// The addresses of the server's ports in all networks that it serves the group on, at most [`MACS_MAX`].
+    /// The addresses of the server's ports on all networks on which it serves the group, at most
+    /// [`MACS_MAX`].
     pub macs: Vec<Mac>,
     /// The longest Ethernet payload that the answering port takes.
     pub frame_max: u16,
@@ -79,14 +80,14 @@ pub struct Answer {
 /// A logical unit, as an answer names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportedLun {
-    /// Its number, as SAM-5 §4.7 encodes it.
+    /// The LUN, as SAM-5 §4.7 encodes it.
     pub lun: u64,
-    /// The least level it may be used at.
+    /// The least protection level that commands to it must have.
     pub level: Level,
 }
 
 impl Discovery {
-    /// Appends the block to `out`. Nothing follows but padding.
+    /// Appends the block to `out`. Only padding may follow.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Question(question) => put_block(out, QUESTION, 0, |out| question.encode(out)),
@@ -98,7 +99,7 @@ impl Discovery {
         }
     }
 
-    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    /// Parses the block at the front of `payload`. The bytes behind it are padding.
     ///
     /// # Errors
     /// [`Malformed`]

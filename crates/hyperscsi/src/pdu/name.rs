@@ -1,4 +1,4 @@
-//! Names: of initiators and targets as iSCSI has them, and of groups.
+//! Names of initiators and targets, in the format of iSCSI, and names of groups.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,19 +8,19 @@ use super::Malformed;
 
 /// The longest name of an initiator or target, in bytes (RFC 7143 §4.2.7.2).
 pub const NAME_MAX: usize = 223;
-/// The longest name of a group, in bytes: a line of text, and far from filling a frame.
+/// The longest name of a group, in bytes: a line of text, which leaves most of a frame free.
 pub const GROUP_MAX: usize = 64;
 
-/// The name of an initiator or of a target: an iqn, eui or naa name as RFC 7143 §4.2.7 has them, in lower case.
+/// The name of an initiator or target: an iqn, eui or naa name (RFC 7143 §4.2.7), in lower case.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
 impl Name {
-    /// Takes `text` if it is a name.
+    /// Copies `text`; `None` if it is not such a name.
     pub fn new(text: &str) -> Option<Self> {
         let prefix = ["iqn.", "eui.", "naa."].iter().any(|prefix| text.starts_with(prefix));
-        // Beyond ASCII, iSCSI allows letters and digits after normalization; that they are normalized is for those
-        // who write configurations to see to.
+        // Beyond ASCII, iSCSI allows letters and digits after normalization. Normalizing them is left to the
+        // author of the configuration.
         let legal = |c: char| match c {
             '-' | '.' | ':' => true,
             c if c.is_ascii() => c.is_ascii_lowercase() || c.is_ascii_digit(),
@@ -40,7 +40,7 @@ impl Name {
 pub struct GroupName(String);
 
 impl GroupName {
-    /// Takes `text` if it can be the name of a group.
+    /// Copies `text`; `None` if no group can have that name.
     pub fn new(text: &str) -> Option<Self> {
         let legal = !text.is_empty() && text.len() <= GROUP_MAX && !text.chars().any(char::is_control);
         legal.then(|| Self(text.into()))

@@ -10,7 +10,8 @@
 //!                                            ◀──   ACCEPT   choice, token
 //! ```
 //!
-//! The key exchange is OPAQUE-3DH (RFC 9807) over ristretto255 with SHA-512; its messages are bytes here.
+//! The key exchange is OPAQUE-3DH (RFC 9807) over ristretto255 with SHA-512. This module treats its messages
+//! as bytes.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,26 +22,27 @@ use super::name::{GroupName, Name};
 use super::parameters::{Illegal, Parameters};
 use super::{Block, Malformed, exactly, once, put_block, put_item};
 
-/// The length of what a handshake is recognized by.
+/// The length of a handshake's identifier, in bytes.
 pub const HANDSHAKE_LEN: usize = 16;
-/// The length of a cookie, which means something to the target alone.
+/// The length of a cookie, in bytes. Only the target can interpret a cookie.
 pub const COOKIE_LEN: usize = 40;
 /// The length of OPAQUE's first message, in bytes (RFC 9807 §6.1).
 pub const KE1_LEN: usize = 96;
-/// The length of its second message.
+/// The length of OPAQUE's second message, in bytes.
 pub const KE2_LEN: usize = 320;
-/// The length of its third message.
+/// The length of OPAQUE's third message, in bytes.
 pub const KE3_LEN: usize = 64;
 
-/// The length of the proof that an ACCEPT comes from who has the keys.
+/// The length of the proof that the sender of an ACCEPT has the keys, in bytes.
 pub const PROOF_LEN: usize = 32;
 
-/// What a handshake is recognized by: random bytes that the initiator chose for it.
+/// The identifier of a handshake: random bytes that the initiator chose for it.
 pub type HandshakeId = [u8; HANDSHAKE_LEN];
 /// A cookie.
 pub type Cookie = [u8; COOKIE_LEN];
 
-/// The payload of a HELLO at least: what comes back to an address that may be forged, a COOKIE, is no longer.
+/// The least length of a HELLO's payload. The COOKIE that answers it goes to an address that may be forged,
+/// and must not be longer than the HELLO.
 pub const HELLO_PAYLOAD_MIN: usize = 4 + 16 + 3 + COOKIE_LEN;
 
 const HELLO: u8 = 1;
@@ -67,20 +69,21 @@ const STRETCH_ITEM: u8 = 0x8e;
 const PROOF_ITEM: u8 = 0x8f;
 const RETRY_AFTER_ITEM: u8 = 0x0d;
 
-/// What an initiator says.
+/// A step of the handshake that the initiator takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Negotiate {
-    /// It wants a session.
+    /// HELLO: the initiator wants a session.
     Hello(Hello),
-    /// It can be reached where it says it is, and begins.
+    /// START: the initiator returns the cookie, which proves that it receives at its address, and begins the
+    /// handshake.
     Start(Box<Start>),
-    /// It begins, and offers what cannot be: what is usual stands in place of the offer.
+    /// A START whose offer is illegal. [`Parameters::DEFAULT`] stands in place of the offer.
     Illegal(Box<Start>, Illegal),
-    /// It knows the password.
+    /// FINISH: the initiator proves that it knows the password.
     Finish(Finish),
 }
 
-/// Asks for a cookie.
+/// HELLO: asks for a cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The handshake.
@@ -91,12 +94,12 @@ pub struct Hello {
     pub target: Name,
 }
 
-/// Begins.
+/// START: begins the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// The handshake.
     pub handshake: HandshakeId,
-    /// The cookie. The last item.
+    /// The cookie. It is the last item.
     pub cookie: Cookie,
     /// The group.
     pub group: GroupName,
@@ -104,64 +107,64 @@ pub struct Start {
     pub target: Name,
     /// The initiator.
     pub initiator: Name,
-    /// What distinguishes the initiator's ports; with its name it names one.
+    /// The ISID, which distinguishes the initiator's ports: with the initiator's name it names one port.
     pub isid: [u8; 6],
-    /// The initiator's name for the session; not 0.
+    /// The initiator's SID for the session; not 0.
     pub sid: u32,
     /// What the initiator offers.
     pub offer: Parameters,
-    /// OPAQUE's first message; none if the initiator knows no password.
+    /// OPAQUE's first message; `None` if the initiator has no password.
     pub ke1: Option<[u8; KE1_LEN]>,
 }
 
-/// Ends the key exchange.
+/// FINISH: ends the key exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish {
     /// The handshake.
     pub handshake: HandshakeId,
-    /// The target's name for the session.
+    /// The target's SID for the session.
     pub sid: u32,
     /// OPAQUE's third message.
     pub ke3: [u8; KE3_LEN],
 }
 
-/// What a target says.
+/// A step of the handshake that the target takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Negotiated {
-    /// To be repeated, as proof that the initiator receives what is sent to it.
+    /// COOKIE: the initiator returns the cookie, which proves that it receives what is sent to its address.
     Cookie {
         /// The handshake.
         handshake: HandshakeId,
         /// The cookie.
         cookie: Cookie,
     },
-    /// Knows the password, or its record, and chooses.
+    /// ANSWER: the target has the record of the password, and chooses the parameters.
     Answer(Box<Answer>),
-    /// There is a session.
+    /// ACCEPT: there is a session.
     Accept(Accept),
-    /// There is none.
+    /// REFUSE: there is no session.
     Refuse {
         /// The handshake.
         handshake: HandshakeId,
-        /// Why.
+        /// The reason.
         reason: RefuseReason,
         /// When to try again, in milliseconds; 0 for no advice.
         retry_after_ms: u32,
     },
 }
 
-/// Goes on with the key exchange.
+/// ANSWER: continues the key exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The handshake.
     pub handshake: HandshakeId,
-    /// The target's name for the session; not 0.
+    /// The target's SID for the session; not 0.
     pub sid: u32,
     /// What the target chose.
     pub choice: Parameters,
-    /// How the password was stretched for the target's record.
+    /// The cost at which the target's record was made: the initiator must stretch the password with it.
     pub stretch: StretchCost,
-    /// OPAQUE's second message. The last item.
+    /// OPAQUE's second message. It is the last item.
     pub ke2: [u8; KE2_LEN],
 }
 
@@ -176,45 +179,46 @@ pub struct StretchCost {
     pub lanes: u8,
 }
 
-/// There is a session.
+/// ACCEPT: there is a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accept {
     /// The handshake.
     pub handshake: HandshakeId,
-    /// The target's name for the session; not 0.
+    /// The target's SID for the session; not 0.
     pub sid: u32,
     /// What the target chose.
     pub choice: Parameters,
-    /// What a path is added with to a session without keys.
+    /// The token that adds a path to a session without keys.
     pub token: [u8; TOKEN_LEN],
-    /// The server.
+    /// The identity of the server.
     pub instance: [u8; INSTANCE_LEN],
-    /// In a session with keys, the proof that whoever sends this has them. The last item.
+    /// In a session with keys, the proof that the sender has them. It is the last item.
     pub proof: Option<[u8; PROOF_LEN]>,
 }
 
 code8! {
     /// Why there is no session.
     pub struct RefuseReason {
-        /// The password is wrong, or there is none by this name: which, is not said.
+        /// The password is wrong, or there is no such name: the target does not say which.
         NOT_AUTHORIZED = 1;
-        /// The target wants a level, or another property, that was not offered.
+        /// The target demands a protection level, or another property, that was not offered.
         PARAMETERS = 2;
-        /// The target has no room now.
+        /// The target has no free slot for a handshake now.
         BUSY = 3;
         /// The target shuts down.
         SHUTDOWN = 4;
         /// The group has a password.
         PASSWORD_NEEDED = 5;
-        /// The group has no password, and so no keys.
+        /// The group has no password, and so its sessions have no keys.
         OPEN_GROUP = 6;
-        /// The target speaks another version, that of this frame; the handshake is all zeros.
+        /// The target speaks another version, which stands in this frame's header. The handshake's identifier
+        /// is all zeros.
         VERSION = 7;
     }
 }
 
 impl Negotiate {
-    /// Appends the block to `out`. Nothing follows but padding.
+    /// Appends the block to `out`. Only padding may follow.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello(hello) => {
@@ -240,7 +244,7 @@ impl Negotiate {
         }
     }
 
-    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    /// Parses the block at the front of `payload`. The bytes behind it are padding.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -298,7 +302,7 @@ impl Start {
 }
 
 impl Negotiated {
-    /// Appends the block to `out`. Nothing follows but padding.
+    /// Appends the block to `out`. Only padding may follow.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Cookie { handshake, cookie } => put_block(out, COOKIE, 0, |out| {
@@ -333,7 +337,7 @@ impl Negotiated {
         }
     }
 
-    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    /// Parses the block at the front of `payload`. The bytes behind it are padding.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -366,7 +370,7 @@ impl Negotiated {
     }
 }
 
-/// Everything that may stand in a step of the handshake.
+/// All items and fields that a step of the handshake may have.
 #[derive(Default)]
 struct Items {
     info: u8,
@@ -437,8 +441,9 @@ fn put_bytes(out: &mut Vec<u8>, kind: u8, value: &[u8]) {
     put_item(out, kind, |out| out.extend_from_slice(value));
 }
 
-/// Returns the block at the front of `payload` with zeros where the value of its last item stands, if that is as long as
-/// `len`: what the other end of a handshake computes over before it can make that value.
+/// Returns the block at the front of `payload` with zeros in place of the value of its last item, provided
+/// that this is `len` bytes long. The proofs of the handshake are computed over this, before that value
+/// exists.
 //= hyperscsi#section-4.9
 //# What is left out where something is computed over a block (COOKIE of START, KE2 of ANSWER, PROOF of ACCEPT) MUST be its last item.
 pub(crate) fn without_last(payload: &[u8], len: usize) -> Result<Vec<u8>, Malformed> {

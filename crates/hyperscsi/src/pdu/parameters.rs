@@ -1,4 +1,4 @@
-//! What the two ends of a session agree on, as items within an item of the handshake.
+//! The parameters that the two ends of a session agree on, encoded as items within an item of the handshake.
 
 use alloc::vec::Vec;
 
@@ -8,35 +8,37 @@ use crate::frame::TAGS;
 use crate::send_queue::HEAD_LEN_MAX;
 use base::bytes::Reader;
 
-/// What one end offers, or chose. A target chooses within the offer; the fields that say what the sender itself can receive
-/// (`frame_max`, `frames_initial`, `ack_delay_max_us`) are not chosen but told, by each for itself.
+/// The parameters that one end offers or chose. A target chooses within the offer. The fields that describe
+/// what the sender itself can receive (`frame_max`, `frames_initial`, `ack_delay_max_us`) are not chosen:
+/// each end states its own.
 ///
 /// An item that is missing has the value of [`Parameters::DEFAULT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// The longest Ethernet payload that the sender's port takes.
+    /// The longest Ethernet payload that the sender's port takes, in bytes.
     pub frame_max: u16,
-    /// How many frames the other end may send on the first path in each space before it was told more.
+    /// How many frames the other end may send on the first path, in each space, before the first
+    /// acknowledgement grants more.
     pub frames_initial: u32,
-    /// The longest that the sender waits before it acknowledges, in microseconds.
+    /// The longest that the sender delays an acknowledgement, in microseconds.
     pub ack_delay_max_us: u32,
-    /// Which levels exchanges may have.
+    /// Which protection levels exchanges may have.
     pub levels: Levels,
     /// How many exchanges can be under way; 1 to [`TAGS`].
     pub exchanges: u16,
-    /// How many bytes of a command's data may come unasked.
+    /// How many bytes of unsolicited data a command may have.
     pub first_burst: u32,
-    /// How many bytes one request for data may ask for; not 0.
+    /// How many bytes one Transfer Ready may ask for; not 0.
     pub burst_max: u32,
     /// How many paths the session may have; at least 1.
     pub paths: u8,
-    /// How what is lost is sent again.
+    /// How lost frames are repaired.
     pub repair: Repair,
     /// After how long without a live path the session is lost, in milliseconds.
     pub lost_after_ms: u32,
 }
 
-/// Why parameters cannot be.
+/// Why parameters are illegal. Each value names the field at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Illegal {
     /// `frame_max`
@@ -68,47 +70,47 @@ pub enum Illegal {
     LostAfter,
 }
 
-/// How what is lost is sent again.
+/// How lost frames are repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Repair {
-    /// What was lost, and nothing else.
+    /// Only what was lost is sent again.
     #[default]
     Selective = 0,
-    /// Everything unacknowledged from the first loss on.
+    /// Everything unacknowledged from the first loss on is sent again.
     Window = 1,
 }
 
-/// A set of levels.
+/// A set of protection levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels(u8);
 
 impl Levels {
-    /// All of them.
+    /// All levels.
     pub const ALL: Self = Self(0b111);
-    /// What a session without keys can have.
+    /// The levels that a session without keys can have.
     pub const OPEN: Self = Self(0b001);
-    /// What no frame leaves unprotected.
+    /// The levels at which every frame is protected.
     pub const SEALED: Self = Self(0b110);
 
-    /// Returns the set of those at or above `least`.
+    /// Returns the set of levels at or above `least`.
     pub const fn from(least: Level) -> Self {
         Self((0b111 << least as u8) & 0b111)
     }
 
-    /// Returns whether `level` is one of them.
+    /// Returns whether `level` is in the set.
     pub const fn has(self, level: Level) -> bool {
         self.0 & (1 << level as u8) != 0
     }
 
-    /// Returns the lowest of them that is `least` or above; `None` if there is none.
+    /// Returns the lowest level of the set that is `least` or above; `None` if there is none.
     pub fn lowest_from(self, least: Level) -> Option<Level> {
         [Level::None, Level::Integrity, Level::Encrypt]
             .into_iter()
             .find(|level| *level >= least && self.has(*level))
     }
 
-    /// Returns those that are in both; `None` if that is none.
+    /// Returns the intersection of both sets; `None` if it is empty.
     pub const fn common(self, other: Self) -> Option<Self> {
         Self::from_bits(self.0 & other.0)
     }
@@ -118,7 +120,7 @@ impl Levels {
         self.0
     }
 
-    /// Returns the set with these bits; `None` for the empty one. Bits that mean nothing today are dropped.
+    /// Returns the set with these bits; `None` for the empty set. Undefined bits are dropped.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits & 0b111 {
             0 => None,
@@ -159,7 +161,7 @@ impl Illegal {
 }
 
 impl Parameters {
-    /// What holds where nothing is said.
+    /// The values of items that are missing.
     pub const DEFAULT: Self = Self {
         frame_max: 1500,
         frames_initial: 32,
@@ -173,16 +175,17 @@ impl Parameters {
         lost_after_ms: 30_000,
     };
 
-    /// The shortest Ethernet payload that a port may take: what every Ethernet carries.
+    /// The shortest maximum that a port may have, in bytes: every Ethernet carries such a payload.
     pub const FRAME_MAX_LEAST: u16 = 1500;
 
-    /// The longest first burst: what stands in front of it and the burst are one message, whose bytes are counted in 32 bits.
+    /// The longest first burst, in bytes. The block in front of the burst and the burst are one message,
+    /// whose bytes are counted in 32 bits.
     pub const FIRST_BURST_MAX: u32 = u32::MAX - 1024;
 
-    /// Returns whether an end may say this of itself.
+    /// Returns whether an end may state these parameters of itself.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`Illegal`] names the field at fault.
     pub const fn check(&self) -> Result<(), Illegal> {
         if self.frame_max < Self::FRAME_MAX_LEAST {
             return Err(Illegal::FrameMax);
@@ -223,7 +226,7 @@ impl Parameters {
         item(LOST_AFTER, &self.lost_after_ms.to_be_bytes());
     }
 
-    /// Reads the items that are `bytes`.
+    /// Parses `bytes`, which are items.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -231,7 +234,8 @@ impl Parameters {
         Self::read(bytes)?.map_err(|_| Malformed::Value)
     }
 
-    /// Reads the items that are `bytes`, and tells those that say what cannot be from those that are none.
+    /// Parses `bytes`, which are items. Distinguishes well-formed items with illegal values from malformed
+    /// ones.
     pub(super) fn read(bytes: &[u8]) -> Result<Result<Self, Illegal>, Malformed> {
         let (mut parameters, mut legal) = (Self::DEFAULT, Ok(()));
         let mut seen = 0_u16;
@@ -245,13 +249,14 @@ impl Parameters {
             Ok(known)
         })?;
         Ok(match legal.and_then(|()| parameters.check()) {
-            // Any length of a first burst may be said, as the smaller one of both counts.
+            // A first burst of any length may be stated, since the smaller one of both ends holds.
             Ok(()) | Err(Illegal::FirstBurst) => Ok(parameters),
             Err(why) => Err(why),
         })
     }
 
-    /// Takes an item. Returns whether it is known; a value that cannot even be kept is noted in `legal`.
+    /// Stores an item. Returns whether the item is known. A value that cannot even be represented is recorded
+    /// in `legal`.
     fn set(&mut self, kind: u8, value: &[u8], legal: &mut Result<(), Illegal>) -> Result<bool, Malformed> {
         match kind {
             FRAME_MAX => self.frame_max = u16::from_be_bytes(exactly(value)?),

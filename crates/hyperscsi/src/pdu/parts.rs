@@ -1,7 +1,9 @@
-//! The parts of a frame that carries several: which of them stands where, and what of its header each has for itself.
+//! The parts of a frame that carries several: where each part lies, and which header fields each part has of
+//! its own.
 //!
-//! The block stands in front of the payload proper of a Request or Reply frame with the flag PARTS, and tells of the *further*
-//! parts. What the first one is says the header of the frame, and its length is what the others leave.
+//! The block stands in front of the rest of the payload of a Request or Reply frame with the flag PARTS. It
+//! describes the *further* parts. The frame's header describes the first part, whose length is what the
+//! further parts leave of the payload.
 
 use alloc::vec::Vec;
 
@@ -13,14 +15,14 @@ use crate::frame::{Flags, Header, Place};
 /// How many parts a frame has at most, the first one included.
 pub const PARTS_MAX: usize = 64;
 
-/// The length of the block without what it says of each further part.
+/// The length of the block without its entries, in bytes.
 pub const PARTS_HEAD_LEN: usize = BLOCK_HEAD_LEN;
-/// The length of what the block says of a further part.
+/// The length of an entry, which describes one further part, in bytes.
 pub const PART_LEN: usize = 14;
 
 const FURTHER: u8 = 1;
 
-/// The flags that every part has for itself.
+/// The flags that each part has of its own.
 const OWN: u8 = Flags::DATA.0 | Flags::GOOD.0;
 
 /// The parts of a frame. All of them lie within it.
@@ -31,7 +33,8 @@ pub struct Parts<'a> {
     behind: &'a [u8],
 }
 
-/// Writes the block that tells of further parts, each given as the header that it would have in a frame of its own.
+/// Writes the block that describes the further parts. Each is given as the header that it would have in a
+/// frame of its own.
 pub fn encode(further: impl Iterator<Item = Header>, out: &mut Vec<u8>) {
     let start = out.len();
     put_block(out, FURTHER, 0, |out| {
@@ -51,10 +54,11 @@ pub fn encode(further: impl Iterator<Item = Header>, out: &mut Vec<u8>) {
 }
 
 impl<'a> Parts<'a> {
-    /// Reads the block at the front of `payload` and divides what stands behind it.
+    /// Parses the block at the front of `payload` and divides the bytes behind it.
     ///
     /// # Errors
-    /// [`Malformed`]; also when there are no further parts or too many, or they are longer than what is there.
+    /// [`Malformed`]; also when there are no further parts or too many, or when they are longer than the
+    /// payload.
     pub fn parse(payload: &'a [u8]) -> Result<Self, Malformed> {
         let mut block = Block::parse(payload)?;
         if block.kind != FURTHER {
@@ -74,12 +78,13 @@ impl<'a> Parts<'a> {
         Ok(Self { entries, first, behind })
     }
 
-    /// Returns how many there are, the first one included.
+    /// Returns how many parts there are, the first one included.
     pub const fn count(&self) -> usize {
         1 + self.entries.len() / PART_LEN
     }
 
-    /// Gives each part to `take`, in order, with the header that it would have in a frame of its own. `header` is the frame's.
+    /// Calls `take` with each part in order, and with the header that the part would have in a frame of its
+    /// own. `header` is the header of the whole frame.
     pub fn each(&self, header: &Header, take: &mut dyn FnMut(&Header, &'a [u8])) {
         let len = u16::try_from(self.first.len()).unwrap_or(header.len);
         take(&Header { len, ..*header }, self.first);
@@ -93,7 +98,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What the block says of a further part.
+/// An entry of the block, which describes one further part.
 struct Entry {
     place: Place,
     flags: u8,
@@ -113,7 +118,8 @@ impl Entry {
         Ok(Self { place, flags, len, xid, off })
     }
 
-    /// Returns the header of a frame of its own, where `frame` is the one that it shares.
+    /// Returns the header that the part would have in a frame of its own. `frame` is the header of the frame
+    /// that it shares.
     const fn header(&self, frame: &Header) -> Header {
         let Place { tag, last, fragment } = self.place;
         let shared = frame.flags.0 & !(OWN | Flags::ACKS.0 | Flags::PARTS.0);

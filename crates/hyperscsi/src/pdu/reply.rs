@@ -1,5 +1,5 @@
-//! What a Reply frame without the flag DATA carries: a request for data, the response of a command, the result of a task
-//! management function.
+//! The payload of a Reply frame without the flag DATA: a Transfer Ready (the request for solicited data), the
+//! response of a command, or the result of a task management function.
 
 use alloc::vec::Vec;
 
@@ -12,10 +12,10 @@ const TRANSFER_READY: u8 = 1;
 const RESPONSE: u8 = 2;
 const MANAGED: u8 = 3;
 
-/// What the target says.
+/// A reply of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// Asks for data.
+    /// The target asks for Data-Out.
     TransferReady(TransferReady),
     /// The command ended.
     Response(Response<'a>),
@@ -23,14 +23,14 @@ pub enum Reply<'a> {
     Managed(ManageResult),
 }
 
-/// Asks the initiator for a part of its data.
+/// Transfer Ready: asks the initiator for a part of its Data-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferReady {
-    /// Which request for data of this exchange it is, from 0: the same number again is the same request.
+    /// The number of this Transfer Ready within its exchange, from 0. The same number again is a repetition.
     pub number: u32,
-    /// Where the part begins.
+    /// The offset of the part, in bytes.
     pub offset: u32,
-    /// How long it is; not 0.
+    /// The length of the part, in bytes; not 0.
     pub len: u32,
 }
 
@@ -39,37 +39,38 @@ pub struct TransferReady {
 pub struct Response<'a> {
     /// The status (SAM-5 §5.3).
     pub status: u8,
-    /// How many bytes of data went to the initiator in DATA frames, from the first one on: the exchange is over for the
-    /// initiator when these came as well.
+    /// How many bytes of Data-In the target sent in DATA frames, from the first one on. The exchange ends for
+    /// the initiator when it has received these as well.
     pub data_in_len: u32,
-    /// How many bytes would have moved had the initiator expected enough: the residual counts come from it.
+    /// How many bytes would have been transferred had the initiator expected enough. The residual counts are
+    /// computed from it.
     pub transferable: u64,
     /// Sense data, at most [`SENSE_MAX`] bytes; empty for none.
     pub sense: &'a [u8],
 }
 
 code8! {
-    /// What came of a task management function (SAM-5 §7.1), with the numbers of iSCSI.
+    /// The result of a task management function (SAM-5 §7.1), with the numbers of iSCSI.
     pub struct ManageResult {
-        /// Done.
+        /// FUNCTION COMPLETE.
         COMPLETE = 0;
-        /// There is no such task.
+        /// The task does not exist.
         NO_TASK = 1;
-        /// There is no such logical unit.
+        /// The logical unit does not exist.
         NO_LUN = 2;
         /// The function is not supported.
         NOT_SUPPORTED = 5;
-        /// The initiator may not do that.
+        /// The initiator is not authorized for the function.
         NOT_AUTHORIZED = 6;
-        /// Done, and the answer to the query is yes.
+        /// FUNCTION SUCCEEDED: done, and the answer to the query is yes.
         SUCCEEDED = 7;
-        /// Refused for any other reason.
+        /// FUNCTION REJECTED for any other reason.
         REJECTED = 255;
     }
 }
 
 impl<'a> Reply<'a> {
-    /// Appends the block to `out`. Sense data beyond [`SENSE_MAX`] is left out.
+    /// Appends the block to `out`. Sense data beyond [`SENSE_MAX`] bytes is left out.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::TransferReady(ready) => put_block(out, TRANSFER_READY, 0, |out| {
@@ -89,7 +90,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Reads the block that is `payload`.
+    /// Parses `payload`, which is one block.
     ///
     /// # Errors
     /// [`Malformed`]

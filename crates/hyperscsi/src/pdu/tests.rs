@@ -1,4 +1,4 @@
-//! Golden bytes both ways, and what is refused.
+//! Golden bytes in both directions, and payloads that are refused.
 
 use alloc::format;
 use alloc::string::String;
@@ -22,7 +22,7 @@ use super::*;
 use crate::aead::Level;
 
 fn bytes(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    // Encoders append: what was there before must stay.
+    // Encoders append to `out`: the bytes that it held before must stay.
     let mut out = vec![0xa5];
     encode(&mut out);
     assert_eq!(out.remove(0), 0xa5);
@@ -351,7 +351,7 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Reads `payload` as everything that it could be.
+/// Parses `payload` as every kind of payload.
 fn read_all(payload: &[u8]) {
     let _ = Request::parse(payload);
     let _ = Reply::parse(payload);

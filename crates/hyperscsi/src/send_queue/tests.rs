@@ -14,7 +14,8 @@ fn message(head: usize, body: usize, level: Level) -> Message {
     Message { body: list, ..block }
 }
 
-/// Takes everything a lane has, in parts of up to `room` bytes, as (message, from, to).
+/// Takes everything that a packet number space has to send, in parts of up to `room` bytes, as (message,
+/// from, to).
 fn take_all(send_queue: &mut SendQueue, lane: usize, room: usize) -> Vec<(Key, u32, u32)> {
     core::iter::from_fn(|| send_queue.take(lane, room))
         .map(|chunk| (chunk.key, chunk.from, chunk.to))
@@ -76,10 +77,10 @@ fn what_comes_next_travels_beside_a_part_if_it_fits_whole_and_belongs_there() {
     assert_eq!(first.key, a);
     assert_eq!(send_queue.take_beside(1, 59, &first), None);
     assert_eq!(send_queue.take_beside(1, 60, &first), Some(Chunk { key: b, from: 0, to: 60 }));
-    // What does not fit whole waits for a frame of its own, and what is behind it waits as well.
+    // A part that does not fit whole waits for a frame of its own, and so do the parts behind it.
     assert_eq!(send_queue.take_beside(1, 1009, &first), None);
     assert_eq!(take_all(&mut send_queue, 1, 1010)[..1], [(c, 0, 1010)]);
-    // Another level, another frame.
+    // Another protection level needs another frame.
     let again = push(&mut send_queue, 5, Level::Integrity);
     assert_eq!(send_queue.take_beside(1, 500, &first), None);
     let first = send_queue.take(1, 500).unwrap();
@@ -133,7 +134,8 @@ fn long_messages_follow_each_other_and_short_ones_take_turns_with_them() {
     order.dedup();
     let (first, second) = shorts.split_at(4);
     let [a, b, c] = longs;
-    // What is longer than a long one's portion lets the next one pass, with its last byte.
+    // A message that is one byte longer than a long one's portion lets the next message pass before its last
+    // byte.
     let want = [first, &[a], second, &[a, b, c, b]].concat();
     assert_eq!(order, want);
 }
@@ -174,7 +176,7 @@ fn parts_of_any_size_lost_and_arriving_in_any_order_make_the_message_whole() {
             let chunk = under_way[at];
             match rng.below(4) {
                 0 => _ = send_queue.lost(&under_way.swap_remove(at)),
-                // Repeated before its fate is known.
+                // Retransmitted before it is known whether it arrived.
                 1 => _ = send_queue.lost(&chunk),
                 _ => {
                     truth.insert(u64::from(chunk.from), u64::from(chunk.to));

@@ -1,4 +1,4 @@
-//! The end of a session, which is an I_T nexus loss (SAM-5 §6.4), and the sweeping up of what came half.
+//! The end of a session, which is an I_T nexus loss (SAM-5 §6.4), and the removal of orphan data.
 
 use alloc::vec::Vec;
 
@@ -15,19 +15,20 @@ use crate::frame::Header;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 
 impl Engine {
-    /// Ends a session on behalf of the layer above, and tells the initiator.
+    /// Ends a session on behalf of the layer above, and sends the initiator a Disconnect.
     pub fn close_session(&mut self, now: Instant, session: SessionId) {
         self.now = now;
         self.end_session(session.0, SessionEnd::Closed);
     }
 
-    /// Ends a session because the layer above shuts down, and tells the initiator so.
+    /// Ends a session because the layer above shuts down, and sends the initiator a Disconnect with that
+    /// reason.
     pub fn shut_session(&mut self, now: Instant, session: SessionId) {
         self.now = now;
         self.end_session(session.0, SessionEnd::ShutDown);
     }
 
-    /// Ends a session: every task of it is gone. What there is to say about it goes out yet.
+    /// Ends a session and all its tasks. A closing message, if the reason has one, is still sent.
     pub(super) fn end_session(&mut self, key: Key, why: SessionEnd) {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_up()) else { return };
         let said = match why {
@@ -36,7 +37,7 @@ impl Engine {
             SessionEnd::Closed => Some(Disconnect::Goodbye(DisconnectReason::CLOSED)),
             SessionEnd::ShutDown => Some(Disconnect::Goodbye(DisconnectReason::SHUTDOWN)),
             SessionEnd::Misbehaved => Some(Disconnect::Goodbye(DisconnectReason::BROKEN)),
-            // There is nobody to tell, or nothing left to say it with.
+            // No path to the initiator is left, or no key to send a message with.
             SessionEnd::PathLost | SessionEnd::KeysExhausted => None,
         };
         let until = self.now.after(self.limits.closing_timeout);
@@ -68,7 +69,8 @@ impl Engine {
         self.mark_dirty(key);
     }
 
-    /// Takes what is said about the end of a session that its initiator ended: perhaps it did not hear that it did.
+    /// Processes a repeated Disconnect of an initiator that logged out: it may not have received the
+    /// acknowledgement.
     pub(super) fn goodbye_again(&mut self, key: Key, header: &Header, payload: &[u8]) {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.lingers()) else { return };
         let is_goodbye = matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
@@ -77,7 +79,8 @@ impl Engine {
         }
     }
 
-    /// Makes room for a session by forgetting those that are kept only in case their initiators say goodbye once more.
+    /// Makes room for one more session by removing sessions that are kept only to acknowledge a repeated
+    /// logout.
     pub(super) fn make_room(&mut self, port: EtherPort) {
         while self.is_full(port, true) {
             let left = self.sessions.iter().filter(|(_, session)| session.lingers());
@@ -86,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a session that is over.
+    /// Removes a session that ended.
     pub(super) fn remove_session(&mut self, key: Key) {
         let Some(session) = self.sessions.remove(key) else { return };
         if let Some(transport) = &session.transport {
@@ -104,7 +107,8 @@ impl Engine {
         }
     }
 
-    /// Forgets data whose request did not come for too long. Timers go off often, and this is looked after seldom.
+    /// Drops orphan data whose request was not received in time. Timers expire often, so the exchanges are
+    /// searched only once in an eighth of `orphan_data_timeout`.
     pub(super) fn drop_orphan_data(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         if self.now.since(session.swept) < self.limits.orphan_data_timeout / 8 {

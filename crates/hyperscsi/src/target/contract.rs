@@ -1,5 +1,5 @@
-//! What the engine tells the layer above, and what it is told: commands, data, management, the comings and goings
-//! of sessions. None of it knows what a logical unit is.
+//! The interface between the engine and the layer above: commands, data, task management, and the begin and
+//! end of sessions. This interface does not know what a logical unit is.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -29,56 +29,59 @@ handle! {
     pub struct TmfRef;
 }
 
-/// Answers what handshakes, discoveries and requests must know. The engine itself knows which SIDs its sessions have.
+/// Answers the questions that handshakes, discoveries and requests raise. The engine itself knows which SIDs
+/// its sessions have.
 pub trait SessionDirectory: crate::login::directory::TargetDirectory {
-    /// Returns the least protection with which this session may reach a logical unit. For one that it does not see, the least
-    /// of what its group may have: what is said about it then says nothing.
+    /// Returns the least protection with which this session may reach a logical unit. For a logical unit that
+    /// the session does not see, returns the least level that the session's group allows, so the answer
+    /// reveals nothing about that logical unit.
     fn least_level(&self, session: SessionId, lun: u64) -> Level;
 }
 
-/// Something that the layer above must know or do. The events of one session come in the order that its initiator
-/// prescribed.
+/// Something that the layer above must record or execute. The events of one session are in the order that its
+/// initiator prescribed.
 #[derive(Debug)]
 pub enum Event {
     /// A session began: an I_T nexus.
     SessionUp(alloc::boxed::Box<SessionUp>),
-    /// A command is to be executed.
+    /// The layer above must execute a command.
     Command(Command),
-    /// The bytes asked for by `fetch`, all of them.
+    /// All the bytes that the layer above requested with `fetch`.
     DataOut {
         /// The task.
         task: TaskRef,
-        /// Where they belong, from the start of the command's data.
+        /// The offset of the bytes in the command's data.
         offset: u32,
         /// The bytes.
         data: DataList,
     },
-    /// A task management function is to be carried out. Answer with `managed`, after `abort` was called for each task that
-    /// it ended without a response.
+    /// The layer above must carry out a task management function. It calls `abort` for each task that the
+    /// function ended without a response, and then `finish_tmf`.
     ///
-    /// After TARGET COLD RESET, answer and then close every session of the target.
+    /// After TARGET COLD RESET, the layer above answers and then closes every session of the target.
     Tmf(TmfRequest),
-    /// The transport gave the task up. Abort it; its name means nothing any more.
+    /// The transport gave up the task. The layer above must abort the task; its name is no longer valid.
     TaskGone {
         /// The task.
         task: TaskRef,
     },
-    /// Something about a path of a session changed.
+    /// The state of a path of a session changed.
     Path {
         /// The session.
         session: SessionId,
-        /// Our port.
+        /// The port of this host.
         port: EtherPort,
-        /// The initiator's.
+        /// The initiator's address.
         peer: Mac,
-        /// What.
+        /// What changed.
         news: PathChange,
     },
-    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Every task of it was reported gone before.
+    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Each task of the session was reported by
+    /// [`Event::TaskGone`] before.
     SessionDown {
         /// The session.
         session: SessionId,
-        /// Why.
+        /// Why the session ended.
         why: SessionEnd,
     },
 }
@@ -90,19 +93,19 @@ pub struct SessionUp {
     pub session: SessionId,
     /// The target.
     pub target: Name,
-    /// The group that the initiator came with.
+    /// The group that the initiator named in its handshake.
     pub group: GroupName,
     /// The initiator.
     pub initiator: Name,
-    /// With the initiator's name it names the initiator port.
+    /// The ISID; together with the initiator's name it names the initiator port.
     pub isid: [u8; 6],
     /// Whether the initiator proved that it knows the group's password.
     pub authenticated: bool,
-    /// Where it came in.
+    /// The port on which the handshake was received.
     pub port: EtherPort,
-    /// Where it came from; nothing vouches for that.
+    /// The address from which the handshake was sent; it is not authenticated.
     pub peer: Mac,
-    /// What was agreed on.
+    /// The parameters that both ends agreed on.
     pub parameters: Parameters,
 }
 
@@ -111,20 +114,20 @@ pub struct SessionUp {
 pub struct Command {
     /// Its name.
     pub task: TaskRef,
-    /// Where it came from.
+    /// The session that sent the command.
     pub session: SessionId,
     /// The logical unit, as SAM-5 §4.7 encodes it.
     pub lun: u64,
-    /// How the task set treats it.
+    /// The task attribute: when the task set may execute the task relative to others.
     pub attribute: TaskAttribute,
     /// Its priority, 1 (first) to 15, or 0 for none.
     pub priority: u8,
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// How many bytes the initiator expects to receive. No more are sent.
+    /// How many bytes the initiator expects to receive. The engine sends no more than these.
     pub data_in_len: u32,
-    /// How many bytes the initiator expects to send. No more can be fetched. Both lengths are set in a
-    /// bidirectional command.
+    /// How many bytes the initiator expects to send. The layer above can fetch no more than these. Both
+    /// lengths are set in a bidirectional command.
     pub data_out_len: u32,
 }
 
@@ -133,35 +136,36 @@ pub struct Command {
 pub struct TmfRequest {
     /// Its name.
     pub tmf: TmfRef,
-    /// Where it came from.
+    /// The session that sent the request.
     pub session: SessionId,
-    /// What to do.
+    /// The function to carry out.
     pub function: ManageFunction,
-    /// The logical unit; means nothing for the functions that concern the whole target or nexus.
+    /// The logical unit; without meaning for the functions that concern the whole target or nexus.
     pub lun: u64,
-    /// The task that ABORT TASK or QUERY TASK means. `Some` for those two, else `None`.
+    /// The task that ABORT TASK or QUERY TASK names. `Some` for those two, else `None`.
     pub task: Option<TaskRef>,
 }
 
-/// How a task ended, in SCSI's terms.
+/// How a task ended: status, sense data and residual.
 #[derive(Clone, Copy, Debug)]
 pub struct Finish<'a> {
     /// The status.
     pub status: u8,
     /// Sense data, at most [`crate::pdu::reply::SENSE_MAX`] bytes; empty for none.
     pub sense: &'a [u8],
-    /// How many bytes would have moved had the initiator expected enough: the residual counts come from it.
+    /// How many bytes would have been transferred if the initiator had expected enough; the residual counts
+    /// are computed from it.
     pub transferable: u64,
 }
 
 impl Finish<'_> {
-    /// A task that did all it was asked: GOOD, with `transferable` bytes moved.
+    /// Returns the end of a task that succeeded: GOOD, with `transferable` bytes transferred.
     pub const fn good(transferable: u64) -> Self {
         Self { status: status::GOOD, sense: &[], transferable }
     }
 }
 
-/// The few SCSI statuses that the protocol itself gives (SAM-5 §5.3).
+/// The few SCSI statuses that the protocol itself returns (SAM-5 §5.3).
 pub(crate) mod status {
     pub(crate) const GOOD: u8 = 0x00;
     pub(crate) const CHECK_CONDITION: u8 = 0x02;
@@ -171,18 +175,18 @@ pub(crate) mod status {
 /// What changed about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathChange {
-    /// It carries data besides the others, or again.
+    /// The path carries data in addition to the other paths, or carries data again.
     Up,
-    /// Nothing was heard on it for too long.
+    /// No frame was received on the path for too long.
     Silent,
-    /// The initiator gave it up.
+    /// The initiator closed the path.
     Gone,
-    /// What it carries turned out to be less than our port takes, or to be all of that again.
+    /// The path MTU turned out to be smaller than the port's, or is as large as the port's again.
     Mtu(PathMtuStatus),
 }
 
 impl PathChange {
-    /// Returns whether nobody need care.
+    /// Returns whether the change needs no attention of an operator.
     pub fn is_good(&self) -> bool {
         match self {
             Self::Up => true,
@@ -206,25 +210,25 @@ impl fmt::Display for PathChange {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
-    /// The initiator said goodbye, since its owner is done with it.
+    /// The initiator logged out because its owner closed the session.
     #[error("it logged out")]
     LoggedOut,
-    /// The initiator gave it up, and comes back with another.
+    /// The initiator gave up the session, and will log in again.
     #[error("its initiator gave it up")]
     GivenUp,
-    /// The same initiator port began another session.
+    /// Session reinstatement: the same initiator port began another session.
     #[error("it logged in again")]
     Reinstated,
-    /// No path to the initiator was live for too long.
+    /// No path to the initiator was alive for too long.
     #[error("its last path was lost")]
     PathLost,
-    /// Its initiator acknowledged what was never sent.
+    /// The initiator acknowledged a packet number that was never sent.
     #[error("it acknowledged what was never sent")]
     Misbehaved,
-    /// The keys are used up and could not be changed.
+    /// The keys are used up and could not be updated.
     #[error("its keys are used up")]
     KeysExhausted,
-    /// The layer above asked for it.
+    /// The layer above closed the session.
     #[error("it was closed")]
     Closed,
     /// The layer above shuts down.
@@ -232,22 +236,22 @@ pub enum SessionEnd {
     ShutDown,
 }
 
-/// What a session did so far.
+/// What a session did since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// SCSI commands taken.
+    /// SCSI commands accepted.
     pub commands: u64,
-    /// Bytes of Data-In handed to the transport.
+    /// Bytes of Data-In passed to the transport.
     pub data_in_bytes: u64,
-    /// Bytes of Data-Out received, each once.
+    /// Bytes of Data-Out received, each counted once.
     pub data_out_bytes: u64,
-    /// Requests that had come before, and were not carried out again.
+    /// Duplicates of requests that had been received before; they were not executed again.
     pub duplicates: u64,
-    /// Frames of exchanges that are over, or were never begun: what is late.
+    /// Late frames, whose exchange has ended or was never begun.
     pub strays: u64,
 }
 
-/// A session, for those who watch.
+/// A session, for display.
 #[derive(Clone, Debug)]
 pub struct SessionView<'a> {
     /// Its name.
@@ -256,26 +260,26 @@ pub struct SessionView<'a> {
     pub target: &'a Name,
     /// The initiator.
     pub initiator: &'a Name,
-    /// With the initiator's name it names the initiator port.
+    /// The ISID; together with the initiator's name it names the initiator port.
     pub isid: [u8; 6],
-    /// The group that the initiator came with.
+    /// The group that the initiator named in its handshake.
     pub group: &'a GroupName,
-    /// Whether frames can be protected.
+    /// Whether the session has keys, so that frames can be protected.
     pub authenticated: bool,
-    /// What was agreed on.
+    /// The parameters that both ends agreed on.
     pub parameters: &'a Parameters,
     /// Its paths.
     pub paths: Vec<PathView>,
     /// How many tasks are open.
     pub tasks: u32,
-    /// How many bytes of answers the initiator has not acknowledged.
+    /// How many bytes of Data-In the initiator has not acknowledged.
     pub unacknowledged_bytes: usize,
-    /// What it did so far.
+    /// What the session did since it began.
     pub traffic: Traffic,
-    /// Frames that it did not take, by reason.
+    /// Received frames that the session dropped, by reason.
     pub drops: DropCounts,
-    /// What its paths did so far, those included that are gone.
+    /// The totals of its paths, including those that were closed.
     pub totals: PathTotals,
-    /// The SIDs: the initiator's and ours.
+    /// The SIDs: the initiator's and this target's.
     pub sids: (u32, u32),
 }

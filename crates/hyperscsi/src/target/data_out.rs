@@ -1,7 +1,7 @@
-//! Data-Out: what comes with a request, what the layer above fetches, and where it lands.
+//! Data-Out: unsolicited data, data that the layer above fetches, and where both are stored.
 //!
-//! A frame is judged by its exchange, offset and length before a byte of it is touched. Data of an exchange that ended finds
-//! nothing to land in, so late data of an aborted task never reaches a medium.
+//! A frame's exchange, offset and length are checked before a byte of the frame is copied. Data of an
+//! exchange that ended has no buffer, so late data of an aborted task never reaches a medium.
 
 use base::arena::Key;
 use base::buffer::DataList;
@@ -16,7 +16,7 @@ use crate::exchange::reassembly::{Reassembly, ReassemblyError, to_usize};
 use crate::pdu::abort::AbortResult;
 
 impl Engine {
-    /// Puts data where it belongs.
+    /// Stores data at its place in the buffer of its exchange.
     pub(super) fn accept_data(
         &mut self,
         key: Key,
@@ -35,7 +35,7 @@ impl Engine {
             return Err(FrameError::UnknownExchange);
         }
         if exchange.out.waits && exchange.holder == Holder::OrphanData {
-            // It found no room, which the request will be told.
+            // There was no memory for the data. The request will be answered with BUSY.
             return Ok(());
         }
         if data.is_empty() {
@@ -46,7 +46,7 @@ impl Engine {
         let put = if offset < early {
             match &mut exchange.out.unsolicited {
                 Some(reassembly) => reassembly.put(&self.pool, offset, data),
-                // All of it is here.
+                // All unsolicited data was received already.
                 None => Ok(0),
             }
         } else {
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Takes what comes unasked as complete, if it is.
+    /// Completes the unsolicited data, if all of it was received.
     pub(super) fn complete_unsolicited(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         if exchange.holder != Holder::OrphanData
@@ -91,8 +91,8 @@ impl Engine {
         }
     }
 
-    /// Asks for bytes of the initiator's data; they come up as [`Event::DataOut`], all at once. A name that means nothing
-    /// any more is ignored.
+    /// Requests bytes of the initiator's data; [`Event::DataOut`] returns them, all at once. A `task` that is
+    /// no longer valid is ignored.
     pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let key = task.0;
         let Some(exchange) =
@@ -106,7 +106,8 @@ impl Engine {
         self.advance_fetches(key);
     }
 
-    /// Asks for data that waits to be asked for, in order, as far as there is room; then hands up what is complete.
+    /// Solicits the data of fetches that wait, in order, as far as memory allows, and then delivers the
+    /// fetches that are complete.
     pub(super) fn advance_fetches(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
@@ -129,14 +130,14 @@ impl Engine {
         self.deliver_fetches(key);
     }
 
-    /// Asks for data that was held back, as far as that may be asked for now.
+    /// Solicits data that was held back, as far as the bound on unanswered requests allows now.
     pub(super) fn ask_more(&mut self, key: Key) {
         if self.exchanges.get(key).is_some_and(|exchange| exchange.out.more) {
             self.solicit(key);
         }
     }
 
-    /// Asks for data that there is room for.
+    /// Solicits the data for which memory is reserved.
     fn solicit(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get(exchange.session) else { return };
@@ -145,7 +146,7 @@ impl Engine {
         }
     }
 
-    /// Asks for the data of every exchange of a session that waited for room.
+    /// Solicits the data of every exchange of a session that waited for memory.
     pub(super) fn pump_all(&mut self, key: Key) {
         let Some(session) = self.sessions.get(key) else { return };
         for exchange in session.exchanges() {
@@ -155,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Hands up the fetches that are complete, in the order in which they were made.
+    /// Passes complete fetches to the layer above, in the order in which they were made.
     fn deliver_fetches(&mut self, key: Key) {
         let Some(exchange) =
             self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
@@ -185,7 +186,7 @@ impl Engine {
             }
             freed += fetch.reserved.unwrap_or(0);
             if data.len() != to_usize(fetch.end - fetch.start) {
-                // Going on would hand up bytes that did not come.
+                // To continue would pass bytes to the layer above that were not received.
                 self.stats.bugs += 1;
                 debug_assert!(false, "{} of {}..{}", data.len(), fetch.start, fetch.end);
                 continue;
@@ -195,7 +196,7 @@ impl Engine {
         self.release_data_out_quota(session, Freed { asked: freed, unasked: 0 });
     }
 
-    /// Gives back room for Data-Out.
+    /// Releases memory for Data-Out.
     pub(super) fn release_data_out_quota(&mut self, session: Key, freed: Freed) {
         let mut session = self.sessions.get_mut(session);
         self.solicited_quota

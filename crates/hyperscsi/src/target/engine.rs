@@ -1,14 +1,16 @@
-//! The target role of HyperSCSI for one shard: every session of it, as one value without I/O.
+//! The target role of HyperSCSI for one shard: all its sessions, as one value without I/O.
 //!
-//! Below, it has the shape of a [`base::ether::FrameMachine`]; the owner forwards to it and adds the directory that
-//! handshakes and requests ask. Above, it gives [`Event`]s and takes `fetch`, `data_in`, `finish`, `abort`, `managed`. After
-//! any call the owner polls [`Engine::poll_event`] until it is empty.
+//! Below, the engine has the shape of a [`base::ether::FrameMachine`]; the owner forwards calls to it and
+//! adds the directory that answers handshakes and requests. Above, the engine returns [`Event`]s and accepts
+//! `fetch`, `data_in`, `finish`, `abort`, `finish_tmf`. After any call the owner polls [`Engine::poll_event`]
+//! until it returns `None`.
 //!
 //! # Memory
 //!
-//! Everything a peer can make us keep is bounded: sessions by [`EngineLimits::sessions_max`], exchanges of a session by the number
-//! of slots, data that comes by [`EngineLimits::data_out_bytes_max`], answers that are not acknowledged by
-//! [`EngineLimits::data_in_bytes_max`]. [`base::memory_quota`] says who gets how much when that is short.
+//! All memory that a peer can make the engine hold is bounded: sessions by [`EngineLimits::sessions_max`],
+//! exchanges of a session by the number of slots, received data by [`EngineLimits::data_out_bytes_max`], data
+//! that is not acknowledged by [`EngineLimits::data_in_bytes_max`]. [`base::memory_quota`] divides the memory
+//! among sessions when it is short.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -34,16 +36,16 @@ pub struct Engine {
     pub(super) pool: Pool,
     pub(super) ports: BTreeMap<EtherPort, Port>,
     pub(super) sessions: Arena<Session>,
-    /// By our SID.
+    /// The sessions by the SID that this target chose.
     pub(super) sids: BTreeMap<u32, Key>,
     pub(super) exchanges: Arena<Exchange>,
     pub(super) events: VecDeque<Event>,
-    /// Sessions to be looked after.
+    /// Sessions to process.
     pub(super) dirty: VecDeque<Key>,
     pub(super) deadlines: BTreeSet<(Instant, Key)>,
-    /// Room for those whose deadline passed.
+    /// Scratch list for the sessions whose deadline passed.
     due: Vec<Key>,
-    /// Memory for data that comes unasked, for data that we ask for, and for answers.
+    /// Memory quotas for unsolicited Data-Out, for solicited Data-Out, and for Data-In.
     pub(super) unsolicited_quota: MemoryQuota,
     pub(super) solicited_quota: MemoryQuota,
     pub(super) data_in_quota: MemoryQuota,
@@ -53,40 +55,43 @@ pub struct Engine {
     pub(super) stats: EngineStats,
 }
 
-/// A port, and who has something to send on it.
+/// A port, and the sessions that have something to send on it.
 pub(super) struct Port {
     pub(super) state: PortState,
     pub(super) is_up: bool,
-    /// Whether its owner knows that there is something to send.
+    /// Whether `poll_port` returned this port since the last `transmit_frames` for it.
     pub(super) announced: bool,
     pub(super) senders: VecDeque<Key>,
 }
 
-/// What an engine allows.
+/// The limits of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineLimits {
-    /// Sessions at a time.
+    /// The most sessions at a time.
     pub sessions_max: u16,
-    /// Bytes of Data-Out, of all sessions, that may have come, or be on the way, without having been handed up.
+    /// The most bytes of Data-Out, of all sessions, that may be received, or be on the way, and are not yet
+    /// passed to the layer above.
     pub data_out_bytes_max: usize,
-    /// Bytes of Data-In, of all sessions, that commands under way may bring or that are not acknowledged.
+    /// The most bytes of Data-In, of all sessions, that commands under way may return or that are not
+    /// acknowledged.
     pub data_in_bytes_max: usize,
-    /// The same of one session: beyond it, its next commands are held back. Nor is more taken for one command before its data
-    /// is there, so the bounds hold if none brings more than this.
+    /// The same limit for one session: beyond it, its next commands are held back. The engine reserves no
+    /// more than this for one command before the command's data exists. So the bounds hold if no command
+    /// returns more than this at a time.
     pub unsent_bytes_max: usize,
-    /// What is offered in handshakes.
+    /// The parameters that the target offers in handshakes.
     pub parameters: Parameters,
-    /// How long the last words of a session may take.
+    /// How long the closing message of a session may take.
     pub closing_timeout: Duration,
-    /// How long data may wait for the request that it belongs to, at least: it is forgotten an eighth later at the latest, if the
-    /// session has anything to do then.
+    /// How long orphan data waits for its request, at least. It is dropped an eighth of this time later at
+    /// the latest, if the session processes a timeout then.
     pub orphan_data_timeout: Duration,
-    /// When the keys of what is sent are changed.
+    /// When the keys of sent frames are updated.
     pub key_limits: KeyLimits,
 }
 
 impl EngineLimits {
-    /// How many bytes of answers one session may have unacknowledged, unless told otherwise.
+    /// How many bytes of Data-In one session may have unacknowledged, unless configured otherwise.
     pub const UNSENT_BYTES_MAX: usize = 16 << 20;
 }
 
@@ -105,65 +110,65 @@ impl Default for EngineLimits {
     }
 }
 
-/// What an engine did so far.
+/// The counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Sessions that began.
     pub sessions: u64,
     /// Sessions that ended because the same initiator port began another.
     pub reinstated: u64,
-    /// Frames that were none, of another version, or with a reserved bit.
+    /// Frames that could not be parsed, of another version, or with a reserved bit.
     pub bad_frames: u64,
-    /// Frames to sessions that there are not.
+    /// Frames that named an unknown session.
     pub unknown_sids: u64,
-    /// Hints that said so.
+    /// Hints that were sent for those.
     pub hints: u64,
-    /// Frames that their session did not take: damaged, forged, replayed, from elsewhere.
+    /// Frames that their session refused: damaged, forged, replayed, from another address.
     pub refused_frames: u64,
-    /// The same, by reason.
+    /// The refused frames by reason.
     pub drops: DropCounts,
-    /// How often sessions changed the keys of what they send.
+    /// How often sessions updated the keys of the frames that they send.
     pub key_updates: u64,
-    /// What paths did of sessions that are gone.
+    /// The path totals of sessions that ended.
     pub past: PathTotals,
-    /// SCSI commands taken.
+    /// SCSI commands accepted.
     pub commands: u64,
-    /// Task management requests taken.
+    /// Task management requests accepted.
     pub management: u64,
-    /// Bytes of Data-Out received, each once.
+    /// Bytes of Data-Out received, each counted once.
     pub data_out_bytes: u64,
-    /// Bytes of Data-In handed to the transport.
+    /// Bytes of Data-In passed to the transport.
     pub data_in_bytes: u64,
-    /// Requests that had come before, and were not carried out again.
+    /// Duplicates of requests that had been received before; they were not executed again.
     pub duplicates: u64,
-    /// Frames of exchanges that are over, or were never begun.
+    /// Late frames, whose exchange has ended or was never begun.
     pub strays: u64,
     /// Frames with less protection than their exchange has.
     pub unprotected: u64,
-    /// Commands refused because they had less protection than their unit demands.
+    /// Commands refused because they had less protection than their logical unit demands.
     pub refused_level: u64,
-    /// Frames that say what they must not.
+    /// Frames whose content is malformed.
     pub malformed: u64,
-    /// Requests with numbers beyond the window, or tags in use.
+    /// Requests with an XID beyond the window, or a tag in use.
     pub misnumbered: u64,
-    /// Data outside of what was asked for, or in more pieces than can be.
+    /// Data outside the requested ranges, or in more pieces than any order of arrival explains.
     pub misplaced: u64,
     /// Commands answered BUSY because memory was short.
     pub busy: u64,
-    /// How often data was not asked for at once because memory was short.
+    /// How often data was not requested at once because memory was short.
     pub withheld: u64,
-    /// How often commands waited for memory for their answers.
+    /// How often commands waited for memory for their Data-In.
     pub held_back: u64,
     /// Exchanges that initiators gave up.
     pub given_up: u64,
-    /// Data whose request never came.
+    /// Orphan data dropped because its request was not received in time.
     pub orphan_data: u64,
-    /// Times that we were wrong.
+    /// How often the engine found itself in a state that should be impossible.
     pub bugs: u64,
 }
 
 impl Engine {
-    /// Makes an engine without sessions. Buffers for data come from `pool` and go back to it.
+    /// Returns an engine without sessions. Buffers for data are taken from `pool` and returned to it.
     pub fn new(limits: EngineLimits, pool: Pool) -> Self {
         Self {
             pool,
@@ -185,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of a port, or of what changed about it.
+    /// Records that a port is up, or that its state changed.
     pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
         self.now = now;
         let entry = self.ports.entry(port).or_insert_with(|| Port {
@@ -205,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that a port carries nothing at present.
+    /// Records that a port is down.
     pub fn port_down(&mut self, now: Instant, port: EtherPort) {
         self.now = now;
         if let Some(entry) = self.ports.get_mut(&port) {
@@ -220,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Takes a frame. What is wrong with it is counted.
+    /// Processes a received frame. Invalid frames are counted.
     pub fn frame_received(
         &mut self,
         now: Instant,
@@ -232,7 +237,8 @@ impl Engine {
             Ok(parsed) => parsed,
             Err(why) => {
                 self.stats.bad_frames += 1;
-                // Only who begins something is told, so that two ends of different versions do not tell each other for ever.
+                // Only a Negotiate frame of another version is answered, so that two ends of different
+                // versions do not answer each other for ever.
                 let begins = frame.payload.get(4).is_some_and(|cmd| cmd & 0x7f == Cmd::Negotiate as u8);
                 if why == BadFrame::Version && begins {
                     self.gateway.other_version(now, frame.port, frame.source);
@@ -279,7 +285,8 @@ impl Engine {
         self.mark_dirty(key);
     }
 
-    /// Returns a port that has something to send. Given once until `transmit_frames` was called for it.
+    /// Returns a port that has something to send. Returns it only once until `transmit_frames` is called for
+    /// it.
     pub fn poll_port(&mut self) -> Option<EtherPort> {
         self.process_pending();
         if let Some(port) = self.gateway.poll_port() {
@@ -293,7 +300,7 @@ impl Engine {
         Some(*port)
     }
 
-    /// Appends the frames that the port has to send until `out` is full or nothing is left.
+    /// Appends the frames that the port has to send, until `out` is full or nothing is left.
     pub fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
         self.now = now;
         self.process_pending();
@@ -314,7 +321,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that `count` frames of the last batch were longer than the port allows.
+    /// Records that `count` frames of the last batch were longer than the port allows.
     pub fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         self.now = now;
         for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
@@ -325,7 +332,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that a port lost `count` more frames because nobody had received those before them.
+    /// Records that a port dropped `count` more received frames because its receive ring was full.
     pub fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
         self.now = now;
         for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
@@ -336,47 +343,47 @@ impl Engine {
         }
     }
 
-    /// Returns whether there is no session, not even one whose last words are under way.
+    /// Returns whether no session is up and no closing message is under way.
     pub fn is_frame_idle(&self) -> bool {
         self.sessions.iter().all(|(_, session)| session.lingers())
     }
 
-    /// Returns how many more blocks of entropy the engine would like to have in reserve.
+    /// Returns how many more blocks of entropy the engine wants in reserve.
     pub fn entropy_wanted(&self) -> usize {
         self.gateway.entropy_wanted()
     }
 
-    /// Takes a block of entropy, fresh from the operating system's generator.
+    /// Adds a block of entropy, fresh from the operating system's generator.
     pub fn add_entropy(&mut self, entropy: [u8; 32]) {
         self.gateway.add_entropy(self.now, entropy);
     }
 
-    /// Returns a handshake that came to nothing. Of many in a short time, some are only counted.
+    /// Returns a handshake that was refused. Of many refusals in a short time, some are only counted.
     pub fn poll_refusal(&mut self) -> Option<HandshakeRefusal> {
         self.gateway.poll_refusal()
     }
 
-    /// Returns what became of handshakes so far.
+    /// Returns the counters of handshakes.
     pub const fn handshakes(&self) -> Handshakes {
         self.gateway.handshakes()
     }
 
-    /// Returns the next thing that the layer above must know or do.
+    /// Returns the next event that the layer above must handle.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
-            // What many events come to is looked after at once.
+            // The consequences of many events are processed together.
             self.process_pending();
         }
         self.events.pop_front()
     }
 
-    /// Returns when [`Self::handle_timeout`] wants to be called.
+    /// Returns when [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sessions = self.deadlines.first().map(|(at, _)| *at);
         soonest([sessions, self.gateway.poll_timeout()])
     }
 
-    /// Takes note that the deadline passed.
+    /// Processes the deadlines that passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         self.gateway.handle_timeout(now);
@@ -416,12 +423,12 @@ impl Engine {
         })
     }
 
-    /// Returns what the engine did so far.
+    /// Returns the counters of the engine.
     pub const fn stats(&self) -> &EngineStats {
         &self.stats
     }
 
-    /// Returns what all paths did so far, of sessions at hand and gone.
+    /// Returns the path totals of all sessions, open and ended.
     pub fn path_totals(&self) -> PathTotals {
         let mut totals = self.stats.past;
         for transport in self.sessions.iter().filter_map(|(_, session)| session.transport.as_ref()) {
@@ -430,7 +437,7 @@ impl Engine {
         totals
     }
 
-    /// Returns how many bytes of data are taken from the budgets: none when no task is open.
+    /// Returns how many bytes are reserved in the memory quotas: none when no task is open.
     pub const fn data_bytes(&self) -> usize {
         self.unsolicited_quota.used() + self.solicited_quota.used() + self.data_in_quota.used()
     }
@@ -439,7 +446,7 @@ impl Engine {
         self.sessions.get_mut(key)?.transport.as_deref_mut()
     }
 
-    /// Sees to it that a session is looked after before the next thing is polled.
+    /// Puts a session into the list of sessions that are processed before the next event or port is returned.
     pub(super) fn mark_dirty(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key)
             && !core::mem::replace(&mut session.is_dirty, true)
@@ -448,7 +455,7 @@ impl Engine {
         }
     }
 
-    /// Looks after every session that something happened to.
+    /// Processes every session in the list of dirty sessions.
     fn process_pending(&mut self) {
         self.serve_quota_waiters();
         while let Some(key) = self.dirty.pop_front() {
@@ -465,7 +472,7 @@ impl Engine {
             self.flush(key);
             let Some(event) = self.transport(key).and_then(Connection::poll_event) else { break };
             self.handle_connection_event(key, event);
-            // What they all come to goes out together.
+            // The responses to all events go out together.
             while let Some(event) = self.transport(key).and_then(Connection::poll_event) {
                 self.handle_connection_event(key, event);
             }

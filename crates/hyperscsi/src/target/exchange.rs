@@ -1,4 +1,4 @@
-//! An exchange as the target sees it: what of it came, what of it is to go, and how it ended.
+//! An exchange as the target sees it: its received data, its data to send, and its result.
 
 use alloc::vec::Vec;
 
@@ -16,54 +16,54 @@ use crate::pdu::abort::AbortResult;
 use crate::pdu::command::{Command, Manage};
 use crate::pdu::reply::{ManageResult, SENSE_MAX, TransferReady};
 
-/// An exchange, from the first frame of it that came until its end was acknowledged.
+/// An exchange, from its first received frame until the acknowledgement of its last message.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) session: Key,
     pub(super) class: PnSpace,
-    /// `None`: it is an Abort frame's wish, and holds no slot.
+    /// `None`: an Abort frame created this exchange, which holds no slot.
     pub(super) tag: Option<u16>,
     pub(super) xid: u32,
-    /// The protection of its request: every frame of it has at least that.
+    /// The protection level of the request: every frame of the exchange has at least that level.
     pub(super) level: Level,
     pub(super) since: Instant,
     pub(super) holder: Holder,
     pub(super) request: RequestState,
     pub(super) out: DataOut,
     pub(super) data_in: DataIn,
-    /// How it ended; then nothing more is fetched and what still comes is forgotten.
+    /// The result. Once it is set, the engine fetches no more data and discards data that still arrives.
     pub(super) result: Option<TaskResult>,
-    /// Whether the message that ends it was handed to the transport.
+    /// Whether the message that ends the exchange was passed to the transport.
     pub(super) answered: bool,
-    /// What was handed to the transport and is not acknowledged.
+    /// Messages that were passed to the transport and are not acknowledged.
     pub(super) messages: SmallVec<[MessageId; 2]>,
-    /// Whether it stands in its session's list of those that have something to send.
+    /// Whether the exchange is in its session's list of exchanges that have something to send.
     pub(super) listed: bool,
 }
 
-/// Who has an exchange in hand.
+/// Which layer owns an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody yet: data came before the request that it belongs to.
+    /// None yet: orphan data was received before its request.
     OrphanData,
-    /// The session: its turn has not come.
+    /// The session: the request waits for its turn.
     Session,
     /// The layer above.
     DeviceServer,
-    /// Nobody any more: it ended, and its end is on the way.
+    /// None any more: the exchange ended, and its result is on the way.
     Finished,
 }
 
-/// What an exchange is about.
+/// The request of an exchange.
 #[derive(Debug)]
 pub(super) enum RequestState {
-    /// Not known: the request did not come.
+    /// Unknown: the request was not received.
     Unknown,
-    /// A command, until it is handed up.
+    /// A command that was not yet submitted to the layer above.
     Command(Command),
-    /// A command that was handed up.
+    /// A command that was submitted to the layer above.
     Started,
-    /// A task management function, with the exchange that it means.
+    /// A task management function, with the exchange that it names.
     Manage(Manage, Option<Key>),
 }
 
@@ -75,12 +75,12 @@ pub(super) enum TaskResult {
         status: u8,
         sense: SmallVec<[u8; 18]>,
         transferable: u64,
-        /// Whether to say so only in a protected frame.
+        /// Whether the response must be sent in a protected frame only.
         sealed: bool,
     },
     /// A task management function has its result.
     Managed(ManageResult),
-    /// Without either.
+    /// The exchange was given up, without status or result.
     GivenUp(AbortResult),
 }
 
@@ -95,13 +95,14 @@ impl TaskResult {
         }
     }
 
-    /// The end of a task that finds no room; the initiator tries again.
+    /// Returns the end of a task for which memory is short: BUSY. The initiator tries again.
     pub(super) fn busy() -> Self {
         Self::of(Finish { status: status::BUSY, sense: &[], transferable: 0 })
     }
 
-    /// The end of a command that came with less protection than its unit demands: CHECK CONDITION, DATA PROTECT,
-    /// LOGICAL UNIT ACCESS NOT AUTHORIZED.
+    /// Returns the end of a command with less protection than its logical unit demands: CHECK CONDITION,
+    /// ILLEGAL REQUEST, LOGICAL UNIT ACCESS NOT AUTHORIZED. The response is protected if the session has
+    /// keys.
     pub(super) fn unprotected() -> Self {
         Self::Status {
             status: status::CHECK_CONDITION,
@@ -115,47 +116,49 @@ impl TaskResult {
 /// Fixed format sense data (SPC-5 §4.5.3): ILLEGAL REQUEST, 74h/71h.
 pub(crate) const UNPROTECTED: [u8; 18] = [0x70, 0, 0x05, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x74, 0x71, 0, 0, 0, 0];
 
-/// The data that the initiator sends for a command.
+/// The Data-Out of a command.
 #[derive(Debug)]
 pub(super) struct DataOut {
     pub(super) len: u32,
-    /// What comes unasked, while it comes.
+    /// The unsolicited data, while it is received.
     pub(super) unsolicited: Option<Reassembly>,
-    /// What came unasked, once it is whole.
+    /// The unsolicited data, once it is complete.
     pub(super) unsolicited_data: Option<Bytes>,
-    /// Bytes of the budget that it takes.
+    /// Bytes reserved in the memory quota for unsolicited data.
     pub(super) reserved: usize,
-    /// What the layer above asked for and has not got.
+    /// Fetches of the layer above that are not complete.
     pub(super) fetches: SmallVec<[Fetch; 1]>,
-    /// The requests for data that are to go.
+    /// The Transfer Ready messages (requests for data) that are to be sent.
     pub(super) transfer_readies: Vec<TransferReady>,
-    /// The number of the next one.
+    /// The number of the next Transfer Ready.
     pub(super) number: u32,
-    /// Whether it waits for the budget.
+    /// Whether the exchange waits for memory.
     pub(super) waits: bool,
-    /// Whether more is to be asked for once some of what was is here, or is known to have been asked for.
+    /// Whether more data is to be requested once some of the requested data is received, or a request for
+    /// data is acknowledged.
     pub(super) more: bool,
 }
 
-/// A range of the data that the layer above asked for.
+/// A range of Data-Out that the layer above requested.
 #[derive(Debug)]
 pub(super) struct Fetch {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// The part that does not come unasked.
+    /// The part of the range that is not unsolicited.
     pub(super) solicited: Option<Reassembly>,
-    /// What of that part was asked for ends here.
+    /// The end of the part that was requested from the initiator so far.
     pub(super) asked_end: u32,
-    /// Bytes of the budget that it takes; `None` until it got them.
+    /// Bytes reserved in the memory quota for solicited data; `None` until the reservation succeeds.
     pub(super) reserved: Option<usize>,
 }
 
-/// How many requests for data of a fetch may be without an answer, and how many of an exchange unacknowledged: an initiator that takes a
-/// byte with each does not make us keep a million of them, and one that is honest always has more to send.
+/// How many Transfer Readies of a fetch may be unanswered, and how many of an exchange unacknowledged. An
+/// initiator that accepts one byte for each cannot make the target hold a million of them, and an honest
+/// initiator always has more to send.
 pub(super) const READIES_MAX: u32 = 64;
 
 impl Fetch {
-    /// Makes a fetch, of which so much comes unasked.
+    /// Returns a fetch of `start..end`, where the first `early` bytes of the command's data are unsolicited.
     pub(super) fn new(start: u32, end: u32, early: u32) -> Self {
         let from = start.max(early);
         let asked = (from < end).then(|| Reassembly::new(from, end - from));
@@ -163,7 +166,7 @@ impl Fetch {
     }
 }
 
-/// How many bytes of each budget for Data-Out are free again.
+/// How many bytes of each Data-Out quota are free again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Freed {
     pub(super) unasked: usize,
@@ -185,7 +188,7 @@ impl DataOut {
         }
     }
 
-    /// Returns how much comes unasked.
+    /// Returns the length of the unsolicited data.
     pub(super) fn unsolicited_len(&self) -> u32 {
         match (&self.unsolicited, &self.unsolicited_data) {
             (Some(reassembly), _) => reassembly.len(),
@@ -194,8 +197,8 @@ impl DataOut {
         }
     }
 
-    /// Makes the requests for data that may go now, of at most `burst_max` bytes each, where `under_way` messages of the exchange are not
-    /// acknowledged. Returns whether there are any.
+    /// Makes the Transfer Readies that may be sent now, of at most `burst_max` bytes each, where `under_way`
+    /// messages of the exchange are not acknowledged. Returns whether there are any.
     pub(super) fn make_transfer_readies(&mut self, burst_max: u32, under_way: usize) -> bool {
         let burst_max = burst_max.max(1);
         self.more = false;
@@ -217,7 +220,7 @@ impl DataOut {
         !self.transfer_readies.is_empty()
     }
 
-    /// Forgets all data, and all that was asked for.
+    /// Discards all data and all fetches, and returns the freed bytes of both quotas.
     pub(super) fn stop(&mut self, pool: &Pool) -> Freed {
         if let Some(mut reassembly) = self.unsolicited.take() {
             reassembly.clear(pool);
@@ -237,30 +240,30 @@ impl DataOut {
     }
 }
 
-/// The data that the initiator is to receive.
+/// The Data-In of a command.
 #[derive(Debug, Default)]
 pub(super) struct DataIn {
     pub(super) len: u32,
-    /// What the layer above gave and the transport has not got.
+    /// Data that the layer above supplied and that was not yet passed to the transport.
     pub(super) queued: DataList,
-    /// How much of it the transport got.
+    /// How many bytes were passed to the transport.
     pub(super) sent: u32,
-    /// Of that, what is not acknowledged.
+    /// How many bytes of those are not acknowledged.
     pub(super) unacknowledged: usize,
-    /// Bytes of the budget that it takes: what waits and what is not acknowledged, and of what may still come as much as
-    /// was claimed.
+    /// Bytes reserved in the memory quota: for data that waits, for data that is not acknowledged, and for
+    /// data that may follow, up to the claim.
     pub(super) reserved: usize,
-    /// How many bytes the command was taken to have under way at a time.
+    /// How many bytes the command was assumed to have under way at a time.
     pub(super) claimed: usize,
 }
 
 impl DataIn {
-    /// Returns the offset behind all that the layer above gave.
+    /// Returns the offset behind all data that the layer above supplied.
     pub(super) fn end(&self) -> u32 {
         self.sent.saturating_add(u32::try_from(self.queued.len()).unwrap_or(u32::MAX))
     }
 
-    /// Forgets what waits, and returns how many bytes of the budget that frees.
+    /// Discards data that waits, and returns how many bytes of the quota that frees.
     pub(super) fn stop(&mut self, pool: &Pool) -> usize {
         for part in core::mem::take(&mut self.queued).into_parts() {
             pool.recycle(part);
@@ -268,20 +271,20 @@ impl DataIn {
         self.close()
     }
 
-    /// Takes note that no more comes, and returns how many bytes of the budget that frees.
+    /// Records that no more data follows, and returns how many bytes of the quota that frees.
     pub(super) fn close(&mut self) -> usize {
         self.claimed = 0;
         self.spare()
     }
 
-    /// Returns how many bytes of the budget it needs no more.
+    /// Returns how many reserved bytes are no longer needed, and removes them from the reservation.
     pub(super) fn spare(&mut self) -> usize {
         let spare = self.reserved.saturating_sub(self.needs());
         self.reserved -= spare;
         spare
     }
 
-    /// Returns how many bytes of the budget it takes beyond what it took so far, as they are there.
+    /// Returns how many bytes the data exceeds its reservation by, and adds them to the reservation.
     pub(super) fn excess(&mut self) -> usize {
         let excess = self.needs().saturating_sub(self.reserved);
         self.reserved += excess;
@@ -335,7 +338,8 @@ mod tests {
         assert!(out.make_transfer_readies(1, 0) && out.more);
         let asked = |out: &DataOut| (out.transfer_readies.len(), out.fetches[0].asked_end);
         assert_eq!(asked(&out), (64, 164));
-        // They are out, and none was acknowledged; then all were, and none was answered; then half were.
+        // First the requests are sent and none is acknowledged; then all are acknowledged and none is
+        // answered; then half are answered.
         let mut ready = core::mem::take(&mut out.transfer_readies);
         assert!(!out.make_transfer_readies(1, 64) && !out.make_transfer_readies(1, 0) && out.more);
         out.fetches[0].solicited.as_mut().unwrap().put(&pool, 100, &[1; 32]).unwrap();
@@ -344,7 +348,7 @@ mod tests {
         ready.append(&mut out.transfer_readies);
         let numbers = ready.iter().map(|ready| (ready.number, ready.offset));
         assert!(numbers.eq((0..96).map(|number| (number, 100 + number))), "each byte once");
-        // Large ones are asked for at once.
+        // Large bursts are all requested at once.
         let mut out = DataOut::new();
         out.fetches.push(Fetch { reserved: Some(1 << 20), ..Fetch::new(0, 3 << 20, 0) });
         assert!(out.make_transfer_readies(1 << 20, 0) && !out.more && out.transfer_readies.len() == 3);

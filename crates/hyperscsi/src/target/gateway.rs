@@ -1,4 +1,5 @@
-//! The way in: handshakes become sessions, questions of outsiders get answers, frames to sessions that are gone get a hint.
+//! Handles frames that belong to no session: turns handshakes into sessions, answers discovery queries, and
+//! sends a Disconnect as a hint to an initiator whose session no longer exists.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -26,22 +27,22 @@ use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};
 use crate::random::HmacDrbg;
 
-/// What stands between outsiders and sessions.
+/// Handles handshakes and discovery, whose senders have no session yet.
 pub(super) struct Gateway {
     handshakes: HandshakeServer,
     discovery_server: DiscoveryServer,
     random: HmacDrbg,
-    /// Whether a handshake took random bytes since the last block of entropy came.
+    /// Whether a handshake used random bytes since the last block of entropy was added.
     thirsty: bool,
     control_queue: ControlQueue,
-    /// How many hints may be given, and since when that was counted.
+    /// How many hints were sent in the current second, and when that second began.
     hints: (u32, Instant),
 }
 
-/// How many hints are given in a second: as many as initiators may share a group of servers.
+/// How many hints are sent in a second: as many as initiators may share a group of servers.
 const HINTS_PER_SECOND: u32 = 256;
 
-/// What a session needs of it to get anywhere.
+/// How many slots of a port's receive ring a session needs to make progress.
 const SHARE_LEAST: usize = 8;
 
 impl Gateway {
@@ -69,8 +70,8 @@ impl Gateway {
         self.control_queue.port_down(port);
     }
 
-    /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last. However
-    /// many there are, one block in each turn of the driver serves them all.
+    /// Returns how many blocks of entropy are wanted: one after handshakes drew secrets since the last block.
+    /// One block in each iteration of the driver suffices for any number of handshakes.
     pub(super) fn entropy_wanted(&self) -> usize {
         usize::from(self.thirsty)
     }
@@ -118,13 +119,14 @@ impl Gateway {
     }
 }
 
-/// The owner's directory, with the names of our own sessions.
+/// The owner's directory, together with the SIDs of the engine's own sessions.
 struct LocalDirectory<'a> {
     asked: &'a dyn SessionDirectory,
     sids: &'a BTreeMap<u32, Key>,
     sessions: &'a Arena<Session>,
     full: bool,
-    /// How many frames of a new session there is room for, in each space, before it hears of credit.
+    /// How many frames of a new session, in each packet number space, the receive ring can take before the
+    /// session receives credit.
     frames_initial: u32,
 }
 
@@ -157,7 +159,7 @@ impl Asked for LocalDirectory<'_> {
 }
 
 impl Engine {
-    /// Takes a frame of no session.
+    /// Processes a frame that belongs to no session.
     pub(super) fn handle_sessionless_frame(
         &mut self,
         now: Instant,
@@ -197,11 +199,12 @@ impl Engine {
         }
     }
 
-    /// Makes a session of what a handshake agreed on.
+    /// Creates a session from the result of a handshake.
     fn open_session(&mut self, now: Instant, agreed: HandshakeResult, directory: &dyn SessionDirectory) {
         let Some(port) = self.ports.get(&agreed.port).map(|port| port.state) else { return };
-        // Names are claimed, and what was proven is that the group's password is known: a claim counts among those who
-        // proved the same. Another group is another target port, so the same name there is another nexus.
+        // An initiator only claims its name; the handshake proves only that it knows the group's password. So
+        // a claim counts only among sessions that proved the same. Another group is another target port, so
+        // the same name there is another nexus.
         //= hyperscsi#section-6.6
         //# A session never takes the place of one that came with another group.
         let same =
@@ -233,7 +236,7 @@ impl Engine {
             address,
             &port,
         );
-        // The initiator may ask for paths over any of them.
+        // The initiator may open paths over any of these ports.
         for (port, entry) in self.ports.iter().filter(|(_, entry)| entry.is_up) {
             transport.port_up(now, *port, &entry.state);
         }
@@ -299,18 +302,19 @@ impl Engine {
         }
     }
 
-    /// Returns how much of a port's receive ring each of so many sessions may fill.
+    /// Returns how many slots of a port's receive ring each of `sessions` sessions may fill.
     fn share_at(&self, port: EtherPort, sessions: usize) -> u64 {
         u64::try_from(self.shared_slots(port) / sessions.max(1)).unwrap_or(u64::MAX)
     }
 
-    /// Returns how many frames one more session may send through a port, in each of two spaces, before it hears of credit.
+    /// Returns how many frames one more session may send through a port, in each of the two packet number
+    /// spaces, before it receives credit.
     fn frames_initial(&self, port: EtherPort) -> u32 {
         let share = self.share_at(port, self.sessions_at(port) + 1);
         u32::try_from(share / 2).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Returns how much of a port's receive ring sessions share.
+    /// Returns how many slots of a port's receive ring the sessions share.
     fn shared_slots(&self, port: EtherPort) -> usize {
         let slots = self.ports.get(&port).map_or(0, |entry| entry.state.receive_slots);
         slots.saturating_mul(SHARED_PERCENT) / 100
@@ -321,18 +325,20 @@ impl Engine {
         self.sessions.iter().filter(|(_, session)| session.is_at(port)).count()
     }
 
-    /// Returns whether there is no room for a session at a port, those counted in or not that are kept only in case their initiators
-    /// say goodbye once more.
+    /// Returns whether a port cannot take another session. `with_left` also counts sessions that linger only
+    /// to acknowledge a repeated logout.
     pub(super) fn is_full(&self, port: EtherPort, with_left: bool) -> bool {
         let kept = self.sessions.iter().map(|(_, session)| session).filter(|s| with_left || !s.lingers());
         let (all, there) =
             kept.fold((0, 0), |(all, there), session| (all + 1, there + usize::from(session.is_at(port))));
-        // One more than there is room for: an initiator that comes back ends its older session first.
+        // The bound admits one session more than fits: an initiator that logs in again ends its older session
+        // first.
         all > usize::from(self.limits.sessions_max) || there > self.shared_slots(port) / SHARE_LEAST
     }
 
-    /// Tells an initiator that sent a frame to a session that there is none. Nothing vouches for that. What comes from
-    /// targets is for an initiator of this host, which shares the interface with us.
+    /// Sends a hint to an initiator that sent a frame to an unknown session. The hint is not authenticated.
+    /// Frames from targets are not answered: they are for an initiator of this host, which shares the
+    /// interface with this target.
     pub(super) fn send_unknown_sid(&mut self, now: Instant, port: EtherPort, source: Mac, header: &Header) {
         let (count, since) = &mut self.gateway.hints;
         if now.since(*since) >= Duration::from_secs(1) {

@@ -1,5 +1,5 @@
-//! Whose turn it is: requests go up in the order that their initiator prescribed, commands once there is room for
-//! their answers.
+//! Command ordering: requests are submitted to the layer above in the order that their initiator prescribed,
+//! and commands only once memory for their Data-In is reserved.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::exchange::reassembly::to_usize;
 use crate::exchange::xid::PnSpace;
 
 impl Engine {
-    /// Gives a request its turn, now or once all that it waits for was delivered.
+    /// Submits a request, now or once all requests that it waits for were submitted.
     pub(super) fn order_request(&mut self, key: Key, class: PnSpace, waiting: Waiting) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let numbers = session.table_mut(class);
@@ -26,7 +26,7 @@ impl Engine {
         }
     }
 
-    /// Gives their turn to those that have waited long enough.
+    /// Submits the requests that need not wait for earlier ones any more.
     pub(super) fn release_waiting(&mut self, key: Key, class: PnSpace) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let numbers = session.table_mut(class);
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Gives a request its turn: it goes up, or behind what waits already.
+    /// Submits a request, or queues it behind those that wait for memory.
     fn release_request(&mut self, key: Key, exchange: Key) {
         let Some(state) = self.exchanges.get(exchange) else { return };
         if state.result.is_some() {
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Hands up what waits, as far as it may go.
+    /// Submits the queued requests, as far as memory for their Data-In allows.
     pub(super) fn submit_ready(&mut self, key: Key) {
         while let Some(exchange) = self.sessions.get(key).and_then(|session| session.ready.front().copied()) {
             let live = self.exchanges.get(exchange).filter(|state| state.result.is_none());
@@ -98,8 +98,9 @@ impl Engine {
         }
     }
 
-    /// Takes room for the answer to a command, as much of it as is under way at a time, or lines its session up for it. What the
-    /// initiator expects at most is only its word, and may be far more than the command brings.
+    /// Reserves memory for the Data-In of a command, for as much of it as is under way at a time. If the
+    /// memory quota is short, queues the session for it. The expected length is only the initiator's claim,
+    /// and may far exceed what the command returns.
     fn reserve_data_in(&mut self, key: Key, len: u32) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let held = session.data_in_quota.held();
@@ -115,7 +116,7 @@ impl Engine {
         fits
     }
 
-    /// Looks at sessions that wait for room.
+    /// Submits requests of the sessions that wait for memory.
     pub(super) fn serve_quota_waiters(&mut self) {
         for _ in 0..WAITERS_PER_TURN {
             let Some(key) = self.data_in_quota.next_waiter(self.now) else { break };
@@ -133,7 +134,8 @@ impl Engine {
         }
     }
 
-    /// Ends an exchange from our side, once it is its turn: the order of what was asked is that of what is answered.
+    /// Ends an exchange from this side once its turn is reached, so that answers keep the order of the
+    /// requests.
     pub(super) fn fail_in_order(&mut self, key: Key, ending: TaskResult) {
         let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.result.is_none()) else {
             return;
@@ -144,7 +146,7 @@ impl Engine {
         self.release_data_out_quota(session, freed);
     }
 
-    /// Ends an exchange from our side at once; the layer above is told.
+    /// Ends an exchange from this side at once, and reports [`Event::TaskGone`] to the layer above.
     pub(super) fn fail_at_once(&mut self, key: Key, ending: TaskResult) {
         let Some(exchange) = self.exchanges.get(key).filter(|exchange| exchange.result.is_none()) else {
             return;

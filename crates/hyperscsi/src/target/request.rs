@@ -1,5 +1,5 @@
-//! What arrives in a session: requests become exchanges, each once; the rest finds its exchange, or is counted and
-//! forgotten.
+//! Frames received in a session. A new request becomes an exchange, once; another frame is passed to its
+//! exchange, or is counted and dropped.
 
 use alloc::vec::Vec;
 
@@ -25,17 +25,17 @@ use crate::pdu::parts::PARTS_MAX;
 /// Why a frame changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameError {
-    /// Its request had come before.
+    /// Its request was received before.
     Duplicate,
-    /// Its exchange is over, or was never begun.
+    /// Its exchange has ended, or was never begun.
     UnknownExchange,
     /// It has less protection than it must have.
     Unprotected,
-    /// It says what it must not.
+    /// Its content is malformed.
     Malformed,
-    /// Its number is beyond the window, or its tag in use.
+    /// Its XID is beyond the window, or its tag is in use.
     Misnumbered,
-    /// Its data belongs nowhere.
+    /// Its data lies outside every requested range.
     Misplaced,
 }
 
@@ -46,7 +46,8 @@ impl From<Malformed> for FrameError {
 }
 
 impl Engine {
-    /// Takes what the transport of a session hands over: frames that are whole, of this session and not seen before.
+    /// Processes a frame that the transport of a session delivers: undamaged, of this session and not
+    /// received before.
     pub(super) fn deliver(
         &mut self,
         now: Instant,
@@ -71,7 +72,7 @@ impl Engine {
             _ => Err(FrameError::Malformed),
         };
         let Err(why) = taken else { return };
-        // The session may have ended by what it said.
+        // The frame may have ended the session.
         let mut nowhere = Traffic::default();
         let traffic = self.sessions.get_mut(key).map_or(&mut nowhere, |session| &mut session.traffic);
         match why {
@@ -90,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Takes a request with the first of its data.
+    /// Processes a request with the first of its data.
     fn request(
         &mut self,
         now: Instant,
@@ -112,7 +113,8 @@ impl Engine {
             XidStatus::Beyond => return Err(FrameError::Misnumbered),
             XidStatus::Duplicate if is_injected(Bug::FramesRunTwice) && slot == Slot::Free => {}
             XidStatus::Duplicate => {
-                // It may bring more of the data than the first one did, if the path takes longer frames by now.
+                // A duplicate may carry more of the data than the first one did, if the path takes longer
+                // frames by now.
                 if let (Slot::Same(exchange), Ok((_, _, data))) = (slot, sense) {
                     let _ = self.accept_data(exchange, level, 0, data);
                 }
@@ -146,8 +148,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends an exchange whose XID is new before it is one, and says so. It takes no slot, as another may hold the one that it names.
-    /// From now on its XID counts as delivered: what comes behind it must not wait for what will never be.
+    /// Ends an exchange with a new XID before it begins, and sends an Abort message that says so. The
+    /// exchange takes no slot, as another exchange may hold the one that the frame names. From now on its XID
+    /// counts as delivered: requests behind it must not wait for a request that will never exist.
     fn refuse(&mut self, key: Key, header: &Header, slot: Slot, result: AbortResult) {
         if let Slot::Same(unborn) = slot {
             self.remove_exchange(unborn);
@@ -166,7 +169,7 @@ impl Engine {
         self.release_waiting(key, class);
     }
 
-    /// Returns the exchange that a new request becomes, with its slot.
+    /// Returns the exchange of a new request, and gives it the slot of its tag.
     fn claim(&mut self, now: Instant, key: Key, header: &Header, slot: Slot) -> Result<Key, FrameError> {
         match slot {
             Slot::Same(exchange) => return Ok(exchange),
@@ -174,7 +177,8 @@ impl Engine {
             Slot::Other(old) => {
                 let state = self.exchanges.get(old);
                 let yields = state.is_some_and(|state| match state.holder {
-                    // Whoever uses the tag again has the answer; and data without a request holds no slot.
+                    // An initiator that uses the tag again has received the answer. Orphan data does not keep
+                    // a slot from a request.
                     Holder::Finished => state.answered && xid_ahead(header.xid, state.xid).is_some(),
                     Holder::OrphanData => true,
                     Holder::Session | Holder::DeviceServer => false,
@@ -198,7 +202,7 @@ impl Engine {
         Ok(exchange)
     }
 
-    /// Makes a command of an exchange.
+    /// Makes an exchange a command.
     fn start_command(&mut self, key: Key, level: Level, short: bool, command: Command, data: &[u8]) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
@@ -226,7 +230,7 @@ impl Engine {
                     }
                     Err(_) => Some(TaskResult::GivenUp(AbortResult::BROKEN)),
                 },
-                // Data that came before found no room.
+                // Orphan data of this exchange found no memory.
                 None if exchange.out.waits => Some(TaskResult::busy()),
                 None if len == 0 => None,
                 None if self.unsolicited_quota.try_reserve(
@@ -249,7 +253,7 @@ impl Engine {
                 self.stats.busy += u64::from(is_busy(&ending));
                 self.fail_in_order(key, ending);
             }
-            // Its place is known to be right: `Request::parse` saw to it.
+            // Offset 0 and the length are valid: `Request::parse` checked them.
             None => {
                 let _ = self.accept_data(key, level, 0, data);
             }
@@ -268,7 +272,7 @@ impl Engine {
         self.judge_manage(key, short);
     }
 
-    /// Takes data of an exchange.
+    /// Processes a frame of Data-Out.
     fn data(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
         let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
         let (class, level) = (PnSpace::of(header.xid), Level::of(header));
@@ -283,7 +287,7 @@ impl Engine {
         if let (Slot::Other(other), true) = (slot, is_injected(Bug::FramesTakeLate)) {
             return self.accept_data(other, level, header.off, payload);
         }
-        // It may have overtaken its request.
+        // The data may have overtaken its request.
         let first_burst = session.parameters.first_burst;
         let end = u32::try_from(payload.len()).ok().and_then(|len| header.off.checked_add(len));
         match numbers.arrived.status_of(header.xid) {
@@ -295,7 +299,7 @@ impl Engine {
         if let Slot::Other(old) = slot
             && self.exchanges.get(old).is_some_and(|old| old.holder == Holder::OrphanData)
         {
-            // Two that nobody asked for: the first one stays.
+            // The slot holds orphan data already: the exchange that was first keeps it.
             return Err(FrameError::Misnumbered);
         }
         let exchange = self.claim(now, key, header, slot)?;
@@ -311,7 +315,7 @@ impl Engine {
         self.accept_data(exchange, level, header.off, payload)
     }
 
-    /// Takes the wish to give an exchange up.
+    /// Processes an initiator's Abort frame, which gives up an exchange.
     fn give_up(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
         let Abort::GiveUp(_) = Abort::parse(payload)? else { return Err(FrameError::Malformed) };
         let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
@@ -327,7 +331,7 @@ impl Engine {
         }
         self.stats.given_up += 1;
         if standing == XidStatus::New {
-            // It never came, and from now on it counts as one that did.
+            // The request was never received, and from now on its XID counts as received.
             let Ok(exchange) = self.claim(now, key, header, slot) else {
                 self.refuse(key, header, slot, AbortResult::NEVER_BEGUN);
                 return Err(FrameError::Misnumbered);
@@ -344,7 +348,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes an end of the session.
+    /// Processes a Disconnect frame, by which the initiator ends the session.
     fn disconnect(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
         let said = Disconnect::parse(payload)?;
         let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
@@ -353,7 +357,8 @@ impl Engine {
         }
         match said {
             Disconnect::Goodbye(reason) => {
-                // Only an initiator whose owner is done with the session lets go of what it has opened.
+                // Only an initiator whose owner closed the session gives up what it opened, such as its
+                // reservations.
                 let is_done = matches!(reason, DisconnectReason::CLOSED | DisconnectReason::SHUTDOWN);
                 self.end_session(key, if is_done { SessionEnd::LoggedOut } else { SessionEnd::GivenUp });
                 Ok(())
@@ -363,11 +368,12 @@ impl Engine {
     }
 }
 
-/// How many exchanges that were refused before they were any may be without an acknowledgement in a session: as many as a frame can
-/// bring. Of more, nothing is said: whoever sends nonsense and does not listen takes no more room.
+/// How many refused exchanges of a session may be unacknowledged: as many as a frame can carry. Further
+/// refusals are not reported: an initiator that sends malformed requests and acknowledges nothing takes no
+/// more memory.
 pub(crate) const REFUSALS_MAX: usize = PARTS_MAX;
 
-/// Reads a request, with what it names in AFTER and the data behind it.
+/// Parses a request. Returns it with its AFTER and the data behind it.
 fn make_sense<'a>(header: &Header, payload: &'a [u8]) -> Result<(Request, u32, &'a [u8]), FrameError> {
     let (request, data) = Request::parse(payload)?;
     let after = match &request {

@@ -1,7 +1,7 @@
-//! Answers: data and responses, from the layer above to the transport, and what becomes of them there.
+//! Passes data and responses from the layer above to the transport, and processes their acknowledgements.
 //!
-//! Data waits here until the session is looked after, because the end of the task usually follows it at once: then the
-//! status rides on the last frame of data.
+//! Data waits here until its session is processed, because the end of the task usually follows at once: then
+//! the last frame of data carries the status.
 
 use alloc::vec::Vec;
 
@@ -21,8 +21,8 @@ use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::reply::{Reply, Response};
 
 impl Engine {
-    /// Takes data for the initiator, the next after what was given before. A name that means nothing any more is
-    /// ignored.
+    /// Accepts Data-In, which must begin where the Data-In given before ended. A `task` that is no longer
+    /// valid is ignored.
     pub fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
         let key = task.0;
         let Some(exchange) =
@@ -32,7 +32,7 @@ impl Engine {
         };
         let room = exchange.data_in.len.saturating_sub(exchange.data_in.end());
         if offset != exchange.data_in.end() || data.len() > to_usize(room) {
-            // What the layer above says is for the initiator would land elsewhere.
+            // Data at this offset or of this length would be stored in the wrong place by the initiator.
             self.recycle(data);
             self.bug();
             return self.fail_at_once(key, TaskResult::GivenUp(AbortResult::ABORTED));
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Takes the end of a task. A name that means nothing any more is ignored.
+    /// Accepts the end of a task. A `task` that is no longer valid is ignored.
     pub fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
         let key = task.0;
         let Some(exchange) =
@@ -62,7 +62,7 @@ impl Engine {
             return;
         };
         exchange.result = Some(TaskResult::of(finish));
-        // What did not come will not.
+        // Data-In that the layer above did not supply so far will not follow.
         let spare = exchange.data_in.close();
         let session = exchange.session;
         let freed = exchange.out.stop(&self.pool);
@@ -71,8 +71,9 @@ impl Engine {
         self.queue_result(key);
     }
 
-    /// Takes note that the layer above ended a task without a response (task management). Nothing of it that is not
-    /// sent yet will be; the initiator is told that no status comes.
+    /// Records that the layer above ended a task without a response (task management). Nothing of the task
+    /// that is not sent yet is sent; the initiator receives an Abort message, by which it knows that no
+    /// status follows.
     pub fn abort(&mut self, task: TaskRef) {
         let key = task.0;
         let Some(exchange) =
@@ -87,7 +88,7 @@ impl Engine {
         self.queue_result(key);
     }
 
-    /// Sees to it that the end of an exchange goes out.
+    /// Queues the result of an exchange for sending.
     pub(super) fn queue_result(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key).filter(|exchange| exchange.result.is_some()) else {
             return;
@@ -100,7 +101,7 @@ impl Engine {
         self.list(key);
     }
 
-    /// Puts an exchange into the list of those that have something to send.
+    /// Puts an exchange into its session's list of exchanges that have something to send.
     pub(super) fn list(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let session = exchange.session;
@@ -112,14 +113,14 @@ impl Engine {
         self.mark_dirty(session);
     }
 
-    /// Gives back room for answers, and hands up what waited for it.
+    /// Releases memory for Data-In, and submits the commands that waited for it.
     pub(super) fn release_data_in_quota(&mut self, session: Key, len: usize) {
         self.data_in_quota
             .release(self.sessions.get_mut(session).map(|session| &mut session.data_in_quota), len);
         self.submit_ready(session);
     }
 
-    /// Hands everything that a session has to send to its transport.
+    /// Passes everything that a session has to send to its transport.
     pub(super) fn flush(&mut self, key: Key) {
         if self.transport(key).is_none() {
             return;
@@ -147,7 +148,8 @@ impl Engine {
             transport.take_delivered_bodies().for_each(|part| self.pool.recycle(part));
         }
         let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::from(session.parameters.exchanges) };
-        // A class that nobody uses is not told of: both ends know how it begins.
+        // The limit of a packet number space without exchanges is 0 and is not sent: both ends know where the
+        // space begins.
         let limits = session.tables.each_ref().map(|numbers| numbers.limit(depth));
         transport.set_xid_limits(limits);
     }
@@ -214,7 +216,7 @@ impl Engine {
                 })
             }
             TaskResult::GivenUp(result) => {
-                // What is under way means nothing any more.
+                // The messages of the exchange that are under way are withdrawn.
                 state.withdrawn.extend(exchange.messages.drain(..));
                 freed = core::mem::take(&mut exchange.data_in.unacknowledged);
                 exchange.data_in.reserved = exchange.data_in.reserved.saturating_sub(freed);
@@ -229,7 +231,7 @@ impl Engine {
         self.release_data_in_quota(session, freed);
     }
 
-    /// Takes what a session's transport says.
+    /// Handles an event of a session's transport.
     pub(super) fn handle_connection_event(&mut self, key: Key, event: Transported) {
         match event {
             Transported::Delivered(delivery) => self.acknowledged(key, &delivery),
@@ -277,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// Takes note that a message is under way no more, unless it was taken back.
+    /// Records that a message is acknowledged. A withdrawn message is ignored.
     fn message_delivered(&mut self, session: Key, key: Key, delivery: &Delivery) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let at = exchange.messages.iter().position(|message| *message == delivery.message);
@@ -293,7 +295,7 @@ impl Engine {
         }
     }
 
-    /// Forgets an exchange: its slot is free again, and what is still under way for it is taken back.
+    /// Removes an exchange: its slot is free again, and its messages that are still under way are withdrawn.
     pub(super) fn remove_exchange(&mut self, key: Key) {
         let Some(mut exchange) = self.exchanges.remove(key) else { return };
         let session = exchange.session;
@@ -315,10 +317,11 @@ impl Engine {
     }
 }
 
-/// How many requests a session that has much of it may number ahead while memory is short: enough to go on.
+/// How many requests a session that holds much of the memory may number ahead while memory is short: enough
+/// to make progress.
 const DEPTH_UNDER_PRESSURE: u32 = 4;
 
-/// Makes a message of words alone, which fit into one frame.
+/// Returns a message that has a head and no body, and fits into one frame.
 fn words(
     mut head: Vec<u8>,
     exchange: &Exchange,

@@ -17,7 +17,7 @@ use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 
 pub(super) struct Session {
-    /// What carries its frames; away while it hands them over.
+    /// The transport that carries the session's frames; `None` while it delivers received frames.
     pub(super) transport: Option<Box<Connection>>,
     pub(super) phase: Phase,
     pub(super) sids: (u32, u32),
@@ -25,61 +25,64 @@ pub(super) struct Session {
     pub(super) group: GroupName,
     pub(super) initiator: Name,
     pub(super) isid: [u8; 6],
-    /// Whether frames can be protected, which then all are that concern the session as such.
+    /// Whether the session has keys, so that frames can be protected. Then all frames that concern the
+    /// session itself are protected.
     pub(super) keyed: bool,
     pub(super) parameters: Parameters,
     pub(super) tables: [ExchangeTable; 2],
-    /// Exchanges that hold no slot.
+    /// Exchanges that an Abort frame created; they hold no slot.
     pub(super) wishes: Vec<Key>,
-    /// What waits for room for its answer, and what came behind that.
+    /// Requests that wait for memory for their Data-In, and the requests behind them.
     pub(super) ready: VecDeque<Key>,
     pub(super) unsolicited_quota: QuotaShare,
     pub(super) solicited_quota: QuotaShare,
     pub(super) data_in_quota: QuotaShare,
     /// Exchanges that have something to send.
     pub(super) to_flush: VecDeque<Key>,
-    /// Messages that are to be taken back.
+    /// Messages to withdraw from the transport.
     pub(super) withdrawn: Vec<MessageId>,
-    /// What is said of exchanges that were refused before they were any, once the transport is here, and then those messages.
+    /// The Abort messages for exchanges that were refused before they began. They wait here until the
+    /// transport is back; `refused` then holds their message identifiers.
     pub(super) refusals: Vec<Message>,
     pub(super) refused: Vec<MessageId>,
-    /// What is said at the end, once the transport is here, and then its message.
+    /// The closing message of the session. It waits here until the transport is back; `closing_message_id`
+    /// then holds its message identifier.
     pub(super) closing_message: Option<Message>,
     pub(super) closing_message_id: Option<MessageId>,
-    /// Whether it stands in the engine's list of those to be looked after.
+    /// Whether the session is in the engine's list of sessions to process.
     pub(super) is_dirty: bool,
-    /// The ports for which it stands in the engine's lists.
+    /// The ports in whose list of senders the session is.
     pub(super) ports: Vec<EtherPort>,
-    /// What stands in the engine's table of deadlines for it.
+    /// The session's entry in the engine's table of deadlines.
     pub(super) deadline: Option<Instant>,
-    /// When it was looked through for data without a request.
+    /// When the session was last searched for orphan data.
     pub(super) swept: Instant,
     pub(super) tasks: u32,
     pub(super) traffic: Traffic,
 }
 
-/// Where a session stands.
+/// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Up,
-    /// It is over; only its last words are still under way, at most until then.
+    /// The session ended. Its closing message is under way, at most until this time.
     Closing(Instant),
-    /// Its initiator said goodbye; until then it is told that this was heard, as often as it says so.
+    /// The initiator logged out. Until this time the target acknowledges each repeated logout.
     Lingering(Instant),
-    /// Nothing is left of it.
+    /// The session ended and nothing of it is under way.
     Closed,
 }
 
-/// The exchanges of one class.
+/// The exchanges of one packet number space.
 pub(super) struct ExchangeTable {
     pub(super) arrived: ReceivedXids,
-    /// By tag; as long as the largest tag in use demands.
+    /// The exchanges by tag; the table is as long as the largest tag in use demands.
     pub(super) slots: Vec<Option<Key>>,
-    /// What waits for others to be delivered, in the order of the XIDs.
+    /// Requests that wait until the layer above received earlier ones, in the order of their XIDs.
     pub(super) waiting: Vec<Waiting>,
 }
 
-/// A request that waits.
+/// A request that waits for earlier requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) xid: u32,
@@ -87,13 +90,13 @@ pub(super) struct Waiting {
     pub(super) key: Key,
 }
 
-/// What holds a slot, as seen from a frame.
+/// What holds a slot, compared with the exchange that a frame names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Free,
     /// The exchange that the frame names.
     Same(Key),
-    /// Another one.
+    /// Another exchange.
     Other(Key),
 }
 
@@ -102,7 +105,8 @@ impl ExchangeTable {
         Self { arrived: ReceivedXids::new(class), slots: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Returns the last XID that may be begun, if so many may be that did not arrive; 0 if none ever did.
+    /// Returns the last XID that the initiator may begin, if it may begin `depth` XIDs beyond those received
+    /// without a gap. Returns 0 if no exchange of this packet number space was ever begun.
     pub(super) fn limit(&self, depth: u32) -> u32 {
         let low = self.arrived.low();
         let unused = self.slots.is_empty() && PnSpace::ALL.iter().any(|class| class.start() == low);
@@ -128,26 +132,27 @@ impl ExchangeTable {
         }
     }
 
-    /// Finds an exchange by its XID alone.
+    /// Returns the exchange with an XID, whatever its tag.
     pub(super) fn find(&self, exchanges: &Arena<Exchange>, xid: u32) -> Option<Key> {
         let held = self.slots.iter().copied().flatten();
         held.into_iter().find(|key| exchanges.get(*key).is_some_and(|exchange| exchange.xid == xid))
     }
 
-    /// Puts a request behind those that wait with smaller numbers.
+    /// Inserts a request behind the waiting requests with smaller XIDs.
     pub(super) fn wait(&mut self, waiting: Waiting) {
         let at = self.waiting.partition_point(|other| xid_ahead(waiting.xid, other.xid).is_some());
         self.waiting.insert(at, waiting);
     }
 
-    /// Takes out those whose turn has come, in the order of their numbers.
+    /// Removes the requests that need not wait any more and appends them to `out`, in the order of their
+    /// XIDs.
     pub(super) fn due(&mut self, out: &mut Vec<Key>) {
         loop {
             let Some(first) = self.waiting.first().map(|waiting| waiting.xid) else { return };
             let before = out.len();
             let arrived = &self.arrived;
             self.waiting.retain(|waiting| {
-                // Zero names nobody, and has no place among the numbers.
+                // AFTER = 0 names no exchange, and has no place in the order of the XIDs.
                 let free = waiting.after == 0;
                 let others = free || waiting.xid == first || xid_ahead(first, waiting.after).is_some();
                 let due = others && (free || arrived.reached(waiting.after));
@@ -168,14 +173,14 @@ impl Session {
         self.phase == Phase::Up
     }
 
-    /// Returns whether it is kept only in case its initiator says goodbye once more.
+    /// Returns whether the session is kept only to acknowledge a repeated logout of its initiator.
     pub(super) fn lingers(&self) -> bool {
         matches!(self.phase, Phase::Lingering(_))
             && self.closing_message.is_none()
             && self.closing_message_id.is_none()
     }
 
-    /// Returns whether it is up, and that of this initiator port with this target port.
+    /// Returns whether the session is up and belongs to this initiator port and this target port.
     pub(super) fn is_of(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
         self.is_up()
             && self.group == *group
@@ -184,7 +189,7 @@ impl Session {
             && self.target_name == *target
     }
 
-    /// Returns whether it has a path over a port.
+    /// Returns whether the session has a path over a port.
     pub(super) fn is_at(&self, port: EtherPort) -> bool {
         self.transport.as_ref().is_some_and(|transport| transport.windows_at(port) > 0)
     }
@@ -199,7 +204,7 @@ impl Session {
         if class == PnSpace::Open { open } else { protected }
     }
 
-    /// Returns every exchange: those in slots in the order of class and tag, then the others.
+    /// Returns every exchange: those in slots in the order of packet number space and tag, then the others.
     pub(super) fn exchanges(&self) -> Vec<Key> {
         let slots = self.tables.iter().flat_map(|numbers| numbers.slots.iter().copied().flatten());
         slots.chain(self.wishes.iter().copied()).collect()
@@ -218,7 +223,7 @@ mod tests {
     fn a_request_waits_for_all_that_it_names_and_for_nothing_else() {
         let mut numbers = ExchangeTable::new(PnSpace::Open);
         let mut due = Vec::new();
-        // 1 is missing; 3 is ordered, 4 and 5 are simple behind it, 6 is simple and waits for nobody.
+        // 1 is missing; 3 is ordered, 4 and 5 are simple behind it, 6 is simple and waits for no request.
         for (xid, after) in [(5, 3), (3, 2), (4, 3), (2, 1)] {
             numbers.arrived.take(xid);
             numbers.wait(Waiting { xid, after, key: key(xid) });
@@ -239,7 +244,7 @@ mod tests {
                 let mut numbers = ExchangeTable::new(class);
                 numbers.arrived.begin_behind(at(0));
                 let mut due = Vec::new();
-                // 1 is late; 2 is ordered, 3 behind it, and 4 and 5 wait for nobody.
+                // 1 is late; 2 is ordered, 3 is behind it, and 4 and 5 wait for no request.
                 for (step, after) in [(2, at(1)), (3, at(2)), (5, 0), (4, 0), (1, 0)] {
                     numbers.arrived.take(at(step));
                     numbers.wait(Waiting { xid: at(step), after, key: key(step) });

@@ -1,7 +1,8 @@
-//! Task management: functions that arrive as requests of their own, and exchanges that initiators give up.
+//! Task management: functions that are requests of their own, and exchanges that initiators give up.
 //!
-//! A function names the exchange before it in AFTER, so it goes up when everything that it may mean has gone up. Every
-//! task that it ends gets a response or word that none will come, so its own response need not fence anything.
+//! A function names the exchange before it in AFTER, so the function is submitted to the layer above when
+//! every task that it may affect was submitted. Every task that it ends gets a response or an Abort message,
+//! which says that none follows. So the function's own response need not fence other responses.
 
 use base::arena::Key;
 use base::time::Instant;
@@ -16,14 +17,14 @@ use crate::pdu::command::{Manage as Request, ManageFunction};
 use crate::pdu::reply::ManageResult;
 
 impl Engine {
-    /// Judges whether a function may be asked for with this little protection. `short`: with less than its logical unit
-    /// demands.
+    /// Refuses a task management function whose request has too little protection. `short`: the request has
+    /// less protection than its logical unit demands.
     pub(super) fn judge_manage(&mut self, key: Key, short: bool) {
         let Some(exchange) = self.exchanges.get(key) else { return };
         let RequestState::Manage(manage, _) = &exchange.request else { return };
         let Some(session) = self.sessions.get(exchange.session) else { return };
         let refused = match manage.function {
-            // These concern the whole nexus, or more.
+            // These functions concern the whole nexus, or more.
             ManageFunction::TARGET_WARM_RESET
             | ManageFunction::TARGET_COLD_RESET
             | ManageFunction::I_T_NEXUS_RESET => session.keyed && exchange.level == Level::None,
@@ -39,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Hands a function up whose turn it is.
+    /// Submits a function to the layer above when its turn is reached.
     pub(super) fn submit_tmf(&mut self, session: Key, key: Key) {
         let Some(exchange) = self.exchanges.get(key) else { return };
         let RequestState::Manage(manage, _) = exchange.request else { return };
@@ -78,7 +79,8 @@ impl Engine {
         }
     }
 
-    /// Finds the task that ABORT TASK or QUERY TASK means; or the answer, if the layer above does not have it.
+    /// Returns the task that ABORT TASK or QUERY TASK names; or the result of the function, if the layer
+    /// above does not own that task.
     fn referenced(&mut self, session: Key, key: Key, manage: &Request) -> Result<Key, ManageResult> {
         let is_abort = manage.function == ManageFunction::ABORT_TASK;
         let none = if is_abort { ManageResult::NO_TASK } else { ManageResult::COMPLETE };
@@ -94,7 +96,7 @@ impl Engine {
         }
         match (exchange.holder, &exchange.request) {
             (Holder::DeviceServer, RequestState::Started) => Ok(task),
-            // Everything before the function was delivered, so this is what came behind it.
+            // Everything before the function was submitted, so this exchange is behind the function.
             (Holder::Session | Holder::OrphanData, _) if is_abort => {
                 self.fail_at_once(task, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));
                 Err(ManageResult::COMPLETE)
@@ -104,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Takes the answer to a task management request. A name that means nothing any more is ignored.
+    /// Accepts the result of a task management request. A `tmf` that is no longer valid is ignored.
     pub fn finish_tmf(&mut self, tmf: TmfRef, result: ManageResult) {
         let key = tmf.0;
         let Some(exchange) =
@@ -116,14 +118,14 @@ impl Engine {
             return;
         }
         if exchange.tag.is_none() {
-            // The exchange that was given up has its own last word.
+            // The exchange that was given up has its own result.
             return self.remove_exchange(key);
         }
         exchange.result = Some(TaskResult::Managed(result));
         self.queue_result(key);
     }
 
-    /// Takes the wish to give up an exchange whose request came.
+    /// Gives up an exchange whose request was received.
     pub(super) fn give_up_known(&mut self, now: Instant, session: Key, key: Key) {
         let Some(exchange) = self.exchanges.get(key).filter(|exchange| exchange.result.is_none()) else {
             return;
@@ -150,7 +152,7 @@ impl Engine {
                 self.stats.management += 1;
                 self.push_tmf_event(session, wish, request, Some(key));
             }
-            // A task management function runs to its end.
+            // A task management function is not aborted.
             (Holder::DeviceServer, _) => {}
             (Holder::OrphanData | Holder::Session | Holder::Finished, _) => {
                 self.fail_at_once(key, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));

@@ -1,4 +1,5 @@
-//! The last words of a session: who says goodbye is told that this was heard, for as long as he may not know it.
+//! Tests of logout: the target acknowledges a Disconnect for as long as the initiator may not have received
+//! the acknowledgement.
 
 use base::time::Duration;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
@@ -19,7 +20,7 @@ fn goodbye(raw: &mut Raw) {
     raw.say(Cmd::Disconnect, Flags::default(), (0, 0, 0), true, &payload);
 }
 
-/// Returns how often the target said DONE, and how many other frames but acknowledgements there were.
+/// Returns how many DONE frames the target sent, and how many other frames except acknowledgements.
 fn dones(raw: &Raw) -> (usize, usize) {
     let (mut dones, mut others) = (0, 0);
     for (_, from, frame) in &raw.world.capture {
@@ -49,7 +50,8 @@ fn a_goodbye_that_comes_again_is_answered_again() {
             raw.world.engine.sessions().count() == 0 && !raw.world.engine.is_frame_idle(),
             "it is under way"
         );
-        // Twice at a time it is not said, but repeated until it was heard, and nothing beside it.
+        // A second GOODBYE does not cause a second DONE at the same time. The DONE is retransmitted until it
+        // is acknowledged, and nothing else is sent.
         goodbye(&mut raw);
         raw.world.rest(100 * MILLISECOND);
         let (again, others) = dones(&raw);
@@ -71,7 +73,7 @@ fn a_goodbye_that_comes_again_is_answered_again() {
 fn who_said_goodbye_keeps_nobody_out() {
     let limits = EngineLimits { sessions_max: 1, ..EngineLimits::default() };
     let mut world = World::with(3, FramePlan::CLEAN, Some("sesame"), limits, 1500);
-    // One more is let in, as it may be one that comes back.
+    // The engine admits one session more than the limit, as it may belong to an initiator that logs in again.
     (1..=2).for_each(|isid| _ = world.join(world.plan_of(isid)));
     world.up();
     world.join(world.plan_of(3));

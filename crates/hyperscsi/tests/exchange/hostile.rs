@@ -1,4 +1,5 @@
-//! Peers that lie: they are counted, they bound themselves, and they move nothing that they must not.
+//! Tests of hostile peers: their frames are counted, their use of memory is bounded, and they change no data
+//! that they must not change.
 
 use base::ether::FrameMachine;
 use base::rng::Rng;
@@ -20,7 +21,8 @@ use crate::world::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A world in which a raw peer speaks in the place of one end of an open session, whose real end is unplugged.
+/// A world in which the test sends raw frames in place of one end of an open session, whose real end is
+/// unplugged.
 pub(crate) struct Raw {
     pub(crate) world: World,
     pub(crate) sids: (u32, u32),
@@ -72,7 +74,7 @@ impl Raw {
         self.say(Cmd::Request, Flags::default(), (tag, xid, 0), true, &payload);
     }
 
-    /// Says several requests in one frame; `change` may spoil its payload.
+    /// Sends several requests in one frame; `change` may damage its payload.
     pub(crate) fn requests(&mut self, requests: &[(u16, u32, Command)], change: impl FnOnce(&mut Vec<u8>)) {
         let mut blocks = requests.iter().map(|(tag, xid, command)| {
             let mut block = Vec::new();
@@ -94,7 +96,7 @@ impl Raw {
         self.say(Cmd::Request, Flags::DATA, (tag, xid, off), false, data);
     }
 
-    /// Acknowledges all that the target said since frames are captured.
+    /// Acknowledges every frame that the target sent since the capture began.
     pub(crate) fn acknowledge(&mut self) {
         let (target, sid) = (self.world.sockets[0].state.mac, self.sids.0);
         let sent = self.world.capture.iter().filter(|(_, from, _)| *from == target);
@@ -170,7 +172,8 @@ fn requests_in_one_frame_run_once_each_however_they_come_and_each_is_judged_by_i
     raw.requests(&[count(0, 1), count(1, 2), count(2, 3)], |_| {});
     raw.requests(&[count(2, 3), count(3, 4), count(0, 1)], |_| {});
     raw.request(3, 4, &command(COUNT, 4, 0, 0), &[]);
-    // Twice in one frame; in a slot that is in use; of the other class; a block that is none.
+    // A request twice in one frame and again in another slot; one of the other packet number space; a
+    // malformed block.
     raw.requests(&[count(4, 5), count(4, 5), (9, 5, command(COUNT, 5, 0, 0))], |_| {});
     raw.requests(&[(5, 1 << 31 | 6, command(COUNT, 6, 0, 0)), count(5, 7)], |_| {});
     raw.requests(&[count(6, 8), count(7, 9)], |payload| payload[18] = 9);
@@ -198,7 +201,7 @@ fn of_a_frame_whose_parts_do_not_add_up_nothing_runs() {
     }
     whole(&mut raw, &|payload| payload.truncate(40));
     assert_eq!((raw.world.server.executed, raw.world.engine.stats().refused_frames), (0, 10));
-    // What is no request cannot be said so at all.
+    // Only Request and Reply frames may have the flag PARTS.
     for cmd in [Cmd::Ask, Cmd::Ack, Cmd::Abort, Cmd::Disconnect] {
         raw.say(cmd, Flags::PARTS, (0, 0, 0), true, &[1, 0, 0, 4]);
     }
@@ -235,7 +238,7 @@ fn data_lands_within_what_was_announced_or_nowhere() {
     let mut raw = Raw::new(true);
     raw.world.server.disks.insert(0, vec![7; DISK]);
     let before = raw.world.server.disks[&0].clone();
-    // 2 KiB in all, 1 KiB unasked; nothing else was asked for.
+    // 2 KiB in all, 1 KiB of it unsolicited; the target requested no other data.
     raw.request(0, 1, &command(LATE_WRITE, 4, 2048, 1024), &[1; 512]);
     raw.data(0, 1, 1000, &[2; 100]);
     raw.data(0, 1, 1024, &[2; 100]);
@@ -247,7 +250,7 @@ fn data_lands_within_what_was_announced_or_nowhere() {
     let stats = *raw.world.engine.stats();
     assert_eq!((stats.misplaced, stats.strays, stats.misnumbered), (3, 3, 1), "{stats:?}");
     assert_eq!(stats.data_out_bytes, 512);
-    // What was announced comes yet, and what came first stays.
+    // The announced data is still accepted, and bytes that were received first are not overwritten.
     raw.data(0, 1, 0, &[3; 1024]);
     let task = *raw.world.server.tasks.keys().next().unwrap();
     raw.world.engine.fetch(task, 0, 1024);
@@ -267,12 +270,12 @@ fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
     }
     let held = raw.world.engine.data_bytes();
     assert!(held > 0 && held <= 128 * (64 << 10), "{held}");
-    // One of them is claimed by its request after all.
+    // The request of one of them is received after all.
     raw.request(0, 2, &command(WRITE, 0, 512, 512), &[]);
     raw.data(0, 2, 100, &[2; 412]);
     assert_eq!(raw.world.server.executed, 1);
     assert!(raw.world.server.disk_of(0)[..512] == [vec![1; 100], vec![2; 412]].concat()[..]);
-    // The others never come.
+    // The requests of the others are never received.
     raw.world.rest(6 * SECOND);
     assert!(raw.world.engine.stats().orphan_data == 0 && raw.world.engine.data_bytes() > 0);
     raw.world.rest(4 * SECOND);
@@ -288,7 +291,7 @@ fn a_request_that_was_given_up_before_it_came_never_runs() {
     raw.say(Cmd::Abort, Flags::default(), (4, 1, 0), true, &payload);
     raw.request(4, 1, &command(COUNT, 1, 0, 0), &[]);
     assert_eq!(raw.world.server.executed, 0);
-    // And one that runs is aborted.
+    // And a request that is being executed is aborted.
     raw.request(5, 2, &command(LINGER, 0, 0, 0), &[]);
     assert_eq!(raw.world.server.tasks.len(), 1);
     raw.say(Cmd::Abort, Flags::default(), (5, 2, 0), true, &payload);
@@ -346,7 +349,8 @@ fn an_initiator_sends_nothing_that_the_command_does_not_have() {
         assert_eq!(raw.world.initiators[0].down, Some(ours::SessionEnd::RetriesExhausted(why)), "{ready:?}");
         raw.world.end(0, task);
     }
-    // A command that reads has none at all, and answers to nothing change nothing.
+    // A command that reads has no Data-Out at all, and a Transfer Ready for an unknown exchange changes
+    // nothing.
     let mut raw = Raw::new(false);
     let task = raw.world.read(0, 0, 0, 1);
     for (tag, xid) in [(1, 1), (0, 2), (511, 1 << 31 | 1)] {
@@ -356,7 +360,7 @@ fn an_initiator_sends_nothing_that_the_command_does_not_have() {
     assert!(raw.world.initiators[0].down.is_none() && !raw.world.initiators[0].ended.contains_key(&task));
 }
 
-/// Flips bits of frames that were sent, with the checksum mended where there is one, and plays them to both ends.
+/// Changes bytes of captured frames, corrects the CRC of unprotected ones, and sends the frames to both ends.
 #[test]
 fn changed_frames_break_neither_end() {
     for seed in seeds(6) {
@@ -364,7 +368,8 @@ fn changed_frames_break_neither_end() {
         let password = (seed % 2 == 0).then_some("sesame");
         let mut world = World::new(seed, lossy(100, Duration::from_micros(100)), password);
         if password.is_some() {
-            // Without this, units may be reached without protection, and frames to them can be forged.
+            // Without this, logical units can be reached without protection, and frames to them can be
+            // forged.
             world.config.levels = (0..4).map(|lun| (lun, Level::Integrity)).collect();
         }
         world.captures = true;
@@ -373,7 +378,7 @@ fn changed_frames_break_neither_end() {
         let mut rng = Rng::from_seed(seed);
         for round in 0..30_u32 {
             if world.initiators[0].session.is_down() {
-                // Without keys, whoever forges a goodbye is believed.
+                // In a session without keys, a forged GOODBYE ends the session.
                 assert!(password.is_none());
                 break;
             }
@@ -414,8 +419,9 @@ fn changed_frames_break_neither_end() {
     }
 }
 
-/// Where units may be reached without protection, frames of such exchanges can be forged. They use up numbers and slots of
-/// their own, and what the target acknowledges of them is held against nobody.
+/// Where logical units can be reached without protection, frames of such exchanges can be forged. They use up
+/// XIDs and slots of their own packet number space, and the target's acknowledgements of them are not treated
+/// as a protocol error.
 #[test]
 fn forged_frames_without_protection_leave_what_is_protected_alone() {
     let mut world = World::new(3, FramePlan::CLEAN, Some("sesame"));
@@ -445,7 +451,7 @@ fn forged_frames_without_protection_leave_what_is_protected_alone() {
             off: 0,
         };
         world.inject(target, host, &raw(&header, &payload));
-        // The same numbers as what is protected uses.
+        // The same XID in the space of protected frames.
         let protected = Header { xid: 1 << 31 | xid, ..header };
         world.inject(target, host, &raw(&protected, &payload));
     };
@@ -462,11 +468,12 @@ fn forged_frames_without_protection_leave_what_is_protected_alone() {
     let stats = world.engine.stats();
     assert!(stats.unprotected + stats.refused_level > 20, "{stats:?}");
     assert!((1..=100).all(|number| world.server.counts.get(&number) == Some(&1)));
-    // What was forged for the unit that demands protection never ran.
+    // No forged command for the logical unit that demands protection was executed.
     assert!(world.server.ran.iter().all(|(lun, number)| *lun == 0 || *number < 9000));
 }
 
-/// Names are claimed. Who knows what another group knows gets a nexus of that group, whatever name he says.
+/// Initiator names are only claimed. A login that proves knowledge of another group's password gets a nexus
+/// of that group, whatever name it claims.
 #[test]
 fn a_name_claimed_in_another_group_ends_no_session_and_stops_no_task() {
     for password in [None, Some("sesame")] {
@@ -485,7 +492,7 @@ fn a_name_claimed_in_another_group_ends_no_session_and_stops_no_task() {
         assert_eq!((world.engine.stats().reinstated, world.engine.handshakes().put_off), (0, 0));
         assert!(world.initiators[0].session.is_up() && !world.initiators[0].ended.contains_key(&task));
         assert_eq!(world.server.tasks.len(), 1);
-        // In its own group a host that comes back takes the place of what it was.
+        // In its own group an initiator that restarts replaces its older session.
         world.restart_initiator(0, world.plan_of(1));
         world.up();
         world.rest(SECOND);
@@ -515,7 +522,8 @@ fn each_handshake_asks_for_fresh_entropy_and_is_content_with_a_block() {
     }
 }
 
-/// What a target says to whom it does not know is bounded, no longer than what provoked it, and never for a group.
+/// The answers of a target to unknown stations are bounded in number, no longer than the frames that caused
+/// them, and never sent for a frame whose source address is a group address.
 #[test]
 fn strangers_get_short_answers_and_few_of_them() {
     let mut world = World::new(8, FramePlan::CLEAN, Some("sesame"));
@@ -554,16 +562,16 @@ fn strangers_get_short_answers_and_few_of_them() {
     assert_eq!(provoke(&unknown, stranger, target), 256);
     let everybody = base::ether::Mac([0x33, 0x33, 0, 0, 0, 1]);
     assert_eq!(provoke(&other_version, everybody, target) + provoke(&unknown, everybody, target), 0);
-    // What is said to everybody is a question or the first of a handshake, or nothing.
+    // Of frames to the broadcast address, only Discovery questions and first handshake steps are processed.
     assert_eq!(provoke(&unknown, stranger, base::ether::Mac::BROADCAST), 0);
-    // What is an answer itself, of whatever version, provokes none.
+    // A frame that is an answer itself, of whatever version, is not answered.
     other_version[4] = Cmd::Negotiated as u8;
     (unknown[4], other_version[3]) = (Cmd::Disconnect as u8, 0x30);
     assert_eq!(provoke(&other_version, stranger, target) + provoke(&unknown, stranger, target), 0);
 }
 
-/// Each says that it expects as much as can be said, and is not answered: it could wait for data of another command that its
-/// initiator withholds.
+/// Each command claims the largest possible expected length and does not end: it could wait for data of
+/// another command that its initiator withholds.
 #[test]
 fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
     let limits = EngineLimits { data_in_bytes_max: 1 << 20, ..EngineLimits::default() };
@@ -577,7 +585,7 @@ fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
     world.submit(0, claim(1));
     world.rest(SECOND);
     assert_eq!(world.server.tasks.len(), 1);
-    // Half is left, and of that half at once, and all after a while.
+    // Half of the memory is left; half of that is available at once, and all of it after a while.
     for (lba, blocks) in [(0, 200), (300, 512), (1000, 1024), (2000, 5000)] {
         let write = world.write(1, 0, lba, blocks, 5);
         world.good(1, write);
@@ -585,7 +593,7 @@ fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
         assert!(world.good(1, read) == pattern(0, lba, blocks, 5), "{lba} {blocks}");
     }
     assert!(!world.initiators[0].ended.contains_key(&first));
-    // Nor is anything left over when they end.
+    // Nor is any memory left reserved when the commands end.
     for _ in 0..2 {
         let (task, _) = world.server.tasks.pop_first().unwrap();
         world.engine.abort(task);
@@ -615,7 +623,7 @@ fn answers_longer_than_all_memory_come_whole_and_nothing_is_counted_twice() {
             .map(|index| {
                 let (at, blocks) = (index % 3, 1 + rng.below(if index % 2 == 0 { 3000 } else { 200 }) as u32);
                 let lba = rng.below(u64::from(4000 - blocks)) as u32;
-                // Some expect more than comes.
+                // Some commands expect more data than they return.
                 let data_in_len = (blocks * BLOCK as u32).saturating_mul(1 + index as u32 % 5);
                 let ask = Ask { data_in_len, ..Ask::new(0, cdb(READ, lba, blocks)) };
                 (at, world.submit(at, ask), lba, blocks)

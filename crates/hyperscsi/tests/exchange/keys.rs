@@ -1,4 +1,4 @@
-//! Keys that are changed while commands run, by both ends by themselves, and keys that are used up.
+//! Tests of key updates that both ends make by themselves while commands run, and of keys that are used up.
 
 use base::time::Duration;
 use hyperscsi::aead::{KeyLimits, Level};
@@ -9,7 +9,7 @@ use netem::frame::{FramePlan, lossy};
 
 use crate::world::*;
 
-/// A world in which both ends change keys after so many frames of a generation.
+/// Returns a world in which both ends update their keys after `frames` frames of a generation.
 fn world(seed: u64, plan: FramePlan, frames: u64) -> World {
     let key_limits = KeyLimits { frames, ..KeyLimits::default() };
     let limits = EngineLimits { key_limits, ..EngineLimits::default() };
@@ -25,7 +25,7 @@ fn world(seed: u64, plan: FramePlan, frames: u64) -> World {
 fn both_ends_change_keys_by_themselves_while_frames_are_lost_and_late() {
     for seed in seeds(4) {
         let mut world = world(seed, lossy(40, Duration::from_micros(300)), 600);
-        // For some seconds, slowly enough that keys can be changed before they are used up.
+        // For some seconds, slowly enough that keys can be updated before they are used up.
         for round in 0..40_u32 {
             let (write, lba) = (world.write(0, 0, round * 100, 60, seed), round * 100);
             world.good(0, write);
@@ -46,7 +46,7 @@ fn both_ends_change_keys_by_themselves_while_frames_are_lost_and_late() {
 
 #[test]
 fn keys_that_are_used_up_end_the_session_and_a_new_one_begins() {
-    // Far more in a second than twice what a generation may protect.
+    // In one second, far more frames are sent than twice the limit of a generation.
     let mut world = world(1, FramePlan::CLEAN, 40);
     let tasks: Vec<_> = (0..40).map(|at| world.write(0, 0, at * 100, 60, 1)).collect();
     for task in tasks {

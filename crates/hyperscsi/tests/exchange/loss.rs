@@ -1,4 +1,4 @@
-//! What becomes of tasks when the nexus, an end or the wire is lost; and what a recorded wire can do later.
+//! Tests of tasks whose nexus, peer or wire is lost; and of recorded frames that are sent again later.
 
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
@@ -49,7 +49,8 @@ fn a_target_that_restarts_is_found_again_and_only_what_may_be_repeated_is() {
         world.rest(Duration::from_millis(10));
         assert_eq!(world.server.executed, 2);
         world.restart_target();
-        // Something to say, so that the new target can say that it knows nobody of that name.
+        // The initiator needs something to send, so that the new target can answer that it does not know the
+        // session.
         let later = world.count(0, 0, 7, TaskAttribute::SIMPLE);
         assert_eq!(world.end(0, lost).end, TaskResult::Lost);
         let up = world.run(10 * SECOND, |world| world.initiators[0].ups == 2);
@@ -273,7 +274,8 @@ fn hints_that_are_forged_move_nothing() {
         world.captures = true;
         world.join(world.plan_of(1));
         world.up();
-        // A real hint, for the form; then the same with the name that counts.
+        // Forged hints that name the target's SID of the session, from the target's address and from another
+        // one.
         let (target, host) = (world.sockets[0].state.mac, world.sockets[1].state.mac);
         let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
         world.good(0, task);
@@ -286,7 +288,7 @@ fn hints_that_are_forged_move_nothing() {
         }
         let hints = world.initiators[0].session.stats().hints;
         assert!(hints > 5);
-        // To everybody there are no hints.
+        // A hint to the broadcast address is ignored.
         world.rest(2 * SECOND);
         world.inject(Mac::BROADCAST, target, &hint(sid));
         world.rest(SECOND);
@@ -323,14 +325,14 @@ fn a_target_hints_at_what_initiators_send_and_at_nothing_else() {
     for cmd in [Cmd::Request, Cmd::Ask, Cmd::Abort] {
         assert_eq!(hinted_at(cmd, &mut world), 1, "{cmd:?}");
     }
-    // An initiator that shares the interface gets these.
+    // These frames are for an initiator that shares the interface.
     for cmd in [Cmd::Reply, Cmd::Ack, Cmd::Disconnect, Cmd::Negotiated] {
         assert_eq!(hinted_at(cmd, &mut world), 0, "{cmd:?}");
     }
     assert_eq!(world.engine.stats().unknown_sids, 7);
 }
 
-/// A frame that says that a session is not known.
+/// Returns a Disconnect frame with the hint that the session is unknown.
 pub(crate) fn hint(sid: u32) -> Vec<u8> {
     use hyperscsi::frame::{Cmd, Flags, Header};
     let mut payload = Vec::new();

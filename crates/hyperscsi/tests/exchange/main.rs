@@ -1,4 +1,4 @@
-//! Both roles together over a wire that loses, repeats, swaps and damages frames.
+//! Tests of both roles together over a wire that loses, duplicates, reorders and damages frames.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

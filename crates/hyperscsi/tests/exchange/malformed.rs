@@ -1,4 +1,5 @@
-//! Requests that make no sense: each is answered and counts as delivered, so nothing that comes behind it waits for it.
+//! Tests of malformed requests: each is answered and counts as delivered, so that no request behind it waits
+//! for it.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ fn count(number: u32) -> Vec<u8> {
     block(Request::Command(command(COUNT, number, 0, 0)))
 }
 
-/// What the target said: of which exchanges it said that they are given up (TAG, XID, result), and the last XID LIMIT.
+/// Returns the exchanges that the target gave up (TAG, XID, result), and the last XID LIMIT that it sent.
 fn said(raw: &Raw) -> (BTreeSet<(u16, u32, u8)>, u32) {
     let (mut given_up, mut limit) = (BTreeSet::new(), 0);
     for (_, from, frame) in &raw.world.capture {
@@ -54,7 +55,7 @@ fn said(raw: &Raw) -> (BTreeSet<(u16, u32, u8)>, u32) {
     (given_up, limit)
 }
 
-/// Each kind of nonsense that a block can be, as it is for `xid`.
+/// Returns each kind of malformed block, for an exchange `xid`.
 fn blocks(xid: u32) -> Vec<(&'static str, Vec<u8>)> {
     let spoil = |at: usize, value: u8| {
         let mut payload = count(9);
@@ -92,12 +93,12 @@ fn each_kind_is_given_up_at_once_and_what_comes_behind_it_goes_on() {
     let mut expected = BTreeSet::new();
     let mut xid = 1;
     for (number, (what, payload)) in (0..).zip(blocks(0)) {
-        // Those that name an exchange depend on their own.
+        // Blocks that name another exchange in AFTER depend on their own XID.
         let payload = if what.starts_with("behind") { blocks(xid)[number].1.clone() } else { payload };
         raw.say(Cmd::Request, Flags::default(), (7, xid, 0), true, &payload);
         expected.insert((7, xid, AbortResult::BROKEN.0));
         assert_eq!(said(&raw).0, expected, "{what}");
-        // It is over: neither is it a task, nor does it become one.
+        // The exchange has ended: the next request with its XID is a duplicate, and does not become a task.
         raw.say(Cmd::Request, Flags::default(), (7, xid, 0), true, &count(9));
         let ordered = Command { attribute: TaskAttribute::ORDERED, after: xid, ..command(COUNT, 1, 0, 0) };
         raw.request(8, xid + 1, &ordered, &[]);
@@ -131,7 +132,8 @@ fn a_place_that_cannot_be_ends_an_exchange_and_not_the_one_that_has_it() {
     let last = Command { attribute: TaskAttribute::ORDERED, after: 5, ..command(COUNT, 1, 0, 0) };
     raw.request(5, 6, &last, &[]);
     assert_eq!(raw.world.server.counts, [(1, 1)].into());
-    // What is beyond the window, has no number, or is of the other class is passed over as ever.
+    // A request beyond the window, without an XID, or of the other packet number space is dropped without an
+    // answer.
     for xid in [7 + 4096, 0, 1 << 31 | 1] {
         raw.say(Cmd::Request, Flags::default(), (6, xid, 0), true, &[9; 40]);
     }
@@ -180,7 +182,7 @@ fn who_says_nothing_but_nonsense_and_does_not_listen_is_told_of_some_of_it_only(
     let (given_up, limit) = said(&raw);
     assert_eq!(given_up, (1..=64).map(|xid| (1, xid, AbortResult::BROKEN.0)).collect());
     assert!(limit >= xid_plus(300, OPEN_MAX - OPEN_MAX / 4), "{limit}");
-    // Who listened again is told again.
+    // An initiator that acknowledges the answers receives answers again.
     raw.acknowledge();
     raw.say(Cmd::Request, Flags::default(), (1, 301, 0), true, &[9; 40]);
     assert!(said(&raw).0.contains(&(1, 301, AbortResult::BROKEN.0)));

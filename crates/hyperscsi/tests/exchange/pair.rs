@@ -1,4 +1,4 @@
-//! What an initiator asks, a target does: once, in order, whatever the wire does.
+//! Tests that a target executes each command of an initiator once and in order, whatever the wire does.
 
 use base::rng::Rng;
 use base::time::Duration;
@@ -70,7 +70,8 @@ fn a_group_with_a_password_is_served_at_every_level() {
         println!("HYPER_SEED={seed}");
         let mut world = World::new(seed, lossy(50, Duration::from_micros(100)), Some("sesame"));
         world.config.levels = [(1, Level::Integrity), (2, Level::Encrypt)].into();
-        // With `none` allowed, each unit is reached as it demands: what is refused is asked again with more.
+        // With `none` allowed, each logical unit is reached at the level that it demands: a refused command
+        // is sent again with more protection.
         for (isid, level) in [(1, Level::None), (2, Level::Integrity), (3, Level::Encrypt)] {
             let plan = SessionPlan { level, ..world.plan_of(isid) };
             world.join(plan);
@@ -200,7 +201,7 @@ fn short_memory_costs_time_and_busy_answers_and_nothing_hangs() {
         while let Some((at, task, index)) = open.pop() {
             let outcome = world.end(at, task);
             if status(&outcome) == Some(8) {
-                // It was told to come again, and does.
+                // The target answered BUSY, and the initiator sends the write again.
                 busy += 1;
                 assert!(index != u32::MAX, "reads wait");
                 open.push((at, world.write(at, 0, index * 100, 100, seed), index));

@@ -1,4 +1,4 @@
-//! Ways to a target that come and go while a session lives.
+//! Tests of paths that go down and come up during a session.
 
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;

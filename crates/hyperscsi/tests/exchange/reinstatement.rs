@@ -1,4 +1,4 @@
-//! Whose place a new session takes.
+//! Tests of session reinstatement: which session a new one replaces.
 
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;

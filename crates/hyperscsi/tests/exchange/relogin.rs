@@ -1,4 +1,5 @@
-//! A handshake beside a session that seems forgotten, and the end of that session that the handshake itself brings about.
+//! Tests of a handshake beside a session that the target seems not to know, and of the end of that session if
+//! the handshake itself replaces it.
 
 use base::ether::Mac;
 use base::time::Duration;
@@ -17,7 +18,7 @@ use crate::world::*;
 const SECOND: Duration = Duration::from_secs(1);
 const REPLACED: ours::LossReason = ours::LossReason::Ended(DisconnectReason::REPLACED);
 
-/// Returns whether a frame is the last thing that an initiator has to say in a handshake.
+/// Returns whether a frame carries the last step of an initiator's handshake.
 fn is_last_step((_, _, payload): &(Mac, Mac, Vec<u8>)) -> bool {
     let Ok((header, len)) = Header::parse(payload) else { return false };
     header.cmd == Cmd::Negotiate
@@ -28,8 +29,9 @@ fn is_last_step((_, _, payload): &(Mac, Mac, Vec<u8>)) -> bool {
         }
 }
 
-/// An initiator that was told that its session is not known, hears nothing of it, and has just sent its last step. What the
-/// target says in the old session is withheld.
+/// Returns a world with an initiator that received a hint that its session is unknown, receives no frame of
+/// the session, and has just sent the last step of a handshake. The target's frames of the old session are
+/// withheld.
 fn at_the_last_step(password: Option<&'static str>) -> World {
     at_the_last_step_with(password, ours::Retry::default())
 }
@@ -49,7 +51,7 @@ fn at_the_last_step_with(password: Option<&'static str>, retry: ours::Retry) -> 
     world
 }
 
-/// Lets the initiator hear what was withheld.
+/// Delivers the withheld frames to the initiator.
 fn release(world: &mut World) {
     world.withholds = None;
     for (to, source, payload) in core::mem::take(&mut world.withheld) {
@@ -57,7 +59,7 @@ fn release(world: &mut World) {
     }
 }
 
-/// The user has his disk, and with one session.
+/// Checks that the initiator can use its disk, and that there is one session.
 fn serves(world: &mut World) {
     let task = world.count(0, 0, 7, TaskAttribute::SIMPLE);
     world.good(0, task);
@@ -86,7 +88,7 @@ fn a_session_that_a_dropped_handshake_replaced_is_built_anew() {
         let mut world = at_the_last_step(password);
         let lively = world.withheld.clone();
         assert!(world.run(SECOND, |world| world.engine.stats().sessions == 2));
-        // ACCEPT is lost, and all else until the handshake has begun anew.
+        // ACCEPT is lost, and so are all other frames until the handshake has begun again.
         world.sockets[1].unplugged = true;
         world.rest(6 * SECOND);
         world.sockets[1].unplugged = false;
@@ -108,7 +110,8 @@ fn a_session_that_a_dropped_handshake_replaced_is_built_anew() {
 #[test]
 fn who_is_replaced_by_another_of_the_same_name_is_told_and_does_not_fight() {
     for password in [None, Some("sesame")] {
-        // Neither a handshake that came to a session nor one of long ago explains what another one does.
+        // Neither a handshake that led to a session nor one of long ago explains why another initiator
+        // replaced the session.
         let mut finished = at_the_last_step(password);
         release(&mut finished);
         finished.rest(2 * SECOND);
@@ -137,7 +140,8 @@ fn who_is_replaced_by_another_of_the_same_name_is_told_and_does_not_fight() {
 #[test]
 fn who_wants_no_second_session_is_told_once_that_the_first_was_forgotten() {
     for password in [None, Some("sesame")] {
-        // The end of the old session comes before the news of the new one, or the news is lost, or comes first.
+        // The end of the old session is reported before the ACCEPT of the new one, or that report is lost, or
+        // the ACCEPT arrives first.
         for (accepted, ended) in [(false, true), (false, false), (true, true)] {
             let mut world = at_the_last_step_with(password, ours::Retry::NONE);
             let lively = world.withheld.len();
@@ -170,7 +174,7 @@ fn a_handshake_that_begins_anew_names_its_session_as_its_owner_wants_it() {
         let mut world = World::new(22, FramePlan::CLEAN, password);
         let sid_first = core::num::NonZeroU8::new(0x5a);
         world.join(ours::SessionPlan { sid_first, ..world.plan_of(1) });
-        // What was offered holds no more.
+        // The parameters that were offered are no longer valid.
         for mtu in 1600..1605 {
             world.sockets[1].state.mtu = mtu;
             world.port_up(1);
@@ -183,7 +187,7 @@ fn a_handshake_that_begins_anew_names_its_session_as_its_owner_wants_it() {
     }
 }
 
-/// Returns what a frame says of the end of its session.
+/// Returns the Disconnect that a frame carries.
 fn disconnect((_, _, payload): &(Mac, Mac, Vec<u8>)) -> Option<Disconnect> {
     let (header, _) = Header::parse(payload).ok().filter(|(header, _)| header.cmd == Cmd::Disconnect)?;
     let said = &payload[HEADER_LEN..HEADER_LEN + usize::from(header.len)];
@@ -199,7 +203,8 @@ fn a_goodbye_is_answered_as_often_as_it_is_said_and_a_new_session_begins_beside_
         world.up();
         world.rest(SECOND);
         let (session, sids) = (world.server.sessions[0], world.engine.sessions().next().unwrap().sids);
-        // What the initiator says in the old session never comes, so the target says its last word again and again.
+        // The initiator's frames of the old session are withheld, so the target retransmits its GOODBYE again
+        // and again.
         (world.captures, world.withholds) = (true, Some(sids.1));
         world.engine.close_session(world.now, session);
         world.rest(Duration::from_millis(500));
@@ -209,7 +214,7 @@ fn a_goodbye_is_answered_as_often_as_it_is_said_and_a_new_session_begins_beside_
         let (said, done) = (count(&world.capture, goodbye), count(&world.withheld, Disconnect::Done));
         assert!(said > 3 && done >= said, "{done} answers to {said}");
         assert_eq!((world.initiators[0].ups, world.initiators[0].down), (2, None));
-        // Once the target hears it, it says no more.
+        // Once the target receives the DONE, it sends no more.
         release(&mut world);
         world.rest(Duration::from_millis(10));
         world.capture.clear();

@@ -1,4 +1,4 @@
-//! Ports that lose frames because nobody reads them in time.
+//! Tests of ports that drop frames because their receive rings are full.
 
 use base::ether::{EtherPort, FrameMachine};
 use base::time::Duration;
@@ -32,7 +32,7 @@ fn a_ring_that_overflows_halves_what_is_granted_and_slows_the_other_end() {
         world.good(0, task);
         let slow = ours(&world);
         assert!(slow <= fast * 8 / 10, "the initiator was told: {fast} before, {slow} after");
-        // The same the other way, and of another port nothing is heard.
+        // The same in the other direction; an overrun of another port has no effect.
         let read = world.read(0, 0, 0, 2000);
         world.good(0, read);
         let ours = |world: &World| granted(&world.initiators[0].session.paths().collect::<Vec<_>>());
@@ -57,7 +57,7 @@ fn an_engine_is_quiet_once_the_last_words_of_its_last_session_are_out() {
     let session = world.server.sessions[0];
     world.engine.close_session(world.now, session);
     assert!(!world.engine.is_frame_idle(), "it has to say goodbye");
-    // Not heard, not answered: it does not wait for ever.
+    // The GOODBYE is lost and not answered: the engine does not wait for ever.
     world.sockets[0].unplugged = true;
     world.run(Duration::from_secs(2), |world| world.engine.is_frame_idle());
     assert!(world.engine.is_frame_idle());

@@ -1,4 +1,5 @@
-//! Task management: what it ends, what it leaves alone, and that what it ended never reaches a medium.
+//! Tests of task management: which tasks a function ends, which it leaves alone, and that no late data of an
+//! ended task reaches a medium.
 
 use base::buffer::Bytes;
 use base::time::Duration;
@@ -46,7 +47,7 @@ fn one_task_is_aborted_and_its_neighbours_go_on() {
         let id = manage(&mut world, 0, ManageFunction::ABORT_TASK_SET, 0, None);
         assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
         for task in [0, 1, 3, 4] {
-            // Reported before the answer was.
+            // These tasks were reported before the answer.
             let outcome =
                 world.initiators[0].ended.remove(&tasks[task]).expect("not reported before the answer");
             assert_eq!(outcome.end, TaskResult::Aborted);
@@ -99,7 +100,7 @@ fn late_data_of_an_aborted_task_never_reaches_the_medium() {
         let begun = world.run(10 * SECOND, |world| !world.server.tasks.is_empty());
         assert!(begun);
         let name: TaskRef = *world.server.tasks.keys().next().unwrap();
-        // All of it is asked for, and aborted while it comes.
+        // All of its data is requested, and the task is aborted while the data arrives.
         for from in (0..data.len()).step_by(8 << 10) {
             world.engine.fetch(name, from as u32, 8 << 10);
         }
@@ -117,7 +118,7 @@ fn late_data_of_an_aborted_task_never_reaches_the_medium() {
             assert_eq!(world.end(0, task).end, TaskResult::Aborted);
             aborted += 1;
         }
-        // The slot is used again at once, by other data.
+        // The slot is used again at once, for other data.
         let write = world.write(0, 0, 3000, 200, 1);
         world.good(0, write);
         let read = world.read(0, 0, 3000, 200);
@@ -163,7 +164,7 @@ fn a_function_with_too_little_protection_is_refused() {
     world.up();
     let task = linger(&mut world, 0, 0);
     world.rest(SECOND);
-    // The unit demands more than the session's plan, and nobody told it yet.
+    // The logical unit demands more than the session's plan, which the initiator does not know yet.
     let id = manage(&mut world, 0, ManageFunction::LOGICAL_UNIT_RESET, 1, None);
     assert_eq!(answer(&mut world, 0, id), Some(ManageResult::NOT_AUTHORIZED));
     let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));

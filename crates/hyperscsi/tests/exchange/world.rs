@@ -1,4 +1,5 @@
-//! A target and its initiators on one Ethernet, with a bad wire between, and a task router that knows a few commands.
+//! A target and its initiators on one simulated Ethernet with a faulty wire, and a small device server that
+//! knows a few commands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,14 +32,14 @@ pub(crate) const GROUP: &str = "backup";
 /// Another group, without a password, to which the same target is exported.
 pub(crate) const GUESTS: &str = "guests";
 
-/// Commands of the little device server.
+/// Operation codes of the small device server.
 pub(crate) const READ: u8 = 0x28;
 pub(crate) const WRITE: u8 = 0x2a;
-/// Counts itself under a number; carried out twice, it shows.
+/// Counts how often it is executed, under a number, so that a second execution is detected.
 pub(crate) const COUNT: u8 = 0xc1;
-/// Ends only when it is told to, or aborted.
+/// Ends only when the test ends or aborts it.
 pub(crate) const LINGER: u8 = 0xc2;
-/// Like WRITE, but the data is asked for only when it is told to.
+/// Like WRITE, but its data is fetched only when the test fetches it.
 pub(crate) const LATE_WRITE: u8 = 0xc3;
 
 pub(crate) fn cdb(op: u8, lba: u32, blocks: u32) -> Cdb {
@@ -52,7 +53,7 @@ pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// Bytes that say where they belong.
+/// Returns bytes that depend on the block's address.
 pub(crate) fn pattern(lun: u64, lba: u32, blocks: u32, salt: u64) -> Vec<u8> {
     (0..blocks)
         .flat_map(|block| {
@@ -63,7 +64,7 @@ pub(crate) fn pattern(lun: u64, lba: u32, blocks: u32, salt: u64) -> Vec<u8> {
         .collect()
 }
 
-/// What the target serves.
+/// The configuration of the target.
 pub(crate) struct Config {
     pub(crate) password: Option<&'static str>,
     pub(crate) levels: BTreeMap<u64, Level>,
@@ -72,7 +73,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Lets everybody in without the password.
+    /// Removes the password, so that every initiator can log in without one.
     pub(crate) fn unlock(&mut self) {
         (self.password, self.record) = (None, None);
     }
@@ -116,14 +117,14 @@ pub(crate) struct Server {
     pub(crate) counts: BTreeMap<u32, u32>,
     /// The numbers that were counted, in order.
     pub(crate) order: Vec<u32>,
-    /// The same, each with its unit.
+    /// The numbers that were counted, each with its LUN.
     pub(crate) ran: Vec<(u64, u32)>,
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) downs: Vec<SessionEnd>,
-    /// What was told of paths, by the initiator's port.
+    /// The reported changes of paths, by the initiator's port.
     pub(crate) paths: Vec<(Mac, PathChange)>,
     pub(crate) executed: u64,
-    /// Fetches are cut to this length.
+    /// The longest fetch.
     pub(crate) fetch_max: u32,
 }
 
@@ -166,7 +167,7 @@ impl Server {
                 match op {
                     READ => {
                         let data = self.disk(command.lun)[at..at + len].to_vec();
-                        // In pieces, as media give it.
+                        // In pieces, as media return it.
                         let mut offset = 0;
                         for piece in data.chunks(40_000) {
                             engine.data_in(command.task, offset, Bytes::copied_from(piece).into());
@@ -252,7 +253,7 @@ pub(crate) struct Initiator {
     pub(crate) down: Option<ours::SessionEnd>,
 }
 
-/// Who sits at a socket of the switch.
+/// The owner of a socket of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
     Target,
@@ -263,7 +264,7 @@ pub(crate) struct Socket {
     pub(crate) who: Who,
     pub(crate) port: EtherPort,
     pub(crate) state: PortState,
-    /// Frames on their way here: destination, source, payload.
+    /// Frames on their way to this socket: destination, source, payload.
     pub(crate) link: FrameLink,
     pub(crate) unplugged: bool,
 }
@@ -283,7 +284,7 @@ pub(crate) struct World {
     /// Every frame that was sent: destination, source, payload.
     pub(crate) capture: Vec<(Mac, Mac, Vec<u8>)>,
     pub(crate) captures: bool,
-    /// Frames under this SID stay off the wire, and are kept.
+    /// Frames with this SID are not sent on the wire, but stored in `withheld`.
     pub(crate) withholds: Option<u32>,
     pub(crate) withheld: Vec<(Mac, Mac, Vec<u8>)>,
     pub(crate) steps: u64,
@@ -337,7 +338,7 @@ impl World {
         out
     }
 
-    /// Gives somebody one more port.
+    /// Adds a port to the target or an initiator.
     pub(crate) fn plug(&mut self, who: Who, port: EtherPort) {
         let number = self.sockets.len() as u8;
         let mac = Mac([2, 0, 0, 0, 0, number + 1]);
@@ -363,7 +364,7 @@ impl World {
         SessionPlan::new(who, [isid; 6], GroupName::new(GROUP).unwrap(), password, name(TARGET))
     }
 
-    /// Brings an initiator in, with one port.
+    /// Adds an initiator with one port.
     pub(crate) fn join(&mut self, plan: SessionPlan) -> usize {
         let at = self.initiators.len();
         self.initiators.push(Initiator {
@@ -378,7 +379,7 @@ impl World {
         at
     }
 
-    /// Puts a new engine in the place of the one that crashed; media stay.
+    /// Replaces the engine by a new one, as after a crash; media stay.
     pub(crate) fn restart_target(&mut self) {
         self.engine = Engine::new(self.limits, self.pool.clone());
         self.server.tasks.clear();
@@ -390,7 +391,7 @@ impl World {
         }
     }
 
-    /// Puts a new session in the place of one that crashed.
+    /// Replaces a session by a new one, as after a crash.
     pub(crate) fn restart_initiator(&mut self, at: usize, plan: SessionPlan) {
         self.initiators[at].session = Session::new(self.now, plan, self.pool.clone());
         for socket in 0..self.sockets.len() {
@@ -427,7 +428,7 @@ impl World {
         }
     }
 
-    /// Puts a frame onto the wire.
+    /// Sends a frame on the wire.
     pub(crate) fn inject(&mut self, to: Mac, source: Mac, payload: &[u8]) {
         let bytes = [&to.0[..], &source.0, payload].concat();
         for socket in &mut self.sockets {
@@ -438,7 +439,7 @@ impl World {
         }
     }
 
-    /// Lets everybody do what is to be done now. Returns whether anything was sent.
+    /// Processes all events and transmits all frames that are due now.
     pub(crate) fn drain(&mut self) {
         loop {
             self.route();
@@ -511,7 +512,7 @@ impl World {
         links.chain(sessions).chain(self.engine.poll_timeout()).min()
     }
 
-    /// Goes to the next moment at which anything happens, but not beyond `until`.
+    /// Advances the time to the next event, but not beyond `until`.
     pub(crate) fn step(&mut self, until: Instant) {
         self.steps += 1;
         self.drain();
@@ -553,7 +554,7 @@ impl World {
         }
     }
 
-    /// Runs until `done`, or for at most so long; returns whether it is done.
+    /// Runs until `done`, or for at most `within`; returns whether `done` holds.
     pub(crate) fn run(&mut self, within: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let end = self.now.after(within);
         self.drain();
@@ -617,7 +618,7 @@ impl World {
         outcome.data_in.map(|data| data.to_vec()).unwrap_or_default()
     }
 
-    /// Nothing is left over, and nobody was wrong.
+    /// Checks that no memory, task or exchange is left over, and that no end counted a bug.
     pub(crate) fn is_clean(&self) {
         assert_eq!(self.engine.stats().bugs, 0);
         assert_eq!(self.engine.data_bytes(), 0, "memory is held for nothing");
@@ -637,7 +638,7 @@ pub(crate) fn status(outcome: &Outcome) -> Option<u8> {
     if let ours::TaskResult::Status(ending) = &outcome.end { Some(ending.status) } else { None }
 }
 
-/// Seeds of random tests: those in the environment variable, or the first few.
+/// Returns the seeds of random tests: the one in the environment variable `HYPER_SEED`, or the first `count`.
 pub(crate) fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("HYPER_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],

@@ -1,4 +1,5 @@
-//! Paths that carry less, nothing, or come and go; what an attacker can do; and what stays true all the while.
+//! Tests of paths that carry shorter frames, carry nothing, or are added and removed; of attacks; and of what
+//! stays true meanwhile.
 
 use alloc::vec::Vec;
 
@@ -46,7 +47,7 @@ pub(super) fn busy(pair: &mut Pair, spans: &[(u64, u64)], end: u64) -> Vec<u64> 
 #[test]
 fn a_path_that_carries_short_frames_for_a_while_is_followed_down_and_up() {
     let plan = FramePlan {
-        // With what Ethernet adds.
+        // Frame lengths include what Ethernet adds.
         frame_len_max: alloc::vec![(at(0), 9038), (at(100), 1538), (at(800), 9038)],
         ..wire(GBIT)
     };
@@ -64,7 +65,8 @@ fn a_path_that_carries_short_frames_for_a_while_is_followed_down_and_up() {
     let sizes: Vec<_> = mtus.iter().map(|(_, mtu)| *mtu).collect();
     assert_eq!(sizes, [9000, 1500, 9000], "{mtus:?}");
     assert!(mtus[1].0 - 100 < 20, "noticed within milliseconds: {mtus:?}");
-    // Its owner is told that less gets through than both ports take, and that this is over.
+    // The owner receives an event when the path MTU is less than that of both ports, and another when it is
+    // whole again.
     let widths = pair.sides[1].events.iter().filter_map(|(_, event)| match event {
         ConnectionEvent::PathMtuStatus { status: width, .. } => {
             Some((width.carries, width.ours, width.theirs))
@@ -85,7 +87,7 @@ fn losses_are_not_taken_for_a_path_that_carries_less() {
 
 #[test]
 fn after_a_cut_of_twenty_seconds_everything_goes_on_at_once() {
-    // Both ways, there, and back.
+    // Cuts in both directions, towards the target, and towards the initiator.
     for cut in [[true, true], [true, false], [false, true]] {
         for keyed in [false, true] {
             let cuts = |cut: bool| if cut { alloc::vec![(at(50), at(20_050))] } else { Vec::new() };
@@ -134,7 +136,7 @@ fn a_port_that_goes_down_and_comes_back_is_used_again_at_once() {
     pair.run_until_done(Duration::from_secs(1));
 }
 
-/// Makes a session whose second path is up.
+/// Returns a session whose second path is up.
 pub(super) fn two_paths(keyed: bool, plan: &FramePlan) -> Pair {
     let plans = [plan.clone(), plan.clone()];
     two_paths_of(&Config { keyed, plans, ..Config::lan() })
@@ -249,7 +251,7 @@ fn a_recorded_session_played_back_has_no_effect() {
         let (frames, repeated) = (pair.frames, pair.sides.each_ref().map(|side| side.repeated_bytes));
         for (side, port, frame) in &seen {
             pair.arrive(1 - side, *port, frame);
-            // And mirrored to who sent it.
+            // And the frame mirrored to its sender.
             let mut mirrored = frame.clone();
             mirrored[6..12].copy_from_slice(&mac(1 - side, *port).0);
             pair.arrive(*side, *port, &mirrored);
@@ -299,7 +301,7 @@ fn shaped_wires_are_full_and_queues_stay_short() {
     for (bytes_per_s, mtu, queue_ms) in
         [(GBIT, 9000, 2), (GBIT, 1500, 2), (GBIT / 10, 9000, 12), (GBIT / 10, 1500, 3)]
     {
-        // As deep as switches have it.
+        // As deep as the queues of switches.
         let plan = FramePlan { queue_len_max: 1 << 20, ..wire(bytes_per_s) };
         let mut pair = Pair::new(&Config { mtu, plans: [plan.clone(), plan], ..Config::lan() });
         let got = busy(&mut pair, &[(100, 300)], 300);
@@ -312,7 +314,8 @@ fn shaped_wires_are_full_and_queues_stay_short() {
 
 #[test]
 fn a_process_that_looks_seldom_is_no_queue_and_the_wire_is_full_all_the_same() {
-    // A frame and its acknowledgement wait for 2 ms together, in the mean: no queue may last so long.
+    // A frame and its acknowledgement wait for 2 ms together, on average: a queue may not delay them that
+    // long.
     let looks_every = Duration::from_millis(2);
     let mut pair = Pair::new(&Config { looks_every, ..both(wire(GBIT)) });
     for _ in 0..300 {
@@ -325,7 +328,7 @@ fn a_process_that_looks_seldom_is_no_queue_and_the_wire_is_full_all_the_same() {
     let got = pair.sides[0].arrived_bytes - before;
     let stats = pair.sides[1].connection.paths().next().unwrap().stats;
     assert!(got * 100 >= GBIT / 10 * 97, "{got} {stats:?}");
-    // Who waits for an acknowledgement waits for that process, too.
+    // The round trip of an acknowledgement includes the wait for that process.
     assert!(stats.round_trip >= looks_every && stats.frames_lost == 0, "{stats:?}");
 }
 
@@ -367,7 +370,7 @@ fn leave_to_begin_exchanges_reaches_the_peer_whatever_is_lost_and_costs_little()
     }
 }
 
-/// Has both ports of both sides go down, or the wires cut, and one of them come back.
+/// Takes down both ports of both sides, or cuts both wires, and restores one of them.
 fn all_but_one_stay_away(keyed: bool, back: u32, cut: bool) -> Pair {
     let mut pair = two_paths(keyed, &wire(GBIT));
     busy(&mut pair, &[], 50);
@@ -402,7 +405,8 @@ fn what_was_under_way_when_all_paths_were_lost_goes_out_on_the_first_that_is_bac
     }
 }
 
-/// Says something to the target without protection, as anybody can who sees the wire, and can change his address.
+/// Sends the target a frame without protection, as an attacker can who sees the wire and can change its
+/// address.
 pub(super) fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
     let header = Header {
         tag: 0,
@@ -502,7 +506,8 @@ fn a_timer_that_is_late_is_not_asked_for_again_at_the_same_time() {
     let plan = FramePlan { frame_len_max: alloc::vec![(at(0), 1538)], ..wire(GBIT) };
     let mut pair = Pair::new(&both(plan));
     let retry_at = |pair: &Pair| pair.sides[0].connection.paths[0].pmtu.retry_at();
-    // The pauses between searches grow: until one is long enough to fall silent in.
+    // The pauses between path MTU searches grow. The loop ends when a pause is long enough to let the session
+    // fall silent.
     let mut until = at(0);
     for _ in 0..1000 {
         pair.give(0, 1000);
@@ -562,9 +567,10 @@ fn a_port_that_changes_its_address_again_and_again_adds_a_path_for_the_last_of_t
 
 #[test]
 fn who_used_up_its_credit_with_acknowledgements_alone_and_heard_of_no_more_asks_for_it() {
-    // With no longer frames to ask for, it has nothing under way.
+    // At this MTU there are no longer frames to probe for, so the initiator has nothing under way.
     let mut pair = Pair::new(&Config { share: 64, mtu: 1500, ..Config::lan() });
-    // What the target sends is heard, and used up, but no acknowledgement comes back.
+    // The initiator receives the target's frames, which use up the target's credit, but no acknowledgement of
+    // them reaches the target.
     pair.drops = |side, header| side == 0 && (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS));
     for _ in 0..100 {
         pair.give(0, 100);
@@ -632,8 +638,8 @@ fn once_everything_arrived_no_path_is_probed_for_ever() {
     }
 }
 
-/// What the target says to an initiator that fell silent when it was to be told `len` bytes: of each timeout, how long the payloads of its
-/// frames are.
+/// Returns what the target sends to an initiator that fell silent, when the target has a message of `len`
+/// bytes for it: for each timeout, the payload lengths of the target's frames.
 fn said_into_silence(keyed: bool, len: usize) -> Vec<Vec<usize>> {
     let mut pair = Pair::new(&Config { keyed, ..both(wire(GBIT)) });
     pair.give(1, 128 << 10);

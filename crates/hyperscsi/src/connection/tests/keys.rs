@@ -1,4 +1,4 @@
-//! Keys that change while frames are under way.
+//! Tests of key updates while frames are under way.
 
 use base::time::Duration;
 use netem::frame::FramePlan;
@@ -28,7 +28,7 @@ fn keys_that_came_late_are_not_changed_while_those_before_them_are_still_kept() 
     let (changed, mut changes) = (pair.now, 1);
     pair.give(0, 100);
     pair.run_for(Duration::from_millis(750));
-    // What is sent from now on is there at once.
+    // Frames that are sent from now on arrive without the long delay.
     pair.links[0][0].replan(slow(1));
     for _ in 0..100 {
         changes += u32::from(change(&mut pair));

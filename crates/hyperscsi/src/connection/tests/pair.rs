@@ -1,5 +1,5 @@
-//! Two associations with a faulty network between them, under a clock that jumps. What arrives is compared with what was
-//! sent, byte by byte.
+//! Two connections with a faulty network between them, in simulated time. The received bytes are compared
+//! with the sent bytes.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -30,9 +30,9 @@ pub(super) struct Config {
     pub(super) ports: usize,
     pub(super) token: [u8; 16],
     pub(super) lost_after_ms: u32,
-    /// How long a frame waits at a side until it is read, at most: its process looks only so often.
+    /// How long a frame waits at a side until it is read, at most: the process polls only so often.
     pub(super) looks_every: Duration,
-    /// From initiator to target, and back.
+    /// The network from initiator to target, and back.
     pub(super) plans: [FramePlan; 2],
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Config {
 pub(super) const TEN_GBIT: u64 = 1_250_000_000;
 
 impl Config {
-    /// 10 Gbit/s, 40 µs there and back.
+    /// 10 Gbit/s, a round trip of 40 µs.
     pub(super) fn lan() -> Self {
         Self {
             seed: 1,
@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// A direction of a wire with this rate, without faults.
+/// Returns one direction of a wire with this rate, without faults.
 pub(super) fn wire(bytes_per_s: u64) -> FramePlan {
     FramePlan {
         delay: DurationRange::exactly(Duration::from_micros(20)),
@@ -67,14 +67,14 @@ pub(super) fn wire(bytes_per_s: u64) -> FramePlan {
     }
 }
 
-/// What Ethernet adds to a frame on the wire beside its header: preamble, check sequence, gap.
+/// The bytes that Ethernet adds to a frame on the wire besides its header: preamble, check sequence, gap.
 const WIRE_LEN: usize = 24;
 
-/// A message as its receiver must see it.
+/// A message as its receiver must receive it.
 struct Expected {
     head: usize,
     off: u32,
-    /// Where in the common block its bytes begin, and how many there are.
+    /// The offset of its bytes in the common block, and their number.
     at: usize,
     len: usize,
     good: bool,
@@ -100,7 +100,7 @@ pub(super) struct Pair {
     /// By port, then direction.
     pub(super) links: Vec<[FrameLink; 2]>,
     looks_every: Duration,
-    /// What came to a side and was not read yet: when, over which port, what.
+    /// Frames that a side received and has not read: time, port, bytes.
     unread: [VecDeque<(Instant, u32, Vec<u8>)>; 2],
     pub(super) block: Bytes,
     pub(super) batch: FrameBatch,
@@ -109,12 +109,12 @@ pub(super) struct Pair {
     keyed: bool,
     mtu: usize,
     pub(super) seed: u64,
-    /// Every frame that was sent: from whom, over which port, as it was sent.
+    /// Every sent frame: sender, port, bytes.
     pub(super) seen: Option<Vec<(usize, u32, Vec<u8>)>>,
     pub(super) frames: u64,
-    /// The addresses of ports that were replaced: of which side, which port.
+    /// The new addresses of replaced ports, by side and port.
     pub(super) replaced: BTreeMap<(usize, u32), Mac>,
-    /// Whether a frame of a side is lost beside what the links lose.
+    /// Returns whether a side's frame is lost in addition to those that the links lose.
     pub(super) drops: fn(usize, &Header) -> bool,
 }
 
@@ -126,7 +126,7 @@ pub(super) fn state(side: usize, port: u32, mtu: usize) -> PortState {
     PortState { mac: mac(side, port), mtu, receive_slots: 512 }
 }
 
-/// Returns a frame without protection, from its header on, as anybody can make it.
+/// Returns a frame without protection, from its header on, as any station can make it.
 pub(super) fn in_the_clear(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut batch = FrameBatch::new();
     batch.begin_frame(mac(1, 0));
@@ -138,7 +138,7 @@ pub(super) fn in_the_clear(header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Side {
-    /// Returns how many messages were not given to the association yet.
+    /// Returns how many messages were not passed to the connection yet.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -211,7 +211,7 @@ impl Pair {
         pair
     }
 
-    /// Gives both sides `count` messages of up to `len` bytes to send, `depth` at a time.
+    /// Queues `count` messages of up to `len` bytes at both sides, to be sent `depth` at a time.
     pub(super) fn offer(&mut self, count: usize, len: usize, depth: usize) {
         for side in 0..2 {
             for _ in 0..count {
@@ -222,7 +222,7 @@ impl Pair {
         }
     }
 
-    /// Gives a side one message of exactly `len` bytes to send.
+    /// Queues one message of exactly `len` bytes at a side.
     pub(super) fn give(&mut self, side: usize, len: usize) {
         let xid = self.next_xid;
         self.next_xid += 1;
@@ -259,7 +259,7 @@ impl Pair {
         self.sides[side].depth = self.sides[side].depth.max(1);
     }
 
-    /// Goes on until every message was acknowledged.
+    /// Runs until every message was acknowledged.
     pub(super) fn run_until_done(&mut self, limit: Duration) {
         let end = self.now.after(limit);
         self.run_until(end, |pair| {
@@ -316,12 +316,12 @@ impl Pair {
         Instant(self.now.0.next_multiple_of(every))
     }
 
-    /// Hands a side what comes for it now.
+    /// Delivers a frame to a side now.
     pub(super) fn arrive(&mut self, side: usize, port: u32, frame: &[u8]) {
         self.read(side, self.now, port, frame);
     }
 
-    /// Returns the address that a port of a side has now.
+    /// Returns the present address of a port of a side.
     pub(super) fn mac(&self, side: usize, port: u32) -> Mac {
         self.replaced.get(&(side, port)).copied().unwrap_or_else(|| mac(side, port))
     }
@@ -358,7 +358,7 @@ impl Pair {
         _ = taken;
     }
 
-    /// Lets both sides say what they have to.
+    /// Passes waiting messages to both sides and transmits their frames.
     pub(super) fn drain(&mut self) {
         for index in 0..2 {
             self.drain_events(index);
@@ -423,7 +423,7 @@ impl Pair {
     }
 }
 
-/// Compares a frame with what was sent.
+/// Compares a received frame with the sent message.
 fn check(expected: &mut Expected, block: &[u8], header: &Header, payload: &[u8], seed: u64) {
     assert_eq!(usize::from(header.len), payload.len());
     let whole = expected.head + expected.len;

@@ -1,4 +1,4 @@
-//! Frames of several parts: how many messages share one, and that none of them is the worse for it.
+//! Tests of frames with several parts: how many messages share a frame, and that sharing harms none of them.
 
 use alloc::vec::Vec;
 
@@ -16,7 +16,7 @@ use crate::pdu::ack::Ack;
 use crate::pdu::parameters::Repair;
 use crate::pdu::parts::{PARTS_MAX, Parts};
 
-/// Returns how many parts each frame of a side has that carries any, where that can be read.
+/// Returns the number of parts of each frame of a side that carries parts and is not encrypted.
 fn parts(pair: &mut Pair, side: usize) -> Vec<usize> {
     let frames = pair.seen.take().unwrap_or_default();
     let counts = frames.iter().filter(|(from, ..)| *from == side).filter_map(|(_, _, frame)| {
@@ -88,7 +88,7 @@ fn a_frame_has_no_more_parts_than_it_may_and_a_long_message_has_frames_of_its_ow
     assert_eq!(parts(&mut pair, 1), [1; 4 * 15]);
 }
 
-/// Messages of the lengths that commands, answers and small transfers have.
+/// Queues messages of the lengths that commands, answers and small transfers have.
 fn give_short(pair: &mut Pair, dice: &mut Rng, count: usize) {
     for _ in 0..count {
         for side in 0..2 {
@@ -122,7 +122,7 @@ fn every_byte_of_every_part_arrives_at_its_place_under_every_fault() {
         give_short(&mut pair, &mut dice, 150);
         pair.sides.iter_mut().for_each(|side| side.depth = 1 + usize::try_from(dice.below(40)).unwrap());
         pair.run_until_done(Duration::from_secs(10));
-        // Nothing is left to be sent again.
+        // Nothing is left to be retransmitted.
         let before = pair.frames;
         pair.run_for(Duration::from_secs(1));
         assert!(pair.frames - before < 40, "seed {seed}: {} frames", pair.frames - before);
@@ -142,7 +142,8 @@ fn under_loss_short_messages_cost_a_fraction_of_a_frame_each() {
     }
 }
 
-/// Gives the target a frame of the initiator's, in the clear, with this payload; returns what of it was delivered.
+/// Delivers an unprotected frame of the initiator with this payload to the target; returns whether the frame
+/// was accepted, and what was delivered.
 fn told(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(Header, Vec<u8>)>) {
     let header = Header {
         tag: 0,
@@ -208,7 +209,8 @@ fn a_frame_is_taken_with_all_its_parts_or_with_none_and_counts_as_received_eithe
         let (_, whole) = told(&mut pair, 1, Flags::PARTS, &right);
         assert_eq!(whole.len(), 3);
         assert!(whole.iter().all(|(header, _)| Level::of(header) == Level::None && header.pn == 1));
-        // The same with bytes of the block changed, behind an acknowledgement of what was never sent.
+        // The same frame with bytes of the block changed, behind an acknowledgement of a packet number that
+        // was never sent.
         let mut wrong = right.clone();
         for _ in 0..=dice.below(2) {
             wrong[usize::try_from(dice.below(block.len() as u64)).unwrap()] ^=

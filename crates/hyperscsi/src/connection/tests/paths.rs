@@ -1,4 +1,5 @@
-//! Paths that are away for long, that come and go for as long as a session lives, and what the other end hears of it.
+//! Tests of paths that are down for long, of paths that are added and removed throughout a session, and of
+//! what the peer learns of them.
 
 use alloc::vec::Vec;
 
@@ -17,7 +18,7 @@ fn up(side: &Side) -> usize {
     side.connection.paths().filter(|path| path.is_up).count()
 }
 
-/// An address that no port had before.
+/// Returns an address that no port had before.
 fn new_mac(number: u32) -> Mac {
     let [_, a, b, c] = number.to_be_bytes();
     Mac([2, 7, 0, a, b, c])
@@ -25,7 +26,8 @@ fn new_mac(number: u32) -> Mac {
 
 #[test]
 fn a_path_that_was_away_for_hours_is_used_again_when_it_is_back() {
-    // Both ways, there, and back: until numbers are far beyond the credit, and until there is no room for more.
+    // Cuts in both directions, towards the target, and back: until packet numbers are far beyond the credit,
+    // and until no more frames can be recorded as sent.
     let all = [
         ([true, true], false, 1),
         ([true, true], true, 3),
@@ -60,7 +62,7 @@ fn a_path_that_is_tried_for_hours_is_used_when_it_answers_at_last() {
             }
             let address = PathAddress { port: EtherPort(1), mac: pair.mac(1, 1) };
             pair.sides[0].connection.add_path(at(0), address, &state(0, 1, 9000));
-            // The target forgets it now and then, and hears of it again later.
+            // The target drops the path from time to time, and learns of it again later.
             pair.run_until(at(HOURS + 65_000), |_| false);
             assert!(
                 pair.sides.iter().all(|side| up(side) == 2),
@@ -73,7 +75,7 @@ fn a_path_that_is_tried_for_hours_is_used_when_it_answers_at_last() {
 
 #[test]
 fn ports_may_be_replaced_for_as_long_as_a_session_lives() {
-    // The initiator's, and the target's.
+    // The initiator's ports, and the target's.
     for side in [0, 1] {
         for keyed in [false, true] {
             let mut pair = two_paths_of(&Config { keyed, lost_after_ms: 1000, ..Config::lan() });
@@ -81,7 +83,7 @@ fn ports_may_be_replaced_for_as_long_as_a_session_lives() {
                 let port = number % 2;
                 pair.replace(side, port, new_mac(number));
                 if side == 1 {
-                    // Somebody found where the port is now.
+                    // The initiator has discovered the new address of the port.
                     let address = PathAddress { port: EtherPort(port), mac: pair.mac(1, port) };
                     let own = &mut pair.sides[0].connection;
                     assert!(
@@ -105,7 +107,7 @@ fn paths_that_were_given_up_hold_no_place_against_one_that_is_there() {
     for number in 0..3 * u32::try_from(PATHS_MAX).unwrap() {
         let address = PathAddress { port: EtherPort(1), mac: new_mac(number) };
         let added = pair.sides[0].connection.add_path(pair.now, address, &state(0, 1, 9000));
-        // Nobody is there; only after a while that is known.
+        // No station has this address, which is known only after a while.
         assert!(added.is_some(), "{number}");
         pair.run_for(Duration::from_secs(31));
     }
@@ -118,17 +120,17 @@ fn the_other_end_hears_of_every_path_that_was_left_whatever_is_lost() {
     for keyed in [false, true] {
         let mut pair = two_paths(keyed, &wire(GBIT));
         for number in 2..6 {
-            // More ways between the same ports, as two switches make them.
+            // More paths between the same ports, as two switches provide them.
             let address = PathAddress { port: EtherPort(1), mac: new_mac(number) };
             pair.replaced.insert((1, 1), address.mac);
             pair.sides[0].connection.add_path(pair.now, address, &state(0, 1, 9000));
             pair.run_for(Duration::from_millis(10));
-            // To the target they are one path after another of the same pair.
+            // To the target these are successive paths of the same pair of ports.
         }
         let ids: Vec<u8> =
             pair.sides[0].connection.paths().map(|path| path.id).filter(|id| *id > 0).collect();
         assert!(ids.len() > 3, "{ids:?}");
-        // All that is said first is lost.
+        // The first messages about the removed paths are all lost.
         pair.drops = |side, header| side == 0 && header.cmd == Cmd::Ask;
         let now = pair.now;
         for id in &ids {
@@ -147,14 +149,15 @@ fn the_other_end_hears_of_every_path_that_was_left_whatever_is_lost() {
 #[test]
 fn who_cannot_say_more_for_now_keeps_nobody_busy_and_says_it_later() {
     let mut pair = Pair::new(&Config::lan());
-    // The target hears nothing of what it says, which is not little: its ring fills up, in the end with acknowledgements.
+    // The target receives no acknowledgement of its many frames: its record of sent frames fills up, in the
+    // end with acknowledgements.
     pair.drops = |side, header| side == 0 && (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS));
     pair.give(1, 100);
     pair.run_for(Duration::from_millis(1));
     let mut ping = Vec::new();
     Ask::Ping.encode(&mut ping);
     for pn in 1..30_000 {
-        // With gaps, so that acknowledgements go twice.
+        // With gaps in the packet numbers, so that acknowledgements are sent twice.
         super::faults::forge(&mut pair, Cmd::Ask, 3 * pn, &ping);
         let target = &mut pair.sides[1].connection;
         let mut turns = 0;
@@ -167,7 +170,8 @@ fn who_cannot_say_more_for_now_keeps_nobody_busy_and_says_it_later() {
     }
     let path = &pair.sides[1].connection.paths[0];
     assert!(!path.spaces[0].outgoing.has_room(), "else this shows nothing");
-    // Its port takes other frames now, and longer ones are to be asked for.
+    // The MTU of the target's port changes to 2000, so the target must announce it and probe for longer
+    // frames.
     let narrow = state(1, 0, 2000);
     pair.sides[1].connection.port_up(pair.now, EtherPort(0), &narrow);
     assert_eq!(pair.sides[1].connection.poll_port(), None);

@@ -1,4 +1,4 @@
-//! What a session may have of the rings that ports keep frames in, and how far exchanges may go.
+//! Tests of the ring quota of a session, and of the XID limits.
 
 use base::ether::EtherPort;
 use base::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use super::pair::{Config, Pair, mac, state};
 use crate::connection::{Connection, ConnectionEvent, PathAddress};
 use crate::exchange::xid::{XID_PROTECTED_BIT, xid_plus};
 
-/// Returns what the windows over a port may add up to.
+/// Returns the sum of the largest windows over a port.
 fn granted(connection: &Connection, port: u32, spaces: usize) -> u64 {
     let there = connection.paths.iter().filter(|path| path.address.port == EtherPort(port));
     there
@@ -27,13 +27,13 @@ fn windows_of_all_spaces_and_paths_over_a_port_keep_to_its_share_together() {
         own.set_ring_quota(EtherPort(0), 40);
         assert!((39..=40).contains(&granted(own, 0, spaces)));
         assert!(!own.take_rewindowed(), "no path came or went");
-        // Two more paths: one over the same port, one over another, which has a ring of its own.
+        // Two more paths: one over the same port, one over another port, which has a ring of its own.
         let there = |port| PathAddress { port: EtherPort(port), mac: mac(1, 7) };
         let same = own.add_path(Instant(0), there(0), &state(0, 0, 9000));
         let other = own.add_path(Instant(0), there(1), &state(0, 1, 9000));
         assert!(same.is_some() && other.is_some() && own.take_rewindowed());
         assert!((36..=40).contains(&granted(own, 0, spaces)) && granted(own, 1, spaces) <= 100);
-        // Where the windows would get too small to work with, a path is not added.
+        // Where the windows would become too small to work, a path is not added.
         own.set_ring_quota(EtherPort(0), 16);
         let more = PathAddress { port: EtherPort(0), mac: mac(1, 8) };
         assert_eq!(own.add_path(Instant(0), more, &state(0, 0, 9000)), None);
@@ -54,7 +54,8 @@ fn limits_for_exchanges_go_on_across_the_wrap_of_their_numbers_and_never_back() 
         pair.give(0, 100);
         pair.run_for(Duration::from_millis(200));
         assert_eq!(pair.sides[0].connection.peer_xid_limits(), limits, "step {step}");
-        // What is behind, though larger as a bare number, changes nothing; nor does none.
+        // A limit behind the present one changes nothing, though it is larger as a bare number; nor does a
+        // limit of 0.
         pair.sides[1].connection.set_xid_limits([xid_plus(open, step * 100), xid_plus(sealed, step * 100)]);
         pair.sides[1].connection.set_xid_limits([0, 0]);
         pair.give(0, 100);

@@ -1,4 +1,5 @@
-//! How much of a wire is left for data, by loss, credit window and MTU: a table that is reviewed like code.
+//! The share of a wire that is left for data, by loss, credit window and MTU: a table that is reviewed like
+//! code.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,14 +17,14 @@ const LOSSES: [u32; 5] = [0, 1_000, 10_000, 30_000, 100_000];
 /// The largest credit window, in frames.
 const WINDOWS: [u64; 3] = [16, 32, 128];
 
-/// Returns the bytes per second that arrive of messages of 256 KiB, eight at a time in one direction.
+/// Returns how many bytes per second arrive of messages of 256 KiB, sent eight at a time in one direction.
 pub(super) fn rate(config: &Config, span: Duration) -> u64 {
     let mut pair = Pair::new(config);
     for _ in 0..250 {
         pair.give(1, 256 << 10);
     }
     pair.sides[1].depth = 8;
-    // The window and the longest frame are found in the first milliseconds.
+    // The congestion window and the path MTU are found in the first milliseconds.
     pair.run_for(Duration::from_millis(3));
     let before = pair.sides[0].arrived_bytes;
     pair.run_for(span);

@@ -18,14 +18,14 @@ const OURS: PortState = PortState { mac: Mac([2, 0, 0, 0, 0, 1]), mtu: 1500, rec
 const TARGETS: PortState = PortState { mac: Mac([2, 0, 0, 0, 0, 2]), ..OURS };
 const BROKEN: LossReason = LossReason::Misbehaved(ProtocolError::DataInOutside);
 
-/// An initiator whose target lets it in and then breaks a rule, each time.
+/// An initiator whose target accepts its login and then violates the protocol, each time.
 struct Rig {
     session: Session,
     now: Instant,
     keyed: bool,
-    /// The target's name for the session, and ours.
+    /// The SIDs of the session: the target's and the initiator's.
     sids: (u32, u32),
-    /// Whether it looked for its target since it was let in.
+    /// Whether the initiator sent a handshake since the last login.
     seeks: bool,
 }
 
@@ -42,7 +42,7 @@ impl Rig {
         Self { session, now, keyed, sids: (7, 1000), seeks: false }
     }
 
-    /// Returns the frames of the session that it sends.
+    /// Returns the frames of the session that the initiator sends.
     fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut batch = FrameBatch::new();
         while self.session.poll_port().is_some() {
@@ -52,7 +52,8 @@ impl Rig {
         let own = self.sids.0;
         let is_ours = |frame: &Vec<u8>| Header::parse(frame).unwrap().0.sid == own;
         let (ours, others): (Vec<_>, Vec<_>) = frames.partition(is_ours);
-        // What is left of older sessions means nothing. Who looks for more ways to the target asks something else.
+        // Frames of older sessions are ignored. Discovery of further paths uses another command than a
+        // handshake.
         self.seeks |= others.iter().any(|frame| Header::parse(frame).unwrap().0.cmd == Cmd::Negotiate);
         ours
     }
@@ -64,7 +65,7 @@ impl Rig {
             .unwrap()
     }
 
-    /// Lets it in.
+    /// Accepts the initiator's login.
     fn begin(&mut self) -> Connection {
         let keys = self.keyed.then(|| SessionKeys::from_secret(&[7; 64], &[9; 64]));
         self.sids = (self.sids.0 + 1, self.sids.1 + 1);
@@ -92,13 +93,14 @@ impl Rig {
         Connection::new(Role::Target, &plan, self.now, keys, self.sids.1, self.sids.0, address, &TARGETS)
     }
 
-    /// Breaks a rule in the session, in answer to a command. Returns what the initiator says to that.
+    /// Violates the protocol in the session, in answer to a command. Returns the initiator's Disconnect
+    /// messages.
     fn spoil(&mut self, target: &mut Connection) -> Vec<Disconnect> {
         let mut asked = None;
         self.carry(target, |header, _| asked = Some((header.xid, header.tag)));
         let (xid, tag) = asked.expect("a command comes");
         let level = if self.keyed { Level::Integrity } else { Level::None };
-        // Beyond what was asked for.
+        // Data beyond the expected length.
         target.send(Message::data(Cmd::Reply, xid, tag, level, 512, Bytes::copied_from(&[1]).into()));
         let mut batch = FrameBatch::new();
         target.transmit(self.now, PORT, &mut batch);
@@ -123,7 +125,7 @@ impl Rig {
         said
     }
 
-    /// Carries what the initiator says to the target.
+    /// Carries the initiator's frames to the target.
     fn carry(&mut self, target: &mut Connection, mut hear: impl FnMut(&Header, &[u8])) {
         let address = PathAddress { port: PORT, mac: OURS.mac };
         for mut frame in self.frames() {
@@ -132,7 +134,7 @@ impl Rig {
         }
     }
 
-    /// Waits until it looks for its target; returns how long that took.
+    /// Waits until the initiator sends a handshake; returns how long that took.
     fn sought(&mut self) -> Duration {
         let from = self.now;
         self.frames();
@@ -159,7 +161,7 @@ fn a_target_that_breaks_rules_is_told_and_gets_more_and_more_time() {
             assert_eq!(said, [Disconnect::Goodbye(DisconnectReason::BROKEN)], "{keyed} {pause}");
             assert!(rig.session.phase == Phase::Connecting && rig.session.loss() == Some(BROKEN));
             if pause == 2000 && rig.session.stats().sessions_lost == 9 {
-                // As often as that, and no more.
+                // The task was repeated `MAX_REPLAYS` times, and no more.
                 assert_eq!(rig.session.stats().replays, u64::from(MAX_REPLAYS));
                 let ended = core::iter::from_fn(|| rig.session.poll_event());
                 let ended: Vec<_> = ended
@@ -176,7 +178,7 @@ fn a_target_that_breaks_rules_is_told_and_gets_more_and_more_time() {
             assert!(took >= least && took <= least + Duration::from_millis(10), "{took:?} for {pause} ms");
             target = rig.begin();
         }
-        // All of that together is longer than its owner wants to wait.
+        // All of that together takes longer than the owner's retry timeout.
         rig.spoil(&mut target);
         while !rig.session.is_down() {
             rig.now = rig.session.poll_timeout().unwrap();

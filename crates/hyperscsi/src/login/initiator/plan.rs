@@ -1,4 +1,4 @@
-//! What a handshake is for.
+//! The plan of a login: which session an initiator wants.
 
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
@@ -9,40 +9,40 @@ use crate::login::Password;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::{Levels, Parameters};
 
-/// What an initiator wants.
+/// The session that an initiator wants.
 #[derive(Clone, Debug)]
 pub struct LoginPlan {
     /// The group.
     pub group: GroupName,
-    /// Its password, if it has one. With a password no session without keys is taken.
+    /// The password of the group, if it has one. With a password, no session without keys is accepted.
     pub password: Option<Password>,
     /// The target.
     pub target: Name,
-    /// Who we are.
+    /// The name of this initiator.
     pub initiator: Name,
-    /// What distinguishes our ports.
+    /// The ISID, which distinguishes the ports of this initiator.
     pub isid: [u8; 6],
-    /// What we call the session; not 0.
+    /// Our SID for the session; not 0.
     pub sid: u32,
-    /// The least level that exchanges are to have.
+    /// The least protection level of exchanges.
     pub protection: Level,
-    /// What we offer; its levels are those from `protection` on, and its `frame_max` the most that is used, whatever the
-    /// port takes.
+    /// The parameters to offer. Only levels at or above `protection` are offered. `frame_max` bounds the
+    /// frames, whatever the port takes.
     pub offer: Parameters,
-    /// Where to look for the target, if that is known; else everywhere.
+    /// The address of the target, if it is known; otherwise all ports are searched.
     pub target_address: Option<(EtherPort, Mac)>,
-    /// How long to try.
+    /// How long to try before the login fails.
     pub patience: Duration,
 }
 
 impl LoginPlan {
-    /// Gives the session another name. It begins with the same byte: something may tell its frames from others' by that.
+    /// Gives the session another SID. The first byte stays: drivers may use it to route the session's frames.
     pub(super) fn rename(&mut self, [a, b, c]: [u8; 3]) {
         let [first, ..] = self.sid.to_be_bytes();
         self.sid = u32::from_be_bytes([first, a, b, c]).max(1);
     }
 
-    /// Checks whether it can be.
+    /// Checks whether the plan is possible.
     pub(super) fn check(&self) -> Result<(), HandshakeError> {
         if self.password.is_none() && self.protection > Level::None {
             return Err(HandshakeError::ProtectionNeedsPassword(self.protection));
@@ -50,7 +50,7 @@ impl LoginPlan {
         self.offer.check().map_err(HandshakeError::BadOffer)
     }
 
-    /// Returns what is offered on a port whose frames have this length.
+    /// Returns the parameters that are offered on a port with this MTU.
     pub(super) fn offer_over(&self, mtu: usize) -> Parameters {
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         Parameters {

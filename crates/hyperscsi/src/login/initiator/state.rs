@@ -1,4 +1,4 @@
-//! Where a handshake is, and what it knows there.
+//! The states of a handshake, with the data that belongs to each.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,23 +9,23 @@ use crate::login::opaque::Secret;
 use crate::pdu::negotiate::Cookie;
 use crate::pdu::parameters::Parameters;
 
-/// Where a handshake is.
+/// The state of a handshake.
 #[derive(Debug)]
 pub(super) enum State {
-    /// HELLO was said, or will be when a port is up.
+    /// HELLO was sent, or will be when a port is up.
     Asking,
-    /// START was said to all candidates.
+    /// START was sent to the candidates.
     Starting,
-    /// The slow step runs for an ANSWER.
+    /// The slow step, stretching the password, runs for an ANSWER.
     Stretching(Box<Opening>),
-    /// FINISH was said.
+    /// FINISH was sent.
     Finishing(Box<Finishing>),
-    /// It ended.
+    /// The handshake ended.
     Over,
 }
 
 impl State {
-    /// Returns whether the last step was said.
+    /// Returns whether the last step was sent.
     pub(super) const fn is_last(&self, keyed: bool) -> bool {
         match self {
             Self::Finishing(_) => true,
@@ -42,7 +42,7 @@ pub(super) struct Candidate {
     pub(super) cookie: Cookie,
 }
 
-/// An ANSWER that is being opened.
+/// An ANSWER that is being decrypted.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) port: EtherPort,
@@ -53,7 +53,7 @@ pub(super) struct Opening {
     pub(super) digest: [u8; 64],
 }
 
-/// An ANSWER that opened.
+/// An ANSWER that was decrypted.
 pub(super) struct Finishing {
     pub(super) opening: Opening,
     pub(super) secret: Secret,

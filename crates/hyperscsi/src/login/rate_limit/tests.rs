@@ -15,7 +15,8 @@ fn at(span: Duration) -> Instant {
     Instant::ORIGIN.after(span)
 }
 
-/// Guesses from so many addresses as fast as it is let, always wrong; returns how often, and when it did last.
+/// Makes wrong guesses from `sources` addresses as fast as the rate limit admits them. Returns how many there
+/// were, and when the last one was.
 fn attack(
     rate_limit: &mut PasswordRateLimit,
     from: Instant,
@@ -86,7 +87,7 @@ fn who_fails_in_the_name_of_a_member_guesses_twice_as_often_and_no_more() {
     let permit = rate_limit.begin(Instant::ORIGIN, &group("a"), source(0)).unwrap();
     rate_limit.right(Instant::ORIGIN, &group("a"), permit);
     let (count, now) = attack(&mut rate_limit, Instant::ORIGIN, Duration::from_secs(3600), &group("a"), 1);
-    // As a member, and as a newcomer beside.
+    // As a member, and as a newcomer in addition.
     assert!(count < 3 * 3600 / 32, "{count}");
     assert!(rate_limit.begin(now, &group("a"), source(1)).is_ok(), "a newcomer does not notice");
 }
@@ -118,7 +119,7 @@ fn what_is_remembered_is_bounded_and_members_are_not_crowded_out_by_others() {
     let permit = rate_limit.begin(Instant::ORIGIN, &group("a"), source(0)).unwrap();
     rate_limit.right(Instant::ORIGIN, &group("a"), permit);
     for number in 1..2000 {
-        // Slow enough never to be put off.
+        // The tries are slow enough to be admitted each time.
         let now = at(Duration::from_secs(40 * u64::from(number)));
         let permit = rate_limit.begin(now, &group("a"), source(number)).unwrap();
         rate_limit.wrong(now, &group("a"), permit);

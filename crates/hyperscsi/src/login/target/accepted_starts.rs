@@ -1,4 +1,4 @@
-//! What began sessions without keys, so that no copy of it that comes late begins another one.
+//! The STARTs that began sessions without keys, so that no late copy of one begins another session.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -6,17 +6,17 @@ use base::time::Instant;
 
 use super::{HandshakeServer, StartId};
 
-/// The STARTs that were answered with a session.
+/// The STARTs that made a session.
 #[derive(Debug, Default)]
 pub(super) struct AcceptedStarts {
     known: BTreeSet<StartId>,
-    /// The same, the oldest first.
+    /// The same STARTs, the oldest first.
     order: VecDeque<(Instant, StartId)>,
 }
 
 impl AcceptedStarts {
-    /// More than the allowance of groups without a password lets in for as long as one is remembered, so that none is
-    /// forgotten too early.
+    /// The bound on remembered STARTs. The allowance of groups without a password admits fewer in the time
+    /// for which one is remembered, so none is forgotten too early.
     const MAX: usize = 1600;
 
     pub(super) fn has(&self, begun: &StartId) -> bool {
@@ -32,7 +32,7 @@ impl AcceptedStarts {
         }
     }
 
-    /// Forgets what nobody says any more.
+    /// Forgets the STARTs that initiators no longer repeat.
     pub(super) fn forget(&mut self, now: Instant) {
         while self.order.front().is_some_and(|(since, _)| now >= since.after(HandshakeServer::OVER_LIFETIME))
         {

@@ -1,38 +1,38 @@
-//! Handshakes that came to nothing: what the initiator is told, and what stands in the log.
+//! Handshakes that were refused or not finished: the reason sent to the initiator, and the entry for the log.
 
 use base::ether::{EtherPort, Mac};
 
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::RefuseReason;
 
-/// A handshake that came to nothing, for the log.
+/// A handshake that was refused or not finished, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeRefusal {
-    /// Where it came in.
+    /// The port that the START was received on.
     pub port: EtherPort,
-    /// Where it came from; nothing vouches for that, nor for the names.
+    /// The address that the START came from. It is not authenticated, nor are the names.
     pub peer: Mac,
-    /// Who the initiator says it is.
+    /// The name that the initiator claims.
     pub initiator: Name,
-    /// The group that it named.
+    /// The group that the initiator named.
     pub group: GroupName,
-    /// Why.
+    /// The reason.
     pub why: RefusalCause,
 }
 
-/// Why a handshake came to nothing.
+/// Why a handshake led to no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusalCause {
-    /// It came with a password.
+    /// The initiator has a password, and the group has none.
     #[error("the group has no password, and it came with one")]
     OpenGroup,
-    /// It came without a password.
+    /// The initiator has no password, and the group has one.
     #[error("the group has a password, and it came without")]
     PasswordNeeded,
-    /// Nothing that it offered is taken.
+    /// Nothing that the initiator offered is acceptable.
     #[error("it offered no protection, or no parameters, that are taken here")]
     Parameters,
-    /// It got its answer, and said no more.
+    /// The initiator received its ANSWER, and did not finish.
     #[error("it did not finish: its password is wrong, or it went away")]
     Unfinished,
 }

@@ -1,4 +1,4 @@
-//! Who sits on the wire: he flips bits, replays, reorders, drops, downgrades, forges and floods.
+//! An attacker on the link: it flips bits, replays, reorders, drops, downgrades, forges and floods.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -16,7 +16,7 @@ use crate::login::initiator::{HandshakeError, LoginPlan};
 use crate::login::target::HandshakeServer;
 use crate::pdu::negotiate::{Negotiate, Negotiated};
 
-/// Makes the CRC of a frame right again: who changes a frame on the wire does so.
+/// Corrects the CRC of a frame, as an attacker who changes a frame does.
 pub(crate) fn recrc(frame: &mut Vec<u8>) {
     let len = HEADER_LEN + usize::from(u16::from_be_bytes([frame[6], frame[7]]));
     frame.resize(len, 0);
@@ -48,8 +48,8 @@ fn rig(seed: u64) -> Rig {
     rig
 }
 
-/// Runs a rig with somebody on the wire. If the initiator agrees, it is with the target, on the same keys and
-/// parameters; returns whether it did.
+/// Runs a rig with an attacker on the link. If the initiator agrees, it must agree with the target on the
+/// same keys and parameters. Returns whether it did.
 fn only_the_truth(mut rig: Rig, what: &str) -> bool {
     let Ok(ours) = rig.run() else { return false };
     let theirs = rig.agreed.pop().unwrap_or_else(|| panic!("nobody agreed with the initiator: {what}"));
@@ -70,7 +70,7 @@ fn flipped_bits_delay_and_nothing_else() {
     for (which, (_, frame)) in frames.log.iter().enumerate() {
         for at in HEADER_LEN..frame.len() - CRC_LEN {
             let bit = 1_u8 << rng.below(8);
-            // What is always flipped takes all of the initiator's patience.
+            // A bit that is flipped in every frame exhausts the initiator's deadline.
             for always in [false, true].into_iter().take(if at % 4 == 0 { 2 } else { 1 }) {
                 let mut rig = rig(20);
                 let (mut seen, expected) = (0, kind(frame));
@@ -92,7 +92,7 @@ fn flipped_bits_delay_and_nothing_else() {
 
 #[test]
 fn loss_duplication_and_reordering_delay_and_nothing_else() {
-    // Nearly half of all frames are lost or late: that takes patience.
+    // Nearly half of all frames are lost or late: the handshake needs a longer deadline.
     let patience = Duration::from_secs(60);
     for seed in 0..150 {
         let mut rig = Rig::new(LoginPlan { patience, ..plan(GROUP, Some(PASSWORD)) }, seed);
@@ -135,7 +135,8 @@ fn on_bad_wires_and_with_targets_that_forget_each_name_is_that_of_one_session() 
         rig.restart_target_after = moment(&mut rng);
         let (mut held, mut lost): (Vec<Vec<u8>>, u32) = (vec![], 0);
         rig.meddle = Box::new(move |to_target, frame| {
-            // The last step gets lost more often than others, so that the target has sessions of which nobody knows.
+            // The last step is lost more often than others, so that the target has sessions that no initiator
+            // knows.
             if kind(&frame) == 6 && lost < 8 && rng.chance(4, 5) {
                 lost += 1;
                 return vec![];
@@ -171,7 +172,7 @@ fn what_was_recorded_is_worth_nothing_later() {
     let mut first = rig(30);
     first.run().unwrap();
     let (to_target, to_initiator): (Vec<_>, Vec<_>) = first.log.iter().cloned().partition(|(to, _)| *to);
-    // At the same target, at once and later; at one that restarted.
+    // Replayed at the same target, at once and later; and at one that restarted.
     for (restart, wait) in [(false, 0), (false, 31), (false, 120), (true, 0)] {
         let mut again = rig(30);
         again.run().unwrap();
@@ -188,14 +189,14 @@ fn what_was_recorded_is_worth_nothing_later() {
         }
         assert_eq!(again.agreed.len(), 1, "restart {restart}, after {wait} s");
     }
-    // At an initiator that begins anew: another handshake, other keys.
+    // Replayed at an initiator that begins again: another handshake, other keys.
     let mut fresh = rig(31);
     fresh.meddle = Box::new(|_, _| vec![]);
     for (_, frame) in &to_initiator {
         fresh.initiator_hears(frame);
     }
     assert_eq!(fresh.run().unwrap_err(), HandshakeError::NoAnswer);
-    // And at the target as somebody else.
+    // Replayed at the target from another address.
     let mut other = rig(30);
     other.run().unwrap();
     for (_, frame) in &to_target {
@@ -314,7 +315,7 @@ fn a_downgrade_is_noticed() {
 
 #[test]
 fn who_has_a_password_is_not_talked_into_a_session_without_keys() {
-    // He answers every START as an open group would.
+    // The attacker answers every START as a group without a password would.
     let mut rig = rig(34);
     rig.meddle = Box::new(|to_target, frame| {
         if to_target || kind(&frame) == 2 {
@@ -387,7 +388,7 @@ fn protection_that_is_asked_for_is_kept_or_refused() {
     assert!(ours.parameters.levels.has(Level::Encrypt) && !ours.parameters.levels.has(Level::None));
 }
 
-/// An initiator at `mac` that comes as far as START and then says nothing.
+/// An initiator at `mac` that sends START and then nothing more.
 fn half_open(rig: &mut Rig, mac: Mac, seed: u64, password: &str) -> u8 {
     let mut guest = Rig::new(plan(GROUP, Some(password)), seed);
     guest.bring_up_initiator();
@@ -417,7 +418,7 @@ fn half_open(rig: &mut Rig, mac: Mac, seed: u64, password: &str) -> u8 {
 fn floods_fill_nothing_but_what_is_set_aside_for_them() {
     let mut rig = rig(40);
     rig.login = Rig::new(plan(GROUP, Some(PASSWORD)), 40).login;
-    // HELLOs, and STARTs with cookies that are none.
+    // HELLOs, and STARTs with invalid cookies.
     let mut all = super::abuse::rig(40);
     all.run().unwrap();
     for n in 0_u32..20_000 {
@@ -434,7 +435,7 @@ fn floods_fill_nothing_but_what_is_set_aside_for_them() {
         batch = base::ether::FrameBatch::new();
     }
     assert!(letters <= 512, "{letters}");
-    // One address, then many.
+    // From one address, then from many.
     for seed in 0..10 {
         half_open(&mut rig, Mac([2, 0, 0, 0, 1, 1]), 1000 + seed, PASSWORD);
     }
@@ -444,7 +445,7 @@ fn floods_fill_nothing_but_what_is_set_aside_for_them() {
         rig.now = rig.now.after(Duration::from_millis(40));
         assert!(rig.handshakes.half_open() <= HandshakeServer::HALVES_MAX);
     }
-    // When they are through, who knows the password gets in.
+    // After the attack, an initiator that knows the password gets a session.
     rig.now = rig.now.after(Duration::from_secs(60));
     rig.handshakes.handle_timeout(rig.now);
     assert_eq!(rig.handshakes.half_open(), 0);
@@ -467,7 +468,7 @@ fn guessing_is_slow_for_one_group_and_no_other_suffers() {
         rig.now = rig.now.after(Duration::from_secs(3));
         rig.handshakes.handle_timeout(rig.now);
     }
-    // An hour, each from an address that was never seen before: of 20000 a day.
+    // In an hour, each from an address that was never seen before. The bound is 20000 a day.
     assert!((20..=20_000 / 24).contains(&answered), "{answered}");
     assert!(rig.handshakes.stats().put_off > 300);
     let now = rig.now;
@@ -479,7 +480,8 @@ fn guessing_is_slow_for_one_group_and_no_other_suffers() {
     open.run().unwrap();
 }
 
-/// Returns what the target says to a START of this group in which the item of the parameters that begins with `head` is another one.
+/// Returns the target's answers to a START of this group in which the item of the parameters that begins with
+/// `head` is replaced.
 fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: &[u8]) -> Vec<Vec<u8>> {
     let mut rig = Rig::new(LoginPlan { patience: Duration::from_secs(4), ..plan(group, password) }, 46);
     rig.bring_up();
@@ -524,7 +526,7 @@ fn who_offers_what_cannot_be_is_told_so_and_who_offers_nothing_that_reads_is_not
             &[9, 0, 1, 2],
             &[9, 0, 1, 0xff],
             &[10, 0, 4, 0, 0, 0, 0],
-            // What a group without a password cannot have, and one with has not.
+            // Levels that a group without a password cannot have, and bits that stand for no level.
             if password.is_none() { &[4, 0, 1, 6] } else { &[4, 0, 1, 16] },
         ];
         for item in illegal {
@@ -532,7 +534,7 @@ fn who_offers_what_cannot_be_is_told_so_and_who_offers_nothing_that_reads_is_not
             let is_refusal = |frame: &Vec<u8>| frame[HEADER_LEN..HEADER_LEN + 2] == [7, 2];
             assert!(!said.is_empty() && said.iter().all(is_refusal), "{item:?}: {said:?}");
         }
-        // An item that must be known, and one whose end is not within the parameters.
+        // An item that must be known, and an item that ends outside the parameters.
         for item in [[0x8a, 0, 4, 0, 0, 0, 9], [10, 0, 5, 0, 0, 0, 9]] {
             assert!(said_to_start_with(group, password, [10, 0, 4], &item).is_empty(), "{item:?}");
         }

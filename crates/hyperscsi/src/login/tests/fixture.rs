@@ -1,4 +1,4 @@
-//! A site for the tests: one target, a few groups, one wire with somebody on it, a clock.
+//! A fixture for the tests: one target, a few groups, one link with an attacker on it, a clock.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,7 +21,7 @@ use crate::pdu::parameters::{Levels, Parameters};
 
 pub(crate) const GROUP: &str = "backup";
 pub(crate) const OPEN_GROUP: &str = "open";
-/// Its target takes exchanges without protection only, though the group has a password.
+/// A group whose target takes exchanges without protection only, though the group has a password.
 pub(crate) const PLAIN_GROUP: &str = "plain";
 pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const TARGET: &str = "iqn.2026-11.com.example:disk";
@@ -40,7 +40,7 @@ pub(crate) struct TestDirectory {
 impl Default for TestDirectory {
     fn default() -> Self {
         let password = Password::new(PASSWORD.as_bytes()).unwrap();
-        // One record does for both groups here.
+        // One record serves both groups here.
         let record = PasswordRecord::make(&password, GROUP, CHEAP, [1; 32]).unwrap();
         Self { record: Arc::new(record), instance: [0xee; 16], exports: vec![] }
     }
@@ -95,7 +95,7 @@ pub(crate) fn plan(group: &str, password: Option<&str>) -> LoginPlan {
     }
 }
 
-/// Is told whether a frame goes to the target; returns what goes on instead of it.
+/// Receives each frame and whether it goes to the target; returns the frames that are delivered instead.
 pub(crate) type Meddle = Box<dyn FnMut(bool, Vec<u8>) -> Vec<Vec<u8>>>;
 
 pub(crate) struct Rig {
@@ -107,11 +107,11 @@ pub(crate) struct Rig {
     pub(crate) meddle: Meddle,
     pub(crate) target_mtu: usize,
     pub(crate) initiator_mtu: usize,
-    /// Every frame as it was delivered, and whether to the target.
+    /// Every frame as it was delivered, and whether it went to the target.
     pub(crate) log: Vec<(bool, Vec<u8>)>,
     pub(crate) restart_target_after: Option<usize>,
     pub(crate) change_port_after: Option<usize>,
-    /// When the target gives up the sessions that it has.
+    /// After how many delivered frames the target ends the sessions that it has.
     pub(crate) end_sessions_after: Option<usize>,
     rng: Rng,
 }
@@ -152,7 +152,7 @@ impl Rig {
         self.login.port_up(self.now, PORT, &state, entropy(&mut self.rng));
     }
 
-    /// Runs until the initiator says how it ended.
+    /// Runs until the initiator reports its result.
     pub(crate) fn run(&mut self) -> Result<Box<HandshakeResult>, HandshakeError> {
         self.try_run().unwrap_or_else(|| panic!("no end after 10000 steps"))
     }
@@ -181,7 +181,7 @@ impl Rig {
         None
     }
 
-    /// Carries what both have to say; returns whether that was anything.
+    /// Delivers what both ends have to send. Returns whether that was anything.
     fn exchange(&mut self) -> bool {
         let (mut to_target, mut to_initiator) = (FrameBatch::new(), FrameBatch::new());
         while let Some(port) = self.login.poll_port() {

@@ -1,4 +1,4 @@
-//! The states of both halves and what moves them, as tables.
+//! The state tables of both halves: the states, and the events that change them.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use crate::login::initiator::Login;
 
 const SEED: u64 = 11;
 
-/// What both ends say in a handshake in which nothing is lost, in order.
+/// Returns the frames of both ends in a handshake without losses, in order.
 fn script() -> Vec<Vec<u8>> {
     let mut rig = fresh();
     rig.run().unwrap();
@@ -37,7 +37,7 @@ fn damaged(frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A REFUSE of this handshake, made of the COOKIE in it.
+/// Makes a REFUSE of this handshake from the COOKIE in it.
 fn refuse(cookie: &[u8], reason: u8) -> Vec<u8> {
     let mut frame = cookie[..HEADER_LEN + 20].to_vec();
     frame[6..8].copy_from_slice(&20_u16.to_be_bytes());

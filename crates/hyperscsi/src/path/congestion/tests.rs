@@ -3,13 +3,13 @@ use super::*;
 const US: u64 = 1000;
 const FRAME: u64 = 9000;
 
-/// A wire with a queue before it, and a sender that always has more.
+/// A link with a queue in front of it, and a sender that always has data to send.
 struct Wire {
     window: Congestion,
     now: u64,
     bytes_per_s: u64,
     base: u64,
-    /// How much delay others' queues and slow hosts add.
+    /// The delay that other senders' queues and slow hosts add.
     other: u64,
     lost_per_thousand: u64,
 }
@@ -17,13 +17,13 @@ struct Wire {
 impl Wire {
     fn new(bytes_per_s: u64, base: u64) -> Self {
         let mut window = Congestion::new(Instant(0), FRAME, Duration::from_micros(200));
-        // A first short frame, as after a handshake.
+        // A first, short frame, as after a handshake.
         window.sent(Instant(0), 100);
         window.acked(Instant(base), 100, 1, Instant(0), Some(Duration::from_nanos(base)));
         Self { window, now: base + US, bytes_per_s, base, other: 0, lost_per_thousand: 0 }
     }
 
-    /// Sends a window full, and settles it a round trip later.
+    /// Sends a full window and acknowledges it a round trip later.
     fn round(&mut self) {
         let begun = Instant(self.now);
         let frames = (self.window.room() / FRAME).max(1);

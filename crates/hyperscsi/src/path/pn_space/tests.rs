@@ -7,20 +7,20 @@ fn frame(at: u64, elicits: bool) -> Sent {
     Sent::new(Instant(at), 100, state, FrameContent::Nothing)
 }
 
-/// A part of a message that is known by its number.
+/// Returns a part of a message, identified by its number.
 fn chunk(number: u64) -> Chunk {
     let from = u32::try_from(number).unwrap();
     Chunk { key: base::arena::Key { index: from, generation: 0 }, from, to: from + 1 }
 }
 
-/// Sends `count` frames, one each microsecond.
+/// Sends `count` frames, one every microsecond.
 fn sent(count: u64) -> Outgoing {
     let mut out = Outgoing::new(0, 1000, 1);
     (0..count).for_each(|number| out.push(frame(number * 1000, true), &[]));
     out
 }
 
-/// Gives `check` an acknowledgement of the half-open runs, which are in descending order.
+/// Calls `check` with an acknowledgement of the half-open ranges, which are in descending order.
 fn with_ack<T>(runs: &[(u64, u64)], check: impl FnOnce(&Ack<'_>) -> T) -> T {
     let mut bytes = Vec::new();
     let (from, to) = runs[0];
@@ -91,7 +91,7 @@ fn a_number_that_was_left_out_catches_who_acknowledges_everything() {
 fn three_later_frames_prove_a_loss_and_the_rest_waits_an_eighth_longer() {
     let mut out = sent(10);
     acknowledge(&mut out, &[(6, 7)]).unwrap();
-    // Sent at 0 to 4 µs; patience is 112.5 µs.
+    // Sent at 0 to 4 µs; the time allowed is 112.5 µs.
     assert_eq!(lost(&mut out, 50_000, &Reordering::default()), (alloc::vec![1, 2, 3], Some(3_000 + 112_500)));
     assert_eq!(lost(&mut out, 115_500, &Reordering::default()), (alloc::vec![4], Some(4_000 + 112_500)));
     assert_eq!(lost(&mut out, 200_000, &Reordering::default()), (alloc::vec![5], None));
@@ -133,7 +133,7 @@ fn whatever_becomes_of_a_frame_becomes_of_all_its_parts_and_nothing_is_kept_of_t
     for seed in 0..200 {
         let mut rng = Rng::from_seed(seed);
         let mut out = Outgoing::new(0, 100_000, seed);
-        // Near where the count of parts wraps.
+        // Near the value at which the count of parts wraps.
         out.held.base = u32::MAX - 20;
         let mut number = 0;
         let mut carried: alloc::collections::BTreeMap<u64, Vec<Chunk>> = Default::default();

@@ -31,7 +31,7 @@ fn part(len: u16) -> Header {
     }
 }
 
-/// A payload proper: the block of the further parts, then all of them.
+/// Returns a payload: the block of the further parts, then the data of all parts.
 fn payload(first: &[u8], further: &[(Header, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     encode(further.iter().map(|(header, _)| *header), &mut out);
@@ -78,17 +78,17 @@ fn a_block_that_is_wrong_anywhere_leaves_nothing_of_the_payload() {
     };
     assert_eq!(with(0, 1), Ok(3));
     assert_eq!(with(0, 2), Err(Malformed::Kind));
-    // None, another number than there are, more than there may be.
+    // A count of 0, of more entries than the block has, of more parts than are allowed.
     for (count, want) in
         [(0, Malformed::Value), (3, Malformed::Short), (64, Malformed::Value), (255, Malformed::Value)]
     {
         assert_eq!(with(1, count), Err(want), "{count}");
     }
-    // Of the block.
+    // Wrong lengths of the block.
     for len in [3, 31, 33, 255] {
         assert!(with(3, len).is_err(), "{len}");
     }
-    // In the last entry: reserved bits, flags that are the frame's, more than there is.
+    // In the last entry: reserved bits, flags that belong to the frame, more bytes than there are.
     assert_eq!(with(4 + 14, 0x1f), Err(Malformed::Value));
     for flag in [0x80, 0x40, 0x20, 0x04, 0x02, 0x01] {
         assert_eq!(with(4 + 14 + 3, flag), Err(Malformed::Value), "{flag:02x}");
@@ -139,7 +139,7 @@ fn what_is_read_is_what_was_written_and_no_bytes_make_more_of_themselves() {
         assert_eq!(parts[0].1, first, "seed {seed}");
         let want: Vec<_> = slices.iter().map(|(header, payload)| (*header, payload.to_vec())).collect();
         assert_eq!(parts[1..], want, "seed {seed}");
-        // Any bytes at all: parts never overlap, and never reach beyond the payload.
+        // With any bytes, parts never overlap and never reach beyond the payload.
         for _ in 0..4 {
             let at = usize::try_from(rng.below(written.len() as u64)).unwrap();
             written[at] = bytes[at % bytes.len()];

@@ -35,7 +35,7 @@ impl Unit {
         unit
     }
 
-    /// Whether commands can pass, and can be stopped.
+    /// Returns whether commands can pass, and whether they can be stopped.
     fn can(&self, nexus: Nexus, access: Access) -> (bool, bool) {
         let stops = |state: &State| state.conflicts_with(nexus, access);
         (self.0.states().any(|state| !stops(state)), self.0.states().any(stops))
@@ -44,7 +44,7 @@ impl Unit {
 
 #[test]
 fn each_type_stops_whom_it_says() {
-    // The holder, another registrant, somebody who is not registered; each as reader and writer.
+    // The holder, another registrant, and a nexus that is not registered; each as reader and writer.
     for (code, stopped) in [
         (1, [false, false, false, true, false, true]),
         (3, [false, false, true, true, true, true]),

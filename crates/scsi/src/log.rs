@@ -1,4 +1,4 @@
-//! Log pages (SPC-5 §7.3) as bytes, for both roles.
+//! Log pages (SPC-5 §7.3) as bytes, for initiators and targets.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ pub mod page {
     pub const GENERAL_STATISTICS: u8 = 0x19;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 
-    /// Subpage that lists pages with their subpages.
+    /// The subpage that lists pages with their subpages.
     pub const SUPPORTED_SUBPAGES: u8 = 0xff;
 }
 
@@ -28,7 +28,7 @@ pub struct Parameter {
     pub code: u16,
     /// The parameter control byte, see [`control`].
     pub control: u8,
-    /// The value: at most 255 bytes.
+    /// The value, at most 255 bytes.
     pub value: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ impl Parameter {
     /// Takes the next parameter from `list`.
     ///
     /// # Errors
-    /// When the list ends within it.
+    /// When the list ends within the parameter.
     pub fn take(list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         let code = list.u16()?;
         let [control, len] = list.array()?;

@@ -65,9 +65,9 @@ impl LogicalUnit {
         !is_for_all || access != Some(Access::ReadOnly)
     }
 
-    /// Aborts all tasks and establishes a unit attention for the other nexuses. `requester` is the nexus that
-    /// sent the function, if the reset is due to one. Returns the tasks that must be removed before the reset
-    /// is answered, including those that were aborted earlier.
+    /// Aborts all tasks and establishes a unit attention for every nexus. `requester` is the nexus that sent
+    /// the function, if the reset is due to one. Returns the tasks that must be removed before the reset is
+    /// answered, including those that were aborted earlier.
     pub(crate) fn reset_for(&mut self, requester: Option<NexusId>, why: Reset) -> Vec<TaskId> {
         for id in self.tasks.select_live(|_| true) {
             let own = self.tasks.find_mut(id).is_some_and(|task| Some(task.info.nexus) == requester);

@@ -211,9 +211,9 @@ impl Session {
     }
 
     /// Negotiates keys in the full feature phase, on the connection at `on` or on any, and returns the answer
-    /// of the target. Only one text negotiation runs at a time. Few keys may be negotiated in this phase (RFC
-    /// 7143 §13): MaxRecvDataSegmentLength, for that connection as long as it lasts, our alias, and keys that
-    /// no standard defines. Commands continue meanwhile.
+    /// of the target. Only one text negotiation runs at a time. Few keys may be negotiated in this phase
+    /// (RFC 7143 §13): MaxRecvDataSegmentLength, for that connection as long as it lasts, our alias, and keys
+    /// that no standard defines. Commands continue meanwhile.
     pub fn negotiate(&self, on: Option<Slot>, keys: &[(&str, &str)]) -> ResponseFuture<Keys, CommandError> {
         let (teller, answer) = response_channel();
         let keys = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -152,7 +152,7 @@ impl Bug {
         self as u8 >= Self::FramesRunTwice as u8 && (self as u8) < Self::FilesDropDsync as u8
     }
 
-    /// Finds a bug by the name that `Debug` prints.
+    /// Returns the bug with the name that `Debug` prints. Does not find the bugs of [`Self::OF_UNITS`].
     #[cfg(feature = "planted")]
     pub fn named(name: &str) -> Option<Self> {
         let mut every = Self::ALL.iter().chain(Self::OF_FILES).chain(Self::OF_REMOVAL).copied();

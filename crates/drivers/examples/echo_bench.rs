@@ -2,8 +2,8 @@
 //! answers are 48 bytes and an optional payload (a read).
 //!
 //! `echo_bench` runs all servers in turn, each as a process of its own, and prints medians of five rounds.
-//! `echo_bench serve KIND` is one of these servers; it prints its port and ends when its input ends, so that
-//! `strace -c` or `perf` can watch it.
+//! `echo_bench serve KIND SHAPE` is one of these servers; it prints its port and ends when its input ends, so
+//! that `strace -c` or `perf` can watch it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -141,7 +141,7 @@ impl Server {
         Self { child, port: line.trim().parse().unwrap() }
     }
 
-    /// Returns the CPU time used so far, in seconds, to a clock tick.
+    /// Returns the CPU time used so far, in seconds.
     fn cpu(&mut self) -> f64 {
         let path = format!("/proc/{}/schedstat", self.child.id());
         let text = std::fs::read_to_string(path).unwrap();

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! ether_blast receive IFACE SECONDS         prints {"frames": N, "bytes": N, "seconds": S}, counted
-//!                                           from the first frame on
+//!                                           from 0.2 s after the first frame on
 //! ether_blast send IFACE MAC SECONDS BYTES  frames as long as the interface's MTU, one after another
 //!                                           out of BYTES bytes of memory, like the data of a disk;
 //!                                           0 sends one frame again and again

@@ -1,4 +1,4 @@
-//! The epoll engine, for kernels without io_uring: edge-triggered; reads and writes are tried before they are
+//! The epoll engine, which works on every kernel: edge-triggered; reads and writes are tried before they are
 //! waited for.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -27,7 +27,7 @@ pub struct FileSpec {
     pub read_only: bool,
     /// Whether to bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Whether a write may be acknowledged before it is durable.
+    /// Whether a write may be acknowledged before it is durable (write cache).
     pub write_cache: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct BlockSpec {
     pub read_only: bool,
     /// Whether to bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Whether a write may be acknowledged before it is durable.
+    /// Whether a write may be acknowledged before it is durable (write cache).
     pub write_cache: bool,
 }
 

@@ -52,7 +52,7 @@ pub enum DiscoverError {
     },
 }
 
-/// Asks a portal for its targets.
+/// Sends SendTargets to a portal and returns its targets.
 ///
 /// # Errors
 /// [`DiscoverError`]

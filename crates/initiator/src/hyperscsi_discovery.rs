@@ -76,7 +76,7 @@ pub struct HyperScsiDiscovery {
     pub other_version: bool,
 }
 
-/// Why a discovery failed to start or to end.
+/// Why a discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// The endpoint is one of the other protocol, or has no group.

@@ -10,11 +10,13 @@
 //! * [`command`] is any CDB and its result, [`mod@unit`] decodes what a logical unit reports about itself,
 //!   [`disk`] reads and writes bytes, [`identity`] tells one device from another, [`session_error`] says why
 //!   there is no session.
-//! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are [`std::time::Duration`].
 //!
-//! The protocols are the machines of [`iscsi`] and [`hyperscsi`], sockets and timers are the reactor of [`drivers`]; this room
+//! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are
+//! [`std::time::Duration`].
+//!
 //! The protocols are the state machines of [`iscsi`] and [`hyperscsi`]; sockets and timers belong to the
 //! reactor of [`drivers`]. This crate connects them and adds what a user of disks needs.
+//!
 //! **Invariant:** knows nothing of the kernel's block layer, of command lines, and of how to print.
 #![forbid(unsafe_code)]
 

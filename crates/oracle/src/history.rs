@@ -81,7 +81,7 @@ impl Known {
 /// The content that an operation is to leave in the blocks that it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
-    /// Each block signed for its own address, by this writer's operation.
+    /// Each block is signed for its own address, with this writer and this operation.
     Signed(WriterId, Sequence),
     /// The same signed block in all of them.
     Same(BlockSignature),
@@ -110,7 +110,7 @@ pub struct Change {
     pub optional: bool,
 }
 
-/// Names a change until it ends.
+/// The id of a change, which is valid until the change ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
@@ -128,11 +128,11 @@ pub enum ChangeResult {
     Refused,
 }
 
-/// Names a read until it ends.
+/// The id of a read, which is valid until the read ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(u64);
 
-/// Names a flush until it ends.
+/// The id of a flush, which is valid until the flush ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushId(DeviceId, Tick);
 

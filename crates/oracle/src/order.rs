@@ -3,7 +3,7 @@
 /// The position of an operation in its task set. Operations without a position are ordered only by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPosition {
-    /// The task set, as the caller names it.
+    /// The task set, as the caller numbers it.
     pub set: u64,
     /// The position in the order in which the tasks enter the set.
     pub number: u64,
@@ -45,7 +45,7 @@ pub(crate) fn precedes(one: Option<TaskPosition>, other: Option<TaskPosition>) -
 pub(crate) enum OrderRule {
     /// Task attributes.
     Order,
-    /// A COMPARE AND WRITE is one operation.
+    /// A COMPARE AND WRITE is atomic.
     Atomic,
 }
 

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 pub use model::{Access, Admits, Nexus, Nexuses, ReservationType, ReserveCommand, ReserveOutcome, State};
 
-/// Names a command that changes reservations.
+/// The id of a command that changes reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceId(pub u64);
 

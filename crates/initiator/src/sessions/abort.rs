@@ -19,7 +19,7 @@ use crate::retry::PendingCommand;
 enum Found {
     /// The session executes it.
     Carried(Task),
-    /// It waits in a queue of this module.
+    /// It waits in a queue of the [`SessionEntry`].
     Here(Box<PendingCommand>),
     /// It has ended, or never existed.
     Gone,

@@ -67,8 +67,8 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
         let tell = tell.clone();
         disk.submit(action, Box::new(move |result| tell.send(result.map(drop)).unwrap()));
     }
-    // The writes have reached the target. No later command of the same task set would be answered before
-    // them, so the test waits for a fixed time.
+    // After this time the writes have reached the target. A later command could not confirm that, since its
+    // response would be held back too.
     std::thread::sleep(Duration::from_millis(300));
     let reset = other.session().submit_tmf(TmfFunction::LOGICAL_UNIT_RESET, Lun::from_number(lun).unwrap());
     assert_eq!(block_on(reset).unwrap(), Some(TmfResult::COMPLETE));

@@ -12,7 +12,7 @@ const fn register(new: u64) -> ReserveCommand {
     ReserveCommand::Register { key: 0, sa_key: new, aptpl: false, ignore_existing_key: false }
 }
 
-/// Reservations, and a counter that names commands.
+/// Reservations, and a counter for the ids of commands.
 #[derive(Default)]
 struct Unit(Reservations, u64);
 
@@ -96,7 +96,7 @@ fn the_preempted_are_unregistered_and_the_sender_holds_what_their_holder_held() 
     let state = unit.0.states().next().unwrap();
     assert_eq!((state.generation(), state.keys(), state.reservation()), (3, [20].to_vec(), Some((20, own))));
     assert_eq!((unit.can(A, Access::Writes), unit.can(B, Access::Writes)), ((false, true), (true, false)));
-    // What is not the holder's registration leaves the reservation alone.
+    // A PREEMPT of a registration that is not the holder's does not change the reservation.
     unit.does(A, register(10), ReserveOutcome::Good);
     let fenced =
         unit.does(B, ReserveCommand::Preempt { key: 20, sa_key: 10, kind: own }, ReserveOutcome::Good);

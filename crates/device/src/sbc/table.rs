@@ -92,7 +92,7 @@ const fn is_thin(facts: &UnitInfo) -> bool {
     facts.is_thin()
 }
 
-/// Every block command, and the commands of SPC that need the medium.
+/// Every block command, and TEST UNIT READY of SPC.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     Row { opcode: op::TEST_UNIT_READY, name: "TEST UNIT READY", usage: &[0x00, 0, 0, 0, 0, 0],

@@ -90,8 +90,8 @@ impl Future for CommandHandle {
 }
 
 impl AbortHandle {
-    /// Aborts this command and no other: a command that waits in the queue is removed, and for a command that
-    /// the target has received an ABORT TASK is sent. The result is [`TmfResult::COMPLETE`] then,
+    /// Aborts this command and no other: a command that waits in the queue is removed, and a command that the
+    /// target has received is aborted with ABORT TASK. The result is [`TmfResult::COMPLETE`] then,
     /// [`TmfResult::NO_TASK`] if the command had ended before, and `None` if no connection is up, or the
     /// session was lost before the target responded. From now on the command is not retried. The future of
     /// the command completes in any case, with the command's own result.

@@ -112,7 +112,7 @@ impl Driver {
     }
 
     /// Aborts the command that was submitted as `command`, and no other: a command that waits in the queue is
-    /// removed, and for a command that the target has received an ABORT TASK is sent.
+    /// removed, and a command that the target has received is aborted with ABORT TASK.
     /// [`DriverEvent::TmfDone`] with this `token` reports the result: [`TmfResult::COMPLETE`], or
     /// [`TmfResult::NO_TASK`] if the command had ended before; `None` if no connection is up, or the session
     /// was lost before the response arrived. [`DriverEvent::Finished`] reports the end of the command in any
@@ -124,9 +124,9 @@ impl Driver {
 
     /// Sets the command timeout of a session: how long a command may go without a response and without data
     /// being moved. It is one minute at first; `None` for no timeout. When it expires, the command is aborted
-    /// with ABORT TASK, if that is not answered with LOGICAL UNIT RESET, and if that is not answered either
-    /// with a new session ([`SessionEvent::Unanswered`] reports each step). Then the command is retried if it
-    /// is repeatable and was not aborted three times; otherwise it fails with
+    /// with ABORT TASK. If ABORT TASK is not answered, LOGICAL UNIT RESET follows. If that is not answered
+    /// either, a new session follows. [`SessionEvent::Unanswered`] reports each step. Then the command is
+    /// retried if it is repeatable and was not aborted three times; otherwise it fails with
     /// [`crate::command::CommandError::Silence`]. Time without a connection does not count.
     /// [`Command::answer_within`] sets the timeout of one command.
     pub fn limit_commands(&mut self, session: SessionId, limit: Option<Duration>) {
@@ -194,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// Ends a session at once, without a logout.
+    /// Ends a session at once, whatever is under way.
     pub fn close(&mut self, session: SessionId) {
         let now = self.reactor.now();
         if let Some(session) = self.sessions.session(session) {

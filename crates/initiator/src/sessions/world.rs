@@ -332,8 +332,7 @@ impl World {
     }
 }
 
-/// Runs a session with one event: a reset by another initiator, which ends the commands under way without a
-/// response.
+/// Runs a session with one event: a reset by another initiator, which ends eight commands without a response.
 fn silent_reset() -> Result<(), Wrong> {
     let habits = Habits { hangs: 1000, ..Habits::default() };
     let mut world = World::with(1, Rng::from_seed(1), habits, 0, 0);

@@ -1,4 +1,4 @@
-//! Vital product data pages (SPC-5 §7.7, SBC-4 §6.6), for both roles.
+//! Vital product data (VPD) pages (SPC-5 §7.7, SBC-4 §6.6), for initiators and targets.
 
 mod block;
 mod designator;
@@ -63,7 +63,7 @@ impl<'a> Page<'a> {
 /// The body of the extended INQUIRY data page (SPC-5 §7.7.7): the fields in which our devices differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendedInquiry {
-    /// HEADSUP, ORDSUP and SIMPSUP: every task attribute but ACA.
+    /// HEADSUP, ORDSUP and SIMPSUP: the device supports every task attribute except ACA.
     pub task_attributes: bool,
     /// V_SUP: the device has a volatile cache.
     pub volatile_cache: bool,

@@ -294,7 +294,7 @@ impl CopyStatus4 {
         out
     }
 
-    /// Parses the parameter data and returns what follows the sense data.
+    /// Parses the parameter data and returns the bytes after the sense data, too.
     ///
     /// # Errors
     /// When the data is shorter than its fields.

@@ -446,7 +446,7 @@ impl Default for InquiryOverrides {
 /// commands that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpcLevel {
-    /// SPC-3 and the matching SBC-3 commands: no copies with four-byte list identifiers, no ROD tokens, no
+    /// SPC-3, and SBC-3 as far as SPC-3 allows: no copies with four-byte list identifiers, no ROD tokens, no
     /// VPD page 8Fh, no WRITE ATOMIC. CSCD descriptors have the LU ID TYPE and NUL fields that SPC-4 removed.
     Spc3,
     /// SPC-4 in the VERSION field; only version descriptors report SPC-5 and SBC-4.

@@ -73,7 +73,7 @@ impl UnitInfo {
 
 /// The sense data of a command that needs a medium which is withheld. Not MEDIUM NOT PRESENT: hosts forget
 /// the size and the partitions of a disk without a medium, while this medium returns unchanged once its
-/// operator has confirmed or repaired it.
+/// operator has intervened.
 const WITHHELD: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED);
 
 /// A flush failed, so writes that were acknowledged may be lost. INTERNAL TARGET FAILURE ends the command
@@ -301,8 +301,8 @@ impl DeviceServer {
         ended
     }
 
-    /// Ends operations that have taken too long, and returns the tasks that have waited for a range of the medium for too
-    /// long.
+    /// Ends operations that have exceeded the time limit, and returns the tasks that have waited for a range
+    /// of the medium for longer than that.
     pub(crate) fn expire_operations(&mut self, limit: Duration) -> Vec<TaskId> {
         let before = self.medium.expired_ever();
         let waiters = self.medium.expire(self.now, limit);

@@ -31,8 +31,8 @@ const SETTINGS_LEN: usize = 3;
 /// The versions of the format. All numbers are big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// `TgLU`, version (2), persistent reservations, identifying information, CRC32C of all before (4). The two parts
-    /// are described where they are encoded.
+    /// `TgLU`, version (2), persistent reservations, identifying information, CRC32C of all before (4). The
+    /// two parts are described where they are encoded.
     V1 = 1,
     /// As V1, with the mode parameters after the identifying information: whether any are saved (1), and
     /// their bits (2), zero if none are.

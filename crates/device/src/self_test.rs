@@ -69,7 +69,8 @@ pub(crate) struct SelfTestResults {
 
 const RESULT_LEN: usize = 16;
 
-/// SELF-TEST RESULTS: completed without error; completed with a failure of its first segment, which is the only one.
+/// SELF-TEST RESULTS: completed without error; completed with a failure of its first segment, which is the
+/// only one.
 const COMPLETED: u8 = 0;
 const FIRST_SEGMENT_FAILED: u8 = 5;
 

@@ -32,8 +32,8 @@ pub(crate) struct Row {
         expect(dead_code, reason = "REPORT SUPPORTED OPERATION CODES has no names; people have")
     )]
     pub(crate) name: &'static str,
-    /// The CDB usage data (SPC-5 §6.35.3): the operation code and service action as such, and a one for every bit that
-    /// is evaluated. A CDB with any other bit set is refused.
+    /// The CDB usage data (SPC-5 §6.35.3): the operation code and service action as such, and a one for every
+    /// bit that is evaluated. A CDB with any other bit set is refused.
     pub(crate) usage: &'static [u8],
     /// Which reservations of other nexuses conflict with it.
     pub(crate) conflict: Conflict,

@@ -115,12 +115,12 @@ pub struct UnitStats {
 
 impl LogicalUnit {
     /// Creates a unit from a medium and from the state that the last [`UnitEvent::SaveState`] had stored, if
-    /// any. The unit serves no command until a nexus is established.
+    /// any. The unit serves no initiator until a nexus is established.
     ///
     /// # Errors
     /// [`UnitError`] when configuration and medium do not fit, or the saved state cannot be read. In the
     /// latter case [`Self::new_without_reservations`] creates a unit that waits until an application client
-    /// reports what was reserved.
+    /// sets the reservations again.
     pub fn new(
         config: UnitConfig,
         store: Box<dyn Store>,

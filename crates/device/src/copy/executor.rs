@@ -270,7 +270,7 @@ impl Executor {
         Ok(UnitCapacity { blocks, block })
     }
 
-    /// Turns a requested transfer into a transfer, if units and addresses allow.
+    /// Plans the transfer of a segment, if its units and addresses allow one.
     fn plan(&self, wish: &SegmentTransfer) -> Result<Next, Sense> {
         let from = self.facts(wish.source, SOURCE_FIELD)?;
         let to = self.facts(wish.destination, DESTINATION_FIELD)?;

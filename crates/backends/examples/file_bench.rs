@@ -1,5 +1,5 @@
-//! Measures a file as a store, without any network: `file_bench PATH [direct]` creates PATH with 256 MiB and prints
-//! operations per second and CPU time each, for either engine, medians of five rounds.
+//! Measures a file as a store, without a network: `file_bench PATH [direct]` creates PATH with 256 MiB and
+//! prints operations per second and CPU time per operation, for each engine, medians of five rounds.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,7 +28,7 @@ const SIZE: u64 = 256 << 20;
 const ROUNDS: usize = 5;
 const SPAN: Duration = Duration::from_millis(400);
 
-/// Name, bytes, under way together, whether it writes, and how.
+/// Name, length in bytes, queue depth, and for writes their durability.
 const SHAPES: [(&str, usize, usize, Option<Durability>); 7] = [
     ("4 KiB reads, depth 1", 4096, 1, None),
     ("4 KiB reads, depth 32", 4096, 32, None),
@@ -51,7 +51,7 @@ fn main() {
         direct,
         write_cache: true,
     };
-    // Everything is written once, so that reads find something and writes need no new storage.
+    // Writes everything once, so that reads find data and writes need no new storage.
     measure(&spec, EngineChoice::Epoll, (1 << 20, 8, Some(Durability::Cached)), true);
     for (name, len, depth, write) in SHAPES {
         println!("{name}:");
@@ -65,7 +65,8 @@ fn main() {
     }
 }
 
-/// Returns operations per second, CPU time of the whole process per operation, and turns per operation.
+/// Returns operations per second, CPU time of the whole process per operation in microseconds, and waits per
+/// operation.
 fn measure(
     spec: &FileSpec,
     engine: EngineChoice,
@@ -119,7 +120,7 @@ fn measure(
     (count / seconds, (cpu_us() - cpu) / count, reactor.stats().enters as f64 / count)
 }
 
-/// Microseconds of CPU time of this process.
+/// Returns the CPU time of this process in microseconds.
 fn cpu_us() -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let texts = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")));

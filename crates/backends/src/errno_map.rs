@@ -1,19 +1,19 @@
-//! What a system error means to the one who uses the medium.
+//! Maps system errors to faults of a medium.
 
 use drivers::files::Errno;
 use store::api::Fault;
 
-/// Maps every system error to the kind of failure that a device server can answer.
+/// Returns the kind of failure that a device server can report for a system error.
 pub fn fault_of(errno: Errno) -> Fault {
     match errno {
-        // A file system whose largest file is reached has no room either; so has one whose owner's limit is.
+        // A file at the size limit of its file system, or of its owner's quota, has no space either.
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Fault::NoSpace,
         Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::BADF | Errno::TXTBSY => Fault::ReadOnly,
         Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM | Errno::STALE | Errno::SHUTDOWN | Errno::NOTCONN => {
             Fault::Gone
         }
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => Fault::Unsupported,
-        // The kernel refuses the shape of a call: ours to get right.
+        // The kernel rejects the arguments of the call, which are our responsibility.
         Errno::INVAL | Errno::FAULT => Fault::Bug,
         _ => Fault::Medium,
     }

@@ -1,4 +1,4 @@
-//! What the kernel knows of a medium: sizes, alignments, abilities.
+//! The geometry of a medium, as the kernel reports it: sizes, alignments, features.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,19 +6,20 @@ use std::path::Path;
 use drivers::files::Errno;
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, Statx, StatxFlags, fallocate, fstatvfs, seek, statx};
 
-/// What `O_DIRECT` asks for when the kernel does not say: no medium in use has larger sectors.
+/// The alignment assumed for `O_DIRECT` if the kernel does not report it: no medium in use has larger
+/// sectors.
 const CAUTIOUS_ALIGNMENT: u32 = 4096;
 
-/// Alignments and abilities of an open medium.
+/// Alignments and features of an open medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Offsets and lengths must be multiples of it.
+    /// Offsets and lengths must be multiples of this.
     pub(crate) logical_block_len: u32,
-    /// Addresses of buffers must be multiples of it.
+    /// Addresses of buffers must be multiples of this.
     pub(crate) memory_alignment: u32,
     pub(crate) preferred_block_len: u32,
     pub(crate) rotational: bool,
-    /// Whether storage can be given back.
+    /// Whether storage can be deallocated.
     pub(crate) can_deallocate: bool,
 }
 
@@ -54,28 +55,28 @@ pub(crate) fn size(file: &File) -> Result<u64, Errno> {
     seek(file, SeekFrom::End(0))
 }
 
-/// Returns the length of a block device in bytes as sysfs tells it, which needs no right to open it.
+/// Returns the length of a block device in bytes as reported by sysfs, which does not require permission to
+/// open the device.
 pub(crate) fn device_len(device: u64) -> Option<u64> {
-    /// sysfs counts these, whatever the device's blocks are.
+    /// The unit of sysfs, whatever the block length of the device is.
     const SECTOR: u64 = 512;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
     text.trim().parse::<u64>().ok()?.checked_mul(SECTOR)
 }
 
-/// Returns how much storage a file has, and how much its file system has left for it, in bytes.
+/// Returns how much storage a file occupies, and how much its file system has left for it, in bytes.
 pub(crate) fn space(file: &File) -> Result<(u64, u64), Errno> {
-    /// stat(2): `st_blocks` counts these, whatever the blocks of the file system are.
+    /// The unit of `st_blocks` (stat(2)), whatever the block length of the file system is.
     const STAT_BLOCK: u64 = 512;
     let used = facts(file)?.stx_blocks.saturating_mul(STAT_BLOCK);
     let system = fstatvfs(file)?;
     Ok((used, system.f_bavail.saturating_mul(system.f_frsize)))
 }
 
-/// Makes sure that the file system has room for what a file of `len` bytes still lacks.
+/// Checks that the file system has space for the storage that a file of `len` bytes still lacks.
 ///
-/// # Errors
-/// ENOSPC, or what the system says.
+/// # Errors ENOSPC, or the error of the system.
 pub(crate) fn expect_room(file: &File, len: u64) -> Result<(), Errno> {
     let (used, _) = space(file)?;
     let system = fstatvfs(file)?;
@@ -96,20 +97,20 @@ fn direct_alignment(facts: &Statx) -> (u32, u32) {
     }
 }
 
-/// Returns a power of two that is sane whatever a file system says.
+/// Returns a power of two within sane bounds, whatever the file system reports.
 fn preferred(said: u32, granule: u32) -> u32 {
     said.clamp(granule.max(512), 1 << 20).next_power_of_two()
 }
 
-/// Tries a hole where nothing is: behind the end of the file. It changes nothing. A file that cannot be written is taken
-/// for one with holes: it may well have some, and nobody will ask for more.
+/// Tries to punch a hole beyond the end of the file, which changes nothing. A file opened for reading only
+/// counts as supporting holes: it may contain some, and it will get no request to punch more.
 fn punches(file: &File, size: u64) -> bool {
     let behind = size.next_multiple_of(1 << 20);
     let tried = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, behind, 4096);
     matches!(tried, Ok(()) | Err(Errno::BADF))
 }
 
-/// Returns whether a queue attribute of a disk (or of the disk that a partition is on) is other than zero.
+/// Returns whether a queue attribute of a disk (or of the disk that contains a partition) is not zero.
 fn is_set(major: u32, minor: u32, attribute: &str) -> bool {
     let device = format!("/sys/dev/block/{major}:{minor}");
     [format!("{device}/queue/{attribute}"), format!("{device}/../queue/{attribute}")]

@@ -1,9 +1,10 @@
 //! Media that need I/O: files and block devices.
 //!
-//! [`open::FileSpec`] and [`open::BlockSpec`] open and lock a medium, on any thread and before privileges are given
-//! up; [`store::FileStore`] serves what was opened on one reactor, through that reactor's file queue.
+//! [`open::FileSpec`] and [`open::BlockSpec`] open and lock a medium, on any thread and before the process
+//! drops its privileges. [`store::FileStore`] serves an open medium on one reactor, through the file queue of
+//! that reactor.
 //!
-//! **Invariant:** this room knows no SCSI and never blocks the reactor's thread.
+//! **Invariant:** this crate knows no SCSI and never blocks the thread of the reactor.
 #![forbid(unsafe_code)]
 
 pub mod errno_map;

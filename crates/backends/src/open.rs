@@ -1,4 +1,4 @@
-//! Opens media: creates, locks, sizes and measures them, and says clearly why it could not.
+//! Opens media: creates, locks, sizes and measures them, and reports clearly why it could not.
 
 use std::fs::File;
 use std::io;
@@ -16,53 +16,52 @@ use crate::geometry::{self, Geometry};
 /// A regular file to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSpec {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its size in bytes. A file that does not exist is created with it; a smaller one grows to it. Without it the
-    /// file must exist.
+    /// The size in bytes. A file that does not exist is created with this size; a smaller one is extended to
+    /// it. If it is absent, the file must exist.
     pub size: Option<u64>,
-    /// Whether its storage is reserved.
+    /// Whether the storage is reserved.
     pub allocation: Allocation,
-    /// Whether it is never written.
+    /// Whether the file is never written.
     pub read_only: bool,
-    /// Whether to pass the page cache by (`O_DIRECT`).
+    /// Whether to bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Whether a write may be acknowledged before it is durable.
+    /// Whether a write may be acknowledged before it is durable (write cache).
     pub write_cache: bool,
 }
 
-/// How much storage a file has.
+/// How much storage a file occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
-    /// Only what was written; the rest are holes.
+    /// Only the written ranges; the rest are holes.
     #[default]
     Sparse,
-    /// All of it, from the start and for good.
+    /// The whole length, from the start and permanently.
     Full,
 }
 
 /// A block device to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSpec {
-    /// Where it is.
+    /// The path of the device.
     pub path: PathBuf,
-    /// Whether it is never written.
+    /// Whether the device is never written.
     pub read_only: bool,
-    /// Whether to pass the page cache by (`O_DIRECT`).
+    /// Whether to bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Whether a write may be acknowledged before it is durable.
+    /// Whether a write may be acknowledged before it is durable (write cache).
     pub write_cache: bool,
 }
 
-/// Makes sure that the file system has room for what a file of `len` bytes still lacks.
+/// Checks that the file system has space for the storage that a file of `len` bytes still lacks.
 ///
-/// # Errors
-/// That it has none, or what the system says.
+/// # Errors `ENOSPC` if it has not enough, or the error of the system.
 pub fn expect_room(file: &File, len: u64) -> io::Result<()> {
     Ok(geometry::expect_room(file, len)?)
 }
 
-/// A medium that is open, locked and measured. It can go to the thread that will serve it.
+/// A medium that is open, locked and measured. It can be sent to the thread that will serve it.
 #[derive(Debug)]
 pub struct Opened {
     pub(crate) file: IoFile,
@@ -76,42 +75,43 @@ pub struct Opened {
     pub(crate) undo: Option<Undo>,
 }
 
-/// What was done to a file so that it can be served, and how to take it back while nothing has been written to it.
+/// A change that was made to a file so that it can be served, and the means to undo it while nothing has been
+/// written to the file.
 #[derive(Debug)]
 pub struct Undo {
     path: PathBuf,
-    /// Holds the file's lock as well.
+    /// The file, which also holds the lock.
     file: File,
-    /// How long it was; `None` if there was no file.
+    /// The former length; `None` if there was no file.
     len: Option<u64>,
 }
 
 impl Undo {
-    /// Remembers that the file at `path` was created just now.
+    /// Records that the file at `path` was just created.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn creation(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), file: File::open(path)?, len: None })
     }
 
-    /// Remembers how long a file is that is about to be made longer.
+    /// Records the length of a file that is about to be extended.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn growth(path: &Path, file: &File) -> io::Result<Self> {
         let len = file.metadata()?.len();
         Ok(Self { path: path.to_owned(), file: file.try_clone()?, len: Some(len) })
     }
 
-    /// Takes back what was done.
+    /// Undoes the change.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn undo(self) -> io::Result<()> {
         match self.len {
             Some(len) => self.file.set_len(len),
-            // Another file may have come in its place.
+            // Another file may be at the path now.
             None if FileIdentity::of_path(&self.path)?.0 == FileIdentity::of(&self.file.metadata()?) => {
                 std::fs::remove_file(&self.path)
             }
@@ -119,31 +119,31 @@ impl Undo {
         }
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Opened {
-    /// Returns how to take back that the file was created or made longer, if it was.
+    /// Returns the means to undo that the file was created or extended, if it was.
     pub const fn take_undo(&mut self) -> Option<Undo> {
         self.undo.take()
     }
 
-    /// Returns whether it was opened for reading only.
+    /// Returns whether the medium was opened for reading only.
     pub const fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Returns which file or device it is.
+    /// Returns the identity of the file or device.
     pub const fn identity(&self) -> FileIdentity {
         self.identity
     }
 }
 
-/// Which file or device a path leads to. Two that are equal are one medium, whatever their names; a file that another was
-/// renamed over has another identity.
+/// The identity of the file or device that a path leads to. Equal identities are one medium, whatever the
+/// paths are. If another file is renamed over a file, the path has a new identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileIdentity {
     /// A file, by its file system and inode.
@@ -153,10 +153,11 @@ pub enum FileIdentity {
 }
 
 impl FileIdentity {
-    /// Returns which file or device `path` leads to now, and its length in bytes, if that can be told without opening it.
+    /// Returns the identity of the file or device that `path` leads to now, and its length in bytes if it is
+    /// known without opening the medium.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn of_path(path: &Path) -> io::Result<(Self, Option<u64>)> {
         let facts = path.metadata()?;
         let identity = Self::of(&facts);
@@ -185,12 +186,12 @@ pub(crate) enum Kind {
 /// A medium cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be opened.
+    /// The medium cannot be opened.
     #[error("cannot open {path}")]
     Open {
         /// The medium.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// There is no such file, and no size to create it with.
@@ -199,29 +200,29 @@ pub enum OpenError {
         /// The medium.
         path: PathBuf,
     },
-    /// Another process has it.
+    /// Another process uses the medium.
     #[error("{path} is in use by another process")]
     InUse {
         /// The medium.
         path: PathBuf,
     },
-    /// It cannot be locked.
+    /// The medium cannot be locked.
     #[error("cannot lock {path}")]
     Lock {
         /// The medium.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is something else.
+    /// The path leads to another kind of file.
     #[error("{path} is not a {expected}")]
     WrongKind {
         /// The medium.
         path: PathBuf,
-        /// What it should be.
+        /// The kind that is required.
         expected: &'static str,
     },
-    /// It is larger than the size given; making it smaller would lose data.
+    /// The medium is larger than the size given; making it smaller would lose data.
     #[error("{path} has {have} bytes, more than the {want} given; it is not cut")]
     Larger {
         /// The medium.
@@ -231,40 +232,40 @@ pub enum OpenError {
         /// The size given.
         want: u64,
     },
-    /// It has no room for a single sector.
+    /// The medium is smaller than a single sector.
     #[error("{path} is empty, and no size is given")]
     Empty {
         /// The medium.
         path: PathBuf,
     },
-    /// It cannot get the size given, or the storage for it.
+    /// The medium cannot get the size given, or the storage for it.
     #[error("cannot give {path} {size} bytes")]
     Size {
         /// The medium.
         path: PathBuf,
         /// The size given.
         size: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Its file system cannot pass the page cache by.
+    /// The file system does not support bypassing the page cache.
     #[error("{path} cannot be opened with O_DIRECT")]
     NoDirect {
         /// The medium.
         path: PathBuf,
     },
-    /// The system does not tell what it is.
+    /// The system does not report the properties of the medium.
     #[error("cannot query {path}")]
     Query {
         /// The medium.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl FileSpec {
-    /// Opens the file, and creates, locks and sizes it.
+    /// Opens the file; creates it if necessary, locks it and sets its size.
     ///
     /// # Errors
     /// [`OpenError`]
@@ -281,7 +282,7 @@ impl FileSpec {
         let failed = |source| OpenError::Query { path: path.to_owned(), source };
         let creation = created.then(|| Undo::creation(path)).transpose().map_err(failed)?;
         if let Err(error) = lock(&file, path, self.read_only) {
-            // Whoever has the lock uses the file, although it was created here.
+            // The process that holds the lock uses the file, although this process created it.
             if let Some(undo) = creation.filter(|_| !matches!(error, OpenError::InUse { .. })) {
                 let _ = undo.undo();
             }
@@ -297,7 +298,7 @@ impl FileSpec {
             Err(error) => {
                 let untouched = matches!(error, OpenError::Larger { .. } | OpenError::Empty { .. });
                 if created || !(untouched || self.read_only) {
-                    // The error that led here tells enough of files that stay behind.
+                    // The error reported below is enough for the operator to find a file that is left over.
                     let _ = undo.undo();
                 }
                 Err(error)
@@ -305,7 +306,7 @@ impl FileSpec {
         }
     }
 
-    /// Sizes and measures an open file that is locked.
+    /// Sets the size of an open, locked file and measures it.
     fn fit(&self, file: File) -> Result<Opened, OpenError> {
         let path = &self.path;
         let size = self.give_size(&file)?;
@@ -339,14 +340,14 @@ impl FileSpec {
         }
         let failed = |errno: Errno| OpenError::Size { path: path.clone(), size: want, source: errno.into() };
         if self.allocation == Allocation::Full {
-            // Others may need the room that a vain try would take for a while.
+            // A failing `fallocate` would occupy space for a while that other files may need.
             geometry::expect_room(file, want).map_err(failed)?;
             fallocate(file, FallocateFlags::empty(), 0, want).map_err(failed)?;
         }
         if want > have {
             ftruncate(file, want).map_err(failed)?;
         }
-        // The size and the reserved storage are part of what a later flush promises.
+        // A later flush implies that the size and the reserved storage are durable.
         fsync(file).map_err(failed)?;
         Ok(want)
     }
@@ -359,7 +360,7 @@ impl BlockSpec {
     /// [`OpenError`]
     pub fn open(&self) -> Result<Opened, OpenError> {
         let path = &self.path;
-        // For a block device EXCL means: nobody has mounted or claimed it.
+        // For a block device, EXCL claims it exclusively: it fails if the device is mounted or claimed.
         let claim = if self.read_only { OFlags::empty() } else { OFlags::EXCL };
         expect_kind(path, FileType::BlockDevice, "block device")?;
         let file = open_with(path, access(self.read_only, self.direct) | claim, self.direct)?;
@@ -384,13 +385,13 @@ impl BlockSpec {
     }
 }
 
-/// Refuses what is of another kind before it is opened: opening a pipe or a tape has effects, and may hang.
+/// Rejects other kinds of files before opening them: opening a pipe or a tape has side effects, and may hang.
 fn expect_kind(path: &Path, kind: FileType, expected: &'static str) -> Result<(), OpenError> {
     match stat(path) {
         Ok(facts) if FileType::from_raw_mode(facts.st_mode) != kind => {
             Err(OpenError::WrongKind { path: path.to_owned(), expected })
         }
-        // Opening it will say what is wrong, or create it.
+        // Opening it will report the error, or create the file.
         _ => Ok(()),
     }
 }
@@ -416,12 +417,13 @@ fn open_with(path: &Path, flags: OFlags, direct: bool) -> Result<File, OpenError
     }
 }
 
-/// A medium that is taken is tried again for a second: the kernel closes the files of a killed daemon's ring a moment after the
-/// daemon is gone, and who starts it again at once is not to be told that another process has them.
+/// A locked medium is tried again for a second. The kernel closes the files in the ring of a killed daemon a
+/// moment after the daemon has ended, and a daemon that is restarted at once shall not fail with
+/// [`OpenError::InUse`] because of that.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes the lock that tells another daemon that the medium is taken. Several may read, one may write.
+/// Locks the medium against other daemons: shared for reading, exclusive for writing.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     let operation = if read_only {
         FlockOperation::NonBlockingLockShared

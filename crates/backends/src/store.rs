@@ -2,11 +2,11 @@
 //!
 //! # Durability
 //!
-//! A flush is `fdatasync`. The kernel reports a failed write-back once, forgets it, and lets the next `fdatasync`
-//! succeed although the data is gone. So once one has failed, every later flush of this store fails too, until the
-//! medium is opened again: who was told that a flush failed may retry it, and must not be told that all is well.
-//! A stable write is `RWF_DSYNC`; if it fails in a way that may have swallowed the report of an earlier write's
-//! failure, the same holds.
+//! A flush is `fdatasync`. The kernel reports a failed write-back once, forgets it, and lets the next
+//! `fdatasync` succeed although the data is lost. So after one flush has failed, every later flush of this
+//! store fails too, until the medium is opened again: the caller may retry a failed flush, and must not get
+//! success for data that is lost. A stable write is `RWF_DSYNC`. If it fails in a way that may have consumed
+//! the report of an earlier write's failure, later flushes fail as well.
 
 mod job;
 
@@ -28,13 +28,14 @@ use crate::geometry;
 use crate::open::{Allocation, Kind, Opened};
 use job::{Job, Jobs, Work, ZeroWay};
 
-/// The longest single read or write: the largest transfer that initiators in use ask for.
+/// The longest single read or write: the largest transfer that initiators in use request.
 const IO_LEN_MAX: usize = 16 << 20;
 
-/// Buffers of reads are at most this large: the largest that the pool keeps.
+/// The largest buffer for reads: the largest that the pool keeps.
 const BUF_LEN_MAX: usize = 1 << 20;
 
-/// Zeros are written in pieces of this size where the system cannot make them, so that other I/O gets its turn.
+/// Zeros are written in pieces of this size where the system cannot zero a range itself, so that other I/O is
+/// not delayed.
 const ZERO_PIECE: usize = 4 << 20;
 
 /// A file or block device, served on one reactor.
@@ -48,11 +49,11 @@ pub struct FileStore {
     allocation: Allocation,
     jobs: Jobs,
     ready: VecDeque<Completion>,
-    /// Acknowledged changes may not be durable. True at first: an earlier process may have left some.
+    /// Acknowledged changes may not be durable yet. True at first: an earlier process may have left some.
     unsynced: bool,
     syncs_under_way: usize,
     sync_failed: Option<Fault>,
-    /// The last error of the system, for people.
+    /// The last error of the system, for the log.
     last_error: Option<Errno>,
     /// Whether a read ended before the medium does.
     cut: bool,
@@ -60,7 +61,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Serves what was opened through `queue`.
+    /// Creates a store that serves an open medium through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
         let Opened { file, kind, layout, size, allocation, read_only, write_cache, .. } = opened;
         let thin = layout.can_deallocate && allocation == Allocation::Sparse;
@@ -69,12 +70,12 @@ impl FileStore {
             logical_block_len: layout.logical_block_len,
             preferred_block_len: layout.preferred_block_len,
             io_len_max: IO_LEN_MAX,
-            // No file system and no disk says how much of a write it keeps whole.
+            // No file system and no disk reports how much of a write is atomic.
             atomic_len_max: 0,
             read_only,
             volatile_cache: write_cache && !read_only,
             thin,
-            // A discard promises nothing; a hole in a file reads as zeros.
+            // A discard guarantees nothing; a hole in a file reads as zeros.
             deallocated_reads_zero: thin && kind == Kind::File,
             rotational: layout.rotational,
             crypto_erase: false,
@@ -97,10 +98,9 @@ impl FileStore {
         }
     }
 
-    /// Looks at the size again, after somebody else may have changed it. Returns whether it is another.
+    /// Queries the size again, after another process may have changed it. Returns whether it changed.
     ///
-    /// # Errors
-    /// What the system says; the size stays.
+    /// # Errors The error of the system; the size stays.
     pub fn refresh_len(&mut self) -> Result<bool, Errno> {
         let size = self.measure()?;
         let len = size - size % u64::from(self.profile.logical_block_len);
@@ -110,26 +110,25 @@ impl FileStore {
         Ok(changed)
     }
 
-    /// Says whether writes may be acknowledged before they are durable, from now on; those under way included. What was
-    /// acknowledged before is not made durable by this.
+    /// Sets whether writes may be acknowledged before they are durable, from now on, including writes under
+    /// way. Writes that were acknowledged earlier are not made durable by this.
     pub const fn set_write_cache(&mut self, write_cache: bool) {
         self.profile.volatile_cache = write_cache && !self.profile.read_only;
     }
 
-    /// Returns how many bytes the file or device has now, whatever is served of it.
+    /// Returns how many bytes the file or device has now, whatever part of it is served.
     ///
-    /// # Errors
-    /// What the system says.
+    /// # Errors The error of the system.
     pub fn measure(&self) -> Result<u64, Errno> {
         geometry::size(self.file.file())
     }
 
-    /// Returns whether a read found the end of the file before the end of the medium: somebody has cut it.
+    /// Returns whether a read found the end of the file before the end of the medium: the file was truncated.
     pub const fn is_truncated(&self) -> bool {
         self.cut
     }
 
-    /// Returns the error of the system behind the last failure, if there was one, and forgets it.
+    /// Returns and clears the system error behind the last failure, if there was one.
     pub const fn take_error(&mut self) -> Option<Errno> {
         self.last_error.take()
     }
@@ -181,7 +180,7 @@ impl FileStore {
         if self.profile.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
     }
 
-    /// Without a write cache every write is stable.
+    /// Returns whether a write must be durable when it is acknowledged: without a write cache every write is.
     fn is_stable(&self, durability: Durability) -> bool {
         durability == Durability::Stable || !self.profile.volatile_cache
     }
@@ -210,13 +209,13 @@ impl FileStore {
             Some(copy) => (copy, Some(data)),
             None => (data, None),
         };
-        // A stable write that finds no room is tried again, see `stable_write_failed`.
+        // A stable write that fails for lack of space is tried again, see `write_failed`.
         let again = (stable && !self.file.direct()).then(|| data.clone());
         let work = Work::Write { at, stable, original, again, first_errno: None };
         self.submit(Job { id, work }, FileOpKind::Write { at, data, stable });
     }
 
-    /// Returns whether `data` lies such that `O_DIRECT` would refuse it.
+    /// Returns whether `data` is misaligned such that `O_DIRECT` would reject it.
     fn needs_bounce(&self, data: &DataList) -> bool {
         let granule = usize::try_from(self.profile.logical_block_len).unwrap_or(PAGE);
         self.file.direct()
@@ -238,7 +237,7 @@ impl FileStore {
     }
 
     fn sync(&mut self, id: OpId) {
-        // What is acknowledged from now on counts for the next one.
+        // Changes that are acknowledged from now on need the next sync.
         self.unsynced = false;
         self.syncs_under_way += 1;
         self.submit(Job { id, work: Work::Sync }, FileOpKind::Sync { data_only: true });
@@ -282,7 +281,7 @@ impl FileStore {
         self.submit(Job { id, work: Work::Zero { at, len, way, stable } }, kind);
     }
 
-    /// Returns up to a piece of zeros.
+    /// Returns up to [`ZERO_PIECE`] bytes of zeros.
     fn zeros(&mut self, len: u64) -> DataList {
         let zeros = self.zeros.get_or_insert_with(|| {
             let mut buf = self.queue.pool().take(BUF_LEN_MAX);
@@ -319,7 +318,7 @@ impl FileStore {
         self.ready.push_back(Completion { id, result });
     }
 
-    /// Takes the result of one file operation; the job may go on with another.
+    /// Handles the result of one file operation. The job may continue with another operation.
     fn finish(&mut self, job: Job, result: Result<FileOutcome, FileError>) {
         let Job { id, work } = job;
         if let Err(error) = &result {
@@ -333,12 +332,13 @@ impl FileStore {
             }
             Work::Write { at, stable, original, again, first_errno } => match result {
                 Ok(FileOutcome::Wrote(_)) if first_errno.is_some() => {
-                    // It finds room now, so it was the making durable that failed, of whatever data.
+                    // There is space now, so the first attempt failed to make data durable, of this write or
+                    // of another.
                     let fault = first_errno.map_or(Fault::NoSpace, errno_map::fault_of);
                     self.sync_failed = Some(fault);
                     self.complete(id, Err(fault.into()));
                 }
-                // The cache was switched off while it was under way.
+                // The write cache was disabled while the write was under way.
                 Ok(FileOutcome::Wrote(_)) if !stable && !self.profile.volatile_cache => {
                     self.changed(id, true)
                 }
@@ -370,9 +370,9 @@ impl FileStore {
         }
     }
 
-    /// A write failed. If it was a stable one through the page cache, its error may be the only report that
-    /// *earlier* writes are lost: then flushes fail from now on. Finding no room is so common, and harmless if the
-    /// write itself found none, that this is told apart: the write is tried again without the promise.
+    /// Handles a failed write. The error of a stable write through the page cache may be the only report that
+    /// *earlier* writes are lost; then flushes fail from now on. Lack of space is common, and harmless if the
+    /// write itself lacked it, so this case is distinguished: the write is tried again without `RWF_DSYNC`.
     fn write_failed(&mut self, id: OpId, at: u64, again: Option<DataList>, error: FileError) {
         let fault = errno_map::fault_of(error.errno);
         if let Some(data) = again {
@@ -392,7 +392,7 @@ impl FileStore {
     fn sync_finished(&mut self, id: OpId, result: Result<FileOutcome, FileError>) {
         self.syncs_under_way = self.syncs_under_way.saturating_sub(1);
         let result = match result {
-            // One that was submitted before another failed has nothing to promise either.
+            // A sync that was submitted before another one failed guarantees nothing either.
             Ok(_) => self.sync_failed.map_or(Ok(OpOutput::Done(DataList::new())), |fault| Err(fault.into())),
             Err(error) => {
                 let fault = errno_map::fault_of(error.errno);
@@ -403,7 +403,7 @@ impl FileStore {
         self.complete(id, result);
     }
 
-    /// The storage of a range has changed; it may still have to be made durable.
+    /// Handles a changed range, which may still have to be made durable.
     fn changed(&mut self, id: OpId, stable: bool) {
         self.unsynced |= !fault_injection::is_injected(Bug::FilesForgetUnsynced);
         match self.sync_failed {
@@ -468,7 +468,7 @@ impl Store for FileStore {
         self.profile.clone()
     }
 
-    /// Of a file, what its file system says. A device does not tell what stands behind it.
+    /// Returns the numbers of the file system for a file. A device does not report the storage behind it.
     fn space(&self) -> Option<Space> {
         if self.kind != Kind::File || !self.profile.thin {
             return None;
@@ -510,7 +510,7 @@ fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> R
             if data.len() == len {
                 Ok(OpOutput::Data(data))
             } else {
-                // The file ends before the medium does: somebody has cut it.
+                // The file ends before the medium does: it was truncated.
                 Err(Failure { fault: Fault::Gone, at: Some(at.saturating_add(wide(data.len()))) })
             }
         }
@@ -523,7 +523,7 @@ fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> R
     }
 }
 
-/// Copies `data` into buffers that lie as `O_DIRECT` wants them.
+/// Copies `data` into buffers with the alignment that `O_DIRECT` requires.
 fn bounce(data: &DataList, pool: &Pool) -> DataList {
     let mut copy = DataList::new();
     let mut at = 0;
@@ -537,7 +537,7 @@ fn bounce(data: &DataList, pool: &Pool) -> DataList {
     copy
 }
 
-/// `usize` has at most 64 bits.
+/// Converts a length. `usize` has at most 64 bits.
 fn wide(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }

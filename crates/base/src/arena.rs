@@ -1,17 +1,18 @@
-//! A store of values that come and go: dense indices, and generations that make an old key find nothing.
+//! A table of values that are inserted and removed: indices are dense, and a generation makes the key of a
+//! removed value invalid.
 
 use alloc::vec::Vec;
 
 /// Names a value in an [`Arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Dense, and unique among the values in being.
+    /// Dense, and unique among the present values.
     pub index: u32,
-    /// How often the index was used before.
+    /// How many times the index was used before.
     pub generation: u32,
 }
 
-/// Values with keys. Removing one keeps its slot, so that a steady state allocates nothing.
+/// A table of values with keys. Removing a value keeps its slot, so that a steady state allocates nothing.
 #[derive(Debug)]
 pub struct Arena<T> {
     slots: Vec<Slot<T>>,
@@ -31,27 +32,27 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Makes an empty store.
+    /// Creates an empty table.
     pub const fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Returns whether there is no value.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns how many values there are.
+    /// Returns how many values the table holds.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns how many indices were ever in use.
+    /// Returns how many slots were ever allocated.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Puts a value in; `make` is given its key.
+    /// Inserts a value; `make` is given its key.
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, value: None });
@@ -66,12 +67,12 @@ impl<T> Arena<T> {
         key
     }
 
-    /// Returns a value.
+    /// Returns the value of a key.
     pub fn get(&self, key: Key) -> Option<&T> {
         self.slots.get(key.index as usize).filter(|slot| slot.generation == key.generation)?.value.as_ref()
     }
 
-    /// Returns a value, to be changed.
+    /// Returns the value of a key for change.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.slots
             .get_mut(key.index as usize)
@@ -80,7 +81,7 @@ impl<T> Arena<T> {
             .as_mut()
     }
 
-    /// Takes a value out; its key finds nothing from now on.
+    /// Removes and returns the value of a key, which is invalid from now on.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
         let value = slot.value.take()?;
@@ -105,7 +106,7 @@ impl<T> Arena<T> {
         slot.value.as_ref().map(|_| Key { index, generation: slot.generation })
     }
 
-    /// Returns the values in the order of their indices.
+    /// Returns the keys and values in the order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
             slot.value.as_ref().map(|value| (Key { index, generation: slot.generation }, value))

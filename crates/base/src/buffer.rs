@@ -1,11 +1,11 @@
 //! Buffers of the data path: page-aligned blocks that are filled once and then shared.
 //!
-//! A [`Buf`] is owned and writable; [`Buf::freeze`] turns it into [`Bytes`], which any number of holders can share
-//! without copying. Blocks come from a [`Pool`] and go back to it with [`Pool::recycle`]; one that is dropped
-//! instead is simply freed, so forgetting costs time and never memory.
+//! A [`Buf`] is owned and writable. [`Buf::freeze`] turns it into [`Bytes`], which any number of holders can
+//! share without copying. Blocks are taken from a [`Pool`] and returned to it with [`Pool::recycle`]. A block
+//! that is dropped instead is freed, so a missing `recycle` costs time but never memory.
 //!
-//! A block that comes out of the pool still holds what its last user left there. That is safe because a `Buf`
-//! exposes only the bytes that were *filled* since it was taken ([`Buf::filled`]).
+//! A block taken from the pool still contains the data of its last user. That is safe because a `Buf` exposes
+//! only the bytes that were *filled* since it was taken ([`Buf::filled`]).
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -44,19 +44,20 @@ impl Block {
 
 /// An owned, page-aligned, writable buffer.
 ///
-/// Its contents are the `filled()` bytes at the front; what lies behind them is spare room.
+/// Its contents are the `filled()` bytes at the front; the rest is spare capacity.
 pub struct Buf {
     block: Arc<Block>,
     filled: usize,
 }
 
 impl Buf {
-    /// Allocates a zeroed buffer outside any pool, with room for at least `capacity` bytes and nothing filled.
+    /// Allocates a zeroed buffer outside any pool, with capacity for at least `capacity` bytes and nothing
+    /// filled.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { block: Arc::new(Block::with_capacity(capacity)), filled: 0 }
     }
 
-    /// Returns how many bytes fit in all: a whole number of pages.
+    /// Returns the total capacity in bytes, a whole number of pages.
     pub fn capacity(&self) -> usize {
         self.block.capacity()
     }
@@ -82,13 +83,14 @@ impl Buf {
         self.all_mut().get_mut(..filled).unwrap_or_default()
     }
 
-    /// Returns the room behind the filled bytes. What it holds is stale: write before you [`Self::advance`].
+    /// Returns the spare capacity after the filled bytes. It contains old data: write to it before you
+    /// [`Self::advance`].
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let filled = self.filled;
         self.all_mut().get_mut(filled..).unwrap_or_default()
     }
 
-    /// Declares the next `len` spare bytes filled; stops at the capacity.
+    /// Marks the next `len` spare bytes as filled; stops at the capacity.
     pub fn advance(&mut self, len: usize) {
         self.filled = self.filled.saturating_add(len).min(self.capacity());
     }
@@ -115,7 +117,7 @@ impl Buf {
         taken
     }
 
-    /// Forgets the filled bytes behind the first `len`.
+    /// Drops the filled bytes after the first `len`.
     pub fn truncate(&mut self, len: usize) {
         self.filled = self.filled.min(len);
     }
@@ -137,7 +139,7 @@ impl fmt::Debug for Buf {
     }
 }
 
-/// A share of a run of immutable bytes. Cloning it copies no byte.
+/// A shared range of immutable bytes. Cloning it copies no byte.
 #[derive(Clone)]
 pub struct Bytes {
     block: Arc<Block>,
@@ -146,14 +148,14 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Copies `bytes` into a block of their own.
+    /// Copies `bytes` into a new block.
     pub fn copied_from(bytes: &[u8]) -> Self {
         let mut buf = Buf::with_capacity(bytes.len());
         buf.append(bytes);
         buf.freeze()
     }
 
-    /// Returns the share of bytes `start..end` of this one, cut at its end.
+    /// Returns bytes `start..end` of this range, shared and cut at its end.
     #[must_use]
     pub fn slice(&self, start: usize, end: usize) -> Self {
         let from = self.start.saturating_add(start).min(self.end);
@@ -161,11 +163,10 @@ impl Bytes {
         Self { block: Arc::clone(&self.block), start: from, end: to }
     }
 
-    /// Turns this share back into a writable buffer holding the same bytes, if it is the only one and starts its
-    /// block; otherwise gives it back.
+    /// Turns this range back into a writable buffer with the same bytes, if it is the only holder of its
+    /// block and begins where the block begins.
     ///
-    /// # Errors
-    /// The share itself, when others hold the block.
+    /// # Errors The range itself, if others hold the block or it begins later in the block.
     pub fn try_into_buf(mut self) -> Result<Buf, Self> {
         if self.start == 0 && Arc::get_mut(&mut self.block).is_some() {
             Ok(Buf { filled: self.end, block: self.block })
@@ -174,15 +175,15 @@ impl Bytes {
         }
     }
 
-    /// Returns how much memory this share keeps in being: its whole block.
+    /// Returns how much memory this range keeps allocated: its whole block, in bytes.
     pub fn block_len(&self) -> usize {
         self.block.capacity()
     }
 
-    /// Copies `data` over the bytes at `at`, first copying the block for itself if others share it. What does not
-    /// fit is left out.
+    /// Overwrites the bytes at `at` with `data`. If others share the block, copies the block first. Bytes
+    /// that do not fit are left out.
     ///
-    /// This is how a memory medium stays correct while answers that point into it are still on their way out.
+    /// With this a memory medium stays correct while responses that point into it are still being sent.
     pub fn overwrite(&mut self, at: usize, data: &[u8]) {
         let (start, end) = (self.start, self.end);
         let whole = Arc::make_mut(&mut self.block).pages.as_mut_bytes();
@@ -216,7 +217,7 @@ impl PartialEq for Bytes {
 
 impl Eq for Bytes {}
 
-/// A run of bytes in one or more pieces, in order. Two pieces fit without an allocation.
+/// A sequence of bytes in one or more pieces, in order. Two pieces fit without an allocation.
 #[derive(Clone, Debug, Default)]
 pub struct DataList {
     parts: SmallVec<[Bytes; 2]>,
@@ -224,12 +225,12 @@ pub struct DataList {
 }
 
 impl DataList {
-    /// Starts with no bytes.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds `part` at the end.
+    /// Appends `part`.
     pub fn push(&mut self, part: Bytes) {
         self.len = self.len.saturating_add(part.len());
         self.parts.push(part);
@@ -255,7 +256,7 @@ impl DataList {
         self.parts.into_iter()
     }
 
-    /// Returns shares of bytes `start..end`, cut at the end.
+    /// Returns bytes `start..end`, shared and cut at the end.
     #[must_use]
     pub fn slice(&self, start: usize, end: usize) -> Self {
         let mut out = Self::new();
@@ -270,7 +271,7 @@ impl DataList {
         out
     }
 
-    /// Copies bytes from `start` on into `out` and returns how many there were.
+    /// Copies bytes from `start` on into `out`. Returns how many were copied.
     pub fn copy_to(&self, start: usize, out: &mut [u8]) -> usize {
         let (mut at, mut done) = (0, 0);
         for part in &self.parts {
@@ -295,7 +296,7 @@ impl From<Bytes> for DataList {
     }
 }
 
-/// A reactor's store of buffers, by size class. Clones share one store; it stays on one thread.
+/// The buffer pool of a reactor, by size class. Clones share one pool; it stays on one thread.
 #[derive(Clone, Debug)]
 pub struct Pool {
     shelves: Rc<RefCell<Shelves>>,
@@ -314,17 +315,17 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Capacities of pooled buffers; a larger one is allocated and freed each time.
+/// Capacities of pooled buffers. A larger buffer is allocated and freed each time.
 const CLASSES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 impl Pool {
-    /// Makes a pool that keeps at most `kept_bytes_max` bytes of unused buffers.
+    /// Creates a pool that keeps at most `kept_bytes_max` bytes of unused buffers.
     pub fn new(kept_bytes_max: usize) -> Self {
         let shelves = Shelves { free: Default::default(), kept_bytes: 0, kept_bytes_max };
         Self { shelves: Rc::new(RefCell::new(shelves)) }
     }
 
-    /// Takes an empty buffer with room for at least `capacity` bytes.
+    /// Takes an empty buffer with capacity for at least `capacity` bytes.
     pub fn take(&self, capacity: usize) -> Buf {
         let Some((class, size)) = CLASSES.iter().enumerate().find(|(_, size)| **size >= capacity) else {
             return Buf::with_capacity(capacity);
@@ -339,19 +340,19 @@ impl Pool {
         }
     }
 
-    /// Gives back a share that is no longer needed. If it was the last one, its block will be used again.
+    /// Returns a range that is no longer needed. If it was the last holder, its block is reused.
     pub fn recycle(&self, mut bytes: Bytes) {
         if Arc::get_mut(&mut bytes.block).is_some() {
             self.keep(bytes.block);
         }
     }
 
-    /// Gives back a buffer that is no longer needed.
+    /// Returns a buffer that is no longer needed to the pool.
     pub fn recycle_buf(&self, buf: Buf) {
         self.keep(buf.block);
     }
 
-    /// Returns the bytes of unused buffers that the pool holds.
+    /// Returns how many bytes of unused buffers the pool holds.
     pub fn kept_bytes(&self) -> usize {
         self.shelves.borrow().kept_bytes
     }

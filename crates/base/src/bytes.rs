@@ -1,6 +1,6 @@
 //! Cursors over big-endian bytes. Reading past the end is an error, never a panic.
 
-/// Says that a read or a write went past the end.
+/// A read or a write went past the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnexpectedEof;
 
@@ -24,7 +24,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// Returns what is not read yet.
+    /// Returns the bytes that are not read yet.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
     /// Takes the next `len` bytes.
     ///
     /// # Errors
-    /// `UnexpectedEof` when fewer are left; then nothing is taken.
+    /// `UnexpectedEof` when fewer are left; then none is taken.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], UnexpectedEof> {
         let (head, rest) = self.rest.split_at_checked(len).ok_or(UnexpectedEof)?;
         self.rest = rest;

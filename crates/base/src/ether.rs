@@ -1,10 +1,12 @@
-//! The contract between machines that speak in Ethernet frames and the drivers that carry them.
+//! The interface between state machines that send and receive Ethernet frames and the drivers that transfer
+//! the frames.
 //!
-//! A driver owns *ports*: interfaces on which it sends and receives frames of one EtherType. It tells the machine of a port
-//! with [`FrameMachine::port_up`], again whenever the port's MTU or address changes, and with [`FrameMachine::port_down`]
-//! when the link is gone; frames may be lost at any time and without word. In each wake-up it hands over every frame that
-//! came, then asks [`FrameMachine::poll_port`] which ports have something to send, and calls
-//! [`FrameMachine::transmit_frames`] for each until it adds nothing to a batch.
+//! A driver owns *ports*: interfaces on which it sends and receives frames of one EtherType. It informs the
+//! state machine of a port with [`FrameMachine::port_up`], again whenever the MTU or address of the port
+//! changes, and with [`FrameMachine::port_down`] when the link is down. Frames may be lost at any time
+//! without notice. In each wake-up the driver passes every received frame to the state machine. Then it asks
+//! [`FrameMachine::poll_port`] which ports have something to send, and calls
+//! [`FrameMachine::transmit_frames`] for each until no frame is added to a batch.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -20,7 +22,7 @@ pub const ETHERNET_HEADER_LEN: usize = 14;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Everybody.
+    /// The broadcast address: every station.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
     /// Returns whether the address names a group of stations (the I/G bit), broadcast included.
@@ -42,86 +44,90 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// An interface, as the driver's owner numbers it.
+/// An interface, as the owner of the driver numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherPort(pub u32);
 
-/// What is known of a port that is up.
+/// The properties of a port that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
-    /// Its address.
+    /// The MAC address of the port.
     pub mac: Mac,
     /// The longest payload of a frame, in bytes, without the Ethernet header.
     pub mtu: usize,
-    /// How many frames of that length the port can hold until they are read; what comes beyond is lost unseen.
+    /// How many frames of that length the port can hold until they are read. Further frames are lost.
     pub receive_slots: usize,
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 pub struct ReceivedFrame<'a> {
-    /// Where it came in.
+    /// The port that received it.
     pub port: EtherPort,
-    /// Who says to have sent it. Nothing vouches for that.
+    /// The source address in the frame. It is not authenticated.
     pub source: Mac,
-    /// Whether it was sent to a group of stations and not to this port alone.
+    /// Whether the destination was a group of stations and not this port alone.
     pub group: bool,
-    /// How long it waited at the port until it was read: as far as the system tells, else nothing.
+    /// How long the frame waited at the port until it was read; zero if the system does not report it.
     pub age: Duration,
-    /// What follows the Ethernet header, padding included. The machine may decrypt it in place.
+    /// The bytes after the Ethernet header, padding included. The state machine may decrypt them in place.
     pub payload: &'a mut [u8],
 }
 
-/// A machine that talks in frames. The defaults are those of a machine that does not.
+/// A state machine that communicates in frames. The defaults are for a state machine that does not.
 pub trait FrameMachine {
-    /// Takes note of a port, or of what changed about it. `entropy` is fresh from the operating system's generator.
+    /// Handles a port that is up, or a change of its state. `entropy` is fresh from the generator of the
+    /// operating system.
     fn port_up(&mut self, _now: Instant, _port: EtherPort, _state: &PortState, _entropy: [u8; 32]) {}
 
-    /// Takes note that a port carries nothing at present.
+    /// Handles a port that cannot send or receive at present.
     fn port_down(&mut self, _now: Instant, _port: EtherPort) {}
 
-    /// Takes a frame. What is wrong with it is the machine's business.
+    /// Handles a received frame. The state machine handles frames with errors, too.
     fn frame_received(&mut self, _now: Instant, _frame: ReceivedFrame<'_>) {}
 
-    /// Returns a port that has something to send. Given once until `transmit_frames` was called for it.
+    /// Returns a port that has something to send. A port is returned once until `transmit_frames` was called
+    /// for it.
     fn poll_port(&mut self) -> Option<EtherPort> {
         None
     }
 
-    /// Appends the frames that the port has to send until `out`, which may hold some already, is full or nothing is left.
+    /// Appends the frames that the port has to send, until `out` is full or no frame is left. `out` may
+    /// contain frames already.
     fn transmit_frames(&mut self, _now: Instant, _port: EtherPort, _out: &mut FrameBatch) {}
 
-    /// Takes note that `count` frames of the last batch could not be sent because they were longer than the port
+    /// Handles `count` frames of the last batch that could not be sent because they were longer than the port
     /// allows at present.
     fn frames_too_long(&mut self, _now: Instant, _port: EtherPort, _count: usize) {}
 
-    /// Takes note that a port lost `count` more frames, whosever they were, because they came while its buffer was full. Told
-    /// a little later, and never for what was lost before the port was up.
+    /// Handles the loss of `count` more frames on a port, of any session, which arrived while its buffer was
+    /// full. The report is a little late, and never includes frames lost before the port was up.
     fn frames_overrun(&mut self, _now: Instant, _port: EtherPort, _count: u32) {}
 
-    /// Returns whether nobody is served by frames at present. A driver that is to stop waits for it, while it may.
+    /// Returns whether no session uses frames at present. A driver that is asked to stop waits for that,
+    /// while it may.
     fn is_frame_idle(&self) -> bool {
         true
     }
 
-    /// Returns how many more blocks of entropy the machine would like to have in reserve.
+    /// Returns how many more blocks of entropy the state machine wants in reserve.
     fn entropy_wanted(&self) -> usize {
         0
     }
 
-    /// Takes a block of entropy, fresh from the operating system's generator.
+    /// Adds a block of entropy, fresh from the generator of the operating system.
     fn add_entropy(&mut self, _entropy: [u8; 32]) {}
 }
 
-/// Frames on their way to one port. Like [`crate::transmit::Transmit`], headers lie in a slab and payloads are shared; unlike it, the
-/// boundaries between frames are kept.
+/// Frames to be sent on one port. As in [`crate::transmit::Transmit`], headers are in a slab and payloads are
+/// shared. Unlike there, the boundaries between frames are kept.
 #[derive(Debug, Default)]
 pub struct FrameBatch {
     slab: Vec<u8>,
     pieces: Vec<Piece>,
     frames: Vec<Frame>,
     bytes: usize,
-    /// Of the frame that is being written: where its pieces and its part of the slab begin.
+    /// The frame that is being written: where its pieces and its part of the slab begin.
     open: Option<Open>,
 }
 
@@ -147,14 +153,14 @@ struct Open {
 }
 
 impl FrameBatch {
-    /// How many frames a batch takes: what one system call can send.
+    /// How many frames a batch holds: as many as one system call can send.
     pub const FRAMES: usize = 64;
 
-    /// How many bytes it takes, give or take a frame: few enough that the checksums' pass over them leaves them in the core's
-    /// cache for the system call that copies them.
+    /// How many bytes a batch holds, more or less by one frame: few enough that they stay in the cache of the
+    /// core after the checksum pass, for the system call that copies them.
     pub const BYTES: usize = 128 << 10;
 
-    /// Makes an empty batch.
+    /// Creates an empty batch.
     pub const fn new() -> Self {
         Self { slab: Vec::new(), pieces: Vec::new(), frames: Vec::new(), bytes: 0, open: None }
     }
@@ -164,17 +170,17 @@ impl FrameBatch {
         self.frames.len() >= Self::FRAMES || self.bytes >= Self::BYTES
     }
 
-    /// Returns whether it holds no whole frame.
+    /// Returns whether the batch contains no complete frame.
     pub const fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Returns how many whole frames it holds.
+    /// Returns how many complete frames the batch contains.
     pub const fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Begins a frame. One that was begun and not ended is dropped.
+    /// Begins a frame. A frame that was begun and not ended is dropped.
     pub fn begin_frame(&mut self, to: Mac) {
         self.cancel();
         self.open = Some(Open { to, pieces: self.pieces.len(), slab: self.slab.len(), len: 0 });
@@ -206,14 +212,15 @@ impl FrameBatch {
         }
     }
 
-    /// Returns everything that was `put` into the frame that was begun: the whole of it, if nothing was shared. For
-    /// ciphers that work in place.
+    /// Returns all bytes that were `put` into the frame that was begun. That is the whole frame if nothing
+    /// was shared. For ciphers that work in place.
     pub fn written(&mut self) -> &mut [u8] {
         let start = self.open.map_or(self.slab.len(), |open| open.slab);
         self.slab.get_mut(start..).unwrap_or_default()
     }
 
-    /// Copies what was shared into the frame that was begun, so that [`FrameBatch::written`] is the whole of it.
+    /// Copies the shared bytes into the frame that was begun, so that [`FrameBatch::written`] is the whole
+    /// frame.
     pub fn gather(&mut self) {
         let Some(open) = &mut self.open else { return };
         let pieces = self.pieces.get(open.pieces..).unwrap_or_default();
@@ -254,7 +261,7 @@ impl FrameBatch {
         }
     }
 
-    /// Returns the frames, in order: to whom, how long, and of which pieces.
+    /// Returns the frames, in order, each with its destination, length and pieces.
     pub fn frames(&self) -> impl Iterator<Item = (Mac, usize, impl Iterator<Item = &[u8]>)> {
         let mut start = 0;
         self.frames.iter().map(move |frame| {
@@ -264,7 +271,7 @@ impl FrameBatch {
         })
     }
 
-    /// Becomes empty; blocks that were shared go back to `pool`.
+    /// Empties the batch; shared blocks are returned to `pool`.
     pub fn clear(&mut self, pool: &Pool) {
         self.open = None;
         for piece in self.pieces.drain(..) {

@@ -1,55 +1,56 @@
-//! Bugs planted on purpose, to see whether the simulator, the tests and the rigs find them: a judge that never finds anything
-//! proves nothing.
+//! Fault injection: planted bugs, to check that the simulator, the tests and the rigs find them. A checker
+//! that never finds anything proves nothing.
 //!
-//! Only a build with the feature `planted` can have them, and none has one unless `inject` was called. Everywhere else
-//! [`is_injected`] is false at compile time, and nothing of this is left.
+//! Only a build with the feature `planted` can have such a bug, and it has none unless `inject` was called.
+//! In every other build [`is_injected`] is false at compile time, and nothing of this module remains.
 
-/// A bug.
+/// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A header with a wrong digest is believed.
+    /// A header with a wrong digest is accepted.
     SkipHeaderDigest = 1,
-    /// Data with a wrong digest is taken for good.
+    /// Data with a wrong digest is accepted.
     SkipDataDigest,
-    /// A command that comes twice is executed twice.
+    /// A command that is received twice is executed twice.
     ExecuteTwice,
-    /// A task that is moved to another connection is answered for and forgotten.
+    /// A task that is reassigned to another connection is answered and forgotten.
     ForgetReassign,
-    /// A write that was lost with its session is carried out again, whoever wrote since.
+    /// A write that was lost with its session is executed again, even if others wrote since.
     ReplayWrites,
-    /// A write is acknowledged before the medium has it.
+    /// A write is acknowledged before the medium has the data.
     AckBeforeWrite,
-    /// A flush is acknowledged without one.
+    /// A flush is acknowledged without being executed.
     FlushNothing,
     /// FUA is ignored.
     IgnoreFua,
     /// An aborted write may still reach the medium after later ones.
     ForgetFence,
-    /// iSCSI: Data-In that comes again is received over bytes that count, whether its digest is right or not.
+    /// iSCSI: retransmitted Data-In is received over bytes that were already accepted, whether its digest is
+    /// right or not.
     LandOverCounted,
-    /// iSCSI: what came of a Data-Out sequence counts on after the buffer that had it is gone.
+    /// iSCSI: received bytes of a Data-Out sequence still count after the buffer that held them was dropped.
     CountWithoutBuffer,
-    /// HyperSCSI: a request that comes again is carried out again.
+    /// HyperSCSI: a retransmitted request is executed again.
     FramesRunTwice,
-    /// HyperSCSI: a frame with a wrong CRC is taken for good.
+    /// HyperSCSI: a frame with a wrong CRC is accepted.
     FramesSkipCrc,
-    /// HyperSCSI: a frame that came before is taken again.
+    /// HyperSCSI: a replayed frame is accepted again.
     FramesForgetReplays,
     /// HyperSCSI: data is acknowledged and not kept.
     FramesAckUnkept,
-    /// HyperSCSI: what was lost of a message is not sent again.
+    /// HyperSCSI: the lost part of a message is not retransmitted.
     FramesForgetRange,
-    /// HyperSCSI: of a frame that was lost, only the first part is sent again.
+    /// HyperSCSI: of a lost frame, only the first part is retransmitted.
     FramesForgetParts,
-    /// HyperSCSI: late data of an exchange that is over goes to the one that has its slot.
+    /// HyperSCSI: late data of an exchange that has ended is delivered to the exchange that now has its slot.
     FramesTakeLate,
-    /// HyperSCSI: keys are kept for ever.
+    /// HyperSCSI: keys are never updated.
     FramesKeepKeys,
     /// HyperSCSI: a packet number, and so a nonce, is used twice.
     FramesReuseNumber,
-    /// HyperSCSI: more is sent than the receiver has room for.
+    /// HyperSCSI: more is sent than the receiver has credit for.
     FramesIgnoreLimit,
-    /// HyperSCSI: what was taken of the memory for data stays taken when a command is aborted.
+    /// HyperSCSI: the memory quota taken for data is not released when a command is aborted.
     FramesKeepMemory,
     /// Files: a stable write is written without `RWF_DSYNC`.
     FilesDropDsync,
@@ -57,44 +58,45 @@ pub enum Bug {
     FilesSkipFdatasync,
     /// Files: a flush after nothing but deallocations and zeroing is acknowledged without `fdatasync`.
     FilesForgetUnsynced,
-    /// A persistent reservation is in force before it is saved, and stays when it cannot be.
+    /// A persistent reservation takes effect before it is saved, and stays in effect when saving fails.
     ReserveUnsaved,
-    /// Mode parameters are in force before they are saved, and stay when they cannot be.
+    /// Mode parameters take effect before they are saved, and stay in effect when saving fails.
     SettingsUnsaved,
-    /// A PREEMPT AND ABORT that is aborted while it is saved removes the registrations and aborts no task.
+    /// A PREEMPT AND ABORT that is aborted while it is being saved removes the registrations and aborts no
+    /// task.
     SpareVictims,
-    /// Two changes of what is saved are computed from the same state.
+    /// Two changes of the persistent state are computed from the same old state.
     SaveTogether,
     /// Commands to a LUN that is removed are never answered.
     RemovalForgetsCommands,
-    /// A LUN that means another disk after a reload than when it was opened is served.
+    /// A LUN is served although after a reload it means another disk than when it was opened.
     RemapReachesOther,
-    /// A persistent reservation lets a nexus write that is not registered.
+    /// A persistent reservation allows writes from a nexus that is not registered.
     ReserveAdmitsStranger,
-    /// PREEMPT removes the registration of the holder and leaves the reservation with it.
+    /// PREEMPT removes the registration of the reservation holder and leaves the reservation with it.
     PreemptKeepsHolder,
     /// PREEMPT AND ABORT is answered while tasks that it aborted still write.
     PreemptWaitsForNone,
-    /// COMPARE AND WRITE compares before it takes its range: another write can come between.
+    /// COMPARE AND WRITE compares before it locks its range: another write can happen in between.
     CompareUnlocked,
-    /// COMPARE AND WRITE writes also when what it compared differs.
+    /// COMPARE AND WRITE writes even if the compared data differs.
     MiscompareWrites,
-    /// MISCOMPARE tells of the byte behind the first that differs.
+    /// MISCOMPARE reports the offset of the byte after the first one that differs.
     MiscompareElsewhere,
     /// An ORDERED task starts while older ones run.
     OrderedStartsEarly,
     /// A SIMPLE task starts while older ORDERED and HEAD OF QUEUE tasks run.
     SimplePassesOrdered,
-    /// iSCSI: what was taken of the memory for data stays taken when a command is aborted.
+    /// iSCSI: the memory quota taken for data is not released when a command is aborted.
     KeepMemory,
     /// WRITE AND VERIFY compares nothing.
     VerifyNothing,
-    /// The oracle believes that a signed block stands where it belongs, whatever address it says.
+    /// The oracle assumes that a signed block is at the right address, whatever address it contains.
     BelieveAddress,
 }
 
 impl Bug {
-    /// Every bug that the simulator can show.
+    /// Every bug that the simulator can find.
     pub const ALL: &[Self] = &[
         Self::SkipHeaderDigest,
         Self::SkipDataDigest,
@@ -133,23 +135,24 @@ impl Bug {
         Self::BelieveAddress,
     ];
 
-    /// Bugs of the code that reaches files and block devices, which only the loss of a machine's power can show.
+    /// Bugs of the code that accesses files and block devices, which only a power loss of the machine can
+    /// reveal.
     pub const OF_FILES: &[Self] =
         &[Self::FilesDropDsync, Self::FilesSkipFdatasync, Self::FilesForgetUnsynced];
 
-    /// Bugs of a logical unit that its own tests look for.
+    /// Bugs of a logical unit, which the unit's own tests look for.
     pub const OF_UNITS: &[Self] =
         &[Self::ReserveUnsaved, Self::SettingsUnsaved, Self::SpareVictims, Self::SaveTogether];
 
-    /// Bugs of removing and remapping LUNs: the target's own tests look for them as well.
+    /// Bugs of removing and remapping LUNs: the tests of the target look for them as well.
     pub const OF_REMOVAL: &[Self] = &[Self::RemovalForgetsCommands, Self::RemapReachesOther];
 
-    /// Returns whether it is one of HyperSCSI, which worlds of other transports cannot show.
+    /// Returns whether the bug is one of HyperSCSI, which simulations of other transports cannot find.
     pub const fn is_hyperscsi(self) -> bool {
         self as u8 >= Self::FramesRunTwice as u8 && (self as u8) < Self::FilesDropDsync as u8
     }
 
-    /// Finds a bug by the name that `Debug` prints.
+    /// Returns the bug with the name that `Debug` prints. Does not find the bugs of [`Self::OF_UNITS`].
     #[cfg(feature = "planted")]
     pub fn named(name: &str) -> Option<Self> {
         let mut every = Self::ALL.iter().chain(Self::OF_FILES).chain(Self::OF_REMOVAL).copied();
@@ -160,7 +163,7 @@ impl Bug {
 #[cfg(feature = "planted")]
 static PLANTED: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
-/// Plants a bug in place of the one before, or none.
+/// Plants a bug in place of the previous one, or removes it.
 #[cfg(feature = "planted")]
 pub fn inject(bug: Option<Bug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), core::sync::atomic::Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Words that every room shares: units, serial numbers, byte readers and writers, buffers, and the contract
-//! between machines (which do no I/O) and drivers (which know no protocol).
+//! Types that every crate shares: units, serial numbers, byte readers and writers, buffers, and the interface
+//! between state machines (which do no I/O) and drivers (which know no protocol).
 //!
-//! **Invariant:** this room knows no protocol, no medium and no operating system.
+//! **Invariant:** this crate knows no protocol, no medium and no operating system.
 #![no_std]
 #![forbid(unsafe_code)]
 

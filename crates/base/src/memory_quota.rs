@@ -1,74 +1,80 @@
-//! Memory for data in flight, shared so that nobody's greed is somebody else's want.
+//! Memory quotas: memory for data in flight, shared so that no session starves because of the greed of
+//! another.
 //!
-//! An engine of a target has three: for data that comes unasked, for data that it asks for, and for answers that wait to
-//! be sent. Each bounds itself, so none waits for another. A session may take more only while it holds no more than what is left
-//! over then (the dynamic thresholds of Choudhury and Hahne, 1998): a greedy one alone gets half, many greedy ones
-//! leave about as much free as each of them holds, and who holds nothing finds room. Who finds none waits in line, or
-//! is told to come again.
+//! An engine of a target has three quotas: for unsolicited data, for solicited data, and for responses that
+//! wait to be sent. Each is bounded on its own, so none waits for another. A session may take more only if it
+//! then holds no more than what remains free (the dynamic thresholds of Choudhury and Hahne, 1998). A single
+//! greedy session gets half. Many greedy sessions leave about as much free as each of them holds, and a
+//! session that holds nothing finds free memory. A session that finds none waits in a queue, or is told to
+//! try again.
 //!
-//! What is free may be too little all the time for one large step, as small ones of others fit again and again. So a part
-//! is kept free while somebody waits: for who holds nothing, and has waited for a while. Of those the one that has waited the longest
-//! comes first, whatever it needs: the others leave as much free until it has got it.
+//! The free memory can be too small all the time for one large step, since small steps of other sessions fit
+//! again and again. So while any session waits, a part is kept free for sessions that hold nothing and have
+//! waited for a while. Among these the one that has waited longest has priority, whatever it needs: the
+//! others leave that much free until it has got it.
 
 use alloc::collections::VecDeque;
 
 use crate::arena::Key;
 use crate::time::{Duration, Instant};
 
-/// A bound on the memory that peers can make us take for data of one kind.
+/// A bound on the memory of one kind of data that peers can make us allocate.
 #[derive(Debug)]
 pub struct MemoryQuota {
     used: usize,
     max: usize,
-    /// Sessions that wait for room.
+    /// The queue of sessions that wait for memory.
     line: VecDeque<Key>,
-    /// Those who came, or got something, since the line was looked at: they stand behind it.
+    /// Sessions that began to wait, or got something, since the queue was last checked. They are after the
+    /// queue.
     behind: VecDeque<Key>,
-    /// How many of them were not looked at since room was made, or since a while went by without any.
+    /// How many sessions in the queue were not checked since memory was released, or since [`LATE`] passed
+    /// without a release.
     unserved: usize,
     looked: Instant,
-    /// Who holds nothing and has waited the longest.
+    /// The session that holds nothing and has waited longest.
     eldest: Option<Eldest>,
 }
 
-/// What somebody waits for that shall not be passed.
+/// A waiting session that others must not overtake.
 #[derive(Clone, Copy, Debug)]
 struct Eldest {
     since: Instant,
     wants: usize,
-    /// When it was refused last.
+    /// When its reservation was last refused.
     asked: Instant,
 }
 
-/// What one session holds of a budget.
+/// The memory that one session holds of a quota.
 #[derive(Debug, Default)]
 pub struct QuotaShare {
     held: usize,
     in_line: bool,
-    /// Since when it got nothing of what it wanted.
+    /// Since when the session has got nothing of what it wanted.
     wants_since: Option<Instant>,
-    /// Whether it was called out of the line.
+    /// Whether the session was dequeued to try again.
     its_turn: bool,
 }
 
-/// What a session that holds nothing gets although memory is short: one step of anything small. With the usual limit of
-/// 4096 sessions, all of them at it, this goes 256 MiB beyond a budget.
+/// What a session that holds nothing gets even when memory is short, in bytes: one step of a small operation.
+/// With the usual limit of 4096 sessions, all of them doing so, this exceeds a quota by 256 MiB.
 const FLOOR: usize = 64 << 10;
 
-/// How much of a budget is kept for those who are late while somebody waits: one in so many.
+/// The part of a quota that is kept for late sessions while any session waits: one in `KEPT`.
 const KEPT: usize = 4;
 
-/// After this long, who holds nothing need not leave as much as it takes: many times what a medium takes for one step.
+/// After waiting this long, a session that holds nothing need not leave as much free as it takes. This is
+/// many times what a medium needs for one step.
 const LATE: Duration = Duration::from_millis(100);
 
-/// After this long without asking again, who waited the longest does not want it any more.
+/// A session that waited longest, but has not asked again for this long, no longer wants the memory.
 const GONE: Duration = Duration::from_secs(1);
 
-/// How many sessions in line are looked at between two other things.
+/// How many waiting sessions are checked between two other events.
 pub const WAITERS_PER_TURN: usize = 16;
 
 impl MemoryQuota {
-    /// Makes a budget of `max` bytes.
+    /// Creates a quota of `max` bytes.
     pub const fn new(max: usize) -> Self {
         Self {
             used: 0,
@@ -81,8 +87,9 @@ impl MemoryQuota {
         }
     }
 
-    /// Takes `len` bytes for a session, if it may have them. What is larger than all there is passes alone, when it is its
-    /// turn, or nearly so, when it has waited the longest.
+    /// Takes `len` bytes for a session, if it may have them. Returns whether it got them. A step larger than
+    /// the whole quota is allowed alone, when it is the session's turn; or nearly alone, when the session has
+    /// waited longest.
     pub fn try_reserve(&mut self, now: Instant, share: &mut QuotaShare, len: usize) -> bool {
         let used = self.used.saturating_add(len);
         let held = share.held.saturating_add(len);
@@ -95,7 +102,7 @@ impl MemoryQuota {
         let leaves_as_much = (self.max - kept).checked_sub(used).is_some_and(|free| held <= free);
         let alone = self.used == 0 && (share.its_turn || !others_wait);
         let small = share.held == 0 && len <= FLOOR;
-        // Small steps may never leave it alone.
+        // Small steps of other sessions may never leave it alone.
         let nearly_alone = is_eldest && len > self.max && self.used <= self.max / KEPT;
         let in_time = late && used.saturating_add(ahead) <= self.max;
         let fits = len == 0 || alone || leaves_as_much || small || in_time || nearly_alone;
@@ -110,20 +117,21 @@ impl MemoryQuota {
         fits
     }
 
-    /// Returns how much one step takes that says it needs `len` bytes, where `most` is all that a session may have under way:
-    /// no more than the half that a greedy session gets, since it may say anything and then take its time. What it brings
-    /// beyond that is [charged](Self::charge) when it is there. It stays more than what passes although memory is short.
+    /// Returns how much to reserve for a step that announces `len` bytes, where `most` is all that a session
+    /// may have under way. It is no more than the half that a greedy session gets, since a session may
+    /// announce any length and then take its time. Data received beyond that is [charged](Self::charge) when
+    /// it is received. The result stays above what is granted even when memory is short.
     pub fn reservation_len(&self, len: usize, most: usize) -> usize {
         len.min(most.min(self.max / 2).max(FLOOR + 1))
     }
 
-    /// Takes `len` bytes that are there already, beyond what was taken for them.
+    /// Takes `len` bytes that were already received, beyond what was reserved for them.
     pub const fn charge(&mut self, share: &mut QuotaShare, len: usize) {
         self.used = self.used.saturating_add(len);
         share.held = share.held.saturating_add(len);
     }
 
-    /// Gives bytes back; `share` is `None` when the session that held them is gone.
+    /// Releases bytes; `share` is `None` when the session that held them has ended.
     pub fn release(&mut self, share: Option<&mut QuotaShare>, len: usize) {
         if len == 0 {
             return;
@@ -142,7 +150,7 @@ impl MemoryQuota {
         self.unserved = self.line.len();
     }
 
-    /// Lines a session up that found no room, once.
+    /// Adds a session that got no memory to the queue, once.
     pub fn enqueue_waiter(&mut self, now: Instant, session: Key, share: &mut QuotaShare) {
         if !self.has_waiters() {
             self.looked = now;
@@ -154,16 +162,16 @@ impl MemoryQuota {
         }
     }
 
-    /// Takes the next session out of the line that may find room now; it lines up again if it does not.
+    /// Dequeues the next session that may get memory now. The session is queued again if it does not.
     #[inline]
     pub fn next_waiter(&mut self, now: Instant) -> Option<Key> {
-        // This is asked several times for each command.
+        // This is called several times for each command.
         if self.has_waiters() { self.next_of_line(now) } else { None }
     }
 
     fn next_of_line(&mut self, now: Instant) -> Option<Key> {
-        // Who waits may be late by now, though nothing was given back; and where nothing is taken, nobody will give anything
-        // back.
+        // A waiting session may have become late, although nothing was released. And if no memory is in use,
+        // no session will release any.
         if self.unserved == 0 && (self.used == 0 || now.since(self.looked) >= LATE) {
             self.look_again();
             self.looked = now;
@@ -172,39 +180,40 @@ impl MemoryQuota {
         self.line.pop_front()
     }
 
-    /// Returns whether somebody waits for room.
+    /// Returns whether a session waits for memory.
     pub fn has_waiters(&self) -> bool {
         !self.line.is_empty() || !self.behind.is_empty()
     }
 
-    /// Returns how much is taken.
+    /// Returns how many bytes are in use.
     pub const fn used(&self) -> usize {
         self.used
     }
 
-    /// Returns whether more than half of it is taken.
+    /// Returns whether more than half of the quota is in use.
     pub const fn is_under_pressure(&self) -> bool {
         self.used > self.max / 2
     }
 
-    /// Returns whether a session should not be encouraged to send more: memory is short, and it has some of it.
+    /// Returns whether a session should not be encouraged to send more: memory is short, and the session
+    /// holds some of it.
     pub const fn should_throttle(&self, share: &QuotaShare) -> bool {
         self.used > self.max / 2 && share.held > FLOOR
     }
 }
 
 impl QuotaShare {
-    /// Returns how many bytes are held.
+    /// Returns how many bytes the session holds.
     pub const fn held(&self) -> usize {
         self.held
     }
 
-    /// Returns whether it has waited as long as the one that waited the longest.
+    /// Returns whether the session has waited as long as the one that waited longest.
     fn is_older(&self, eldest: Option<Eldest>) -> bool {
         eldest.is_none_or(|eldest| self.wants_since.is_some_and(|since| since <= eldest.since))
     }
 
-    /// Takes note that the session was taken out of the line: it is its turn.
+    /// Records that the session was dequeued, so that it may try again.
     pub const fn mark_dequeued(&mut self) {
         (self.in_line, self.its_turn) = (false, true);
     }

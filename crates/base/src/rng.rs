@@ -1,13 +1,13 @@
 //! A seeded generator for choices that need no secrecy: simulation, tests, tie-breaking.
 //!
-//! Secrets (CHAP challenges, keys) never come from here: the driver hands them in from the operating system.
+//! Secrets (CHAP challenges, keys) never use it: the driver provides them from the operating system.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one word of state, every seed is good.
+/// SplitMix64 (Steele, Lea, Flood 2014): one word of state; every seed is good.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts the sequence that belongs to `seed`.
+    /// Starts the sequence of `seed`.
     pub const fn from_seed(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,7 +1,7 @@
 //! Serial number arithmetic (RFC 1982) for protocol counters that wrap.
 //!
-//! A serial number has no total order, so these types do **not** implement `Ord`: callers say `before`, `after`
-//! or `distance_to`.
+//! A serial number has no total order, so these types do **not** implement `Ord`: callers use `before`,
+//! `after` or `distance_to`.
 
 /// Declares a 32-bit serial number type.
 ///
@@ -27,7 +27,7 @@ macro_rules! serial32 {
                 Self(self.0.wrapping_add(1))
             }
 
-            /// Returns the number `count` further on, wrapping.
+            /// Returns the number `count` after this one, wrapping.
             #[must_use]
             $vis const fn plus(self, count: u32) -> Self {
                 Self(self.0.wrapping_add(count))

@@ -1,7 +1,8 @@
-//! What a machine wants on the wire next: headers written into a slab, data by reference.
+//! Batches of bytes to send: headers are written into a slab, data is referenced.
 //!
-//! The machine appends; the driver turns the pieces into one vectored send and calls [`Transmit::sent`] with what
-//! the socket took. A batch that is in flight must not be appended to: the driver keeps two per busy connection.
+//! The state machine appends to a batch. The driver turns the pieces into one vectored send and calls
+//! [`Transmit::sent`] with the number of bytes that the socket accepted. A batch in flight must not be
+//! appended to: the driver keeps two batches per busy connection.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -24,36 +25,36 @@ enum Piece {
 }
 
 impl Transmit {
-    /// A machine stops appending once a batch holds this many bytes, so that the wire is busy while the next batch
-    /// is prepared, and a slow peer holds no more than this of us. One PDU may go beyond it.
+    /// A state machine stops appending once a batch holds this many bytes. So the link is busy while the next
+    /// batch is prepared, and a slow peer occupies no more than this of our memory. One PDU may exceed it.
     pub const BATCH_BYTES: usize = 512 << 10;
 
-    /// A machine stops appending at this many pieces: one `sendmsg` takes 1024 (`UIO_MAXIOV`).
+    /// A state machine stops appending at this many pieces: one `sendmsg` takes 1024 (`UIO_MAXIOV`).
     pub const BATCH_PIECES: usize = 900;
 
     /// A narrow batch is full at this many bytes.
     pub const NARROW_BYTES: usize = 64 << 10;
 
-    /// How much of a slab is kept for the next use: the headers of a whole batch.
+    /// How much of a slab is kept for the next use, in bytes: the headers of a whole batch.
     const SLAB_KEPT: usize = 64 << 10;
 
-    /// Starts empty, without an allocation.
+    /// Creates an empty batch, without an allocation.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns whether the machine should append no more.
+    /// Returns whether the state machine should stop appending.
     pub fn is_full(&self) -> bool {
         let bytes_max = if self.narrow { Self::NARROW_BYTES } else { Self::BATCH_BYTES };
         self.len >= bytes_max || self.pieces.len() >= Self::BATCH_PIECES
     }
 
-    /// Makes it a small one, since memory is short, until it is cleared.
+    /// Makes the batch a small one until it is cleared, because memory is short.
     pub const fn narrow(&mut self) {
         self.narrow = true;
     }
 
-    /// Returns how much data the next PDU may carry at most.
+    /// Returns how much data the next PDU may carry at most, in bytes.
     pub const fn segment_max(&self) -> usize {
         if self.narrow { Self::NARROW_BYTES } else { usize::MAX }
     }
@@ -104,7 +105,8 @@ impl Transmit {
         })
     }
 
-    /// Removes the first `len` bytes, which the socket took; blocks that are done with go back to `pool`.
+    /// Removes the first `len` bytes, which the socket accepted. Blocks that were sent completely are
+    /// returned to `pool`.
     pub fn sent(&mut self, len: usize, pool: &Pool) {
         let mut left = len.min(self.len);
         self.len -= left;
@@ -130,7 +132,7 @@ impl Transmit {
         }
     }
 
-    /// Gives every block back and becomes empty (the connection is gone).
+    /// Returns every block to `pool` and empties the batch.
     pub fn clear(&mut self, pool: &Pool) {
         self.sent(self.len, pool);
         self.narrow = false;

@@ -1,4 +1,4 @@
-//! Quantities that must not be mixed up: block addresses, block counts, byte counts.
+//! Quantities that must not be confused: block addresses, block counts, byte counts.
 
 use core::fmt;
 
@@ -45,7 +45,7 @@ impl BlockSize {
         self.shift
     }
 
-    /// Returns the bytes that `blocks` take, or `None` when that exceeds 64 bits.
+    /// Returns how many bytes `blocks` occupy, or `None` when that exceeds 64 bits.
     pub fn len_of(self, blocks: Blocks) -> Option<ByteLen> {
         blocks.0.checked_mul(u64::from(self.bytes())).map(ByteLen)
     }
@@ -62,7 +62,7 @@ impl BlockSize {
 }
 
 impl Lba {
-    /// Returns the address `blocks` further on, or `None` past 2^64 - 1.
+    /// Returns the address `blocks` after this one, or `None` past 2^64 - 1.
     pub fn after(self, blocks: Blocks) -> Option<Self> {
         self.0.checked_add(blocks.0).map(Self)
     }

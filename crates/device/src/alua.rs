@@ -1,6 +1,6 @@
-//! Asymmetric logical unit access (SPC-5 §5.16): every target port group is active and optimized, always.
+//! Asymmetric logical unit access (SPC-5 §5.16): every target port group is always active and optimized.
 //!
-//! TPGS says that access is managed by the target alone; SET TARGET PORT GROUPS is not supported.
+//! TPGS reports that only the target changes access states; SET TARGET PORT GROUPS is not supported.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use scsi::target_port_groups::{AccessState, Format, Group, Groups};
 
 use crate::contract::TargetPort;
 
-/// The groups that `ports` form, by group number.
+/// Returns the groups that `ports` form, by group number.
 pub(crate) fn groups(ports: &[TargetPort], format: Format) -> Groups {
     let mut groups: Vec<Group> = Vec::new();
     for port in ports {

@@ -1,4 +1,4 @@
-//! What a transport says to a logical unit and what it hears back (the SAM-5 §5.4 services, as values).
+//! The interface between a transport and a logical unit: the services of SAM-5 §5.4, as values.
 
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -16,7 +16,8 @@ use scsi::status::{Status, TaskAttribute};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u32);
 
-/// A task, as its transport names it: unique among the tasks in being, returned unchanged.
+/// A task, as its transport names it. The key is unique among the tasks that exist; the unit returns it
+/// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskKey(pub u64);
 
@@ -31,63 +32,65 @@ pub struct RelativePort(pub u16);
 /// What a logical unit must know of an I_T nexus.
 #[derive(Clone, Debug)]
 pub struct Nexus {
-    /// Its number.
+    /// The number of the nexus.
     pub id: NexusId,
-    /// The initiator port as a TransportID (SPC-5 §7.6.4), which persists across sessions: registrations belong
+    /// The initiator port as a TransportID (SPC-5 §7.6.4). It persists across sessions: registrations belong
     /// to it.
     pub initiator_port: Rc<[u8]>,
-    /// The initiator *device* part of it, for matching SPEC_I_PT and for people (an iSCSI name).
+    /// The initiator *device* part of the TransportID, for matching SPEC_I_PT and for display (an iSCSI
+    /// name).
     pub initiator_name: Rc<str>,
-    /// The port of ours that it reaches.
+    /// The target port that the nexus reaches.
     pub target_port: RelativePort,
-    /// What it may do with this unit.
+    /// Which access the nexus has to this unit.
     pub access: Access,
-    /// Whether its transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET for it, as
-    /// iSCSI does from iSCSIProtocolLevel 2 on (RFC 7144).
+    /// Whether the transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET
+    /// for this nexus, as iSCSI does from iSCSIProtocolLevel 2 on (RFC 7144).
     pub rfc_7144_functions: bool,
-    /// The units it may see, sorted by LUN: for REPORT LUNS and third-party copies. Replaced when the map changes.
+    /// The units that the nexus may see, sorted by LUN: for REPORT LUNS and third-party copies. Replaced when
+    /// the LUN map changes.
     pub luns: Rc<[Lun]>,
 }
 
-/// What a nexus may do with a unit, beyond what the unit itself allows.
+/// The access of a nexus to a unit, in addition to what the unit itself allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
+    /// Every command.
     ReadWrite,
-    /// Nothing that changes what another nexus meets: such commands meet WRITE PROTECTED, and resets of the unit are
-    /// rejected.
+    /// No command that changes something another nexus observes: such commands end with WRITE PROTECTED, and
+    /// resets of the unit are rejected.
     ReadOnly,
 }
 
 /// A command to execute (SAM-5 §5.1, Send SCSI Command).
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// Who sent it.
+    /// The nexus that sent the command.
     pub nexus: NexusId,
-    /// Its name in every later event.
+    /// The key of the task in every later event.
     pub key: TaskKey,
-    /// Its place in the task set.
+    /// The task attribute: when the task may run relative to others in the task set.
     pub attribute: TaskAttribute,
-    /// 1 (highest) to 15, 0 for none (SAM-5 §8.7).
+    /// The command priority, 1 (highest) to 15; 0 for none (SAM-5 §8.7).
     pub priority: u8,
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// How many bytes the initiator is ready to receive. No more are sent.
+    /// How many bytes the initiator is ready to receive. The unit sends no more.
     pub data_in_len: u32,
-    /// How many bytes the initiator is ready to send. No more are fetched.
+    /// How many bytes the initiator is ready to send. The unit fetches no more.
     pub data_out_len: u32,
 }
 
-/// Why bytes of the Data-Out buffer did not come.
+/// Why bytes of the Data-Out buffer were not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataOutFault {
-    /// They came damaged (RFC 7143 §7.8).
+    /// The data failed its digest (RFC 7143 §7.8).
     Digest,
-    /// Less unsolicited data came than was announced.
+    /// Less unsolicited data was received than was announced.
     NotEnoughUnsolicited,
-    /// Unsolicited data came where none may.
+    /// Unsolicited data was received although none is allowed.
     UnexpectedUnsolicited,
-    /// They came in the wrong order, or outside of what was asked for.
+    /// The data was received in the wrong order, or outside the range that was requested.
     Sequence,
 }
 
@@ -106,24 +109,25 @@ impl DataOutFault {
     }
 }
 
-/// What a logical unit wants done or reports.
+/// What a logical unit requests or reports.
 #[derive(Debug)]
 pub enum UnitEvent {
-    /// Fetch bytes `offset..offset + len` of the Data-Out buffer and hand them to `data_out` in one call. Several may
-    /// be open for one task. Never beyond the command's `data_out_len`.
+    /// Fetch bytes `offset..offset + len` of the Data-Out buffer and pass them to `data_out` in one call.
+    /// Several fetches may be open for one task. A fetch never goes beyond the command's `data_out_len`.
     FetchDataOut {
         /// The task.
         key: TaskKey,
-        /// Where in the Data-Out buffer.
+        /// The first byte, as an offset into the Data-Out buffer.
         offset: u32,
         /// How many bytes; never zero.
         len: u32,
     },
-    /// Deliver `data` at `offset` of the Data-In buffer. In order, without gaps, never beyond `data_in_len`.
+    /// Deliver `data` at `offset` of the Data-In buffer. The unit sends the data in order, without gaps, and
+    /// never beyond `data_in_len`.
     DataIn {
         /// The task.
         key: TaskKey,
-        /// Where in the Data-In buffer.
+        /// The first byte, as an offset into the Data-In buffer.
         offset: u32,
         /// The bytes.
         data: DataList,
@@ -136,37 +140,38 @@ pub enum UnitEvent {
         status: Status,
         /// Sense data, when the status is CHECK CONDITION (or GOOD with COMPLETED sense).
         sense: Option<SenseBytes>,
-        /// How many bytes the device server would have transferred had the initiator's buffer been large enough:
-        /// the transport derives residual counts from it.
+        /// How many bytes the device server would have transferred had the initiator's buffer been large
+        /// enough. The transport derives residual counts from this number.
         transferable: u64,
     },
     /// A task management function ended.
     TmfComplete {
         /// The request.
         key: TmfKey,
-        /// Its outcome.
+        /// The outcome of the function.
         outcome: TmfOutcome,
     },
-    /// A task was aborted without a response (by its own nexus, or by another with TAS clear); its key is free.
+    /// A task was aborted without a response (by its own nexus, or by another with TAS clear); its key is
+    /// free.
     Aborted {
         /// The task.
         key: TaskKey,
     },
-    /// Store `state` so that it survives a crash and a loss of power, then call `saved(ticket, …)`: the command that
-    /// changed it is answered only then (APTPL, SPC-5 §5.14.6).
+    /// Store `state` so that it survives a crash and a loss of power, then call `state_saved(ticket, …)`. The
+    /// unit answers the command that changed the state only then (APTPL, SPC-5 §5.14.6).
     SaveState {
         /// Names the request.
         ticket: u64,
-        /// The whole state to find again at the next start; replaces what was stored before.
+        /// The whole state for the next start; it replaces the state that was stored before.
         state: Vec<u8>,
     },
     /// A third-party copy needs another unit; see [`ThirdPartyRequest`].
     ThirdPartyCall(ThirdPartyCall),
-    /// The answer to a call that another unit made.
+    /// The answer to a call from another unit.
     ThirdPartyReply {
-        /// Who called.
+        /// The unit and call that the answer is for.
         caller: ThirdPartyCaller,
-        /// What came of it.
+        /// The result of the call.
         result: ThirdPartyResult,
     },
 }
@@ -205,26 +210,26 @@ pub enum Tmf {
     ClearAca,
     /// Reset this unit.
     LogicalUnitReset,
-    /// Reset this unit as part of its target.
+    /// Reset this unit as part of a reset of its target.
     TargetReset,
-    /// I_T nexus reset: the effects of a nexus loss, the nexus stays.
+    /// I_T nexus reset: has the effects of a nexus loss, but the nexus remains.
     NexusReset,
-    /// Tell whether one task is in the task set.
+    /// Report whether one task is in the task set.
     QueryTask(TaskKey),
-    /// Tell whether the nexus has any task in the task set.
+    /// Report whether the nexus has any task in the task set.
     QueryTaskSet,
-    /// Tell whether a unit attention is pending for the nexus.
+    /// Report whether a unit attention is pending for the nexus.
     QueryAsynchronousEvent,
 }
 
-/// What came of a task management function.
+/// The outcome of a task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TmfOutcome {
-    /// It is done (for queries: nothing there).
+    /// The function is complete. For a query: it found nothing.
     Complete,
-    /// It is done, and a query found something.
+    /// The function is complete, and a query found something.
     Succeeded,
-    /// It found something; the three bytes are the SAM-5 §7.10 additional response information.
+    /// A query found something; the three bytes are the SAM-5 §7.10 additional response information.
     SucceededWith([u8; 3]),
     /// The task does not exist.
     NoSuchTask,
@@ -234,28 +239,29 @@ pub enum TmfOutcome {
     Rejected,
 }
 
-/// Identifies a call of one unit to another, on the caller's side.
+/// Identifies a call from one unit to another, on the caller's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThirdPartyCaller {
-    /// The calling unit, as the target numbers units; the target fills it in.
+    /// The number that the target gives the calling unit; the target fills it in.
     pub unit: u32,
-    /// The call.
+    /// The number of the call.
     pub call: u32,
 }
 
-/// A call of a copy manager to a unit (perhaps its own), made in the name of a nexus.
+/// A call that a copy manager makes to a unit (perhaps its own) on behalf of a nexus.
 ///
-/// The target routes it to a unit **that the nexus may see** and to no other; to the rest of the world it answers
-/// [`ThirdPartyError::NotReachable`], so that a copy can never reach what its initiator cannot (CVE-2020-28374).
+/// The target routes the call to a unit **that the nexus may see** and to no other. It answers every other
+/// call with [`ThirdPartyError::NotReachable`], so that a copy can never reach a unit that its initiator
+/// cannot reach (CVE-2020-28374).
 #[derive(Debug)]
 pub struct ThirdPartyCall {
-    /// Names the call; returned with the answer.
+    /// The number of the call; returned with the answer.
     pub call: u32,
-    /// On whose behalf.
+    /// The nexus on whose behalf the call is made.
     pub nexus: NexusId,
-    /// Which unit.
+    /// The unit that is called.
     pub unit: ThirdPartyUnit,
-    /// What is asked.
+    /// The request.
     pub request: ThirdPartyRequest,
 }
 
@@ -271,14 +277,14 @@ pub enum ThirdPartyUnit {
         /// The designator.
         designator: Vec<u8>,
     },
-    /// By the LUN under which the nexus sees it.
+    /// By the LUN under which the nexus sees the unit.
     Lun(Lun),
 }
 
-/// What a copy manager asks of a unit.
+/// What a copy manager requests from a unit.
 #[derive(Debug)]
 pub enum ThirdPartyRequest {
-    /// Capacity and block size.
+    /// Return capacity and block size.
     Describe,
     /// Read blocks, as a READ of the nexus would: reservations, access and range locks apply.
     Read {
@@ -301,13 +307,14 @@ pub enum ThirdPartyRequest {
         /// How many.
         blocks: Blocks,
     },
-    /// Read from what a ROD token of this unit represents.
+    /// Read the data that a ROD token of this unit represents.
     ReadToken {
-        /// The token as POPULATE TOKEN made it.
+        /// The token as POPULATE TOKEN created it.
         token: Rc<[u8]>,
-        /// Which block of the token's data.
+        /// The first block, as an offset into the token's data.
         offset: Blocks,
-        /// How many. The answer may have fewer, though not none, where the token's data is in several runs.
+        /// How many. The answer may have fewer blocks, but at least one, where the token's data consists of
+        /// several ranges.
         blocks: Blocks,
     },
     /// Make every write of this nexus durable.
@@ -320,7 +327,7 @@ pub type ThirdPartyResult = Result<ThirdPartyReply, ThirdPartyError>;
 /// A success.
 #[derive(Debug)]
 pub enum ThirdPartyReply {
-    /// To `Describe`.
+    /// Answers `Describe`.
     Description {
         /// Number of blocks.
         blocks: Blocks,
@@ -329,99 +336,101 @@ pub enum ThirdPartyReply {
         /// Peripheral device type.
         device_type: u8,
     },
-    /// To `Read` and `ReadToken`.
+    /// Answers `Read` and `ReadToken`.
     Data(DataList),
-    /// To the others.
+    /// Answers the other requests.
     Done,
 }
 
 /// A failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThirdPartyError {
-    /// No such unit for this nexus.
+    /// No unit of that name is visible to this nexus.
     NotReachable,
     /// The unit answered with this status and sense.
     Status(Status, Option<Sense>),
 }
 
-/// Everything that is fixed about a logical unit while it serves; changed by `reconfigure`.
+/// The configuration of a logical unit, which is fixed while it serves; `reconfigure` changes it.
 #[derive(Clone, Debug)]
 pub struct UnitConfig {
-    /// Who it is.
+    /// The names of the unit.
     pub identity: Identity,
     /// Logical block size.
     pub block_size: BlockSize,
     /// log2 of logical blocks per physical block (READ CAPACITY(16), SBC-4 §5.16).
     pub physical_exponent: u8,
-    /// Whether every initiator finds it write-protected.
+    /// Whether the unit is write-protected for every initiator.
     pub read_only: bool,
-    /// Whether it claims a removable medium (RMB).
+    /// Whether the unit reports a removable medium (RMB).
     pub removable: bool,
-    /// Whether it takes the 32-byte commands. They exist for protection information of type 2, without which a device
-    /// server need not know them (SBC-4 §5.19).
+    /// Whether the unit accepts the 32-byte commands. They exist for protection information of type 2; a
+    /// device server without it need not support them (SBC-4 §5.19).
     pub long_cdbs: bool,
-    /// Writes that are atomic are whole multiples of this many blocks, and begin at one; 1 for any.
+    /// The granularity and alignment of atomic writes, in blocks: each is a whole multiple of this many
+    /// blocks and begins at a multiple of it. 1 for no restriction.
     pub atomic_blocks: u32,
-    /// Whether it reports thin provisioning (LBPME) and takes UNMAP.
+    /// Whether the unit reports thin provisioning (LBPME) and accepts UNMAP.
     pub thin: bool,
-    /// Whether its write cache starts enabled (WCE).
+    /// Whether the write cache is enabled at the start (WCE).
     pub write_cache: bool,
-    /// What it claims of what it can.
+    /// Overrides of the capabilities that the unit reports.
     pub overrides: InquiryOverrides,
-    /// How tasks of several nexuses stand to each other.
+    /// How tasks of several nexuses affect each other.
     pub tasks: TaskRules,
     /// How many tasks the unit holds before TASK SET FULL.
     pub task_set_max: u16,
-    /// How long one operation of the medium may take before its command fails; `None` for as long as it wants.
+    /// How long one operation of the medium may take before its command fails; `None` for no limit.
     pub io_timeout: Option<Duration>,
-    /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). With less than [`THIRD_PARTY_TRANSFER_MAX`] bytes
-    /// a unit cannot take part in every copy.
+    /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). A unit with less than
+    /// [`THIRD_PARTY_TRANSFER_MAX`] bytes cannot take part in every copy.
     pub transfer_blocks_max: u32,
-    /// The target ports through which it is reached, sorted by relative port.
+    /// The target ports through which initiators reach the unit, sorted by relative port.
     pub ports: Rc<[TargetPort]>,
 }
 
-/// How tasks of several nexuses stand to each other.
+/// How tasks of several nexuses affect each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRules {
-    /// Whether every nexus has a task set of its own (TST 001b). Otherwise there is one for all (TST 000b), and one nexus
-    /// that sends an ORDERED command and not its data stops every other.
+    /// Whether every nexus has a task set of its own (TST 001b). Otherwise all nexuses share one (TST 000b),
+    /// and one nexus that sends an ORDERED command without its data blocks every other nexus.
     pub nexus_task_sets: bool,
-    /// Whether a task that another nexus aborts ends with TASK ABORTED (TAS). Otherwise its initiator hears nothing but a
-    /// unit attention with its next command.
+    /// Whether a task that another nexus aborts ends with TASK ABORTED (TAS). Otherwise its initiator
+    /// receives only a unit attention with its next command.
     pub task_aborted_status: bool,
 }
 
 impl TaskRules {
-    /// One task set for all, and no TASK ABORTED: what disks of one initiator do.
+    /// One task set for all nexuses, and no TASK ABORTED: the behaviour of disks with one initiator.
     pub const SHARED: Self = Self { nexus_task_sets: false, task_aborted_status: false };
 }
 
 impl Default for TaskRules {
-    /// Both.
+    /// Returns rules with both enabled.
     fn default() -> Self {
         Self { nexus_task_sets: true, task_aborted_status: true }
     }
 }
 
-/// What a unit claims of what it can, for initiators that want less of it. What is not claimed is not done either.
+/// Overrides of the capabilities that a unit reports, for initiators that need fewer. A capability that is
+/// not reported is not provided either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InquiryOverrides {
-    /// The standards it is of.
+    /// The standards that the unit reports.
     pub level: SpcLevel,
-    /// Whether unmapped blocks read as zeros (LBPRZ), where those of the medium do.
+    /// Whether unmapped blocks read as zeros (LBPRZ), if those of the medium do.
     pub unmapped_zeros: bool,
-    /// Whether WRITE SAME of no blocks goes to the end of the medium (WSNZ clear).
+    /// Whether WRITE SAME of no blocks writes to the end of the medium (WSNZ clear).
     pub write_same_to_end: bool,
-    /// MEDIUM ROTATION RATE: 0 for not reported, 1 for a disk that does not turn, else turns per minute. `None` for what the
-    /// medium is.
+    /// MEDIUM ROTATION RATE: 0 for not reported, 1 for a non-rotating medium, else revolutions per minute.
+    /// `None` for the rate of the medium.
     pub rotation_rate: Option<u16>,
-    /// MAXIMUM COMPARE AND WRITE LENGTH in blocks, where memory allows so many; at least 1.
+    /// MAXIMUM COMPARE AND WRITE LENGTH in blocks, as far as memory allows; at least 1.
     pub compare_and_write_max: u8,
 }
 
 impl Default for InquiryOverrides {
-    /// Everything.
+    /// Returns overrides that report every capability.
     fn default() -> Self {
         Self {
             level: SpcLevel::Spc4,
@@ -433,28 +442,29 @@ impl Default for InquiryOverrides {
     }
 }
 
-/// The standards that a unit claims: the VERSION of its INQUIRY data, its version descriptors, and which commands it has.
+/// The standards that a unit reports: the VERSION of its INQUIRY data, its version descriptors, and the
+/// commands that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpcLevel {
-    /// SPC-3, with SBC-3 as far as that goes: no copies with four-byte list identifiers, no ROD tokens, no VPD page 8Fh, no
-    /// WRITE ATOMIC; CSCD descriptors have the LU ID TYPE and NUL fields that SPC-4 took away.
+    /// SPC-3, and SBC-3 as far as SPC-3 allows: no copies with four-byte list identifiers, no ROD tokens, no
+    /// VPD page 8Fh, no WRITE ATOMIC. CSCD descriptors have the LU ID TYPE and NUL fields that SPC-4 removed.
     Spc3,
-    /// SPC-4 in the VERSION field; SPC-5 and SBC-4 are claimed by version descriptors only.
+    /// SPC-4 in the VERSION field; only version descriptors report SPC-5 and SBC-4.
     Spc4,
-    /// SPC-5 there as well.
+    /// SPC-5 in the VERSION field as well.
     Spc5,
 }
 
-/// The longest read or write, in bytes, that a copy manager asks of another unit: a piece of a copy, and a block at either
-/// end where the blocks of both units differ.
+/// The longest read or write, in bytes, that a copy manager requests from another unit: a piece of a copy,
+/// and one more block at either end where the block sizes of both units differ.
 pub const THIRD_PARTY_TRANSFER_MAX: u32 = (512 << 10) + 2 * 4096;
 
 /// A target port, for VPD page 83h, REPORT TARGET PORT GROUPS and READ FULL STATUS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPort {
-    /// Its relative identifier.
+    /// The relative target port identifier.
     pub relative: RelativePort,
-    /// Its target port group.
+    /// The target port group.
     pub group: u16,
     /// The SCSI name string of the port: `iqn…,t,0x0001` (RFC 7143 §4.4.2).
     pub port_name: String,

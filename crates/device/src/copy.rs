@@ -1,10 +1,10 @@
-//! The copy manager (SPC-4 §5.17): EXTENDED COPY, and copies by ROD tokens as Windows makes them (ODX).
+//! The copy manager (SPC-4 §5.17): EXTENDED COPY, and copies by ROD tokens as Windows uses them (ODX).
 //!
-//! It reads and writes units, its own among them, by [`crate::contract::ThirdPartyCall`]s in the name of the nexus that asked,
-//! and by no other way: what that nexus may not do itself is not done for it. The target decides which unit a call
-//! reaches.
+//! It reads and writes units, its own among them, only with [`crate::contract::ThirdPartyCall`]s on behalf of
+//! the nexus that requested the copy. So a copy cannot do what that nexus may not do itself. The target
+//! decides which unit a call reaches.
 //!
-//! What is bytes stands in `scsi::copy`; here is what copies do and what becomes of tokens.
+//! `scsi::copy` defines the encodings; this module implements the copies and manages the tokens.
 
 pub(crate) mod copy_limits;
 mod executor;
@@ -38,32 +38,32 @@ use tokens::Tokens;
 
 pub(crate) use table::ROWS;
 
-/// What the copy manager of a unit keeps.
+/// The state of the copy manager of a unit.
 #[derive(Default)]
 pub(crate) struct CopyManager {
-    /// What goes on and what ended.
+    /// The copy operations that run or have ended.
     pub(crate) operations: Operations,
-    /// The tokens given out.
+    /// The ROD tokens that were created.
     pub(crate) tokens: Tokens,
-    /// Where the secrets of tokens come from. Without them there are no tokens.
+    /// The source of token secrets. Without it the unit creates no tokens.
     secrets: Option<Secrets>,
-    /// Work that goes on when its command has been answered.
+    /// Jobs that continue after their command was answered.
     spawned: VecDeque<(NexusId, Box<dyn Job>)>,
 }
 
 impl CopyManager {
-    /// Takes the seed of the secrets.
+    /// Seeds the secrets of tokens.
     pub(crate) fn seed(&mut self, entropy: &[u8; 32]) {
         self.secrets = Some(Secrets::from_seed(entropy));
     }
 
-    /// Takes the next work that is to go on without a command.
+    /// Removes and returns the next job that runs without a command.
     pub(crate) fn take_spawned(&mut self) -> Option<(NexusId, Box<dyn Job>)> {
         self.spawned.pop_front()
     }
 }
 
-/// What a copy is known by, as its command says.
+/// How the command identifies its copy.
 #[derive(Clone, Copy, Debug)]
 struct CopyIdentifier {
     list_id: ListId,
@@ -75,7 +75,7 @@ struct CopyIdentifier {
 /// Registers an operation.
 ///
 /// # Errors
-/// What answers a command that cannot begin one now.
+/// The outcome of a command that cannot begin an operation now.
 fn register(
     server: &mut DeviceServer,
     task: &TaskInfo,
@@ -90,7 +90,7 @@ fn register(
     })
 }
 
-/// Does a copy in the task of its command, or behind it.
+/// Runs a copy in the task of its command, or in the background.
 fn start(server: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job: Box<dyn Job>) -> Outcome {
     if named.immediate {
         server.copy_manager.spawned.push_back((task.nexus, job));
@@ -100,7 +100,7 @@ fn start(server: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job:
     }
 }
 
-/// How a unit names itself in calls that may come back to it.
+/// Returns the name that a unit uses for itself in calls that may lead back to it.
 fn own_unit(config: &UnitConfig) -> ThirdPartyUnit {
     let designator = scsi::vpd::Designator::naa(&config.identity.naa);
     ThirdPartyUnit::Designator {
@@ -111,10 +111,10 @@ fn own_unit(config: &UnitConfig) -> ThirdPartyUnit {
 }
 
 impl DeviceServer {
-    /// Finds the blocks that a token of this unit stands for.
+    /// Finds the blocks that a token of this unit represents.
     ///
     /// # Errors
-    /// The sense that answers a token that cannot be used.
+    /// The sense data for a token that cannot be used.
     pub(crate) fn resolve_token(
         &mut self,
         token: &Rc<[u8]>,

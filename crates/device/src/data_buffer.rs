@@ -1,7 +1,8 @@
 //! The buffers of READ BUFFER and WRITE BUFFER (SPC-5 §6.20, §6.49): a data buffer and an echo buffer.
 //!
-//! They exist so that an initiator can test its path. Neither is a way to new microcode: those modes are not supported.
-//! A buffer is zeros until somebody writes it, so nothing that was in memory before can be read (CVE-2024-8178).
+//! They exist so that an initiator can test its path. Neither accepts microcode: those modes are not
+//! supported. A buffer holds zeros until an initiator writes it, so that no earlier contents of memory can be
+//! read (CVE-2024-8178).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,20 +11,21 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::NexusId;
 
-/// How large the data buffer is: enough for tools that measure a path with it, and no burden for a unit that has one.
+/// The length of the data buffer, in bytes: enough for tools that measure a path with it, and little memory
+/// for each unit.
 pub(crate) const DATA_LEN: usize = 64 << 10;
 
-/// How large the echo buffer is: the most that SPC-5 allows is 4096 bytes and a smaller one helps nobody.
+/// The length of the echo buffer, in bytes: SPC-5 allows at most 4096, and a smaller buffer has no benefit.
 pub(crate) const ECHO_LEN: usize = 4096;
 
-/// The buffers of one logical unit. They take no memory until they are used.
+/// The buffers of one logical unit. They use no memory until they are written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DataBuffers {
     data: Vec<u8>,
     echo: Vec<u8>,
-    /// Who wrote the echo buffer last.
+    /// The nexus that wrote the echo buffer last.
     echoed_by: Option<NexusId>,
-    /// Whose echo was overwritten by another nexus before it was read.
+    /// The nexuses whose echo data was overwritten by another nexus before they read it.
     overwritten: Vec<NexusId>,
 }
 
@@ -62,7 +64,7 @@ impl DataBuffers {
     /// Writes the echo buffer.
     ///
     /// # Errors
-    /// PARAMETER LIST LENGTH ERROR for more than it holds.
+    /// INVALID FIELD IN CDB for more bytes than it holds.
     pub(crate) fn write_echo(&mut self, from: NexusId, bytes: &[u8]) -> Result<(), Sense> {
         if bytes.len() > ECHO_LEN {
             return Err(Sense::invalid_cdb(6, None));
@@ -79,7 +81,8 @@ impl DataBuffers {
     /// Reads the echo buffer that this nexus wrote.
     ///
     /// # Errors
-    /// COMMAND SEQUENCE ERROR when it wrote none; ECHO BUFFER OVERWRITTEN when another did so since.
+    /// COMMAND SEQUENCE ERROR when the nexus wrote none; ECHO BUFFER OVERWRITTEN when another nexus wrote the
+    /// buffer since.
     pub(crate) fn read_echo(&mut self, from: NexusId) -> Result<Vec<u8>, Sense> {
         if self.echoed_by == Some(from) {
             return Ok(self.echo.clone());
@@ -91,7 +94,7 @@ impl DataBuffers {
         Err(Sense::illegal(Asc::COMMAND_SEQUENCE_ERROR))
     }
 
-    /// Takes note that a nexus is lost: what it wrote to the echo buffer is nobody's.
+    /// Handles the loss of a nexus: the echo data that it wrote belongs to no nexus any more.
     pub(crate) fn lose(&mut self, nexus: NexusId) {
         self.overwritten.retain(|other| *other != nexus);
         if self.echoed_by == Some(nexus) {
@@ -100,7 +103,7 @@ impl DataBuffers {
         }
     }
 
-    /// Takes note of a reset: both buffers are empty again.
+    /// Handles a reset: empties both buffers.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -128,7 +131,7 @@ mod tests {
     const A: NexusId = NexusId(1);
     const B: NexusId = NexusId(2);
 
-    /// CVE-2024-8178: memory of others was returned by READ BUFFER.
+    /// CVE-2024-8178: READ BUFFER returned memory that it did not own.
     #[test]
     fn what_was_never_written_reads_as_zeros() {
         let mut buffers = DataBuffers::default();

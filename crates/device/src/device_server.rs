@@ -1,4 +1,4 @@
-//! The device server's working state: what handlers and jobs reach besides their own task.
+//! The working state of the device server: everything that handlers and jobs use besides their own task.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -31,15 +31,15 @@ use crate::table::Table;
 use crate::task::{Origin, TaskId, TaskInfo};
 use crate::unit::UnitStats;
 
-/// What is fixed about a unit between two reconfigurations.
+/// The properties of a unit that are fixed between two reconfigurations.
 pub(crate) struct UnitInfo {
-    /// What the administrator said.
+    /// The configuration from the administrator.
     pub(crate) config: UnitConfig,
-    /// What the medium is.
+    /// The capabilities of the medium.
     pub(crate) capabilities: Capabilities,
-    /// Whether the medium tells how much storage it takes.
+    /// Whether the medium reports how much storage it uses.
     pub(crate) tells_space: bool,
-    /// Whether there are ROD tokens: there is a seed for their secrets.
+    /// Whether the unit creates ROD tokens, which needs a seed for their secrets.
     pub(crate) makes_tokens: bool,
 }
 
@@ -59,7 +59,8 @@ impl UnitInfo {
         self.config.block_size.whole_blocks_in(ByteLen(self.capabilities.len))
     }
 
-    /// Returns whether the unit is thinly provisioned: the administrator wants it and the medium can.
+    /// Returns whether the unit is thinly provisioned: the configuration asks for it and the medium supports
+    /// it.
     pub(crate) const fn is_thin(&self) -> bool {
         self.config.thin && self.capabilities.thin
     }
@@ -70,80 +71,84 @@ impl UnitInfo {
     }
 }
 
-/// What a command hears that needs a medium which is withheld. Not MEDIUM NOT PRESENT: hosts forget the size and the
-/// partitions of a disk whose medium is out, while this one comes back as it was once its operator has seen to it.
+/// The sense data of a command that needs a medium which is withheld. Not MEDIUM NOT PRESENT: hosts forget
+/// the size and the partitions of a disk without a medium, while this medium returns unchanged once its
+/// operator has intervened.
 const WITHHELD: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED);
 
-/// A flush failed, so writes that were acknowledged may be lost. INTERNAL TARGET FAILURE ends the command for good on every
-/// path. Linux retries MEDIUM ERROR with WRITE ERROR and fails the path in the end, and dm-multipath would go through all
-/// paths to a medium that no path mends.
+/// A flush failed, so writes that were acknowledged may be lost. INTERNAL TARGET FAILURE ends the command
+/// permanently on every path. Linux retries MEDIUM ERROR with WRITE ERROR and fails the path in the end;
+/// dm-multipath would then try every path, although no other path leads to a better medium.
 pub(crate) const LOST_WRITES: Sense = Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
 
-/// By how much the storage that a medium takes has to change after it ran out before that counts as space that had returned:
-/// by more than what writes that fail allocate on their way.
+/// By how many bytes the storage that a medium uses must change after it ran out of space before the device
+/// server assumes that space had become available: more than failing writes allocate before they fail.
 const SPACE_AGAIN: u64 = 16 << 20;
 
-/// What handlers and jobs work with.
+/// The state that handlers and jobs work with.
 pub(crate) struct DeviceServer {
     /// The time of the call that is being handled.
     pub(crate) now: Instant,
-    /// What is fixed.
+    /// The fixed properties of the unit.
     pub(crate) info: UnitInfo,
-    /// What application clients have set.
+    /// The settings that application clients can change.
     pub(crate) settings: Settings,
-    /// What the commands of every device leave behind.
+    /// The state of the commands that every device type has.
     pub(crate) spc: spc::State,
-    /// Work on the whole medium that outlives its command.
+    /// The SANITIZE or FORMAT UNIT operation, which outlives its command.
     pub(crate) sanitizer: Sanitizer,
     pub(crate) orw_generations: OrwGenerations,
-    /// Who reaches this unit.
+    /// The nexuses that reach this unit.
     pub(crate) nexuses: Nexuses,
     /// Every command.
     pub(crate) table: Table,
-    /// Where buffers come from.
+    /// The source of buffers.
     pub(crate) pool: Pool,
-    /// What happened so far.
+    /// Counters.
     pub(crate) stats: UnitStats,
     pub(crate) medium: MediumAccess,
     /// The copy manager.
     pub(crate) copy_manager: CopyManager,
     events: VecDeque<UnitEvent>,
-    /// Data-Out that tasks of peers have asked for: it is already here.
+    /// Data-Out requests of third-party tasks: their data was received together with the request.
     peer_fetches: VecDeque<(TaskId, u32, u32)>,
-    /// Tasks to be told that something they wait for happened.
+    /// Tasks to be informed of an event that they wait for.
     woken: VecDeque<TaskId>,
-    /// Operations refused before the medium saw them.
+    /// Operations refused before they were submitted to the medium.
     refused: VecDeque<(TaskId, u32)>,
-    /// Calls of other units under way.
+    /// Calls of other units that are not answered yet.
     calls: BTreeMap<u32, TaskId>,
     call_next: u32,
-    /// Whether the medium is withheld: it is not what it was, and the operator has not said that this is right.
+    /// Whether the medium is withheld: it is not the same as before, and the operator has not confirmed that
+    /// this is right.
     withheld: bool,
-    /// Whether a flush has failed: what was acknowledged before it may be lost, so none can be vouched for again.
+    /// Whether a flush has failed: writes acknowledged before it may be lost, so no later flush can guarantee
+    /// them.
     flush_failed: bool,
-    /// What the error counter log pages tell.
+    /// The values of the error counter log pages.
     pub(crate) errors: ErrorCounts,
-    /// For how long there was no task, up to `idle_since`.
+    /// How long the unit had no task, up to `idle_since`.
     idle: Duration,
-    /// Since when there is no task.
+    /// Since when the unit has no task.
     idle_since: Option<Instant>,
-    /// How much storage the medium took when it ran out, since everyone was told that.
+    /// How much storage the medium used when it ran out of space, if every nexus has been informed of that.
     full_at: Option<u64>,
-    /// The change that is being stored, and the tasks that wait to make one.
+    /// The state change that is being stored, and the tasks that wait to make one.
     pub(crate) saves: SaveQueue,
-    /// Tasks that disable the write cache: while there is one, every write is durable when it is acknowledged.
+    /// Tasks that disable the write cache. While there is one, every write is durable when it is
+    /// acknowledged.
     closing_cache: Vec<TaskId>,
     /// Tasks that wait until every write submitted before this mark has ended.
     drains: Vec<(TaskId, u32)>,
     retiring: Retiring,
 }
 
-/// How far the removal of a unit is.
+/// The progress of the removal of a unit.
 #[derive(Clone, Copy, Debug)]
 enum Retiring {
-    /// It serves.
+    /// The unit serves commands.
     No,
-    /// It was removed; what it has under way comes to its end.
+    /// The unit was removed; its operations are still ending.
     Draining,
     /// The last flush has begun, or none is needed.
     Flushed,
@@ -190,7 +195,7 @@ impl DeviceServer {
         }
     }
 
-    /// Takes a changed configuration into use.
+    /// Applies a changed configuration.
     pub(crate) fn reconfigure(&mut self, config: UnitConfig) {
         let block_size = self.info.config.block_size;
         let before = core::mem::replace(&mut self.info.config, UnitConfig { block_size, ..config });
@@ -212,16 +217,16 @@ impl DeviceServer {
             self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);
         }
         if !self.info.config.removable {
-            // Nobody could put it in again.
+            // No initiator could load a non-removable medium again.
             self.spc.removal.load();
         } else {
-            // It starts by itself.
+            // A removable unit starts by itself.
             self.spc.removal.stop(false);
         }
         self.refresh_capabilities();
     }
 
-    /// Takes changed rules for tasks into use. TAS that MODE SELECT has set or saved stays.
+    /// Applies changed rules for tasks. A TAS bit that MODE SELECT has set or saved stays.
     fn apply_task_rules(&mut self, before: TaskRules) {
         let now = self.info.config.tasks;
         self.settings.nexus_task_sets = now.nexus_task_sets;
@@ -232,7 +237,8 @@ impl DeviceServer {
         self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);
     }
 
-    /// Looks at the medium again; everyone hears of a changed capacity.
+    /// Reads the capabilities of the medium again. Every nexus receives a unit attention for a changed
+    /// capacity.
     pub(crate) fn refresh_capabilities(&mut self) {
         let before = self.info.capacity();
         self.info.capabilities = self.medium.capabilities();
@@ -242,7 +248,7 @@ impl DeviceServer {
         }
     }
 
-    /// Returns why the medium cannot be used now, if so.
+    /// Returns why the medium cannot be used now, or `None` if it can.
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         self.sanitizer
             .progress(self.info.capabilities.len)
@@ -251,7 +257,8 @@ impl DeviceServer {
             .or_else(|| self.spc.not_ready())
     }
 
-    /// Withholds the medium, or gives it back; everyone hears when it is back.
+    /// Withholds the medium, or makes it available again. Every nexus receives a unit attention when it is
+    /// available again.
     pub(crate) fn withhold(&mut self, withheld: bool) {
         if core::mem::replace(&mut self.withheld, withheld) && !withheld {
             self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
@@ -261,17 +268,17 @@ impl DeviceServer {
         }
     }
 
-    /// Has state stored durably on behalf of a task.
+    /// Requests that `state` be stored durably on behalf of a task.
     pub(crate) fn save(&mut self, task: TaskId, state: Vec<u8>) {
         let ticket = self.saves.begin(task);
         self.events.push_back(UnitEvent::SaveState { ticket, state });
     }
 
-    /// Starts an operation of the medium on behalf of a task; a job hears of its end with `tag`.
+    /// Starts an operation of the medium on behalf of a task. The job receives the result with `tag`.
     pub(crate) fn submit(&mut self, task: &TaskInfo, tag: u32, action: OpAction) {
         task.ops.set(task.ops.get().saturating_add(1));
         if self.sanitizer.is_running() {
-            // The task began before, and would undo what is being done.
+            // The task began before SANITIZE or FORMAT UNIT, and would undo its work.
             return self.refused.push_back((task.id, tag));
         }
         if medium::changes(&action) {
@@ -282,7 +289,7 @@ impl DeviceServer {
         self.medium.submit(self.now, task.id, tag, action);
     }
 
-    /// Returns the next operation that ended, also one that never began.
+    /// Returns the next operation that ended, including operations that were never submitted.
     pub(crate) fn next_ended(&mut self) -> Option<EndedOp> {
         if let Some((owner, tag)) = self.refused.pop_front() {
             return Some(EndedOp { owner, tag, flushes: false, result: Err(Fault::NotSubmitted.into()) });
@@ -294,8 +301,8 @@ impl DeviceServer {
         ended
     }
 
-    /// Ends operations that have taken too long, and returns the tasks that have waited for a range of the medium for too
-    /// long.
+    /// Ends operations that have exceeded the time limit, and returns the tasks that have waited for a range
+    /// of the medium for longer than that.
     pub(crate) fn expire_operations(&mut self, limit: Duration) -> Vec<TaskId> {
         let before = self.medium.expired_ever();
         let waiters = self.medium.expire(self.now, limit);
@@ -305,20 +312,20 @@ impl DeviceServer {
         waiters
     }
 
-    /// Takes note that the unit is removed.
+    /// Records that the unit is removed.
     pub(crate) fn retire(&mut self) {
         self.retiring = Retiring::Draining;
-        // What it was about to do is written down, and done when the medium is served again.
+        // The sanitize journal holds the remaining work; it continues when the medium is served again.
         self.sanitizer.stop();
     }
 
-    /// Returns whether the unit is removed, and everything that was acknowledged is as durable as it will be.
+    /// Returns whether the unit is removed, and every acknowledged write is as durable as it will be.
     pub(crate) const fn is_retired(&self) -> bool {
         matches!(self.retiring, Retiring::Flushed)
     }
 
-    /// Makes durable what a removed unit has acknowledged, once `tasks`, which is how many are left, is zero: nobody can ask
-    /// for it any more. Returns whether it has begun to.
+    /// Flushes the medium of a removed unit once `tasks`, the number of tasks left, is zero: no initiator can
+    /// request the flush any more. Returns whether the flush has begun.
     pub(crate) fn final_flush(&mut self, tasks: usize) -> bool {
         if !matches!(self.retiring, Retiring::Draining) || tasks > 0 || !self.medium.is_idle() {
             return false;
@@ -330,7 +337,7 @@ impl DeviceServer {
         true
     }
 
-    /// Has a job told that something it waits for happened.
+    /// Queues a `JobInput::Woken` for a job: an event that it waits for happened.
     pub(crate) fn wake(&mut self, task: TaskId) {
         self.woken.push_back(task);
     }
@@ -342,20 +349,20 @@ impl DeviceServer {
         })
     }
 
-    /// Makes every write durable from now on as long as `task` lives, and wakes it when no write that was submitted before
-    /// is under way any more.
+    /// Makes every write durable from now on until `task` ends, and wakes the task when no write that was
+    /// submitted before is in progress.
     pub(crate) fn disable_cache(&mut self, task: TaskId) {
         self.closing_cache.push(task);
         let mark = self.medium.drain_mark();
         self.drains.push((task, mark));
     }
 
-    /// Returns whether `task` has made every write durable.
+    /// Returns whether `task` has disabled the write cache.
     pub(crate) fn is_disabling_cache(&self, task: TaskId) -> bool {
         self.closing_cache.contains(&task)
     }
 
-    /// Forgets what a task that is gone had begun.
+    /// Releases the range locks and the disabled write cache of a task that has ended.
     pub(crate) fn task_ended(&mut self, task: TaskId) {
         self.medium.unlock(task);
         if !self.closing_cache.is_empty() {
@@ -364,13 +371,14 @@ impl DeviceServer {
         }
     }
 
-    /// Asks for an exclusive range of the medium: the job gets `JobInput::Locked` when no other access overlaps it,
-    /// and keeps it until the task ends. Ask only when all data is at hand: others wait meanwhile.
+    /// Requests an exclusive range of the medium. The job receives `JobInput::Locked` when no other access
+    /// overlaps the range, and keeps the range until the task ends. Request a range only when all data has
+    /// been received: other tasks wait meanwhile.
     pub(crate) fn lock(&mut self, task: &TaskInfo, range: ByteRange) {
         self.medium.lock(self.now, task.id, range);
     }
 
-    /// Asks for bytes of the Data-Out buffer. Never beyond `data_out_len`; never zero.
+    /// Requests bytes of the Data-Out buffer: never beyond `data_out_len`, never zero bytes.
     pub(crate) fn fetch_data_out(&mut self, task: &TaskInfo, offset: u32, len: u32) {
         match &task.origin {
             Origin::Transport(key) => {
@@ -393,7 +401,8 @@ impl DeviceServer {
         }
     }
 
-    /// Calls another unit, or this one, in the name of the task's nexus; the job hears with the returned number.
+    /// Calls another unit, or this one, on behalf of the task's nexus. The job receives the answer with the
+    /// returned number.
     pub(crate) fn call_third_party(
         &mut self,
         task: &TaskInfo,
@@ -413,7 +422,7 @@ impl DeviceServer {
         call
     }
 
-    /// Says something to the outside.
+    /// Queues an event for the transport or target.
     pub(crate) fn emit(&mut self, event: UnitEvent) {
         self.events.push_back(event);
     }
@@ -436,7 +445,7 @@ impl DeviceServer {
         }
     }
 
-    /// Returns why `nexus` may not write, if so.
+    /// Returns why `nexus` may not write, or `None` if it may.
     pub(crate) fn write_protection(&self, nexus: NexusId) -> Option<Sense> {
         let access = self.nexuses.find(nexus).map(|state| state.nexus.access);
         if self.info.is_read_only() || access != Some(Access::ReadWrite) {
@@ -446,8 +455,8 @@ impl DeviceServer {
         self.settings.software_write_protect.then_some(protected)
     }
 
-    /// Returns the sense data for a failure of the medium, and establishes the unit attention it calls for.
-    /// `at` is the byte at which the operation started.
+    /// Returns the sense data for a failure of the medium, and establishes the unit attention for it. `at` is
+    /// the byte at which the operation started.
     pub(crate) fn medium_failure(&mut self, failure: Failure, doing: IoKind, at: Option<u64>) -> Sense {
         if let Some(sense) = self.sanitizer.progress(self.info.capabilities.len) {
             return sense;
@@ -463,8 +472,9 @@ impl DeviceServer {
         medium_error::sense_of(failure, doing, at, self.info.block_size())
     }
 
-    /// SBC-4 §4.7.3.6: everyone learns that the space has run out, not only who hit it. Each learns it once, however many
-    /// writes fail, until there has been space again.
+    /// Reports to every nexus that the space has run out, not only to the one whose write failed (SBC-4
+    /// §4.7.3.6). Each nexus receives one unit attention, however many writes fail, until space has been
+    /// available again.
     fn report_out_of_space(&mut self) {
         let used = self.medium.space().map_or(0, |space| space.used);
         let is_known = self.full_at.is_some_and(|full_at| used.abs_diff(full_at) < SPACE_AGAIN);
@@ -474,12 +484,12 @@ impl DeviceServer {
         }
     }
 
-    /// Records that storage was given back.
+    /// Records that storage was deallocated.
     pub(crate) const fn space_returned(&mut self) {
         self.full_at = None;
     }
 
-    /// Counts an error for the error counter log pages: only the medium's own.
+    /// Counts an error for the error counter log pages: only errors of the medium itself.
     fn count_error(&mut self, fault: Fault, doing: IoKind) {
         if matches!(fault, Fault::Medium | Fault::Hardware) {
             let count = match doing {
@@ -491,7 +501,7 @@ impl DeviceServer {
         }
     }
 
-    /// Takes note of whether the unit has anything to do.
+    /// Records whether the unit has any task.
     pub(crate) fn note_idle(&mut self, idle: bool) {
         match self.idle_since {
             Some(since) if !idle => {
@@ -503,29 +513,29 @@ impl DeviceServer {
         }
     }
 
-    /// Returns for how long the unit had nothing to do so far.
+    /// Returns how long the unit had no task so far.
     pub(crate) fn idle_time(&self) -> Duration {
         let now = self.idle_since.map_or(Duration::ZERO, |since| self.now.since(since));
         self.idle.saturating_add(now)
     }
 
-    /// Takes note that a flush failed and returns the sense data for it.
+    /// Records that a flush failed and returns the sense data for it.
     pub(crate) fn flush_failed(&mut self, failure: Failure) -> Sense {
-        // One that took too long is still under way. If it fails in the end, that is noticed then. One that the medium never
-        // had has lost nothing.
+        // A flush that took too long is still in progress; if it fails in the end, that failure is recorded
+        // then. A flush that was never submitted to the medium has lost nothing.
         self.flush_failed |= !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted);
         let sense = self.medium_failure(failure, IoKind::Writing, None);
         if sense.key == SenseKey::MEDIUM_ERROR { LOST_WRITES } else { sense }
     }
 
-    /// Takes note that a flush failed for whose command nobody waits any more.
+    /// Records the failure of a flush whose command no longer waits for it.
     pub(crate) fn record_lost_flush(&mut self) {
         self.flush_failed = true;
         self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
     }
 
-    /// Returns whether a flush can still vouch for everything acknowledged so far. Once one has failed, the medium may
-    /// have dropped what it held, and a later success says nothing about that.
+    /// Returns whether a flush can still guarantee every write acknowledged so far. Once a flush has failed,
+    /// the medium may have dropped its cached writes, and a later success does not prove otherwise.
     pub(crate) const fn is_flush_trusted(&self) -> bool {
         !self.flush_failed
     }
@@ -551,7 +561,7 @@ impl DeviceServer {
         self.medium.recycle(data);
     }
 
-    /// Gathers `data` into one run of bytes.
+    /// Copies `data` into one contiguous run of bytes.
     pub(crate) fn gather(data: &DataList) -> Vec<u8> {
         let mut bytes = alloc::vec![0; data.len()];
         data.copy_to(0, &mut bytes);

@@ -1,4 +1,4 @@
-//! Making what was acknowledged durable, honestly.
+//! Flushes, which make acknowledged writes durable.
 
 use base::fault_injection::{self, Bug};
 use scsi::sense::Sense;
@@ -8,9 +8,9 @@ use crate::device_server::{DeviceServer, LOST_WRITES};
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
-/// Makes everything that was acknowledged durable, then goes on.
+/// Makes every acknowledged write durable, then continues.
 pub(crate) struct FlushThen {
-    /// With what.
+    /// Decides the outcome after the flush.
     pub(crate) then: fn(&mut DeviceServer, &TaskInfo) -> Outcome,
 }
 
@@ -34,8 +34,9 @@ impl Job for FlushThen {
 }
 
 impl DeviceServer {
-    /// Judges a flush that is to vouch for every write acknowledged before it. Once one has failed, the medium may
-    /// have dropped what it held, and a later success says nothing about that.
+    /// Checks the result of a flush that must make every write acknowledged before it durable. Once a flush
+    /// has failed, the medium may have dropped its cached writes, and a later success does not prove
+    /// otherwise.
     ///
     /// # Errors
     /// The sense data to answer with.
@@ -44,7 +45,8 @@ impl DeviceServer {
         if self.is_flush_trusted() { Ok(()) } else { Err(LOST_WRITES) }
     }
 
-    /// Judges a flush that is only to vouch for writes of the same task: an older failure does not concern them.
+    /// Checks the result of a flush that must make only writes of the same task durable: an older failure
+    /// does not affect them.
     ///
     /// # Errors
     /// The sense data to answer with.

@@ -1,4 +1,4 @@
-//! Identifying information (SPC-5 §5.6): words that an application client leaves on a logical unit for others to find.
+//! Identifying information (SPC-5 §5.6): data with which application clients label a logical unit.
 //!
 //! It survives power cycles and resets, so a change is answered only when it is saved.
 
@@ -9,7 +9,7 @@ use scsi::sense::{Asc, Sense};
 
 use crate::persistent_state::StateDecodeError;
 
-/// What is left on a logical unit.
+/// The identifying information of a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IdentifyingInformation {
     peripheral: Vec<u8>,
@@ -23,15 +23,15 @@ mod kind {
     pub(super) const SUPPORTED: u8 = 0x7f;
 }
 
-/// The most that one kind holds: 64 bytes of any kind, 256 of text with its null (SPC-5 table 62).
+/// The maximum length of each type: 64 bytes of any kind, 256 of text with its null (SPC-5 table 62).
 const MAX_PERIPHERAL: usize = 64;
 const MAX_TEXT: usize = 256;
 
 impl IdentifyingInformation {
-    /// The longest that [`Self::encode`] appends.
+    /// The most bytes that [`Self::encode`] appends.
     pub(crate) const ENCODED_LEN_MAX: usize = 2 + MAX_PERIPHERAL + 2 + MAX_TEXT;
 
-    /// Returns whether there is none.
+    /// Returns whether none is set.
     pub(crate) const fn is_empty(&self) -> bool {
         self.peripheral.is_empty() && self.text.is_empty()
     }
@@ -39,7 +39,7 @@ impl IdentifyingInformation {
     /// Returns the parameter data of REPORT IDENTIFYING INFORMATION for INFORMATION TYPE `code`.
     ///
     /// # Errors
-    /// INVALID FIELD IN CDB for a type that there is none of.
+    /// INVALID FIELD IN CDB for a type that is not supported.
     pub(crate) fn report(&self, code: u8) -> Result<Vec<u8>, Sense> {
         let supported = SUPPORTED_TYPES.concat();
         let body = match code {
@@ -54,7 +54,7 @@ impl IdentifyingInformation {
         Ok(data)
     }
 
-    /// Checks the CDB of a SET IDENTIFYING INFORMATION: the type, and whether `len` bytes of it fit.
+    /// Checks the CDB of a SET IDENTIFYING INFORMATION: its type, and whether that type can hold `len` bytes.
     ///
     /// # Errors
     /// INVALID FIELD IN CDB or PARAMETER LIST LENGTH ERROR.
@@ -67,7 +67,8 @@ impl IdentifyingInformation {
         if usize::try_from(len).is_ok_and(|len| len <= max) { Ok(()) } else { Err(length_error()) }
     }
 
-    /// Sets the information of INFORMATION TYPE `code`; no bytes remove it. Returns whether it is another now.
+    /// Sets the information of INFORMATION TYPE `code`; an empty list removes it. Returns whether the
+    /// information changed.
     ///
     /// # Errors
     /// As [`Self::check`]; INVALID FIELD IN PARAMETER LIST for text that is not UTF-8 ended by a null.
@@ -90,7 +91,7 @@ impl IdentifyingInformation {
         Ok(changed)
     }
 
-    /// Appends the bytes: length (2) and bytes of each kind.
+    /// Appends the encoded information: length (2) and bytes of each type.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for bytes in [&self.peripheral, &self.text] {
             out.extend_from_slice(&u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_be_bytes());
@@ -98,7 +99,7 @@ impl IdentifyingInformation {
         }
     }
 
-    /// Takes what [`Self::encode`] appended.
+    /// Decodes the output of [`Self::encode`].
     ///
     /// # Errors
     /// Why the bytes cannot be used.
@@ -112,7 +113,7 @@ impl IdentifyingInformation {
     }
 }
 
-/// The descriptors of the types that there are: type, and the longest information of it.
+/// The descriptors of the supported types: type, and the maximum length of its information.
 const SUPPORTED_TYPES: [[u8; 4]; 3] =
     [[kind::PERIPHERAL << 1, 0, 0, 64], [kind::TEXT << 1, 0, 1, 0], [kind::SUPPORTED << 1, 0, 0, 12]];
 

@@ -1,5 +1,6 @@
-//! INQUIRY (SPC-5 §6.7, §7.7): who a logical unit says it is. Everything here is derived from its configuration, from the
-//! limits that its commands obey, and from the table of its commands, so that no page promises what no command keeps.
+//! INQUIRY (SPC-5 §6.7, §7.7): the identity and the capabilities that a logical unit reports. All of it is
+//! derived from the unit's configuration, from the limits that its commands obey, and from the table of its
+//! commands, so that no page reports a capability that the commands do not have.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,16 +18,16 @@ use scsi::vpd::{
 
 use crate::contract::{Identity, RelativePort, SpcLevel, TargetPort, UnitConfig};
 
-/// What INQUIRY has to tell of a unit, as one nexus sees it.
+/// The INQUIRY data of a unit, as one nexus sees it.
 #[derive(Debug)]
 pub(crate) struct InquiryData<'a> {
     /// The configuration: names, ports, removability.
     pub(crate) config: &'a UnitConfig,
-    /// What kind of device it is.
+    /// The peripheral device type.
     pub(crate) device_type: DeviceType,
-    /// The target port through which it is asked.
+    /// The target port that received the command.
     pub(crate) port: RelativePort,
-    /// Whether the unit does third-party copies.
+    /// Whether the unit supports third-party copies.
     pub(crate) third_party_copy: bool,
     /// The body of VPD page 8Fh, if there is one.
     pub(crate) third_party_copy_page: Option<Vec<u8>>,
@@ -40,14 +41,14 @@ pub(crate) struct InquiryData<'a> {
     pub(crate) provisioning: Option<LogicalBlockProvisioning>,
 }
 
-/// TPGS 01b: asymmetric access is managed by the target alone.
+/// TPGS 01b: only the target changes asymmetric access states.
 const TPGS_IMPLICIT: u8 = 1;
 
-/// How long an extended self-test takes, in minutes: it reads a few blocks.
+/// How long an extended self-test takes, in minutes: the test reads a few blocks.
 const EXTENDED_SELF_TEST_MINUTES: u16 = 1;
 
 impl InquiryData<'_> {
-    /// Standard INQUIRY data.
+    /// Returns the standard INQUIRY data.
     pub(crate) fn standard(&self) -> [u8; StandardInquiry::LEN] {
         let config = self.config;
         StandardInquiry {
@@ -69,7 +70,7 @@ impl InquiryData<'_> {
         .encode()
     }
 
-    /// The vital product data page `code`, or `None` if the unit has no such page.
+    /// Returns the vital product data page `code`, or `None` if the unit has no such page.
     pub(crate) fn page(&self, code: u8) -> Option<Vec<u8>> {
         let body = match code {
             page::SUPPORTED_PAGES => self.pages(),
@@ -94,7 +95,7 @@ impl InquiryData<'_> {
         Some(Page { peripheral: self.device_type.0, code, body: &body }.encode())
     }
 
-    /// The codes of the pages there are, ascending.
+    /// Returns the codes of the supported pages, ascending.
     fn pages(&self) -> Vec<u8> {
         let mut pages = Vec::from([
             page::SUPPORTED_PAGES,
@@ -127,7 +128,7 @@ impl InquiryData<'_> {
     fn versions(&self) -> [u16; 8] {
         let iscsi = self.config.ports.iter().any(|port| port.protocol == PROTOCOL_ISCSI);
         let mut versions = [0; 8];
-        // A unit of SPC-3 claims SBC-3 nevertheless: that is what its block limits page and its UNMAP are of.
+        // A unit of SPC-3 nevertheless reports SBC-3: its block limits page and its UNMAP are those of SBC-3.
         let (architecture, common): (u16, &[u16]) = match self.config.overrides.level {
             SpcLevel::Spc3 => {
                 (version_descriptor::SAM_3, &[version_descriptor::SPC_3, version_descriptor::SBC_3])
@@ -152,7 +153,8 @@ impl InquiryData<'_> {
         versions
     }
 
-    /// Device identification: the unit, then the port that is asked through, then the device.
+    /// Returns the body of the device identification page: designators of the unit, then of the port that
+    /// received the command, then of the device.
     fn designators(&self) -> Vec<u8> {
         let mut designators = Vec::from(unit_designators(&self.config.identity));
         if let Some(port) = self.config.ports.iter().find(|port| port.relative == self.port) {
@@ -171,7 +173,7 @@ impl InquiryData<'_> {
         body
     }
 
-    /// SCSI ports: each target port by its relative identifier and its name.
+    /// Returns the body of the SCSI ports page: each target port by its relative identifier and its name.
     fn ports(&self) -> Vec<u8> {
         let mut body = Vec::new();
         for port in self.config.ports.iter() {
@@ -195,7 +197,7 @@ fn port_name(port: &TargetPort) -> Designator {
     Designator::scsi_name(Association::TARGET_PORT, Some(port.protocol), &port.port_name)
 }
 
-/// The designators of the unit itself: what third-party copies know it by.
+/// Returns the designators of the unit itself, which third-party copies name it by.
 pub(crate) fn unit_designators(identity: &Identity) -> [Designator; 3] {
     let mut named = Vec::from(identity.product);
     named.extend_from_slice(identity.serial.as_bytes());
@@ -206,7 +208,7 @@ pub(crate) fn unit_designators(identity: &Identity) -> [Designator; 3] {
     ]
 }
 
-/// The SCSI name string of an NAA identifier: `naa.` and its hexadecimal digits.
+/// Returns the SCSI name string of an NAA identifier: `naa.` and its hexadecimal digits.
 fn naa_name(naa: &[u8]) -> String {
     naa.iter().fold(String::from("naa."), |name, byte| name + &format!("{byte:02X}"))
 }

@@ -1,9 +1,12 @@
-//! Device servers and the SAM object model: logical units with their task sets, unit attentions, reservations.
+//! Device servers and the SAM object model: logical units with their task sets, unit attentions and
+//! reservations.
 //!
-//! A [`contract::Command`] goes in, [`contract::UnitEvent`]s come out; data travels in shares of buffers. A logical unit
-//! is a plain value on one thread: every nexus that reaches it is served by the same reactor, so nothing here locks.
+//! The transport passes in a [`contract::Command`] and polls for [`contract::UnitEvent`]s. Data moves in
+//! reference-counted buffers. A logical unit is a plain value on one thread. One reactor serves every nexus
+//! that reaches the unit, so this crate needs no lock.
 //!
-//! **Invariant:** this room knows no transport: not how commands arrive, nor how data is fetched or delivered.
+//! **Invariant:** this crate knows no transport: neither how commands arrive, nor how data is fetched or
+//! delivered.
 #![no_std]
 #![forbid(unsafe_code)]
 

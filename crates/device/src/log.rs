@@ -1,7 +1,7 @@
-//! Log pages (SPC-5 §7.3): what a unit has counted and found.
+//! Log pages (SPC-5 §7.3): the counters and test results of a unit.
 //!
-//! Only what is really known is told: there is no thermometer here, no medium scan, and nothing that a medium corrects by
-//! itself.
+//! Only known values are reported: the unit has no thermometer and no medium scan, and a medium reports no
+//! corrected errors.
 
 use alloc::vec::Vec;
 
@@ -10,40 +10,40 @@ use scsi::sense::Sense;
 
 use crate::self_test::SelfTestResults;
 
-/// What LOG SENSE is asked.
+/// The parameters of a LOG SENSE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRequest {
-    /// PC: which values.
+    /// PC: which kind of values.
     pub(crate) page_control: u8,
     /// PAGE CODE.
     pub(crate) code: u8,
     /// SUBPAGE CODE.
     pub(crate) subpage: u8,
-    /// PARAMETER POINTER: parameters before this one are left out.
+    /// PARAMETER POINTER: parameters with lower codes are left out.
     pub(crate) pointer: u16,
 }
 
-/// What there is to tell.
+/// The values that the log pages report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogSource<'a> {
-    /// How often and how much was read and written since the last reset of the counters.
+    /// How often and how much was read and written since the counters were last reset.
     pub(crate) statistics: Statistics,
-    /// The self-tests.
+    /// The results of the self-tests.
     pub(crate) self_tests: &'a SelfTestResults,
     /// The storage of a thin unit.
     pub(crate) storage: Option<Storage>,
-    /// For how many minutes the unit has been there.
+    /// For how many minutes the unit has existed.
     pub(crate) powered_on_minutes: u32,
 }
 
-/// How much storage a thin unit takes and could take, in threshold sets (SBC-4 §6.4.5).
+/// How much storage a thin unit uses and could use, in threshold sets (SBC-4 §6.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Storage {
     /// Available LBA mapping resources.
     pub(crate) available: u32,
-    /// Used ones.
+    /// Used LBA mapping resources.
     pub(crate) used: u32,
-    /// Whether those that are available are for this unit alone.
+    /// Whether the available resources are dedicated to this unit.
     pub(crate) dedicated: bool,
 }
 
@@ -54,37 +54,37 @@ pub(crate) struct Statistics {
     pub(crate) read_commands: u64,
     /// Commands that wrote blocks.
     pub(crate) write_commands: u64,
-    /// Blocks that came from initiators.
+    /// Blocks received from initiators.
     pub(crate) blocks_received: u64,
-    /// Blocks that went to initiators.
+    /// Blocks sent to initiators.
     pub(crate) blocks_transmitted: u64,
-    /// Bytes of commands that read.
+    /// Bytes read by commands.
     pub(crate) read_bytes: u64,
-    /// Bytes of commands that wrote.
+    /// Bytes written by commands.
     pub(crate) written_bytes: u64,
     /// Errors of the medium.
     pub(crate) errors: ErrorCounts,
-    /// For how many milliseconds there was nothing to do.
+    /// For how many milliseconds the unit was idle.
     pub(crate) idle_ms: u64,
 }
 
-/// Errors of the medium, none of which is corrected, and what is counted nowhere else of the commands that can meet one.
+/// Errors of the medium, none of which was corrected, and the bytes verified, which no other counter holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorCounts {
-    /// Of commands that read.
+    /// Errors of commands that read.
     pub(crate) reading: u64,
-    /// Of commands that write.
+    /// Errors of commands that write.
     pub(crate) writing: u64,
-    /// Of commands that verify.
+    /// Errors of commands that verify.
     pub(crate) verifying: u64,
-    /// Bytes of commands that verify.
+    /// Bytes processed by commands that verify.
     pub(crate) verified_bytes: u64,
 }
 
-/// Cumulative values: the only ones that our parameters have.
+/// PC for cumulative values: the only ones that these parameters have.
 const CUMULATIVE: u8 = 0b01;
 
-/// The pages of a unit, ascending.
+/// Returns the page codes of a unit, ascending.
 fn pages(facts: LogSource<'_>) -> Vec<u8> {
     let storage = facts.storage.map(|_| page::LOGICAL_BLOCK_PROVISIONING);
     let errors = [page::WRITE_ERROR_COUNTERS, page::READ_ERROR_COUNTERS, page::VERIFY_ERROR_COUNTERS];
@@ -100,7 +100,7 @@ fn pages(facts: LogSource<'_>) -> Vec<u8> {
 /// Answers LOG SENSE.
 ///
 /// # Errors
-/// INVALID FIELD IN CDB for a page, a kind of values or a parameter that there is none of.
+/// INVALID FIELD IN CDB for a page, a kind of values or a parameter that is not supported.
 pub(crate) fn sense(request: LogRequest, facts: LogSource<'_>) -> Result<Vec<u8>, Sense> {
     let pages = pages(facts);
     if !pages.contains(&request.code) {
@@ -150,8 +150,9 @@ fn supported(pages: &[u8], with_subpages: bool) -> Vec<u8> {
     }
 }
 
-/// The parameters of an error counter page (SPC-5 §7.3.5, §7.3.17, §7.3.20): errors corrected without and with delay,
-/// repetitions, errors corrected, runs of the correction algorithm, bytes processed, errors that were not corrected.
+/// Returns the parameters of an error counter page (SPC-5 §7.3.5, §7.3.17, §7.3.20): errors corrected without
+/// and with delay, repetitions, errors corrected, runs of the correction algorithm, bytes processed, errors
+/// that were not corrected.
 fn error_counters(bytes: u64, uncorrected: u64) -> Vec<Parameter> {
     let counts = [0, 0, 0, 0, 0, bytes, uncorrected];
     let parameter = |(code, count): (u16, u64)| Parameter {
@@ -162,7 +163,8 @@ fn error_counters(bytes: u64, uncorrected: u64) -> Vec<Parameter> {
     (0..).zip(counts).map(parameter).collect()
 }
 
-/// Parameter 0000h of the background scan page (SBC-4 §6.4.2): minutes of power on, and that no scan is or was active.
+/// Returns parameter 0000h of the background scan page (SBC-4 §6.4.2): minutes of power on, and that no scan
+/// is or was active.
 fn background_scan(powered_on_minutes: u32) -> Parameter {
     let value = [&powered_on_minutes.to_be_bytes()[..], &[0; 8]].concat();
     Parameter { code: 0, control: control::BINARY_LIST, value }
@@ -181,8 +183,8 @@ impl Storage {
 }
 
 impl Statistics {
-    /// The general statistics page (SPC-5 §7.3.10): statistics, of which processing intervals are not measured; idle time,
-    /// counted in time intervals; and the length of these, 1 × 10⁻³ s.
+    /// Returns the parameters of the general statistics page (SPC-5 §7.3.10): statistics, of which processing
+    /// intervals are not measured; idle time, counted in time intervals; and the length of these, 1 × 10⁻³ s.
     fn parameters(self) -> Vec<Parameter> {
         let counts = [
             self.read_commands,
@@ -201,7 +203,7 @@ impl Statistics {
         Vec::from([parameter(1, statistics), parameter(2, idle), parameter(3, interval)])
     }
 
-    /// What was counted after `earlier`.
+    /// Returns the counts since `earlier`.
     pub(crate) const fn since(self, earlier: Self) -> Self {
         Self {
             read_commands: self.read_commands.saturating_sub(earlier.read_commands),
@@ -227,10 +229,11 @@ impl ErrorCounts {
     }
 }
 
-/// The informational exceptions page: an additional sense code and qualifier, and a temperature.
+/// The parameter of the informational exceptions page: an additional sense code and qualifier, and two
+/// temperatures.
 struct Exceptions([u8; 4]);
 
-/// No exception, and a temperature, now and at most, that is not known.
+/// No exception; the present and the highest temperature are unknown.
 const NOTHING_WRONG: Exceptions = Exceptions([0, 0, 0xff, 0xff]);
 
 impl Exceptions {

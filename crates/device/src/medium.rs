@@ -1,4 +1,5 @@
-//! The medium as handlers use it: operations with an owner and a tag, held back where an exclusive range forbids them.
+//! Access to the medium for handlers: operations with an owner and a tag, delayed where a range lock requires
+//! it.
 
 mod in_flight;
 
@@ -15,17 +16,18 @@ use crate::range_lock::{AccessKind, ByteRange, LockRequest, RangeLocks, Waiter};
 use crate::task::TaskId;
 use in_flight::InFlight;
 
-/// How many abandoned operations, and how many bytes in buffers of theirs, a unit holds before it refuses commands that
-/// use the medium. An abandoned operation has left every budget of the sessions; a medium that hangs for ever must not
-/// collect the buffers of one command after another.
+/// The limits on abandoned operations, and on bytes in their buffers, before a unit refuses commands that use
+/// the medium. An abandoned operation no longer counts against the memory quota of any session; a medium that
+/// hangs for ever must not collect the buffers of one command after another.
 const ABANDONED_MAX: usize = 128;
 const ABANDONED_BYTES_MAX: u64 = 64 << 20;
 
-/// Deallocating and zeroing are one operation for a range of any length. For every whole piece of this many bytes, such an
-/// operation has the time limit once more (70 MB/s with the default limit, slower than any disk in use).
+/// Deallocating and zeroing are one operation for a range of any length. The time limit of such an operation
+/// is extended by one more limit for every whole piece of this many bytes (as a power of two): 70 MB/s with
+/// the default limit, slower than any disk in use.
 const BULK_PIECE_SHIFT: u32 = 32;
 
-/// The medium of a unit, and what is under way on it.
+/// The medium of a unit, and the operations in progress on it.
 pub(crate) struct MediumAccess {
     store: Box<dyn Store>,
     slots: Vec<Slot>,
@@ -34,18 +36,18 @@ pub(crate) struct MediumAccess {
     pool: Pool,
     /// Counts the calls of [`Self::drain_mark`].
     epoch: u32,
-    /// Operations whose owners are told of a failure although the medium has not ended them.
+    /// Operations that are reported to their owners as failed although the medium has not ended them.
     expired: VecDeque<EndedOp>,
-    /// How many operations the medium has, abandoned ones included.
+    /// How many operations the medium has in progress, abandoned ones included.
     busy: usize,
-    /// Those of them that are not abandoned.
+    /// The operations in progress that are not abandoned.
     in_flight: InFlight,
-    /// Whether something has changed since [`Self::grant`] last let nobody through.
+    /// Whether something has changed since [`Self::grant`] last returned `None`.
     may_grant: bool,
     abandoned: usize,
     abandoned_bytes: u64,
     expired_ever: u64,
-    /// Whether an abandoned flush failed since somebody asked.
+    /// Whether an abandoned flush has failed since [`Self::take_late_flush_failure`] was last called.
     late_flush_failed: bool,
 }
 
@@ -58,12 +60,12 @@ pub(crate) struct EndedOp {
     pub(crate) result: Result<OpOutput, Failure>,
 }
 
-/// Who was let through.
+/// The waiter that was granted its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
-    /// The task that now holds the exclusive range it asked for.
+    /// The task that now holds the exclusive range that it requested.
     Exclusive(TaskId),
-    /// An operation, which is now under way and may have ended.
+    /// An operation, which is now submitted and may have ended.
     Operation,
 }
 
@@ -75,10 +77,10 @@ struct Slot {
 #[derive(Clone, Copy)]
 enum State {
     Free,
-    /// Waits for an exclusive range to go.
+    /// Waits for a range lock to be released.
     Queued(OwnedOp),
     InFlight(OwnedOp),
-    /// Under way, and nobody waits for it. It keeps its buffers, and its range if it changes the medium.
+    /// In progress, but no task waits for it. It keeps its buffers, and its range if it changes the medium.
     Abandoned(OwnedOp),
 }
 
@@ -89,17 +91,18 @@ struct OwnedOp {
     range: ByteRange,
     access: AccessKind,
     changes: bool,
-    /// Of a change that may be acknowledged before it is durable, when it was submitted.
+    /// The epoch in which the operation was submitted, if it is a change that may be acknowledged before it
+    /// is durable.
     cached_since: Option<u32>,
     flushes: bool,
-    /// How many bytes it holds in buffers.
+    /// How many bytes the operation holds in buffers.
     held_bytes: u64,
-    /// When it was asked for.
+    /// When the operation was requested.
     since: Instant,
 }
 
 impl OwnedOp {
-    /// Returns when it has taken too long.
+    /// Returns when the operation exceeds the time limit.
     fn expires(&self, limit: Duration) -> Instant {
         let len = if self.held_bytes == 0 { self.range.end.saturating_sub(self.range.start) } else { 0 };
         let times = u32::try_from(len >> BULK_PIECE_SHIFT).unwrap_or(u32::MAX).saturating_add(1);
@@ -108,7 +111,7 @@ impl OwnedOp {
 }
 
 impl MediumAccess {
-    /// Takes charge of a medium.
+    /// Takes ownership of a medium.
     pub(crate) const fn new(store: Box<dyn Store>, pool: Pool) -> Self {
         Self {
             store,
@@ -128,17 +131,17 @@ impl MediumAccess {
         }
     }
 
-    /// Returns what the medium is now.
+    /// Returns the present capabilities of the medium.
     pub(crate) fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
 
-    /// Returns how much storage the medium takes and could take, if it can tell.
+    /// Returns how much storage the medium uses and could use, if it can report that.
     pub(crate) fn space(&self) -> Option<Space> {
         self.store.space()
     }
 
-    /// Starts an operation, or queues it behind the exclusive range that forbids it.
+    /// Starts an operation, or queues it behind the range lock that it conflicts with.
     pub(crate) fn submit(&mut self, now: Instant, owner: TaskId, tag: u32, action: OpAction) {
         let range = range_of(&action);
         let owned = OwnedOp {
@@ -167,7 +170,7 @@ impl MediumAccess {
         }
     }
 
-    /// Returns whether the medium has ended everything that it was asked for.
+    /// Returns whether the medium has ended every operation submitted to it.
     pub(crate) const fn is_idle(&self) -> bool {
         self.busy == 0
     }
@@ -177,29 +180,32 @@ impl MediumAccess {
         self.busy > self.abandoned || self.locks.has_waiters()
     }
 
-    /// Returns whether so much is abandoned that no more may be asked of the medium.
+    /// Returns whether so many operations are abandoned that no more may be submitted.
     pub(crate) const fn has_too_many_abandoned(&self) -> bool {
         self.abandoned >= ABANDONED_MAX || self.abandoned_bytes >= ABANDONED_BYTES_MAX
     }
 
-    /// Returns whether a flush failed whose owner was gone or had been told of a timeout, and forgets it.
+    /// Returns whether a flush failed whose owner had ended or had received a timeout, and clears that
+    /// record.
     pub(crate) const fn take_late_flush_failure(&mut self) -> bool {
         core::mem::replace(&mut self.late_flush_failed, false)
     }
 
-    /// Returns when the first of what is awaited now will have taken too long.
+    /// Returns the earliest time at which an operation or lock request that a task waits for exceeds the time
+    /// limit.
     pub(crate) fn next_expiry(&self, limit: Duration) -> Option<Instant> {
         let operations = self.slots.iter().filter_map(|slot| slot.awaited()).map(|op| op.expires(limit));
         operations.chain(self.awaited_ranges().map(|(_, since)| since.after(limit))).min()
     }
 
-    /// Returns who waits for an exclusive range, and since when. The unit's own work on the medium may wait for ever.
+    /// Returns the tasks that wait for an exclusive range, and since when. The unit's own work on the medium
+    /// may wait without limit.
     fn awaited_ranges(&self) -> impl Iterator<Item = (TaskId, Instant)> {
         self.locks.waiting_exclusive().filter(|(owner, _)| *owner != TaskId::BACKGROUND)
     }
 
-    /// Ends what has taken longer than `limit` for its owner: operations end with [`Fault::Busy`], and the returned tasks
-    /// wait for an exclusive range no longer. The medium goes on with what it has.
+    /// Ends the wait of every owner for longer than `limit`: operations end with [`Fault::Busy`], and the
+    /// returned tasks no longer wait for an exclusive range. The medium continues its operations.
     pub(crate) fn expire(&mut self, now: Instant, limit: Duration) -> Vec<TaskId> {
         let late = |(at, slot): (usize, &Slot)| {
             let op = slot.awaited().filter(|op| op.expires(limit) <= now)?;
@@ -224,13 +230,14 @@ impl MediumAccess {
         late.map(|(owner, _)| owner).collect()
     }
 
-    /// Returns how many operations took too long so far.
+    /// Returns how many operations have exceeded the time limit so far.
     pub(crate) const fn expired_ever(&self) -> u64 {
         self.expired_ever
     }
 
-    /// Lets nobody wait any more for the operations of `owner` that are under way. What they change stays closed to everybody
-    /// until the medium has ended them, so that no later write is overtaken.
+    /// Abandons the operations of `owner` that are in progress: no task waits for them any more. The ranges
+    /// that they change stay locked until the medium has ended them, so that such an operation cannot
+    /// overwrite a later write.
     pub(crate) fn abandon(&mut self, owner: TaskId) {
         for at in 0..self.slots.len() {
             if let Some(State::InFlight(op)) = self.slots.get(at).map(|slot| slot.state)
@@ -256,14 +263,14 @@ impl MediumAccess {
         }
     }
 
-    /// Returns a mark behind every operation submitted so far, for [`Self::has_drained`].
+    /// Returns a mark after every operation submitted so far, for [`Self::has_drained`].
     pub(crate) const fn drain_mark(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch
     }
 
-    /// Returns whether no change that was submitted before `mark`, and may be acknowledged before it is durable, is under
-    /// way or held back.
+    /// Returns whether no change that was submitted before `mark`, and may be acknowledged before it is
+    /// durable, is in progress or queued.
     pub(crate) fn has_drained(&self, mark: u32) -> bool {
         self.slots.iter().all(|slot| match slot.state {
             // An abandoned operation was not acknowledged.
@@ -274,12 +281,12 @@ impl MediumAccess {
         })
     }
 
-    /// Returns the ranges of the changes that wait for an exclusive range to go.
+    /// Returns the ranges of the changes that wait for a range lock to be released.
     pub(crate) fn writes_held_back(&self) -> Vec<ByteRange> {
         self.locks.waiting_plain().filter(|op| changes(&op.action)).map(|op| range_of(&op.action)).collect()
     }
 
-    /// Asks for an exclusive range. [`Self::grant`] tells when it is held.
+    /// Requests an exclusive range. [`Self::grant`] reports when it is held.
     pub(crate) fn lock(&mut self, now: Instant, owner: TaskId, range: ByteRange) {
         self.may_grant = true;
         self.locks.wait(now, owner, range, LockRequest::Exclusive);
@@ -293,8 +300,8 @@ impl MediumAccess {
         }
     }
 
-    /// Keeps everybody out of what `owner` is changing until [`Self::unlock`]. For owners that are given up: nobody waits
-    /// for their operations, but no later write may be overtaken by them.
+    /// Locks the ranges that `owner` is changing until [`Self::unlock`]. This is for owners that are aborted:
+    /// no task waits for their operations, but none of these may overwrite a later write.
     pub(crate) fn lock_unfinished_writes(&mut self, owner: TaskId) {
         for slot in &self.slots {
             if let State::InFlight(op) = slot.state
@@ -306,13 +313,13 @@ impl MediumAccess {
         }
     }
 
-    /// Lets through the next who has waited long enough. Call again until it gives `None`.
+    /// Grants the next waiting request that can proceed. Call again until it returns `None`.
     pub(crate) fn grant(&mut self) -> Option<Granted> {
         if !self.may_grant || !self.locks.has_waiters() {
             return None;
         }
         let under_way = &self.in_flight;
-        // What is abandoned and changes its range holds it.
+        // An abandoned operation that changes its range holds that range as a lock.
         let busy = |range: ByteRange, touch: Option<AccessKind>| {
             touch.map_or_else(|| under_way.touches(range), |touch| under_way.clashes(range, touch))
         };
@@ -362,7 +369,7 @@ impl MediumAccess {
         }
     }
 
-    /// Takes the end of an operation for which nobody waits.
+    /// Handles the end of an operation that no task waits for.
     fn finish_abandoned(&mut self, id: OpId, op: OwnedOp, result: Result<OpOutput, Failure>) {
         self.abandoned -= 1;
         self.abandoned_bytes = self.abandoned_bytes.saturating_sub(op.held_bytes);
@@ -374,7 +381,7 @@ impl MediumAccess {
         }
     }
 
-    /// Forgets what `owner` waits for, and returns how many operations that were.
+    /// Removes the requests that `owner` waits for, and returns how many operations were among them.
     pub(crate) fn forget_waiting(&mut self, owner: TaskId) -> u32 {
         if !self.locks.has_waiters() {
             return 0;
@@ -437,7 +444,7 @@ impl Slot {
     }
 }
 
-/// How many bytes an operation holds in buffers.
+/// Returns how many bytes an operation holds in buffers.
 fn held_bytes(action: &OpAction) -> u64 {
     let len = match action {
         OpAction::Read { len, .. } => *len,
@@ -447,7 +454,7 @@ fn held_bytes(action: &OpAction) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-/// The slot of an operation.
+/// Returns the slot of an operation.
 fn slot_of(id: OpId) -> u32 {
     u32::try_from(id.0 & 0xffff_ffff).unwrap_or(u32::MAX)
 }
@@ -456,7 +463,7 @@ fn to_usize(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }
 
-/// Whether an operation changes bytes of the medium.
+/// Returns whether an operation changes bytes of the medium.
 pub(crate) const fn changes(action: &OpAction) -> bool {
     match action {
         OpAction::Write { .. }
@@ -467,7 +474,7 @@ pub(crate) const fn changes(action: &OpAction) -> bool {
     }
 }
 
-/// Whether an operation changes bytes and may be acknowledged before that is durable.
+/// Returns whether an operation changes bytes and may be acknowledged before the change is durable.
 const fn is_cached(action: &OpAction) -> bool {
     match action {
         OpAction::Write { durability, .. } | OpAction::WriteZeroes { durability, .. } => {
@@ -478,7 +485,7 @@ const fn is_cached(action: &OpAction) -> bool {
     }
 }
 
-/// Returns how an operation touches its bytes.
+/// Returns how an operation accesses its bytes.
 const fn touch_of(action: &OpAction) -> AccessKind {
     match action {
         OpAction::Read { .. } => AccessKind::Reads,
@@ -487,7 +494,7 @@ const fn touch_of(action: &OpAction) -> AccessKind {
     }
 }
 
-/// The bytes an operation touches.
+/// Returns the bytes that an operation accesses.
 pub(crate) fn range_of(action: &OpAction) -> ByteRange {
     let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
     match action {

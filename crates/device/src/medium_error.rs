@@ -1,29 +1,31 @@
-//! What a failure of the medium becomes on the wire: one total function.
+//! Maps every failure of the medium to sense data: one total function.
 
 use base::units::BlockSize;
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::api::{Failure, Fault};
 
-/// What the medium was asked to do.
+/// What kind of operation the medium executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoKind {
-    /// To read.
+    /// A read.
     Reading,
-    /// To read for a command that verifies.
+    /// A read for a command that verifies.
     Verifying,
-    /// To write, or to free.
+    /// A write or a deallocation.
     Writing,
 }
 
-/// What an operation of the medium that took longer than the unit's time limit becomes.
+/// The sense data for an operation of the medium that exceeded the unit's time limit.
 ///
-/// ABORTED COMMAND, because the command may well succeed when it is sent again, and initiators do that: Linux retries it at
-/// once, several times, and dm-multipath tries another path then. HARDWARE ERROR would end it for good, on every path, and
-/// make file systems read-only for a medium that was away for a minute. COMMAND TIMEOUT DURING PROCESSING is taken by Linux
-/// for a command duration limit, which is not retried either.
+/// ABORTED COMMAND, because the command may well succeed when it is sent again, and initiators do send it
+/// again: Linux retries it at once, several times, and dm-multipath tries another path then. HARDWARE ERROR
+/// would end the command permanently, on every path, and make file systems read-only although the medium was
+/// unavailable for only a minute. Linux interprets COMMAND TIMEOUT DURING PROCESSING as a command duration
+/// limit and does not retry that either.
 pub(crate) const TIMED_OUT: Sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
 
-/// Returns the sense data for a failure. `at` is where the operation started, for media that cannot tell the block.
+/// Returns the sense data for a failure. `at` is where the operation started, for media that cannot report
+/// the block.
 pub(crate) fn sense_of(failure: Failure, doing: IoKind, at: Option<u64>, block: BlockSize) -> Sense {
     let lba = failure.at.or(at).map(|at| at >> block.shift());
     let at_block = |sense: Sense| lba.map_or(sense, |lba| sense.with_information(lba));
@@ -41,7 +43,8 @@ pub(crate) fn sense_of(failure: Failure, doing: IoKind, at: Option<u64>, block: 
         }
         (Fault::OutOfRange, _) => at_block(Sense::illegal(Asc::LBA_OUT_OF_RANGE)),
         (Fault::Unsupported, _) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
-        // A medium beyond another network: whoever holds it there is no nexus of ours.
+        // The medium is reached over another network: the initiator that has reserved it there is no nexus of
+        // this unit.
         (Fault::Reserved | Fault::Forbidden, _) => {
             Sense::new(SenseKey::DATA_PROTECT, Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS)
         }

@@ -1,5 +1,5 @@
-//! Whether the medium can be used: whether the unit was stopped, whether the medium of a removable one is in, and who prevents
-//! that it is taken out (SBC-4 §4.11, §4.20).
+//! Whether the medium can be used: whether the unit is stopped, whether a removable medium is loaded, and
+//! which nexuses prevent its removal (SBC-4 §4.11, §4.20).
 
 use alloc::vec::Vec;
 
@@ -7,22 +7,23 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::NexusId;
 
-/// Whether the unit runs and the medium is in, and who holds it there.
+/// The state of the unit and its medium, and the nexuses that prevent removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MediumRemoval {
     ejected: bool,
     stopped: bool,
-    /// The nexuses that prevent removal: each at most once, so never more than there are nexuses.
+    /// The nexuses that prevent removal. Each is listed at most once, so there are never more entries than
+    /// nexuses.
     prevented_by: Vec<NexusId>,
 }
 
 impl MediumRemoval {
-    /// Returns whether the medium is in.
+    /// Returns whether the medium is loaded.
     pub(crate) const fn is_present(&self) -> bool {
         !self.ejected
     }
 
-    /// Returns why the medium cannot be used, if so.
+    /// Returns why the medium cannot be used, or `None` if it can.
     pub(crate) const fn not_ready(&self) -> Option<Sense> {
         if self.ejected {
             Some(NOT_PRESENT)
@@ -43,7 +44,7 @@ impl MediumRemoval {
         self.stopped = stopped;
     }
 
-    /// Takes note of a PREVENT ALLOW MEDIUM REMOVAL.
+    /// Records a PREVENT ALLOW MEDIUM REMOVAL.
     pub(crate) fn prevent(&mut self, nexus: NexusId, prevent: bool) {
         self.allow(nexus);
         if prevent {
@@ -51,17 +52,17 @@ impl MediumRemoval {
         }
     }
 
-    /// Lifts the prevention of one nexus: it is lost, or was preempted.
+    /// Ends the prevention of one nexus that is lost or was preempted.
     pub(crate) fn allow(&mut self, nexus: NexusId) {
         self.prevented_by.retain(|other| *other != nexus);
     }
 
-    /// Lifts every prevention: the unit was reset. The medium stays where it is.
+    /// Ends every prevention, after a reset. The medium stays loaded or ejected.
     pub(crate) fn reset(&mut self) {
         self.prevented_by.clear();
     }
 
-    /// Checks whether the medium may be moved: no nexus prevents it, not even the one that asks.
+    /// Checks whether the medium may be moved: no nexus prevents it, not even the requesting one.
     ///
     /// # Errors
     /// MEDIUM REMOVAL PREVENTED.
@@ -69,21 +70,21 @@ impl MediumRemoval {
         if self.prevented_by.is_empty() { Ok(()) } else { Err(Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED)) }
     }
 
-    /// Takes the medium out.
+    /// Ejects the medium.
     pub(crate) const fn eject(&mut self) {
         self.ejected = true;
     }
 
-    /// Puts the medium in, and returns whether it was out.
+    /// Loads the medium, and returns whether it was ejected.
     pub(crate) const fn load(&mut self) -> bool {
         core::mem::replace(&mut self.ejected, false)
     }
 }
 
-/// What a command that needs the medium hears when the unit is stopped.
+/// The sense data of a command that needs the medium while the unit is stopped.
 const STOPPED: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED);
 
-/// What a command that needs the medium hears when it is out.
+/// The sense data of a command that needs the medium while it is ejected.
 const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
 
 #[cfg(test)]

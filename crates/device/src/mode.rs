@@ -1,7 +1,9 @@
-//! Mode pages of a disk (SPC-5 §7.5, SBC-4 §6.5): MODE SENSE reads [`Settings`] as bytes, MODE SELECT makes new ones.
+//! Mode pages of a disk (SPC-5 §7.5, SBC-4 §6.5): MODE SENSE encodes [`Settings`], MODE SELECT decodes new
+//! ones.
 //!
-//! A page is a row of one table: which bits stand for which setting, and which of them can be changed. MODE SELECT is
-//! judged whole before anything changes. What it saves (SP) is what resets and the next start bring back.
+//! A page is a row of one table: which bits stand for which setting, and which of them can be changed. MODE
+//! SELECT checks its whole parameter list before it changes anything. A reset and the next start restore the
+//! values that it saved (SP).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,45 +16,45 @@ use scsi::sense::{Asc, Sense};
 
 use crate::settings::{AttentionInterlock, Settings};
 
-/// What MODE SENSE is asked.
+/// The parameters of a MODE SENSE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SenseRequest {
-    /// Six or ten.
+    /// The form of the header: that of MODE SENSE(6) or MODE SENSE(10).
     pub(crate) form: HeaderFormat,
-    /// PC.
+    /// PC: which values.
     pub(crate) values: PageControl,
     /// PAGE CODE.
     pub(crate) code: u8,
     /// SUBPAGE CODE.
     pub(crate) subpage: u8,
-    /// Whether a block descriptor is wanted (DBD clear).
+    /// Whether a block descriptor is requested (DBD clear).
     pub(crate) descriptor: bool,
-    /// Whether it may be a long one (LLBAA).
+    /// Whether the descriptor may be a long one (LLBAA).
     pub(crate) long: bool,
 }
 
-/// What the header and the block descriptor say of the medium.
+/// The properties of the medium in the header and in the block descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MediumParameters {
-    /// Whether the nexus that asks cannot write, for whatever reason (WP).
+    /// Whether the requesting nexus cannot write, for whatever reason (WP).
     pub(crate) write_protected: bool,
-    /// How large it is.
+    /// The number and length of its blocks.
     pub(crate) descriptor: BlockDescriptor,
 }
 
-/// The settings that MODE SENSE can ask for.
+/// The sets of values that MODE SENSE can request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModeValues<'a> {
     pub(crate) current: &'a Settings,
     pub(crate) defaults: &'a Settings,
-    /// What was saved, or what stands for it as long as nothing was.
+    /// The saved settings, or the settings that apply as long as nothing was saved.
     pub(crate) saved: &'a Settings,
 }
 
 /// Answers MODE SENSE.
 ///
 /// # Errors
-/// The sense for a page that there is none of.
+/// The sense data for a page that is not supported.
 pub(crate) fn sense(
     request: SenseRequest,
     ModeValues { current, defaults, saved }: ModeValues<'_>,
@@ -82,10 +84,10 @@ pub(crate) fn sense(
     Ok(mode::encode(request.form, header, request.descriptor.then_some(medium.descriptor), &pages))
 }
 
-/// Judges the parameter list of a MODE SELECT and returns the settings that it asks for.
+/// Checks the parameter list of a MODE SELECT and returns the settings that it requests.
 ///
 /// # Errors
-/// The sense for the first thing that is wrong with it.
+/// The sense data for the first error in the list.
 pub(crate) fn select(
     form: HeaderFormat,
     bytes: &[u8],
@@ -126,7 +128,7 @@ pub(crate) fn select(
     Ok(new)
 }
 
-/// Which byte of the control page's body has QERR.
+/// The byte of the control page's body that holds QERR.
 const QERR_AT: usize = 1;
 
 const fn medium_type_at(form: HeaderFormat) -> usize {
@@ -136,7 +138,8 @@ const fn medium_type_at(form: HeaderFormat) -> usize {
     }
 }
 
-/// A block descriptor can be sent back as it was; a disk cannot be made another size by it.
+/// Checks the block descriptors. An initiator may send back the block descriptor that it received; it cannot
+/// change the size of a disk with it.
 fn check_descriptors(form: HeaderFormat, list: &Parameters<'_>, have: BlockDescriptor) -> Result<(), Sense> {
     let len = list.descriptors.len();
     let one = if list.header.long { BlockDescriptor::LONG_LEN } else { BlockDescriptor::SHORT_LEN };
@@ -159,7 +162,7 @@ fn check_descriptors(form: HeaderFormat, list: &Parameters<'_>, have: BlockDescr
     Ok(())
 }
 
-/// INVALID FIELD IN PARAMETER LIST at a byte, and a bit of it perhaps.
+/// Returns INVALID FIELD IN PARAMETER LIST, pointing at a byte and optionally a bit.
 fn wrong_at(byte: usize, bit: Option<u8>) -> Sense {
     Sense::invalid_parameter(u16::try_from(byte).unwrap_or(u16::MAX), bit)
 }
@@ -168,39 +171,39 @@ const fn length_error() -> Sense {
     Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)
 }
 
-/// A page: where it stands and what it means.
+/// A page: its codes, its fixed bytes and its settings.
 struct PageRow {
     code: u8,
     subpage: u8,
-    /// The length of the body: what follows the page's header.
+    /// The length of the body: the bytes after the page's header.
     len: usize,
-    /// Bytes of the body that are the same whatever the settings.
+    /// Bytes of the body that do not depend on the settings.
     fixed: &'static [(usize, u8)],
-    /// The bits that are settings.
+    /// The bits that stand for settings.
     bits: &'static [Bit],
 }
 
 /// A setting as a bit of a page.
 struct Bit {
-    /// Which byte of the body.
+    /// The index of the byte in the body.
     byte: usize,
     mask: u8,
     get: fn(&Settings) -> bool,
     set: Set,
 }
 
-/// Whether MODE SELECT can change a bit. It can change no others.
+/// Whether MODE SELECT can change a bit. It can change no other bits.
 enum Set {
     To(fn(&mut Settings, bool)),
-    /// Only the configuration can.
+    /// Only the configuration can change it.
     Never,
 }
 
 impl PageRow {
-    /// Whether a request for this page and subpage code includes the page.
+    /// Returns whether a request for this page code and subpage code includes the page.
     const fn is_asked(&self, code: u8, subpage: u8) -> bool {
         let by_code = code == page::ALL || code == self.code;
-        // Page code 3Fh goes with the subpage codes 00h and FFh alone (SPC-5 table 176).
+        // Page code 3Fh is combined with the subpage codes 00h and FFh only (SPC-5 table 176).
         let by_subpage = subpage == page::ALL_SUBPAGES || subpage == self.subpage;
         by_code && by_subpage && (code != page::ALL || subpage == 0 || subpage == page::ALL_SUBPAGES)
     }
@@ -253,8 +256,8 @@ const PAGES: &[PageRow] = &[
         code: page::CONTROL,
         subpage: 0,
         len: 10,
-        // GLTSD: log parameters are not saved behind anybody's back. QUEUE ALGORITHM MODIFIER 1h: simple commands are
-        // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: a second.
+        // GLTSD: log parameters are not saved implicitly. QUEUE ALGORITHM MODIFIER 1h: SIMPLE tasks are
+        // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: one second.
         fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
         bits: &[
             // TST 001b.
@@ -300,10 +303,10 @@ const PAGES: &[PageRow] = &[
             },
         ],
     },
-    // MAXIMUM SENSE DATA LENGTH zero: as long as it has to be.
+    // MAXIMUM SENSE DATA LENGTH zero: no limit.
     PageRow { code: page::CONTROL, subpage: page::CONTROL_EXTENSION, len: 28, fixed: &[], bits: &[] },
     PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], bits: &[] },
-    // MRIE 6h: on request alone. There is nothing here that could be predicted to fail.
+    // MRIE 6h: report on request only. The unit has no failure prediction.
     PageRow { code: page::INFORMATIONAL_EXCEPTIONS, subpage: 0, len: 10, fixed: &[(1, 0x06)], bits: &[] },
 ];
 

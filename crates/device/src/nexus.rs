@@ -1,4 +1,4 @@
-//! The nexuses that reach this unit, and the memory of those that did.
+//! The nexuses that reach this unit, and a record of lost ones.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -8,16 +8,17 @@ use scsi::sense::Asc;
 use crate::contract::{Nexus, NexusId, RelativePort};
 use crate::unit_attention::UnitAttentions;
 
-/// How many lost nexuses are remembered, so that one that returns hears I_T NEXUS LOSS OCCURRED and what else it missed.
-/// The one lost longest ago is forgotten first and will hear of a power on or reset, which asks no less of it.
+/// How many lost nexuses are recorded, so that one that returns receives I_T NEXUS LOSS OCCURRED and the unit
+/// attentions that it missed. The nexus lost longest ago is forgotten first; when it returns, it receives the
+/// unit attention for power on or reset, which requires as much of its host.
 const MAX_LOST: usize = 1024;
 
-/// A nexus with what the unit keeps for it.
+/// A nexus with the state that the unit keeps for it.
 #[derive(Debug)]
 pub(crate) struct NexusState {
-    /// Who it is.
+    /// The description of the nexus.
     pub(crate) nexus: Nexus,
-    /// What it has to be told.
+    /// The unit attentions that are pending for it.
     pub(crate) attentions: UnitAttentions,
 }
 
@@ -44,7 +45,7 @@ impl Lost {
 }
 
 impl Nexuses {
-    /// Adds a nexus, or replaces what is known of it. A new one has a unit attention waiting.
+    /// Adds a nexus, or replaces its description. A new nexus has a unit attention pending.
     pub(crate) fn establish(&mut self, nexus: Nexus) {
         match self.position(nexus.id) {
             Ok(at) => {
@@ -59,7 +60,7 @@ impl Nexuses {
         }
     }
 
-    /// Forgets a nexus, except for what it must hear if it comes back.
+    /// Removes a nexus, and records the unit attentions that it must receive if it returns.
     pub(crate) fn lose(&mut self, id: NexusId) -> Option<Nexus> {
         let at = self.position(id).ok()?;
         let NexusState { nexus, attentions } = self.present.remove(at);
@@ -79,13 +80,13 @@ impl Nexuses {
         self.present.get(self.position(id).ok()?)
     }
 
-    /// Returns a nexus for change.
+    /// Returns a nexus for modification.
     pub(crate) fn find_mut(&mut self, id: NexusId) -> Option<&mut NexusState> {
         let at = self.position(id).ok()?;
         self.present.get_mut(at)
     }
 
-    /// Returns all of them, by number.
+    /// Returns all nexuses, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &NexusState> {
         self.present.iter()
     }
@@ -97,7 +98,7 @@ impl Nexuses {
         }
     }
 
-    /// Establishes a unit attention for every nexus, except one perhaps, and for those that may come back.
+    /// Establishes a unit attention for every nexus except `except`, and for lost nexuses that may return.
     pub(crate) fn establish_ua_all(&mut self, asc: Asc, except: Option<NexusId>) {
         for state in self.present.iter_mut().filter(|state| Some(state.nexus.id) != except) {
             state.attentions.establish(asc);
@@ -107,7 +108,7 @@ impl Nexuses {
         }
     }
 
-    /// Establishes a unit attention for a nexus known by its ports, here or away.
+    /// Establishes a unit attention for a nexus named by its ports, whether it is present or lost.
     pub(crate) fn establish_ua_at_ports(
         &mut self,
         initiator_port: &[u8],
@@ -132,7 +133,7 @@ impl Nexuses {
         };
         attentions.establish(match known {
             Some(_) => Asc::I_T_NEXUS_LOSS_OCCURRED,
-            // The general code: initiators in use (iscsi-ls) try again after this one and no other.
+            // The general code: initiators in use (iscsi-ls) retry after this code and no other.
             None => Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET,
         });
         attentions

@@ -1,4 +1,4 @@
-//! What is answered at a LUN behind which there is no logical unit (SPC-5 §4.2.1, SAM-5 §4.7.2).
+//! The responses to commands for a LUN without a logical unit (SPC-5 §4.2.1, SAM-5 §4.7.2).
 
 use alloc::vec::Vec;
 
@@ -13,24 +13,24 @@ use scsi::vpd::{self, page};
 use crate::contract::SenseBytes;
 use crate::report_luns;
 
-/// An answer that is complete at once.
+/// A response that is complete at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The data for the initiator, no longer than it asked for and takes.
+    /// The data for the initiator, cut to the allocation length and to the length that the initiator accepts.
     pub data: Vec<u8>,
     /// The status.
     pub status: Status,
     /// The sense data of a CHECK CONDITION.
     pub sense: Option<SenseBytes>,
-    /// How many bytes there would have been for a larger buffer (see `Event::Finish`).
+    /// How many bytes would be returned to a larger buffer (see `UnitEvent::CommandComplete`).
     pub transferable: u64,
 }
 
-/// Answers `cdb` where no logical unit is. `luns` are the units that the nexus may see, `data_in_len` is how many bytes
-/// the initiator takes.
+/// Answers `cdb` for a LUN without a logical unit. `luns` are the units that the nexus may see, `data_in_len`
+/// is how many bytes the initiator accepts.
 ///
-/// INQUIRY says that there is none, REPORT LUNS where there are some, REQUEST SENSE why; anything else ends with LOGICAL
-/// UNIT NOT SUPPORTED.
+/// INQUIRY reports that there is no unit, REPORT LUNS lists the units that exist, and REQUEST SENSE returns
+/// the reason. Every other command ends with LOGICAL UNIT NOT SUPPORTED.
 pub fn respond(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Response {
     let found = match cdb.opcode() {
         opcode::INQUIRY => inquiry(cdb).map(|data| (data, u64::from(cdb.u16(3)))),

@@ -1,4 +1,4 @@
-//! What a handler decides, and how work that takes several steps is told what happened.
+//! The outcome that a handler decides, and the interface of jobs: work that takes several steps.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,8 +14,8 @@ use crate::sbc::read::Read;
 use crate::sbc::write::Write;
 use crate::task::{TaskId, TaskInfo};
 
-/// The longest parameter list that is fetched. The largest legal one is that of an EXTENDED COPY or POPULATE TOKEN
-/// with 16-bit lengths plus headers; anything longer is answered with PARAMETER LIST LENGTH ERROR.
+/// The longest parameter list that is fetched. The largest legal one is that of an EXTENDED COPY or POPULATE
+/// TOKEN with 16-bit lengths plus headers; anything longer is answered with PARAMETER LIST LENGTH ERROR.
 pub(crate) const MAX_PARAMETER_LIST: u32 = 128 << 10;
 
 /// What a handler, or a job at its end, decides.
@@ -26,75 +26,79 @@ pub(crate) enum Outcome {
     Status(Status),
     /// CHECK CONDITION.
     CheckCondition(Sense),
-    /// Parameter data, cut to the allocation length and to what the initiator takes; then GOOD.
+    /// Parameter data, cut to the allocation length and to the length that the initiator accepts; then GOOD.
     ParameterData {
-        /// All of it.
+        /// The uncut data.
         bytes: Vec<u8>,
         /// The allocation length of the CDB.
         allocation: u64,
     },
-    /// Fetch a parameter list, then go on with it. It is shorter than `len` when the initiator sends less.
+    /// Fetch a parameter list, then pass it to `then`. It is shorter than `len` when the initiator sends
+    /// less.
     FetchParameterList {
-        /// The length the CDB announces. Zero calls `then` at once, with nothing.
+        /// The length that the CDB announces. Zero calls `then` at once, with an empty list.
         len: u32,
-        /// What to do with it.
+        /// Processes the list.
         then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome,
     },
-    /// Read blocks and deliver them: the one-operation read, which needs no box.
+    /// Read blocks and deliver them: the one-operation read, which needs no boxed job.
     Read(Read),
-    /// Fetch blocks and write them: the one-operation write, which needs no box.
+    /// Fetch blocks and write them: the one-operation write, which needs no boxed job.
     Write(Write),
     /// Work of several steps.
     Run(Box<dyn Job>),
-    /// Go on when no other change of the state that is stored is under way. Every command that changes this state, stored or
-    /// not, decides in `then` and not before.
+    /// Continue when no other change of the persistent state is in progress. Every command that changes this
+    /// state, stored or not, decides in `then` and not before.
     QueueStateChange {
-        /// A parameter list, for `then`.
+        /// The parameter list that is passed to `then`.
         list: Vec<u8>,
-        /// What to do in its turn.
+        /// Decides, when the task is first in the queue of state changes.
         then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome,
     },
-    /// Have `state` stored durably, then go on; `then` is told whether it was, and applies the change if so: until then the
-    /// old state is in force. Runs also when the task was aborted meanwhile; of its verdict, only the aborts of other tasks
-    /// count then. To be decided in turn, see [`Self::QueueStateChange`].
+    /// Store `state` durably, then call `then`. `then` receives whether the state was stored, and applies the
+    /// change if so: the old state is in force until then. `then` also runs when the task was aborted
+    /// meanwhile; of its outcome, only the aborts of other tasks count in that case. A handler may decide
+    /// this only in its turn, see [`Self::QueueStateChange`].
     SaveState {
         /// See `UnitEvent::SaveState`.
         state: Vec<u8>,
-        /// What to do then.
+        /// Continues when the state is stored or could not be stored.
         then: AfterSave,
     },
-    /// Abort every other task of these nexuses, and go on when the medium has let go of the last one.
+    /// Abort every other task of these nexuses, and continue when the medium has ended the last operation of
+    /// those tasks.
     AbortOthers {
-        /// Whose tasks. The deciding task itself is spared.
+        /// The nexuses whose tasks are aborted. The deciding task itself is not aborted.
         nexuses: Vec<NexusId>,
-        /// What to answer then.
+        /// The outcome after that.
         then: Box<Outcome>,
     },
-    /// Abort one other task, whose initiator hears TASK ABORTED, and go on when nothing of it is under way any more.
+    /// Abort one other task, whose initiator receives TASK ABORTED, and continue when no operation or call of
+    /// that task is in progress.
     AbortTask {
-        /// Which.
+        /// The task to abort.
         task: TaskId,
-        /// What to answer then.
+        /// The outcome after that.
         then: Box<Outcome>,
     },
 }
 
-/// What to do when state was stored, or could not be.
+/// Continues after the persistent state was stored, or could not be.
 pub(crate) type AfterSave = Box<dyn FnOnce(&mut DeviceServer, &TaskInfo, bool) -> Outcome>;
 
-/// Work of several steps on behalf of one task. It is dropped when the task is aborted.
+/// Work of several steps on behalf of one task. The job is dropped when the task is aborted.
 pub(crate) trait Job {
-    /// Takes note of what happened and goes on as far as it can.
+    /// Handles an event and continues as far as possible.
     fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep;
 }
 
-/// What happened.
+/// An event for a job.
 pub(crate) enum JobInput {
     /// The job was accepted.
     Start,
-    /// The exclusive range asked for with `DeviceServer::lock` is granted.
+    /// The exclusive range requested with `DeviceServer::lock` is granted.
     Locked,
-    /// Something the job waits for happened elsewhere in the unit: see `DeviceServer::wake`.
+    /// An event that the job waits for happened elsewhere in the unit: see `DeviceServer::wake`.
     Woken,
     /// An operation submitted with `DeviceServer::submit` completed.
     OpCompleted {
@@ -103,16 +107,16 @@ pub(crate) enum JobInput {
         /// Its result.
         result: Result<OpOutput, Failure>,
     },
-    /// Bytes asked for with `DeviceServer::fetch` are here.
+    /// Bytes requested with `DeviceServer::fetch_data_out` were received.
     DataOut {
-        /// Where they stand in the Data-Out buffer.
+        /// Their offset in the Data-Out buffer.
         offset: u32,
         /// The bytes.
         data: DataList,
     },
-    /// A call made with `DeviceServer::call_peer` was answered.
+    /// A call made with `DeviceServer::call_third_party` was answered.
     ThirdPartyReply {
-        /// As returned by `call_peer`.
+        /// As returned by `call_third_party`.
         call: u32,
         /// The answer.
         result: ThirdPartyResult,
@@ -121,8 +125,8 @@ pub(crate) enum JobInput {
 
 /// Whether a job is done.
 pub(crate) enum JobStep {
-    /// It waits for something it has asked for.
+    /// The job waits for something that it has requested.
     Wait,
-    /// It is. What it still has under way is waited for and thrown away.
+    /// The job is done. The unit waits for its remaining operations and discards their results.
     Done(Outcome),
 }

@@ -1,9 +1,9 @@
-//! The state of a logical unit that survives a loss of power, as bytes that somebody else keeps: persistent
-//! reservations with APTPL, the identifying information, mode parameters that were saved, and work on the whole medium that is
-//! to go on.
+//! The state of a logical unit that survives a loss of power, encoded as bytes that the caller stores:
+//! persistent reservations with APTPL, the identifying information, saved mode parameters, and the journal of
+//! an unfinished or failed SANITIZE or FORMAT UNIT.
 //!
-//! Every version that was ever written can be read; only the newest is written. What cannot be read is an error with a
-//! reason, never a guess: forgetting a reservation would let a fenced host write.
+//! This module reads every version that was ever written, and writes only the newest. Unreadable state is an
+//! error with a reason, never a guess: a forgotten reservation would let a fenced host write.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -15,7 +15,7 @@ use crate::pr::{self, PersistentReservations};
 use crate::sbc::sanitize::SanitizeJournal;
 use crate::settings::Settings;
 
-/// The longest state that is read or written.
+/// The longest state that is read or written, in bytes.
 pub const MAX_LEN: usize = MAGIC.len()
     + 2
     + pr::state::MAX_LEN
@@ -31,29 +31,29 @@ const SETTINGS_LEN: usize = 3;
 /// The versions of the format. All numbers are big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// `TgLU`, version (2), persistent reservations, identifying information, CRC32C of all before (4). The two parts
-    /// are described where they are encoded.
+    /// `TgLU`, version (2), persistent reservations, identifying information, CRC32C of all before (4). The
+    /// two parts are described where they are encoded.
     V1 = 1,
-    /// The same with the mode parameters behind the identifying information: whether any are saved (1), and their bits
-    /// (2), zero if none are.
+    /// As V1, with the mode parameters after the identifying information: whether any are saved (1), and
+    /// their bits (2), zero if none are.
     V2 = 2,
-    /// The same with work on the whole medium behind the mode parameters, described where it is encoded.
+    /// As V2, with the sanitize journal after the mode parameters, described where it is encoded.
     V3 = 3,
 }
 
-/// What is saved.
+/// The state that is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PersistentState {
     pub(crate) reservations: PersistentReservations,
     pub(crate) information: IdentifyingInformation,
-    /// What MODE SELECT saved last, if it ever did.
+    /// The mode parameters that MODE SELECT saved last, if it ever did.
     pub(crate) settings: Option<Settings>,
-    /// Work on the whole medium that is under way or has failed.
+    /// A SANITIZE or FORMAT UNIT operation that is in progress or has failed.
     pub(crate) sanitize_journal: Option<SanitizeJournal>,
 }
 
 impl PersistentState {
-    /// Nothing at all.
+    /// Returns the state of a unit of which nothing was saved.
     pub(crate) fn nothing() -> Self {
         Self {
             reservations: PersistentReservations::new(),
@@ -67,17 +67,17 @@ impl PersistentState {
 /// Why saved state cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateDecodeError {
-    /// It is longer than any state we write.
+    /// It is longer than any state that a unit writes.
     TooLong,
     /// It ends too early.
     Truncated,
-    /// It does not start as ours does.
+    /// It does not start with the signature of this format.
     Foreign,
     /// It was written by a newer release.
     UnknownVersion(u16),
     /// Its checksum is wrong.
     Corrupt,
-    /// It is whole and contradicts itself.
+    /// Its checksum is right, but its contents are contradictory.
     Inconsistent,
 }
 
@@ -104,7 +104,7 @@ impl From<UnexpectedEof> for StateDecodeError {
     }
 }
 
-/// Returns the state as bytes; none at all when nothing is to survive.
+/// Returns the encoded state; empty when there is nothing to save.
 pub(crate) fn encode(
     reservations: &PersistentReservations,
     information: &IdentifyingInformation,
@@ -126,7 +126,7 @@ pub(crate) fn encode(
     bytes
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes the output of [`encode`].
 ///
 /// # Errors
 /// Why the bytes cannot be used.
@@ -175,7 +175,7 @@ fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateDecod
     }
 }
 
-/// CRC32C (Castagnoli), bit by bit: it runs over a few kilobytes when somebody registers.
+/// Computes CRC32C (Castagnoli) bit by bit: its input is a few kilobytes, each time an initiator registers.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))

@@ -1,8 +1,9 @@
-//! Persistent reservations (SPC-5 §5.14) as a value: who is registered, who holds the logical unit, who may do what.
+//! Persistent reservations (SPC-5 §5.14) as a value: which nexuses are registered, which hold the
+//! reservation, and what each may do.
 //!
-//! Nothing here knows tasks, sessions or media. PERSISTENT RESERVE OUT goes in as an [`out::Request`]; what must happen
-//! elsewhere comes back as a [`Effects`]: attentions to raise, tasks to abort, state to save. A request that is
-//! refused has changed nothing.
+//! This module knows no tasks, sessions or media. A PERSISTENT RESERVE OUT is passed in as an
+//! [`out::Request`]. The actions that it requires elsewhere are returned as [`Effects`]: unit attentions to
+//! establish, tasks to abort, state to save. A refused request has changed nothing.
 
 pub(crate) mod conflict;
 pub(crate) mod out;
@@ -19,11 +20,11 @@ use scsi::sense::{Asc, Sense};
 
 use crate::contract::{Nexus, RelativePort};
 
-/// How many nexuses can be registered with one logical unit: 64 hosts with 8 paths each, which is what the largest
-/// clusters in use need. READ KEYS then answers 4 KiB, and the saved state stays under 128 KiB.
+/// How many nexuses can be registered with one logical unit: 64 hosts with 8 paths each, which is what the
+/// largest clusters in use need. READ KEYS then returns 4 KiB, and the saved state stays under 128 KiB.
 pub(crate) const MAX_REGISTRANTS: usize = 512;
 
-/// What an I_T nexus is called across sessions and restarts: the names of its two ports.
+/// The name of an I_T nexus that persists across sessions and restarts: the names of its two ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NexusName {
     /// The initiator port, as an encoded TransportID.
@@ -33,36 +34,36 @@ pub(crate) struct NexusName {
 }
 
 impl NexusName {
-    /// Returns the lasting name of `nexus`.
+    /// Returns the persistent name of `nexus`.
     pub(crate) fn of(nexus: &Nexus) -> Self {
         Self { initiator_port: Rc::clone(&nexus.initiator_port), target_port: nexus.target_port }
     }
 }
 
-/// What a nexus is to the persistent reservation.
+/// The role of a nexus in the persistent reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PrRole {
     /// Not registered.
     Unregistered,
     /// Registered, and not the holder.
     Registrant,
-    /// Holds the reservation. Every registrant does when it is of an all registrants type.
+    /// Holds the reservation. With a reservation of an all registrants type, every registrant is a holder.
     Holder,
 }
 
-/// What a PERSISTENT RESERVE OUT that succeeded asks of the rest of the logical unit.
+/// The actions that a successful PERSISTENT RESERVE OUT requires of the rest of the logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// The unit attentions to establish, never one for the nexus that sent the command.
     pub(crate) attentions: Vec<(NexusName, Asc)>,
-    /// The nexuses whose tasks, except the command itself, are to be aborted and whose prevention of medium removal is
-    /// to be lifted (PREEMPT AND ABORT).
+    /// The nexuses whose tasks, except the command itself, are to be aborted and whose prevention of medium
+    /// removal is to end (PREEMPT AND ABORT).
     pub(crate) abort: Vec<NexusName>,
-    /// Whether what was saved is no longer right and has to be replaced before the command is answered.
+    /// Whether the saved state is out of date and must be replaced before the command is answered.
     pub(crate) save: bool,
 }
 
-/// Why a PERSISTENT RESERVE OUT was not done.
+/// Why a PERSISTENT RESERVE OUT was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrError {
     /// RESERVATION CONFLICT.
@@ -85,7 +86,7 @@ pub(crate) struct PersistentReservations {
     generation: u32,
     /// APTPL of the last registration.
     persist: bool,
-    /// Whether what was saved could not be read (SPC-5 §5.14.5.4).
+    /// Whether the saved state could not be read (SPC-5 §5.14.5.4).
     lost: bool,
 }
 
@@ -121,13 +122,13 @@ impl PersistentReservations {
         Self::default()
     }
 
-    /// Starts knowing that there was something, and not what: every command but a few is refused until an
-    /// application client sends REPLACE LOST RESERVATION (SPC-5 §5.14.5.4).
+    /// Starts with lost state: every command but a few is refused until an application client sends REPLACE
+    /// LOST RESERVATION (SPC-5 §5.14.5.4).
     pub(crate) fn lost() -> Self {
         Self { lost: true, ..Self::default() }
     }
 
-    /// Returns what `nexus` is to the reservation.
+    /// Returns the role of `nexus` in the reservation.
     pub(crate) fn role_of(&self, nexus: &NexusName) -> PrRole {
         if self.registrant(nexus).is_none() {
             return PrRole::Unregistered;
@@ -149,7 +150,7 @@ impl PersistentReservations {
         !self.registrants.is_empty()
     }
 
-    /// Returns whether registrations and reservation are to survive a loss of power (APTPL).
+    /// Returns whether registrations and reservation survive a loss of power (APTPL).
     pub(crate) const fn persists(&self) -> bool {
         self.persist
     }

@@ -1,10 +1,10 @@
-//! Exclusive byte ranges of the medium, for commands that must be atomic against every other access: COMPARE AND WRITE,
-//! ORWRITE, WRITE ATOMIC. And the order between a read and a write of the same bytes.
+//! Range locks: exclusive byte ranges of the medium, for commands that must be atomic against every other
+//! access (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC). They also order reads and writes of the same bytes.
 //!
-//! A plain operation of the medium that overlaps nobody's exclusive range passes; while no exclusive range exists and nothing
-//! waits that question is one comparison. Who has to wait stands in one queue in order of arrival, so nobody starves: a plain
-//! operation also waits behind an exclusive range that is only asked for, and behind an operation in the queue with which it
-//! clashes.
+//! A plain operation of the medium may start if it overlaps no exclusive range of another owner. While no
+//! exclusive range exists and nothing waits, this check is one comparison. Requests that must wait stand in
+//! one queue in order of arrival, so that none starves: a plain operation also waits behind an exclusive
+//! range that is only requested, and behind a queued operation that it conflicts with.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use base::time::Instant;
 
 use crate::task::TaskId;
 
-/// A run of bytes of the medium.
+/// A range of bytes of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteRange {
     pub(crate) start: u64,
@@ -21,7 +21,7 @@ pub(crate) struct ByteRange {
 }
 
 impl ByteRange {
-    /// A range that overlaps no other: of an operation that touches no bytes.
+    /// A range that overlaps no other: that of an operation that accesses no bytes.
     pub(crate) const NOTHING: Self = Self { start: 0, end: 0 };
 
     /// Returns the range of `len` bytes at `at`.
@@ -35,20 +35,20 @@ impl ByteRange {
     }
 }
 
-/// The exclusive ranges held, and the queue. `P` is what waits when a plain operation has to.
+/// The exclusive ranges held, and the queue. `P` is the plain operation that waits.
 #[derive(Debug)]
 pub(crate) struct RangeLocks<P> {
     held: Vec<(TaskId, ByteRange)>,
     waiting: VecDeque<Waiter<P>>,
 }
 
-/// Somebody in the queue.
+/// A request in the queue.
 #[derive(Debug)]
 pub(crate) struct Waiter<P> {
     pub(crate) owner: TaskId,
     pub(crate) range: ByteRange,
     pub(crate) request: LockRequest<P>,
-    /// Since when.
+    /// When the request was queued.
     since: Instant,
 }
 
@@ -57,29 +57,30 @@ pub(crate) struct Waiter<P> {
 pub(crate) enum AccessKind {
     Reads,
     Writes,
-    /// Something that neither reads nor writes data.
+    /// An operation that neither reads nor writes data.
     Other,
 }
 
 impl AccessKind {
-    /// Returns whether operations that do these must not be under way together on the same bytes: the page cache of Linux
-    /// copies a block to a reader while it is being written, so that a reader could get a block of which a part is old.
+    /// Returns whether operations of these kinds must not be in progress together on the same bytes: the page
+    /// cache of Linux copies a block to a reader while it is being written, so that a reader could receive a
+    /// block that is partly old.
     pub(crate) const fn conflicts_with(self, other: Self) -> bool {
         matches!((self, other), (Self::Reads, Self::Writes) | (Self::Writes, Self::Reads))
     }
 }
 
-/// What somebody waits for.
+/// What a queued request waits for.
 #[derive(Debug)]
 pub(crate) enum LockRequest<P> {
     /// An exclusive range.
     Exclusive,
-    /// To start a plain operation.
+    /// The start of a plain operation.
     Plain(P, AccessKind),
 }
 
 impl<P> LockRequest<P> {
-    /// Returns whether somebody who wants this must not pass somebody who has wanted `earlier` of the same bytes.
+    /// Returns whether this request must not pass the request `earlier` for the same bytes.
     const fn waits_for(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::Plain(_, own), Self::Plain(_, earlier)) => own.conflicts_with(*earlier),
@@ -89,41 +90,42 @@ impl<P> LockRequest<P> {
 }
 
 impl<P> RangeLocks<P> {
-    /// Starts with nothing held.
+    /// Creates an empty set of locks.
     pub(crate) const fn new() -> Self {
         Self { held: Vec::new(), waiting: VecDeque::new() }
     }
 
-    /// Returns whether nothing is held or asked for.
+    /// Returns whether no range is held or requested.
     pub(crate) fn is_idle(&self) -> bool {
         self.held.is_empty() && self.waiting.is_empty()
     }
 
-    /// Returns whether anybody waits.
+    /// Returns whether any request waits.
     pub(crate) fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Returns whether a plain operation of `owner` may start now. Who holds an exclusive range may always: it keeps
-    /// to its range.
+    /// Returns whether a plain operation of `owner` may start now. The holder of an exclusive range always
+    /// may: it keeps to its range.
     pub(crate) fn admits(&self, owner: TaskId, range: ByteRange, touch: AccessKind) -> bool {
         self.is_idle()
             || self.holds(owner)
             || !self.blocked_by_held(range) && !self.blocked_by_asked(range, touch)
     }
 
-    /// Puts somebody into the queue.
+    /// Adds a request to the queue.
     pub(crate) fn wait(&mut self, since: Instant, owner: TaskId, range: ByteRange, want: LockRequest<P>) {
         self.waiting.push_back(Waiter { owner, range, request: want, since });
     }
 
-    /// Gives `owner` an exclusive range at once, whoever is at work in it.
+    /// Gives `owner` an exclusive range at once, even if operations of others are in progress there.
     pub(crate) fn lock_now(&mut self, owner: TaskId, range: ByteRange) {
         self.held.push((owner, range));
     }
 
-    /// Takes the first out of the queue whose turn it is; an exclusive range is then held. `busy` tells whether
-    /// operations under way touch a range, or clash there with what a plain operation does.
+    /// Removes the first request that can proceed from the queue and returns it. An exclusive range is then
+    /// held. `busy` returns whether operations in progress access a range, or conflict there with a plain
+    /// operation.
     pub(crate) fn next(&mut self, busy: impl Fn(ByteRange, Option<AccessKind>) -> bool) -> Option<Waiter<P>> {
         let ready = |(at, waiter): (usize, &Waiter<P>)| {
             let touch = match &waiter.request {
@@ -152,13 +154,13 @@ impl<P> RangeLocks<P> {
         })
     }
 
-    /// Returns who waits for an exclusive range, and since when.
+    /// Returns the tasks that wait for an exclusive range, and since when.
     pub(crate) fn waiting_exclusive(&self) -> impl Iterator<Item = (TaskId, Instant)> {
         let exclusive = |waiter: &&Waiter<P>| matches!(waiter.request, LockRequest::Exclusive);
         self.waiting.iter().filter(exclusive).map(|waiter| (waiter.owner, waiter.since))
     }
 
-    /// Takes a plain operation out of the queue.
+    /// Removes one plain operation from the queue.
     pub(crate) fn take_plain(&mut self, chosen: impl Fn(&P) -> bool) -> Option<P> {
         let is_it =
             |waiter: &Waiter<P>| matches!(&waiter.request, LockRequest::Plain(plain, _) if chosen(plain));
@@ -174,7 +176,7 @@ impl<P> RangeLocks<P> {
         self.held.retain(|(holder, _)| *holder != owner);
     }
 
-    /// Takes `owner` out of the queue and hands back the plain operations it had there.
+    /// Removes the requests of `owner` from the queue, and passes its plain operations to `dropped`.
     pub(crate) fn forget(&mut self, owner: TaskId, mut dropped: impl FnMut(P)) {
         for _ in 0..self.waiting.len() {
             match self.waiting.pop_front() {
@@ -282,7 +284,8 @@ mod tests {
         {
             locks.wait(Instant::ORIGIN, owner, range(at.0, at.1), LockRequest::Plain(0, touch));
         }
-        // A read is under way there: it stops the write, and what clashes with the write waits behind it.
+        // A read is in progress there: it delays the write, and operations that conflict with the write wait
+        // behind it.
         assert!(locks.next(|_, touch| touch == Some(AccessKind::Writes)).is_none());
         assert!(!locks.admits(B, range(0, 1), AccessKind::Reads));
         assert!(locks.admits(B, range(8, 9), AccessKind::Reads));

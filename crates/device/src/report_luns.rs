@@ -20,7 +20,7 @@ mod select {
 /// Returns the parameter data and the allocation length.
 ///
 /// # Errors
-/// INVALID FIELD IN CDB for a SELECT REPORT that there is none of, or too short an allocation length.
+/// INVALID FIELD IN CDB for an unsupported SELECT REPORT, or too short an allocation length.
 pub(crate) fn answer(cdb: &Cdb, luns: &[Lun]) -> Result<(Vec<u8>, u64), Sense> {
     let allocation = cdb.u32(6);
     if allocation < MIN_ALLOCATION {

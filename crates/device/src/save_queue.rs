@@ -1,9 +1,9 @@
-//! Changes of the state that survives a loss of power, one at a time.
+//! Changes of the persistent state, one at a time.
 //!
-//! Each change is computed on the state in force, stored, and applied only when it is stored. A second change that was
-//! computed meanwhile would put back what the first one replaced. So a command that may change this state asks for its turn
-//! ([`crate::outcome::Outcome::QueueStateChange`]); while another change is being stored it waits, in the order of arrival, and
-//! every other command still meets the old state.
+//! Each change is computed from the state in force, stored, and applied only when it is stored. A second
+//! change that was computed meanwhile would undo the first. So a command that may change this state queues
+//! for its turn ([`crate::outcome::Outcome::QueueStateChange`]). While another change is being stored it
+//! waits, in order of arrival, and every other command still uses the old state.
 
 use alloc::collections::VecDeque;
 
@@ -15,7 +15,8 @@ use crate::task::TaskId;
 #[derive(Debug, Default)]
 pub(crate) struct SaveQueue {
     under_way: Option<(u64, TaskId)>,
-    /// In the order of arrival; [`TaskId::BACKGROUND`] stands for work on the whole medium. Never more than there are tasks.
+    /// The waiting tasks, in order of arrival; [`TaskId::BACKGROUND`] stands for SANITIZE and FORMAT UNIT.
+    /// There are never more entries than tasks.
     waiting: VecDeque<TaskId>,
     ticket_next: u64,
 }
@@ -32,12 +33,12 @@ impl SaveQueue {
         self.waiting.push_back(task);
     }
 
-    /// Takes the next task whose turn it is, which may be gone meanwhile.
+    /// Removes the next task from the queue if no change is being stored. The task may have ended meanwhile.
     pub(crate) fn next_turn(&mut self) -> Option<TaskId> {
         if self.under_way.is_some() { None } else { self.waiting.pop_front() }
     }
 
-    /// Records that state of a task is being stored, and returns the name of the request.
+    /// Records that state of a task is being stored, and returns the ticket of the request.
     pub(crate) fn begin(&mut self, task: TaskId) -> u64 {
         let ticket = self.ticket_next;
         self.ticket_next += 1;
@@ -45,7 +46,7 @@ impl SaveQueue {
         ticket
     }
 
-    /// Returns the task whose state was stored, or could not be, under `ticket`. The next turn begins.
+    /// Returns the task whose state was stored under `ticket`, or could not be. The next change may begin.
     pub(crate) fn end(&mut self, ticket: u64) -> Option<TaskId> {
         let (_, task) = self.under_way.take_if(|(under_way, _)| *under_way == ticket)?;
         Some(task)

@@ -27,21 +27,21 @@ use crate::outcome::{JobStep, Outcome};
 
 pub(crate) use table::ROWS;
 
-/// How many bytes one operation of a long transfer moves: enough that a disk streams, little enough that a buffer
-/// comes from the pool.
+/// How many bytes one operation of a long transfer moves: large enough that a disk streams, small enough that
+/// the buffer comes from the pool.
 const PART_LEN: usize = 1 << 20;
 
-/// How many parts of a long transfer are under way at a time: one being written, one on the wire, two to hide the
-/// latency between. A task's share of memory is bounded by this many parts.
+/// How many parts of a long transfer are in progress at a time: one being written, one on the wire, two to
+/// hide the latency between. This bounds the memory of a task.
 const PARTS_UNDER_WAY: usize = 4;
 
-/// Returns how many bytes one operation may move; a whole number of blocks.
+/// Returns how many bytes one operation may move: a whole number of blocks.
 fn part_len(server: &DeviceServer) -> usize {
     PART_LEN.min(server.info.capabilities.io_len_max).max(server.info.block_len())
 }
 
-/// Returns whether a command that has FUA where all of them have it wants it. FUA_NV, obsolete since SBC-4, asks for
-/// a cache that survives a loss of power, which only the medium is.
+/// Returns whether a command requests FUA, for commands with the FUA bit at the usual offset. FUA_NV,
+/// obsolete since SBC-4, requests a cache that survives a loss of power; only the medium itself survives one.
 fn force_unit_access(cdb: &Cdb) -> bool {
     const FUA: u8 = 0x08;
     const FUA_NV: u8 = 0x02;
@@ -52,18 +52,18 @@ fn force_unit_access(cdb: &Cdb) -> bool {
     }
 }
 
-/// The initiator is set up to send where it should receive, or the other way round, or sends what cannot be used: less
-/// than a block, or other than a command needs.
+/// The sense data for an initiator that sends although it should receive, or the reverse, or that sends data
+/// of a wrong length: less than a block, or not as much as the command needs.
 const fn wrong_data_out() -> Sense {
     Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
 }
 
-/// We are wrong.
+/// The outcome of a bug in this program.
 const fn bug() -> Outcome {
     Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
 }
 
-/// A job was told something it did not ask for: we are wrong.
+/// The end of a job that received an input which it did not request: a bug in this program.
 const fn unexpected_input() -> JobStep {
     JobStep::Done(bug())
 }

@@ -1,4 +1,4 @@
-//! Self-tests (SPC-5 §5.13): which there are, and how the last twenty ended.
+//! Self-tests (SPC-5 §5.13): their codes, and the results of the last twenty.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -61,7 +61,7 @@ pub(crate) enum SelfTestResult {
     },
 }
 
-/// The results of the last self-tests, the youngest first.
+/// The results of the last self-tests, the most recent first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SelfTestResults {
     results: VecDeque<[u8; RESULT_LEN]>,
@@ -69,12 +69,13 @@ pub(crate) struct SelfTestResults {
 
 const RESULT_LEN: usize = 16;
 
-/// SELF-TEST RESULTS: completed without error; completed with a failure of its first segment, which is the only one.
+/// SELF-TEST RESULTS: completed without error; completed with a failure of its first segment, which is the
+/// only one.
 const COMPLETED: u8 = 0;
 const FIRST_SEGMENT_FAILED: u8 = 5;
 
 impl SelfTestResults {
-    /// Takes note of a test that ended `hours` after the unit was started.
+    /// Records a test that ended `hours` after the unit was started.
     pub(crate) fn record(&mut self, code: SelfTestCode, outcome: SelfTestResult, hours: u64) {
         let [hours_high, hours_low] = u16::try_from(hours).unwrap_or(u16::MAX).to_be_bytes();
         let (result, lba, sense) = match outcome {
@@ -91,7 +92,8 @@ impl SelfTestResults {
         self.results.push_front(bytes);
     }
 
-    /// The parameters of the self-test results page: always twenty, zeros where there was no test.
+    /// Returns the parameters of the self-test results page: always twenty, with zeros for tests that were
+    /// not run.
     pub(crate) fn parameters(&self) -> Vec<Parameter> {
         (0..MAX_RESULTS)
             .zip(1..)

@@ -1,4 +1,5 @@
-//! What application clients can change about a unit, in the form in which the rest of it asks: the mode pages write it.
+//! The settings of a unit that application clients can change with mode pages, in the form that the device
+//! server uses.
 
 use crate::contract::TaskRules;
 
@@ -11,8 +12,8 @@ pub(crate) struct Settings {
     pub(crate) software_write_protect: bool,
     /// D_SENSE of the control page: sense data in descriptor format.
     pub(crate) descriptor_sense: bool,
-    /// TST of the control page: every nexus has a task set of its own. It follows from the configuration, is not saved, and
-    /// MODE SELECT does not change it.
+    /// TST of the control page: every nexus has a task set of its own. It is derived from the configuration,
+    /// is not saved, and MODE SELECT does not change it.
     pub(crate) nexus_task_sets: bool,
     /// TAS of the control page: a task aborted by another nexus ends with TASK ABORTED.
     pub(crate) task_aborted_status: bool,
@@ -22,17 +23,17 @@ pub(crate) struct Settings {
     pub(crate) queue_error: QueueError,
 }
 
-/// QERR (SPC-5 §7.5.8): which other commands a command takes with it when it ends with CHECK CONDITION.
+/// QERR (SPC-5 §7.5.8): which other commands are aborted when a command ends with CHECK CONDITION.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueError {
-    /// The low bit: any at all.
+    /// The low bit: whether any are aborted.
     pub(crate) aborts: bool,
-    /// The high bit: only those of the nexus that it came from. Reserved without the low one.
+    /// The high bit: only those of the nexus that sent the command. Reserved without the low bit.
     pub(crate) only_own: bool,
 }
 
 impl QueueError {
-    /// Returns whether it is 10b, which means nothing.
+    /// Returns whether the value is 10b, which is reserved.
     pub(crate) const fn is_reserved(self) -> bool {
         self.only_own && !self.aborts
     }
@@ -49,7 +50,7 @@ pub(crate) enum AttentionInterlock {
 }
 
 impl Settings {
-    /// Returns the settings of a unit that nobody has touched.
+    /// Returns the default settings.
     pub(crate) const fn new(write_cache: bool, tasks: TaskRules) -> Self {
         Self {
             write_cache,
@@ -62,7 +63,7 @@ impl Settings {
         }
     }
 
-    /// Returns the settings as bits, for saved state: the order below, the first as the lowest.
+    /// Returns the settings as bits for the persistent state, in the order below, the first as the lowest.
     pub(crate) fn to_bits(&self) -> u16 {
         let kept = self.attention_interlock == AttentionInterlock::Kept;
         let QueueError { aborts, only_own } = self.queue_error;
@@ -78,7 +79,8 @@ impl Settings {
         bits.iter().rev().fold(0, |word, bit| word << 1 | u16::from(*bit))
     }
 
-    /// Reads what [`Self::to_bits`] gave, without what the configuration says; `None` if no settings give these.
+    /// Decodes the output of [`Self::to_bits`], without the settings that the configuration determines;
+    /// `None` if the bits match no settings.
     pub(crate) fn from_bits(bits: u16) -> Option<Self> {
         let is_set = |at: u32| bits >> at & 1 == 1;
         let settings = Self {

@@ -1,7 +1,7 @@
-//! The commands that every kind of device has (SPC-5 §6): who it is, how it is set, who has reserved it.
+//! The commands that every device type has (SPC-5 §6): identity, settings, reservations, reports.
 //!
-//! The values they work on stand in modules of their own ([`crate::inquiry`], [`crate::mode`], [`crate::pr`], …); here is
-//! what connects them with CDBs and with the rest of the unit.
+//! The values they use are defined in modules of their own ([`crate::inquiry`], [`crate::mode`],
+//! [`crate::pr`], …); this module connects these with CDBs and with the rest of the unit.
 
 mod buffer;
 mod diagnostic;
@@ -35,7 +35,7 @@ use crate::timestamp::Timestamp;
 
 pub(crate) use table::ROWS;
 
-/// What these commands leave behind in a unit.
+/// The state that these commands keep in a unit.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) pr: PersistentReservations,
@@ -45,19 +45,20 @@ pub(crate) struct State {
     data_buffers: DataBuffers,
     self_tests: SelfTestResults,
     timestamp: Timestamp,
-    /// The settings that a reset and the next start bring back.
+    /// The settings that a reset and the next start restore.
     pub(crate) saved_settings: Option<Settings>,
-    /// Work on the whole medium that is under way or has failed.
+    /// A SANITIZE or FORMAT UNIT operation that is in progress or has failed.
     pub(crate) sanitize_journal: Option<SanitizeJournal>,
     started: Instant,
-    /// What had been counted when LOG SELECT last reset the counters.
+    /// The values of the counters when LOG SELECT last reset them.
     counted_before: Statistics,
-    /// What each nexus is to the persistent reservation, by number: asked for every command, changed rarely.
+    /// The role of each nexus in the persistent reservation, by number: read for every command, changed
+    /// rarely.
     pr_roles: Vec<(NexusId, PrRole)>,
 }
 
 impl State {
-    /// Starts a unit with what was saved of it.
+    /// Creates the state of a unit from its saved state.
     pub(crate) fn new(saved: PersistentState) -> Self {
         let PersistentState {
             reservations: pr,
@@ -86,29 +87,29 @@ impl State {
         self.to_save_with(&self.pr)
     }
 
-    /// The same with other registrations and another reservation.
+    /// Returns the state to be saved with other registrations and another reservation.
     fn to_save_with(&self, pr: &PersistentReservations) -> Vec<u8> {
         let (settings, work) = (self.saved_settings.as_ref(), self.sanitize_journal.as_ref());
         persistent_state::encode(pr, &self.identifying, settings, work)
     }
 
-    /// The same with other saved mode parameters.
+    /// Returns the state to be saved with other saved mode parameters.
     fn to_save_with_settings(&self, settings: &Settings) -> Vec<u8> {
         persistent_state::encode(&self.pr, &self.identifying, Some(settings), self.sanitize_journal.as_ref())
     }
 
-    /// The same with other identifying information.
+    /// Returns the state to be saved with other identifying information.
     fn to_save_with_information(&self, information: &IdentifyingInformation) -> Vec<u8> {
         let (settings, work) = (self.saved_settings.as_ref(), self.sanitize_journal.as_ref());
         persistent_state::encode(&self.pr, information, settings, work)
     }
 
-    /// The same without work on the whole medium.
+    /// Returns the state to be saved without a sanitize journal.
     pub(crate) fn to_save_without_work(&self) -> Vec<u8> {
         persistent_state::encode(&self.pr, &self.identifying, self.saved_settings.as_ref(), None)
     }
 
-    /// Returns what a nexus is to the persistent reservation.
+    /// Returns the role of a nexus in the persistent reservation.
     fn pr_role(&self, nexus: NexusId) -> PrRole {
         match self.pr_roles.binary_search_by_key(&nexus, |(id, _)| *id) {
             Ok(at) => self.pr_roles.get(at).map_or(PrRole::Unregistered, |(_, standing)| *standing),
@@ -116,24 +117,25 @@ impl State {
         }
     }
 
-    /// Returns why the medium cannot be used.
+    /// Returns why the medium cannot be used, or `None` if it can.
     pub(crate) const fn not_ready(&self) -> Option<Sense> {
         self.removal.not_ready()
     }
 
-    /// The effects of a nexus loss (SAM-5 §6.3.4): what belongs to the session goes, registrations stay.
+    /// Applies the effects of a nexus loss (SAM-5 §6.3.4): the state of the session ends, registrations stay.
     pub(crate) fn nexus_lost(&mut self, nexus: NexusId) {
         self.release_holds(nexus);
         self.data_buffers.lose(nexus);
     }
 
-    /// Gives up what a nexus holds against others, and may not hold any more.
+    /// Ends the reservation and the prevention of medium removal of a nexus that may hold them no longer.
     pub(crate) fn release_holds(&mut self, nexus: NexusId) {
         self.spc2_reservation.lose(nexus);
         self.removal.allow(nexus);
     }
 
-    /// The effects of a reset (SAM-5 §6.3.3): the same for every nexus. The medium stays in or out.
+    /// Applies the effects of a reset (SAM-5 §6.3.3), which are the same for every nexus. The medium stays
+    /// loaded or ejected.
     pub(crate) fn reset(&mut self) {
         self.spc2_reservation.reset();
         self.removal.reset();
@@ -142,7 +144,7 @@ impl State {
 }
 
 impl DeviceServer {
-    /// Takes note that nexuses came or went, or that the persistent reservation changed.
+    /// Recomputes the roles after a nexus was added or removed, or the persistent reservation changed.
     pub(crate) fn refresh_pr_roles(&mut self) {
         let pr = &self.spc.pr;
         let standing = |nexus| pr.role_of(&NexusName::of(nexus));
@@ -150,13 +152,13 @@ impl DeviceServer {
             self.nexuses.iter().map(|state| (state.nexus.id, standing(&state.nexus))).collect();
     }
 
-    /// The settings of a unit that nobody has touched.
+    /// Returns the default settings of the unit.
     pub(crate) const fn default_settings(&self) -> Settings {
         Settings::new(self.info.config.write_cache, self.info.config.tasks)
     }
 
-    /// What a start and a reset bring back: what was saved, or else the defaults. A write cache that the configuration
-    /// forbids is not brought back.
+    /// Returns the settings after a start or a reset: the saved ones, or else the defaults. A write cache
+    /// that the configuration disables stays disabled.
     pub(crate) fn power_on_settings(&self) -> Settings {
         let default = self.default_settings();
         match &self.spc.saved_settings {
@@ -170,17 +172,17 @@ impl DeviceServer {
     }
 }
 
-/// Parameter data with an allocation length.
+/// Returns parameter data with an allocation length.
 const fn data(bytes: Vec<u8>, allocation: u32) -> Outcome {
     Outcome::ParameterData { bytes, allocation: allocation as u64 }
 }
 
-/// Parameter data, or the sense that tells why there is none.
+/// Returns parameter data, or CHECK CONDITION with the sense data in `Err`.
 fn data_or(bytes: Result<Vec<u8>, Sense>, allocation: u32) -> Outcome {
     bytes.map_or_else(Outcome::CheckCondition, |bytes| data(bytes, allocation))
 }
 
-/// GOOD, or the sense that tells why not.
+/// Returns GOOD, or CHECK CONDITION with the sense data in `Err`.
 fn good_or(result: Result<(), Sense>) -> Outcome {
     result.map_or_else(Outcome::CheckCondition, |()| Outcome::Good)
 }
@@ -189,7 +191,7 @@ const fn length_error() -> Outcome {
     Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
 }
 
-/// Cuts nothing and invents nothing: a parameter list that is not as long as the CDB said is an error.
+/// Refuses a parameter list whose length differs from the length in the CDB: nothing is cut or padded.
 fn whole(list: &[u8], announced: u32) -> Result<&[u8], Outcome> {
     if u32::try_from(list.len()) == Ok(announced) { Ok(list) } else { Err(length_error()) }
 }

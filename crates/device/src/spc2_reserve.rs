@@ -1,23 +1,24 @@
-//! RESERVE and RELEASE (SPC-2 §7.16, §7.21), and how they get on with persistent reservations (SPC-5 §5.14.3).
+//! RESERVE and RELEASE (SPC-2 §7.16, §7.21), and their interaction with persistent reservations (SPC-5
+//! §5.14.3).
 
 use scsi::status::Status;
 
 use crate::contract::NexusId;
 use crate::pr::{PersistentReservations, PrRole};
 
-/// Who has reserved the unit.
+/// The SPC-2 reservation of the unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spc2Reservation {
     holder: Option<NexusId>,
 }
 
 impl Spc2Reservation {
-    /// Returns who has reserved the unit.
+    /// Returns the nexus that has reserved the unit.
     pub(crate) const fn holder(&self) -> Option<NexusId> {
         self.holder
     }
 
-    /// Does RESERVE.
+    /// Executes RESERVE.
     pub(crate) fn reserve(&mut self, from: NexusId, standing: PrRole, pr: &PersistentReservations) -> Status {
         match compatible(standing, pr) {
             Some(status) => status,
@@ -29,7 +30,7 @@ impl Spc2Reservation {
         }
     }
 
-    /// Does RELEASE. From a nexus that has reserved nothing it succeeds and does nothing.
+    /// Executes RELEASE. From a nexus that has reserved nothing it succeeds and does nothing.
     pub(crate) fn release(&mut self, from: NexusId, standing: PrRole, pr: &PersistentReservations) -> Status {
         if let Some(status) = compatible(standing, pr) {
             return status;
@@ -38,21 +39,22 @@ impl Spc2Reservation {
         Status::GOOD
     }
 
-    /// Takes note that a nexus is lost.
+    /// Handles the loss of a nexus.
     pub(crate) fn lose(&mut self, nexus: NexusId) {
         if self.holder == Some(nexus) {
             self.holder = None;
         }
     }
 
-    /// Takes note of a reset.
+    /// Handles a reset.
     pub(crate) const fn reset(&mut self) {
         self.holder = None;
     }
 }
 
-/// What a RESERVE or RELEASE hears while anybody is registered: it does nothing and succeeds for who may do anything
-/// under the persistent reservation (CRH), and conflicts for everybody else (SPC-2 §5.5.1).
+/// Returns the status of a RESERVE or RELEASE while any nexus is registered. The command does nothing. It
+/// succeeds for a nexus that may execute every command under the persistent reservation (CRH), and conflicts
+/// for every other nexus (SPC-2 §5.5.1).
 fn compatible(standing: PrRole, pr: &PersistentReservations) -> Option<Status> {
     if !pr.has_registrants() {
         return None;

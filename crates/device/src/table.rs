@@ -1,7 +1,7 @@
-//! One table of every command: what it is, what it may carry, what it needs, who does it.
+//! The table of every command: its codes, its CDB usage map, its conditions and its handler.
 //!
-//! Dispatch, the CDB usage maps of REPORT SUPPORTED OPERATION CODES, reservation conflicts and attention exemptions are
-//! all read from here, so they cannot disagree.
+//! Dispatch, the CDB usage maps of REPORT SUPPORTED OPERATION CODES, reservation conflicts and unit attention
+//! exemptions all use this table, so they cannot disagree.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ use crate::sbc;
 use crate::spc;
 use crate::task::TaskInfo;
 
-/// Does a command: checks it, and answers or says what work it takes.
+/// Executes a command: checks it, and returns its outcome or the work that it requires.
 pub(crate) type Handler = fn(&mut DeviceServer, &TaskInfo) -> Outcome;
 
 /// A command.
@@ -26,69 +26,70 @@ pub(crate) struct Row {
     pub(crate) opcode: u8,
     /// Its service action, if the operation code has them.
     pub(crate) service_action: Option<u16>,
-    /// The standard's name.
+    /// The name of the command in its standard.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "REPORT SUPPORTED OPERATION CODES has no names; people have")
     )]
     pub(crate) name: &'static str,
-    /// The CDB usage data (SPC-5 §6.35.3): the operation code and service action as such, and a one for every bit that
-    /// is evaluated. A CDB with any other bit set is refused.
+    /// The CDB usage data (SPC-5 §6.35.3): the operation code and service action as such, and a one for every
+    /// bit that is evaluated. A CDB with any other bit set is refused.
     pub(crate) usage: &'static [u8],
-    /// How reservations of others stop it.
+    /// Which reservations of other nexuses conflict with it.
     pub(crate) conflict: Conflict,
-    /// What a pending unit attention does to it.
+    /// How a pending unit attention affects it.
     pub(crate) attention: AttentionRule,
-    /// What it needs of the medium.
+    /// What the command requires of the medium.
     pub(crate) medium: MediumNeed,
     /// Whether a nexus with read-only access may send it.
     pub(crate) read_only: ReadOnlyNexus,
     /// Recommended command timeout in seconds, for RCTD.
     pub(crate) timeout_s: u32,
-    /// Who does it.
+    /// The function that executes the command.
     pub(crate) handler: Handler,
-    /// Whether this unit has it, the length of its CDB apart.
+    /// Whether this unit supports the command, regardless of the length of its CDB.
     pub(crate) enabled: fn(&UnitInfo) -> bool,
 }
 
 impl Row {
-    /// Returns whether this unit has the command.
+    /// Returns whether this unit supports the command.
     pub(crate) fn is_enabled(&self, facts: &UnitInfo) -> bool {
         let long = self.opcode == opcode::VARIABLE_LENGTH;
         (!long || facts.config.long_cdbs) && (self.enabled)(facts)
     }
 }
 
-/// What a pending unit attention does to a command (SAM-5 §5.14.6).
+/// How a pending unit attention affects a command (SAM-5 §5.14.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttentionRule {
-    /// It is reported instead of the command.
+    /// The unit attention is reported instead of executing the command.
     Reported,
-    /// Nothing: INQUIRY, REPORT LUNS, REQUEST SENSE.
+    /// The command is executed: INQUIRY, REPORT LUNS, REQUEST SENSE.
     Exempt,
 }
 
-/// What a command needs of the medium.
+/// What a command requires of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumNeed {
-    /// Nothing: it is done whether or not the unit is ready.
+    /// Nothing: the command is executed whether or not the unit is ready.
     NotNeeded,
-    /// That the unit is ready.
+    /// The unit must be ready.
     Ready,
-    /// The same, and that the medium may be written.
+    /// The unit must be ready, and the medium writable.
     Writable,
 }
 
-/// Whether a nexus whose access is read-only may send a command. Whatever changes something that another nexus meets is
-/// refused with WRITE PROTECTED: not the blocks alone, but also reservations, mode parameters, the clock, the medium's being
-/// in or out. Otherwise a host that may only look could stop the ones that write.
+/// Whether a nexus whose access is read-only may send a command. A command that changes something another
+/// nexus observes is refused with WRITE PROTECTED: not only blocks, but also reservations, mode parameters,
+/// the clock, and whether the medium is loaded. Otherwise a host that may only read could stop the hosts that
+/// write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadOnlyNexus {
-    /// It may: another nexus meets nothing of it.
+    /// The nexus may send it: other nexuses observe no effect.
     Admitted,
-    /// It may not.
+    /// The nexus may not send it.
     Refused,
-    /// Depends on other bytes of the CDB: returns whether it may.
+    /// Depends on other bytes of the CDB: returns whether the nexus may send it.
     ByCdb(fn(&Cdb) -> bool),
 }
 
@@ -103,25 +104,25 @@ impl ReadOnlyNexus {
     }
 }
 
-/// Every row there is.
+/// Every row.
 const ROWS: &[&[Row]] = &[spc::ROWS, sbc::ROWS, copy::ROWS];
 
-/// For commands that every unit has.
+/// For commands that every unit supports.
 pub(crate) const fn always(_: &UnitInfo) -> bool {
     true
 }
 
-/// The table, arranged for looking up.
+/// The table, arranged for lookup.
 pub(crate) struct Table {
-    /// Sorted by operation code, then service action.
+    /// The rows, sorted by operation code, then service action.
     rows: Vec<Entry>,
-    /// Where the rows of an operation code start.
+    /// The index of the first row of each operation code.
     starts: [u16; 257],
 }
 
 struct Entry {
     row: &'static Row,
-    /// The bits of the first sixteen bytes that must be zero.
+    /// The bits of the first 16 bytes that must be zero.
     forbidden: u128,
 }
 
@@ -201,13 +202,14 @@ fn unknown_service_action(cdb: &Cdb) -> Sense {
     }
 }
 
-/// The bits of the first sixteen bytes that must be zero. What a transport pads a shorter CDB with is none of ours.
+/// Returns the bits of the first 16 bytes that must be zero. The bytes with which a transport pads a shorter
+/// CDB are not checked.
 fn forbidden(row: &Row) -> u128 {
     let checked = head([0xff; 16].get(..row.usage.len().min(16)).unwrap_or_default());
     checked & !head(row.usage) & !head(&[0xff]) & !action_mask(row)
 }
 
-/// The bits of the first sixteen bytes that a service action occupies.
+/// Returns the bits of the first 16 bytes that a service action occupies.
 fn action_mask(row: &Row) -> u128 {
     match (row.service_action, row.opcode) {
         (None, _) => 0,
@@ -216,7 +218,7 @@ fn action_mask(row: &Row) -> u128 {
     }
 }
 
-/// The first sixteen bytes as one number.
+/// Returns the first 16 bytes as one number.
 fn head(bytes: &[u8]) -> u128 {
     let mut head = [0; 16];
     for (to, from) in head.iter_mut().zip(bytes) {

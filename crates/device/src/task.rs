@@ -1,4 +1,4 @@
-//! A task as its handler sees it: the command, and counters of what is under way on its behalf.
+//! A task as its handler sees it: the command, and counters of its operations and calls in progress.
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -10,50 +10,51 @@ use scsi::status::TaskAttribute;
 
 use crate::contract::{NexusId, TaskKey, ThirdPartyCaller};
 
-/// Names a task inside the logical unit. The generation tells a slot's users apart.
+/// Names a task inside the logical unit. The generation distinguishes the successive tasks of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TaskId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
-/// What a handler or a job knows of its task.
+/// The information that a handler or a job has about its task.
 #[derive(Debug)]
 pub(crate) struct TaskInfo {
-    /// Its name here.
+    /// The name of the task inside the unit.
     pub(crate) id: TaskId,
-    /// Who asked.
+    /// The originator of the task.
     pub(crate) origin: Origin,
-    /// On which nexus.
+    /// The nexus that the task belongs to.
     pub(crate) nexus: NexusId,
     /// The command.
     pub(crate) cdb: Cdb,
-    /// Its place in the task set.
+    /// The task attribute.
     pub(crate) attribute: TaskAttribute,
     /// How many bytes the initiator is ready to receive.
     pub(crate) data_in_len: u32,
     /// How many bytes the initiator is ready to send.
     pub(crate) data_out_len: u32,
-    /// How many bytes would have been transferred, see `Event::Finish`.
+    /// How many bytes would have been transferred, see `UnitEvent::CommandComplete`.
     pub(crate) transferable: Cell<u64>,
-    /// Operations of the medium under way.
+    /// How many operations of the medium are in progress.
     pub(crate) ops: Cell<u32>,
-    /// Calls of other units under way.
+    /// How many calls of other units are in progress.
     pub(crate) calls: Cell<u32>,
 }
 
-/// Who asked for a task.
+/// The originator of a task.
 #[derive(Debug)]
 pub(crate) enum Origin {
     /// A transport.
     Transport(TaskKey),
-    /// The copy manager of some unit, in the name of the nexus.
+    /// The copy manager of some unit, on behalf of the nexus.
     ThirdParty(Box<ThirdPartyTask>),
-    /// Our own copy manager, whose command has been answered. Nobody hears how the task ends.
+    /// This unit's own copy manager, whose command has been answered. The end of the task is reported to no
+    /// initiator.
     Background,
 }
 
-/// What a task has that serves a copy manager.
+/// The data of a task that serves a copy manager.
 #[derive(Debug)]
 pub(crate) struct ThirdPartyTask {
     pub(crate) caller: ThirdPartyCaller,
@@ -61,22 +62,23 @@ pub(crate) struct ThirdPartyTask {
     pub(crate) data_out: DataList,
     /// The bytes read so far.
     pub(crate) data_in: RefCell<DataList>,
-    /// The ROD token by which they are read, which must be good to the end.
+    /// The ROD token that the bytes are read by. It must be valid until the end.
     pub(crate) token: Option<Rc<[u8]>>,
 }
 
 impl TaskId {
-    /// Not a task: what the unit does on the medium by itself.
+    /// Not a task: the owner of the unit's own work on the medium.
     pub(crate) const BACKGROUND: Self = Self { slot: u32::MAX, generation: u32::MAX };
 
-    /// Not a task: the owner of what an abandoned operation of the medium changes. `index` is the operation's.
+    /// Not a task: the owner of the range that an abandoned operation of the medium changes. `index` is the
+    /// slot of the operation.
     pub(crate) const fn abandoned(index: u32) -> Self {
         Self { slot: u32::MAX - 1, generation: index }
     }
 }
 
 impl TaskInfo {
-    /// Describes a command without data. The task set gives it its name.
+    /// Describes a command without data. The task set assigns the name.
     pub(crate) const fn new(origin: Origin, nexus: NexusId, cdb: Cdb) -> Self {
         Self {
             id: TaskId { slot: 0, generation: 0 },
@@ -92,24 +94,24 @@ impl TaskInfo {
         }
     }
 
-    /// The same with a task attribute.
+    /// Sets the task attribute.
     pub(crate) fn with_attribute(mut self, attribute: TaskAttribute) -> Self {
         self.attribute = attribute;
         self
     }
 
-    /// The same with what the initiator is ready to receive and to send.
+    /// Sets how many bytes the initiator is ready to receive and to send.
     pub(crate) fn with_lengths(mut self, data_in_len: u32, data_out_len: u32) -> Self {
         (self.data_in_len, self.data_out_len) = (data_in_len, data_out_len);
         self
     }
 
-    /// Returns whether nothing is under way any more.
+    /// Returns whether no operation and no call is in progress.
     pub(crate) const fn is_idle(&self) -> bool {
         self.ops.get() == 0 && self.calls.get() == 0
     }
 
-    /// Returns the transport's name of the task, if a transport asked for it.
+    /// Returns the transport's key of the task, if a transport originated it.
     pub(crate) const fn key(&self) -> Option<TaskKey> {
         match &self.origin {
             Origin::Transport(key) => Some(*key),

@@ -1,8 +1,10 @@
-//! The task set (SAM-5 §8): who is in it, who may start, who waits for the end of what was aborted.
+//! The task set (SAM-5 §8): which tasks it holds, which may start, and which tasks and functions wait for
+//! aborted tasks to end.
 //!
-//! Every nexus has a task set of its own (TST 001b), or all have one (TST 000b). Simple tasks may be reordered freely (QUEUE
-//! ALGORITHM MODIFIER 1h). While only simple tasks are present, ordering costs one comparison, and a nexus that sends simple
-//! tasks only pays no more for the order of another.
+//! Every nexus has a task set of its own (TST 001b), or all share one (TST 000b). SIMPLE tasks may be
+//! reordered freely (QUEUE ALGORITHM MODIFIER 1h). While only SIMPLE tasks are present, ordering costs one
+//! comparison. With a task set per nexus, a nexus that sends only SIMPLE tasks pays nothing for the ordering
+//! of another nexus.
 
 mod key_index;
 
@@ -21,16 +23,16 @@ use crate::sbc::write::Write;
 use crate::task::{Origin, TaskId, TaskInfo};
 use key_index::KeyIndex;
 
-/// How many tasks of copy managers are served beside the task set. A copy manager has a handful under way per copy, and
-/// its copies are themselves tasks of some task set.
+/// How many tasks of copy managers are served besides the task set. A copy manager has a handful of tasks per
+/// copy in progress, and its copies are themselves tasks of some task set.
 const MAX_THIRD_PARTY_TASKS: usize = 1024;
 
-/// How many tasks a nexus may have although the others fill the set, so that none can shut another out. There are at
-/// most as many nexuses as sessions, which bounds what this adds.
+/// How many tasks a nexus may have although other nexuses fill the set, so that no nexus can shut another
+/// out. There are at most as many nexuses as sessions, which bounds what this adds.
 const MIN_TASKS_OF_NEXUS: usize = 8;
 
-/// For how many tasks their index has room until there are more. Keys are spread over all of it, so that one for the most that a set
-/// may hold would be found in no near cache when few are there.
+/// How many tasks the key index holds before it grows. Keys are spread over the whole index: an index sized
+/// for the largest task set would miss the near caches when few tasks are present.
 const KEYS_AT_FIRST: usize = 64;
 
 /// Every task of a unit.
@@ -38,37 +40,38 @@ pub(crate) struct TaskSet {
     slots: Vec<Slot>,
     free: Vec<u32>,
     keys: KeyIndex,
-    /// Tasks of transports, for TASK SET FULL.
+    /// The number of tasks of transports, for TASK SET FULL.
     transport_count: usize,
     peer_count: usize,
     capacity: usize,
     sequence_next: u64,
     /// Whether every nexus has a task set of its own.
     per_nexus: bool,
-    /// Of every task set in which order counts now.
+    /// The order of every task set in which order matters now.
     orders: Vec<Order>,
-    /// Aborted tasks with something still under way.
+    /// Aborted tasks with operations or calls still in progress.
     draining: Vec<TaskId>,
     /// How many tasks each wait still waits for.
     waits: Vec<(AbortWait, usize)>,
     wait_next: u64,
 }
 
-/// Names a task set: that of a nexus, or the one of all.
+/// Names a task set: that of a nexus, or `None` for the one that all share.
 type SetName = Option<NexusId>;
 
-/// What of a task set is ordered. There is none for a set of simple tasks that have all been started.
+/// The ordering state of a task set. A set of SIMPLE tasks that have all been started has none.
 struct Order {
     set: SetName,
     /// How many tasks in the set are ORDERED or HEAD OF QUEUE.
     restrictive: usize,
-    /// Tasks that may not start yet, in order of arrival.
+    /// Dormant tasks, which may not start yet, in order of arrival.
     dormant: VecDeque<TaskId>,
-    /// Whether a task has left the set since the dormant ones were looked at: nothing else lets one start.
+    /// Whether a task has left the set since the dormant tasks were last checked: only that lets a dormant
+    /// task start.
     left: bool,
 }
 
-/// Names something that waits for certain aborted tasks to be gone, and for no others.
+/// Names a wait for certain aborted tasks to end, and for no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AbortWait(u64);
 
@@ -82,59 +85,59 @@ struct Slot {
 pub(crate) struct Task {
     pub(crate) info: TaskInfo,
     pub(crate) state: TaskState,
-    /// Set when the task is aborted and only waits for what is under way.
+    /// Set when the task is aborted and only waits for its operations and calls to end.
     pub(crate) aborted: Option<AbortReport>,
-    /// What waits until it is gone.
+    /// The waits that last until this task is removed.
     awaited_by: Vec<AbortWait>,
     sequence: u64,
     set: SetName,
 }
 
-/// Where a task is.
+/// The state of a task.
 pub(crate) enum TaskState {
-    /// Not started: the task set does not allow it yet, or it is just about to.
+    /// Not started: the order of the task set does not allow it yet, or the start follows at once.
     Dormant,
     Read(Read),
     Write(Write),
     Job(Box<dyn Job>),
-    /// A parameter list is on its way.
+    /// A parameter list is being fetched.
     Parameters(fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome),
-    /// Waits until no other change of what is stored is under way.
+    /// Waits until no other change of the persistent state is in progress.
     StateChangeQueued(Vec<u8>, fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome),
     /// State is being stored.
     Saving(AfterSave),
-    /// Other tasks are being aborted; goes on when they are gone.
+    /// Other tasks are being aborted; the task continues when they are removed.
     AbortingOthers(AbortWait, Box<Outcome>),
-    /// Decided; waits for what is under way.
+    /// The outcome is decided; the task waits for its operations and calls to end.
     Ending(Box<Outcome>),
-    /// Aborted; waits for what is under way.
+    /// Aborted; waits for its operations and calls to end.
     Draining,
 }
 
 /// How an aborted task is reported to its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortReport {
-    /// `Event::Aborted`.
+    /// `UnitEvent::Aborted`.
     Aborted,
     /// Status TASK ABORTED.
     TaskAborted,
-    /// LOGICAL UNIT NOT SUPPORTED: its nexus does not see the unit any more.
+    /// LOGICAL UNIT NOT SUPPORTED: its nexus no longer sees the unit.
     LunNotSupported,
-    /// Not at all: the transport has forgotten it.
+    /// Not at all: the transport has dropped the task.
     Unreported,
 }
 
-/// Why a task was not taken in.
+/// Why a task was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmitError {
-    /// The set has no room.
+    /// The set is full.
     Full,
     /// The key is in use.
     Overlapped,
 }
 
 impl TaskSet {
-    /// Makes sets with room for `capacity` tasks, one for every nexus or one for all.
+    /// Creates task sets for `capacity` tasks in total, one set for every nexus or one for all.
     pub(crate) fn new(capacity: u16, per_nexus: bool) -> Self {
         let capacity = usize::from(capacity.max(1));
         Self {
@@ -153,7 +156,7 @@ impl TaskSet {
         }
     }
 
-    /// Changes how many tasks there may be, and the sets that later tasks belong to.
+    /// Changes the maximum number of tasks, and the sets that later tasks belong to.
     pub(crate) fn reconfigure(&mut self, capacity: u16, per_nexus: bool) {
         self.capacity = usize::from(capacity.max(1));
         self.per_nexus = per_nexus;
@@ -164,7 +167,7 @@ impl TaskSet {
         self.per_nexus
     }
 
-    /// Takes a task in, or gives its description back. It starts dormant.
+    /// Adds a task in the dormant state, or returns its description with the error.
     pub(crate) fn add(&mut self, mut info: TaskInfo) -> Result<TaskId, (AdmitError, TaskInfo)> {
         match &info.origin {
             Origin::Transport(_)
@@ -207,7 +210,7 @@ impl TaskSet {
         Ok(id)
     }
 
-    /// Removes a task that has nothing under way.
+    /// Removes a task that has no operation or call in progress.
     pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
         let entry = self.slots.get_mut(usize::try_from(id.slot).ok()?)?;
         if entry.generation != id.generation {
@@ -249,7 +252,7 @@ impl TaskSet {
         entry.task.as_mut().filter(|task| task.info.id == id)
     }
 
-    /// Returns the task that a transport calls `key`.
+    /// Returns the task with the transport's key `key`.
     pub(crate) fn find_key(&self, key: TaskKey) -> Option<TaskId> {
         let slot = self.keys.find(key)?;
         self.slots.get(usize::try_from(slot).ok()?)?.task.as_ref().map(|task| task.info.id)
@@ -260,7 +263,7 @@ impl TaskSet {
         self.slots.iter().filter_map(|slot| slot.task.as_ref()).filter(|task| task.aborted.is_none())
     }
 
-    /// Returns the live tasks of transports that `chosen` admits, oldest first.
+    /// Returns the live tasks that `chosen` admits, oldest first.
     pub(crate) fn select_live(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
         let mut found: Vec<_> =
             self.live().filter(|task| chosen(&task.info)).map(|task| (task.sequence, task.info.id)).collect();
@@ -295,7 +298,7 @@ impl TaskSet {
         false
     }
 
-    /// Takes the next dormant task whose turn has come.
+    /// Takes the next dormant task that may start.
     pub(crate) fn next_enabled(&mut self) -> Option<TaskId> {
         while let Some(at) = self.orders.iter().position(|order| order.left) {
             if let Some(id) = self.wake_in(at) {
@@ -310,7 +313,7 @@ impl TaskSet {
         None
     }
 
-    /// Takes the next dormant task of one set: if the oldest may not start, no younger one may.
+    /// Takes the next dormant task of one set. If the oldest may not start, no younger one may.
     fn wake_in(&mut self, at: usize) -> Option<TaskId> {
         loop {
             let id = *self.orders.get(at)?.dormant.front()?;
@@ -340,7 +343,7 @@ impl TaskSet {
         self.draining.push(id);
     }
 
-    /// Lets the transport of a lost nexus forget the keys of tasks that are already aborted.
+    /// Discards the keys of tasks of a lost nexus that are already aborted: no event names them any more.
     pub(crate) fn forget_keys_of(&mut self, nexus: NexusId) {
         let mut at = 0;
         while let Some(id) = self.draining.get(at).copied() {
@@ -351,9 +354,9 @@ impl TaskSet {
         }
     }
 
-    /// Lets a transport forget the key of a task that is already aborted.
+    /// Discards the key of a task that is already aborted: no event names it any more.
     pub(crate) fn forget_key(&mut self, id: TaskId) {
-        // A key that is already forgotten may be somebody else's by now.
+        // A key that is already discarded may belong to another task by now.
         let Some(task) = self.find_mut(id).filter(|task| task.aborted != Some(AbortReport::Unreported))
         else {
             return;
@@ -364,7 +367,7 @@ impl TaskSet {
         }
     }
 
-    /// Begins to wait for those of `tasks` that are aborted and not gone yet.
+    /// Starts a wait for those of `tasks` that are aborted and not removed yet.
     pub(crate) fn wait_for(&mut self, tasks: &[TaskId]) -> AbortWait {
         let wait = AbortWait(self.wait_next);
         self.wait_next += 1;
@@ -381,12 +384,12 @@ impl TaskSet {
         wait
     }
 
-    /// Returns whether every task that `wait` waits for is gone.
+    /// Returns whether every task that `wait` waits for is removed.
     pub(crate) fn is_over(&self, wait: AbortWait) -> bool {
         self.waits.iter().all(|(other, _)| *other != wait)
     }
 
-    /// Returns whether `nexus` has so few tasks that it must not be kept out because others fill the set.
+    /// Returns whether `nexus` has so few tasks that it must be admitted although other nexuses fill the set.
     fn is_owed_room(&self, nexus: NexusId) -> bool {
         let few = MIN_TASKS_OF_NEXUS.min(self.capacity / 2);
         let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
@@ -398,7 +401,8 @@ impl TaskSet {
         self.live().any(|task| task.info.nexus == nexus && task.info.key().is_some())
     }
 
-    /// SAM-5 §8.6: a simple task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED one for all older ones.
+    /// Applies SAM-5 §8.6: a SIMPLE task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED task for
+    /// all older ones.
     fn can_enable(&mut self, id: TaskId) -> bool {
         let Some(task) = self.find_mut(id) else { return false };
         let (attribute, sequence, set) = (task.info.attribute, task.sequence, task.set);
@@ -418,7 +422,7 @@ impl TaskSet {
     }
 }
 
-/// Changes the order of a task set, which there is from now on.
+/// Changes the order of a task set, and creates the order if there is none.
 fn change_order(orders: &mut Vec<Order>, set: SetName, change: impl FnOnce(&mut Order)) {
     if let Some(order) = orders.iter_mut().find(|order| order.set == set) {
         return change(order);

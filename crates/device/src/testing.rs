@@ -1,4 +1,5 @@
-//! The vocabulary of the unit's tests: a [`Rig`] is a logical unit with nexuses that a test speaks for.
+//! The fixture of the unit's tests: a [`Rig`] is a logical unit with two nexuses that a test sends commands
+//! for.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -26,22 +27,22 @@ use crate::contract::{
 };
 use crate::unit::LogicalUnit;
 
-/// Two initiators.
+/// The nexuses of two initiators.
 pub(crate) const A: NexusId = NexusId(1);
 pub(crate) const B: NexusId = NexusId(2);
 
-/// How many blocks a rig's medium has unless a test wants otherwise.
+/// How many blocks a rig's medium has by default.
 pub(crate) const BLOCKS: u64 = 4096;
 
 /// A unit under test.
 pub(crate) struct Rig {
     pub(crate) unit: LogicalUnit,
     next_key: u64,
-    /// Events that no `run` has claimed.
+    /// Events that no `run` has taken.
     pub(crate) events: VecDeque<UnitEvent>,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) status: Status,
@@ -54,14 +55,14 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Panics unless the command ended well; gives its data.
+    /// Panics unless the command ended with GOOD; returns its data.
     #[track_caller]
     pub(crate) fn good(self) -> Vec<u8> {
         assert_eq!(self.status, Status::GOOD, "{self:?}");
         self.data
     }
 
-    /// Panics unless the command ended with this sense.
+    /// Panics unless the command ended with CHECK CONDITION and this sense data.
     #[track_caller]
     pub(crate) fn check(&self, key: SenseKey, asc: Asc) {
         assert_eq!((self.status, self.sense), (Status::CHECK_CONDITION, Some((key, asc))), "{self:?}");
@@ -73,14 +74,15 @@ impl Reply {
         self.check(SenseKey::ILLEGAL_REQUEST, asc);
     }
 
-    /// The INFORMATION field of fixed format sense, if valid.
+    /// Returns the INFORMATION field of fixed format sense data, if valid.
     pub(crate) fn information(&self) -> Option<u32> {
         let bytes = self.sense_bytes.get(3..7)?;
         (self.sense_bytes[0] & 0x80 != 0).then(|| u32::from_be_bytes(bytes.try_into().unwrap()))
     }
 }
 
-/// The configuration most tests use: 512-byte blocks, thin, write cache on, one task set for all nexuses.
+/// Returns the configuration of most tests: 512-byte blocks, thin, write cache on, one task set for all
+/// nexuses.
 pub(crate) fn config() -> UnitConfig {
     UnitConfig {
         identity: Identity {
@@ -114,7 +116,7 @@ pub(crate) fn config() -> UnitConfig {
     }
 }
 
-/// A nexus of its own initiator.
+/// Returns a nexus of an initiator of its own.
 pub(crate) fn nexus(id: NexusId) -> Nexus {
     let [.., last] = id.0.to_be_bytes();
     let port = TransportId::iscsi_port("iqn.2026-11.org.initiator", [0, 2, 0x3d, 0, 0, last]).unwrap();
@@ -130,19 +132,19 @@ pub(crate) fn nexus(id: NexusId) -> Nexus {
 }
 
 impl Rig {
-    /// A unit in memory with two nexuses that have heard their first unit attention.
+    /// Creates a unit in memory with two nexuses that have received their first unit attention.
     pub(crate) fn new() -> Self {
         Self::with(config(), Box::new(Ram::new(BLOCKS * 512)))
     }
 
-    /// The same with another configuration and medium.
+    /// Creates such a unit with another configuration and medium.
     pub(crate) fn with(config: UnitConfig, store: Box<dyn Store>) -> Self {
         let mut rig = Self::fresh(config, store);
         rig.hear_power_on();
         rig
     }
 
-    /// The same with a unit that is already there.
+    /// Creates a rig for an existing unit.
     pub(crate) fn of(unit: LogicalUnit) -> Self {
         let mut rig = Self { unit, next_key: 1, events: VecDeque::new() };
         for id in [A, B] {
@@ -159,7 +161,7 @@ impl Rig {
         }
     }
 
-    /// The same before they have heard it.
+    /// Creates a unit whose nexuses have not received their first unit attention.
     pub(crate) fn fresh(config: UnitConfig, store: Box<dyn Store>) -> Self {
         let mut unit = LogicalUnit::new(config, store, None, Pool::new(1 << 20)).unwrap();
         for id in [A, B] {
@@ -179,7 +181,7 @@ impl Rig {
         self.start_as(nexus, TaskAttribute::Simple, cdb, data_in_len, data_out_len)
     }
 
-    /// The same with a task attribute.
+    /// Starts a command with a task attribute and returns its key.
     pub(crate) fn start_as(
         &mut self,
         nexus: NexusId,
@@ -206,14 +208,14 @@ impl Rig {
         key
     }
 
-    /// Runs a command to its end: `room` bytes may come, `out` is sent.
+    /// Runs a command to its end: the initiator accepts `room` bytes and sends `out`.
     #[track_caller]
     pub(crate) fn run(&mut self, nexus: NexusId, cdb: &[u8], room: usize, out: &[u8]) -> Reply {
         let key = self.start(nexus, cdb, room, out.len());
         self.finish(key, out)
     }
 
-    /// Feeds a command what it asks for until it ends.
+    /// Sends a command the data that it fetches until it ends.
     #[track_caller]
     pub(crate) fn finish(&mut self, key: TaskKey, out: &[u8]) -> Reply {
         let mut data = Vec::new();
@@ -239,7 +241,7 @@ impl Rig {
         }
     }
 
-    /// Answers the oldest wish to have state stored, if there is one, and returns the state.
+    /// Answers the oldest request to save state, if there is one, and returns the state.
     pub(crate) fn keep(&mut self, ok: bool) -> Option<Vec<u8>> {
         let at = self.events.iter().position(|event| matches!(event, UnitEvent::SaveState { .. }))?;
         let Some(UnitEvent::SaveState { ticket, state }) = self.events.remove(at) else { return None };
@@ -252,7 +254,7 @@ impl Rig {
     pub(crate) fn send(&mut self, key: TaskKey, out: &[u8], offset: u32, len: u32) {
         let start = usize::try_from(offset).unwrap();
         let part = &out[start..start + usize::try_from(len).unwrap()];
-        // Two pieces, as a transport has them where a PDU ends within.
+        // Two pieces, as from a transport where a PDU ends in between.
         let (head, tail) = part.split_at(part.len() / 2);
         let mut list = DataList::new();
         for piece in [head, tail].into_iter().filter(|piece| !piece.is_empty()) {
@@ -271,7 +273,7 @@ impl Rig {
         self.managed(key)
     }
 
-    /// Returns the outcome of a task management function that has been answered meanwhile.
+    /// Returns the outcome of a task management function that was answered meanwhile.
     pub(crate) fn managed(&mut self, key: TmfKey) -> Option<TmfOutcome> {
         let mine =
             |event: &UnitEvent| matches!(event, UnitEvent::TmfComplete { key: found, .. } if *found == key);
@@ -296,7 +298,7 @@ impl Rig {
         self.run(A, &cdb_16(0x8a, 0, lba, blocks), 0, data).good();
     }
 
-    /// Takes what the unit has to say.
+    /// Takes all events of the unit.
     pub(crate) fn drain(&mut self) {
         while let Some(event) = self.unit.poll() {
             self.events.push_back(event);
@@ -309,7 +311,7 @@ impl Rig {
         self.drain();
     }
 
-    /// Takes the event of a task out, if there is one.
+    /// Removes and returns the first event of a task, if there is one.
     pub(crate) fn event_of(&mut self, key: TaskKey) -> Option<UnitEvent> {
         let at = self.events.iter().position(|event| concerns(event, key))?;
         self.events.remove(at)
@@ -334,7 +336,7 @@ pub(crate) fn decode(sense: &[u8]) -> Option<(SenseKey, Asc)> {
     }
 }
 
-/// READ(12) or WRITE(12), or whatever else has that shape.
+/// Returns a 12-byte CDB in the form of READ(12) and WRITE(12).
 pub(crate) fn cdb_12(opcode: u8, flags: u8, lba: u32, blocks: u32) -> [u8; 12] {
     let mut cdb = [0; 12];
     (cdb[0], cdb[1]) = (opcode, flags);
@@ -343,7 +345,7 @@ pub(crate) fn cdb_12(opcode: u8, flags: u8, lba: u32, blocks: u32) -> [u8; 12] {
     cdb
 }
 
-/// READ(32) or WRITE(32), or whatever else has that shape.
+/// Returns a 32-byte CDB in the form of READ(32) and WRITE(32).
 pub(crate) fn cdb_32(action: u16, flags: u8, lba: u64, blocks: u32) -> [u8; 32] {
     let mut cdb = [0; 32];
     (cdb[0], cdb[7], cdb[10]) = (0x7f, 0x18, flags);
@@ -353,13 +355,13 @@ pub(crate) fn cdb_32(action: u16, flags: u8, lba: u64, blocks: u32) -> [u8; 32] 
     cdb
 }
 
-/// A medium that answers only when it is told to.
+/// A medium that completes operations only while its gate is open.
 pub(crate) struct Slow {
     inner: Ram,
     gate: Gate,
 }
 
-/// What opens and closes a [`Slow`] medium.
+/// Opens and closes a [`Slow`] medium.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     state: Rc<RefCell<GateState>>,
@@ -369,15 +371,15 @@ pub(crate) struct Gate {
 struct GateState {
     open: bool,
     held: VecDeque<Op>,
-    /// With what flushes fail, if they do.
+    /// The fault of flushes, if they fail.
     flush_fault: Option<Fault>,
-    /// Whether the data of a write is not given back with its end.
+    /// Whether a completed write returns no data.
     keeps_data: bool,
     failed: VecDeque<Completion>,
 }
 
 impl Slow {
-    /// A medium of `len` bytes, open at first.
+    /// Creates a medium of `len` bytes, open at first.
     pub(crate) fn new(len: u64) -> (Self, Gate) {
         let gate = Gate::default();
         gate.open();
@@ -394,22 +396,22 @@ impl Gate {
         self.state.borrow_mut().open = false;
     }
 
-    /// From now on flushes fail, or do not, those that wait included.
+    /// Makes flushes fail from now on, including those that wait; or stops that.
     pub(crate) fn lose_flushes(&self, loses: bool) {
         self.state.borrow_mut().flush_fault = loses.then_some(Fault::Medium);
     }
 
-    /// From now on flushes are kept from the medium, or are not.
+    /// Keeps flushes from being submitted to the medium from now on; or stops that.
     pub(crate) fn refuse_flushes(&self, refuses: bool) {
         self.state.borrow_mut().flush_fault = refuses.then_some(Fault::NotSubmitted);
     }
 
-    /// From now on the data of a write is not given back with its end.
+    /// Makes completed writes return no data from now on.
     pub(crate) fn keep_data(&self) {
         self.state.borrow_mut().keeps_data = true;
     }
 
-    /// How many operations wait.
+    /// Returns how many operations wait.
     pub(crate) fn held(&self) -> usize {
         self.state.borrow().held.len()
     }
@@ -443,13 +445,13 @@ impl Store for Slow {
     }
 }
 
-/// READ(10) or WRITE(10), or whatever else has that shape.
+/// Returns a 10-byte CDB in the form of READ(10) and WRITE(10).
 pub(crate) fn cdb_10(opcode: u8, flags: u8, lba: u32, blocks: u16) -> [u8; 10] {
     let (l, n) = (lba.to_be_bytes(), blocks.to_be_bytes());
     [opcode, flags, l[0], l[1], l[2], l[3], 0, n[0], n[1], 0]
 }
 
-/// READ(16) or WRITE(16), or whatever else has that shape.
+/// Returns a 16-byte CDB in the form of READ(16) and WRITE(16).
 pub(crate) fn cdb_16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (opcode, flags);
@@ -458,7 +460,7 @@ pub(crate) fn cdb_16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// `len` bytes that differ from block to block.
+/// Returns `len` bytes that differ from block to block.
 pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|at| u8::try_from((at / 512 + at) % 251).unwrap() ^ salt).collect()
 }

@@ -1,4 +1,5 @@
-//! Requests of copy managers, turned into the commands they stand for, so that every check of a command applies.
+//! Translates requests of copy managers into the equivalent commands, so that every check of a command
+//! applies.
 
 use alloc::boxed::Box;
 use core::cell::RefCell;
@@ -19,7 +20,7 @@ use crate::task::{Origin, TaskInfo, ThirdPartyTask};
 /// Peripheral device type of a direct access block device.
 const DIRECT_ACCESS: u8 = 0;
 
-/// Returns the task that a request stands for.
+/// Returns the task for a request.
 ///
 /// # Errors
 /// The answer, where no task is needed or none is possible.
@@ -67,7 +68,7 @@ pub(crate) fn task_of(
             (cdb_16(opcode::WRITE_16, 0, lba, blocks), 0)
         }
         ThirdPartyRequest::Zero { lba, blocks } => {
-            // UNMAP where that is possible, and no Data-Out buffer: zeros.
+            // UNMAP if the unit is thin, and no Data-Out buffer: the blocks read as zeros.
             let flags = if facts.is_thin() { 0x09 } else { 0x01 };
             (cdb_16(opcode::WRITE_SAME_16, flags, lba, count(blocks)?), 0)
         }
@@ -83,7 +84,7 @@ fn refused(sense: Sense) -> ThirdPartyResult {
     Err(ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense)))
 }
 
-/// A 16-byte CDB with an address and a count where all of them have it.
+/// Returns a 16-byte CDB with an address and a count at the offsets that all these commands share.
 fn cdb_16(code: u8, flags: u8, lba: Lba, count: u32) -> Cdb {
     let mut bytes = [0; 16];
     let [first, second, rest @ ..] = &mut bytes;

@@ -1,13 +1,15 @@
-//! The device clock (SPC-5 §5.3): milliseconds since the unit was started, or since what SET TIMESTAMP said.
+//! The device clock (SPC-5 §5.3): milliseconds since the unit was started, or since the time that SET
+//! TIMESTAMP set.
 //!
-//! The unit knows no calendar, so until somebody sets it the clock counts from zero and says so (TIMESTAMP ORIGIN).
+//! The unit knows no calendar time. Until an application client sets the clock, it counts from zero and
+//! reports that (TIMESTAMP ORIGIN).
 
 use base::time::Instant;
 
 /// The clock of one logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timestamp {
-    /// What the clock said at `since`.
+    /// The value of the clock at `since`.
     value_ms: u64,
     since: Instant,
     origin: u8,

@@ -12,7 +12,8 @@ use crate::task_set::AbortReport;
 use crate::unit::{LogicalUnit, Reset};
 
 impl LogicalUnit {
-    /// Does a task management function. Returns what to answer, and the tasks that must be gone before.
+    /// Performs a task management function. Returns its outcome, and the tasks that must be removed before it
+    /// is answered.
     pub(crate) fn run_tmf(&mut self, nexus: NexusId, function: Tmf) -> (TmfOutcome, Vec<TaskId>) {
         if !self.may_manage(nexus, function) {
             return (TmfOutcome::Rejected, Vec::new());
@@ -45,8 +46,9 @@ impl LogicalUnit {
         (TmfOutcome::Complete, aborted)
     }
 
-    /// A nexus with read-only access aborts its own tasks and nobody else's. Its host ends its session when a reset is
-    /// rejected, which does for it what the reset was to do.
+    /// Returns whether `nexus` may perform `function`. A nexus with read-only access may abort only its own
+    /// tasks. When a reset is rejected, its host ends the session, which has the effect of the reset for that
+    /// host.
     fn may_manage(&self, nexus: NexusId, function: Tmf) -> bool {
         let is_for_all = match function {
             Tmf::ClearTaskSet => !self.tasks.is_per_nexus(),
@@ -63,8 +65,9 @@ impl LogicalUnit {
         !is_for_all || access != Some(Access::ReadOnly)
     }
 
-    /// Aborts everything and tells everyone. `requester` is the nexus whose function it was, if a function it was.
-    /// Returns the tasks that must be gone before the reset is answered: those that somebody aborted before, too.
+    /// Aborts all tasks and establishes a unit attention for every nexus. `requester` is the nexus that sent
+    /// the function, if the reset is due to one. Returns the tasks that must be removed before the reset is
+    /// answered, including those that were aborted earlier.
     pub(crate) fn reset_for(&mut self, requester: Option<NexusId>, why: Reset) -> Vec<TaskId> {
         for id in self.tasks.select_live(|_| true) {
             let own = self.tasks.find_mut(id).is_some_and(|task| Some(task.info.nexus) == requester);
@@ -73,7 +76,8 @@ impl LogicalUnit {
         }
         self.server.was_reset();
         if why == Reset::Target {
-            // A hard reset; one of the unit leaves them (SBC-4 §4.27.3, §4.20.1).
+            // A hard reset clears the ORWRITE generations and starts a stopped unit; a LOGICAL UNIT RESET
+            // leaves both (SBC-4 §4.27.3, §4.20.1).
             self.server.orw_generations = OrwGenerations::default();
             self.server.spc.removal.stop(false);
         }
@@ -100,7 +104,8 @@ impl LogicalUnit {
         self.tasks.select_all(|task| task.nexus == nexus)
     }
 
-    /// SAM-5 §7.5: the tasks of others end with TASK ABORTED, or silently and with a unit attention.
+    /// Performs CLEAR TASK SET (SAM-5 §7.5): the tasks of other nexuses end with TASK ABORTED, or without a
+    /// response but with a unit attention.
     fn clear_task_set(&mut self, nexus: NexusId) -> Vec<TaskId> {
         for id in self.tasks.select_live(|_| true) {
             let Some(owner) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { continue };
@@ -113,8 +118,8 @@ impl LogicalUnit {
         self.tasks.select_all(|_| true)
     }
 
-    /// QERR of the control page (SPC-5 §7.5.8): a command that ended with CHECK CONDITION takes others with it. Those of
-    /// copy managers stay: their copy is judged where it runs.
+    /// Applies QERR of the control mode page (SPC-5 §7.5.8): a command that ended with CHECK CONDITION aborts
+    /// other commands. The tasks of copy managers are not aborted: the unit that runs the copy handles them.
     pub(crate) fn abort_after_error(&mut self, failed: &TaskInfo) {
         let only_own = self.server.settings.queue_error.only_own || self.tasks.is_per_nexus();
         let nexus = failed.nexus;
@@ -139,7 +144,8 @@ impl LogicalUnit {
         }
     }
 
-    /// SAM-5 §7.10: the additional response information is the depth, sense key and codes of what is pending.
+    /// Returns the outcome of QUERY ASYNCHRONOUS EVENT. The additional response information (SAM-5 §7.10) is
+    /// the number, sense key and codes of the pending unit attentions.
     fn query_event(&self, nexus: NexusId) -> TmfOutcome {
         let Some(attentions) = self.server.nexuses.find(nexus).map(|state| &state.attentions) else {
             return TmfOutcome::Complete;
@@ -152,7 +158,8 @@ impl LogicalUnit {
 }
 
 impl DeviceServer {
-    /// Returns how a task aborted by someone is reported: silently to its own nexus, by TAS to another.
+    /// Returns how an aborted task is reported: without a response if its own nexus aborted it, by TAS if
+    /// another did.
     pub(crate) const fn abort_report(&self, own: bool) -> AbortReport {
         if self.settings.task_aborted_status && !own {
             AbortReport::TaskAborted
@@ -161,13 +168,13 @@ impl DeviceServer {
         }
     }
 
-    /// The effects of a nexus loss beyond tasks and attentions (SAM-5 §6.3.4).
+    /// Applies the effects of a nexus loss other than those on tasks and unit attentions (SAM-5 §6.3.4).
     pub(crate) fn nexus_was_lost(&mut self, nexus: NexusId) {
         self.spc.nexus_lost(nexus);
         self.copy_manager.operations.nexus_lost(nexus);
     }
 
-    /// The effects of a reset beyond tasks and attentions (SAM-5 §6.3.3).
+    /// Applies the effects of a reset other than those on tasks and unit attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
         self.settings = self.power_on_settings();
         self.spc.reset();

@@ -1,9 +1,9 @@
-//! A logical unit: commands and task management in, events out.
+//! A logical unit: it accepts commands and task management functions, and returns events.
 //!
 //! # Order of calls
 //!
-//! After any call that takes `&mut self`, drain [`LogicalUnit::poll`] until it gives `None`. When the medium says that it
-//! has completions, call [`LogicalUnit::store_ready`].
+//! After any call that takes `&mut self`, drain [`LogicalUnit::poll`] until it returns `None`. When the
+//! medium reports completions, call [`LogicalUnit::store_ready`].
 
 mod task_execution;
 
@@ -34,11 +34,11 @@ use crate::task_set::{AbortReport, AbortWait, TaskSet};
 pub struct LogicalUnit {
     pub(crate) server: DeviceServer,
     pub(crate) tasks: TaskSet,
-    /// Task management functions that wait for aborted tasks to be gone.
+    /// Task management functions that wait until the tasks they aborted are removed.
     pending_tmfs: VecDeque<PendingTmf>,
-    /// Tasks that wait for others, which they aborted, to be gone.
+    /// Tasks that wait until other tasks, which they aborted, are removed.
     waiting_for_aborts: Vec<TaskId>,
-    /// When to look for operations of the medium that take too long.
+    /// When to check for operations of the medium that take too long.
     io_deadline: Option<Instant>,
 }
 
@@ -47,8 +47,8 @@ struct PendingTmf {
     key: TmfKey,
     nexus: NexusId,
     outcome: TmfOutcome,
-    /// Answered when the tasks that it aborted are gone. It waits for no others: a task of another nexus that hangs must not
-    /// hold up the functions of this one.
+    /// The function is answered when the tasks that it aborted are removed. It waits for no other tasks: a
+    /// hanging task of another nexus must not delay the functions of this nexus.
     wait: AbortWait,
 }
 
@@ -57,9 +57,9 @@ struct PendingTmf {
 pub enum UnitError {
     /// The medium holds less than one block.
     TooSmall,
-    /// The medium wants to be read and written in larger pieces than a block.
+    /// The medium must be read and written in units larger than a logical block.
     BlockTooSmall,
-    /// What was saved of the unit cannot be read.
+    /// The saved state of the unit cannot be read.
     SavedState(StateDecodeError),
 }
 
@@ -75,7 +75,7 @@ impl core::fmt::Display for UnitError {
 
 impl core::error::Error for UnitError {}
 
-/// Why a unit is reset.
+/// The kind of reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reset {
     /// LOGICAL UNIT RESET.
@@ -84,7 +84,7 @@ pub enum Reset {
     Target,
 }
 
-/// What a unit did so far, and does now.
+/// Counters of a unit since its creation, and its present number of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitStats {
     /// Commands received.
@@ -95,13 +95,13 @@ pub struct UnitStats {
     pub writes: u64,
     /// Bytes delivered by commands that read blocks.
     pub read_bytes: u64,
-    /// Bytes taken by commands that wrote blocks.
+    /// Bytes received by commands that wrote blocks.
     pub write_bytes: u64,
     /// Commands that ended with CHECK CONDITION.
     pub check_conditions: u64,
     /// Commands that ended with RESERVATION CONFLICT.
     pub reservation_conflicts: u64,
-    /// Commands that met TASK SET FULL.
+    /// Commands that ended with TASK SET FULL.
     pub task_set_full: u64,
     /// Tasks aborted.
     pub aborts: u64,
@@ -114,12 +114,13 @@ pub struct UnitStats {
 }
 
 impl LogicalUnit {
-    /// Makes a unit of a medium and of the state that the last [`UnitEvent::SaveState`] had stored, if any. Until a nexus is
-    /// established it serves nobody.
+    /// Creates a unit from a medium and from the state that the last [`UnitEvent::SaveState`] had stored, if
+    /// any. The unit serves no initiator until a nexus is established.
     ///
     /// # Errors
-    /// [`UnitError`] when configuration and medium do not fit, or the saved state cannot be read. In the latter case
-    /// [`Self::new_without_reservations`] makes a unit that waits for somebody to say what was reserved.
+    /// [`UnitError`] when configuration and medium do not fit, or the saved state cannot be read. In the
+    /// latter case [`Self::new_without_reservations`] creates a unit that waits until an application client
+    /// sets the reservations again.
     pub fn new(
         config: UnitConfig,
         store: Box<dyn Store>,
@@ -130,9 +131,9 @@ impl LogicalUnit {
         Self::with_state(config, store, spc::State::new(saved), pool)
     }
 
-    /// Makes a unit whose saved state is lost. It refuses nearly every command with PERSISTENT RESERVATION INFORMATION
-    /// LOST until an application client sends REPLACE LOST RESERVATION (SPC-5 §5.14.5.4): serving without
-    /// knowing who was fenced would be worse.
+    /// Creates a unit whose saved state is lost. The unit refuses nearly every command with PERSISTENT
+    /// RESERVATION INFORMATION LOST until an application client sends REPLACE LOST RESERVATION (SPC-5
+    /// §5.14.5.4): to serve without knowing which initiators were fenced would be worse.
     ///
     /// # Errors
     /// [`UnitError`] when configuration and medium do not fit.
@@ -179,21 +180,21 @@ impl LogicalUnit {
             .any(|own| (own.code_set.0, own.kind.0) == (code_set, kind) && own.bytes == designator)
     }
 
-    /// Hands over 32 bytes from the operating system's generator: the secrets of ROD tokens come from them. A unit that
-    /// gets none makes no tokens, and knows no command about them.
+    /// Passes in 32 bytes from the operating system's random generator. The secrets of ROD tokens are derived
+    /// from them. A unit without a seed creates no tokens and supports no command for them.
     pub fn seed(&mut self, entropy: &[u8; 32]) {
         self.server.copy_manager.seed(entropy);
         self.server.info.makes_tokens = true;
     }
 
-    /// Takes note of a new nexus: it will hear a unit attention first.
+    /// Records a new nexus. The nexus first receives a unit attention.
     pub fn nexus_established(&mut self, now: Instant, nexus: Nexus) {
         self.server.now = now;
         self.server.nexuses.establish(nexus);
         self.server.refresh_pr_roles();
     }
 
-    /// Replaces what is known of a nexus: other units or other access than before.
+    /// Replaces the description of a nexus, when its units or its access changed.
     pub fn nexus_changed(&mut self, now: Instant, nexus: Nexus) {
         self.server.now = now;
         let id = nexus.id;
@@ -208,12 +209,13 @@ impl LogicalUnit {
         }
     }
 
-    /// Tells a nexus that what stands under its LUNs changed, although the numbers may be the same.
+    /// Establishes the unit attention for changed LUN data for one nexus. A LUN can lead to another unit
+    /// although the LUNs are the same.
     pub fn luns_changed(&mut self, id: NexusId) {
         self.server.nexuses.establish_ua(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
     }
 
-    /// Takes note that a nexus is gone. Its tasks are aborted, and no event names their keys any more.
+    /// Records the loss of a nexus. Aborts its tasks; no later event names their keys.
     pub fn nexus_lost(&mut self, now: Instant, id: NexusId) {
         self.server.now = now;
         for task in self.tasks.select_live(|task| task.nexus == id) {
@@ -226,12 +228,12 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes note that a nexus does not see this unit any more although it goes on. Its tasks are answered with LOGICAL UNIT
-    /// NOT SUPPORTED, as every later command under that number is, and its task management functions with what they have
-    /// done.
+    /// Records that a nexus no longer sees this unit although the nexus itself remains. The unit answers the
+    /// tasks of the nexus, and every later command under that LUN, with LOGICAL UNIT NOT SUPPORTED. It
+    /// answers the nexus' task management functions with the outcome they have reached.
     ///
-    /// What the medium has under way for these tasks is not waited for: it comes to its end on its own, and keeps its buffers
-    /// and the range that it changes until then.
+    /// The unit does not wait for the operations of the medium for these tasks. They end on their own, and
+    /// keep their buffers and the ranges that they change until then.
     pub fn nexus_withdrawn(&mut self, now: Instant, id: NexusId) {
         if fault_injection::is_injected(Bug::RemovalForgetsCommands) {
             return self.nexus_lost(now, id);
@@ -245,10 +247,12 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes note that the unit is removed: nothing reaches it any more. Everything is answered, as by
-    /// [`Self::nexus_withdrawn`]; [`Self::is_retired`] tells when the medium has ended all that it was asked for.
+    /// Records that the unit is removed: no initiator reaches it any more. Every task and function is
+    /// answered, as by [`Self::nexus_withdrawn`]; [`Self::is_retired`] returns whether the medium has ended
+    /// all its operations.
     ///
-    /// Tasks whose calls to other units or whose state is under way are answered when that has ended.
+    /// A task that waits for a call to another unit, or for its state to be stored, is answered when that has
+    /// ended.
     pub fn retire(&mut self, now: Instant) {
         self.server.now = now;
         self.server.retire();
@@ -257,7 +261,8 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Returns whether nothing is left of a unit that was told to retire, so that its medium can be closed.
+    /// Returns whether a retired unit has no task and no operation of the medium left, so that its medium can
+    /// be closed.
     pub const fn is_retired(&self) -> bool {
         self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle()
     }
@@ -273,8 +278,8 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Hands over bytes that a [`UnitEvent::FetchDataOut`] asked for, or says why they do not come. Bytes for a task that is
-    /// gone are thrown away.
+    /// Passes in bytes that a [`UnitEvent::FetchDataOut`] requested, or the reason why they were not
+    /// received. Bytes for a task that no longer exists are discarded.
     pub fn data_out(
         &mut self,
         now: Instant,
@@ -299,8 +304,8 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes note that the transport dropped a task: it is aborted, no event names its key any more, and the key may
-    /// be used again at once.
+    /// Records that the transport dropped a task: the task is aborted, no later event names its key, and the
+    /// transport may use the key again at once.
     pub fn task_gone(&mut self, now: Instant, key: TaskKey) {
         self.server.now = now;
         if let Some(id) = self.tasks.find_key(key) {
@@ -310,7 +315,8 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Executes a request of a copy manager as if `nexus` had sent it; [`UnitEvent::ThirdPartyReply`] answers.
+    /// Executes a request of a copy manager as if `nexus` had sent it; [`UnitEvent::ThirdPartyReply`]
+    /// answers.
     pub fn execute_third_party(
         &mut self,
         now: Instant,
@@ -323,7 +329,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes the answer to an [`UnitEvent::ThirdPartyCall`].
+    /// Handles the answer to a [`UnitEvent::ThirdPartyCall`].
     pub fn third_party_reply(&mut self, now: Instant, call: u32, result: ThirdPartyResult) {
         self.server.now = now;
         if let Some(id) = self.server.take_call(call) {
@@ -332,7 +338,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Takes note that the state of an [`UnitEvent::SaveState`] is stored durably, or could not be.
+    /// Records that the state of a [`UnitEvent::SaveState`] is stored durably, or could not be stored.
     pub fn state_saved(&mut self, now: Instant, ticket: u64, ok: bool) {
         self.server.now = now;
         self.finish_save(ticket, ok);
@@ -345,15 +351,15 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Resets the unit, as if every nexus saw it happen.
+    /// Resets the unit. Every nexus receives the unit attention for it.
     pub fn reset(&mut self, now: Instant, why: Reset) {
         self.server.now = now;
         self.reset_for(None, why);
         self.process_pending();
     }
 
-    /// Takes a changed configuration into use; everyone hears what changed of INQUIRY data and mode parameters. The block size stays
-    /// what it was.
+    /// Applies a changed configuration. Every nexus receives a unit attention for changed INQUIRY data or
+    /// mode parameters. The block size does not change.
     pub fn reconfigure(&mut self, now: Instant, config: UnitConfig) {
         self.server.now = now;
         self.tasks.reconfigure(config.task_set_max, config.tasks.nexus_task_sets);
@@ -361,15 +367,16 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Looks at the medium's size again, and tells everyone if it changed.
+    /// Reads the size of the medium again, and establishes a unit attention for every nexus if it changed.
     pub fn capacity_changed(&mut self, now: Instant) {
         self.server.now = now;
         self.server.refresh_capabilities();
         self.process_pending();
     }
 
-    /// Withholds the medium, because it is not what it was: commands that need it end with NOT READY, MANUAL INTERVENTION
-    /// REQUIRED. Or gives it back, and everyone hears that the medium may have changed.
+    /// Withholds the medium because it is not the same as before: commands that need it end with NOT READY,
+    /// MANUAL INTERVENTION REQUIRED. Or makes it available again, and every nexus receives the unit attention
+    /// MEDIUM MAY HAVE CHANGED.
     pub fn withhold_medium(&mut self, now: Instant, withheld: bool) {
         self.server.now = now;
         self.server.withhold(withheld);
@@ -381,13 +388,13 @@ impl LogicalUnit {
         self.server.poll_event()
     }
 
-    /// Returns when [`Self::handle_timeout`] wants to be called.
+    /// Returns when to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sanitizer = self.server.sanitizer.poll_timeout(self.server.info.capabilities.len);
         [sanitizer, self.io_deadline].into_iter().flatten().min()
     }
 
-    /// Takes note that the deadline passed.
+    /// Handles the expiry of the deadline.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.server.now = now;
         self.server.continue_sanitizing();
@@ -397,7 +404,7 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Returns what the unit did so far.
+    /// Returns the counters of the unit.
     pub fn stats(&self) -> UnitStats {
         let tasks = u64::try_from(self.tasks.len()).unwrap_or(u64::MAX);
         UnitStats { tasks, ..self.server.stats }

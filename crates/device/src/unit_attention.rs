@@ -1,27 +1,28 @@
-//! Unit attentions of one nexus (SAM-5 §5.14): a short queue, each condition at most once.
+//! Unit attentions of one nexus (SAM-5 §5.14): a short queue that holds each condition at most once.
 
 use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense, SenseKey};
 
-/// How many conditions wait for one nexus. More different ones than this unit can establish; should that ever be
-/// wrong, the youngest is given up and the last one left says so (SKSV overflow).
+/// How many conditions can be pending for one nexus: more than the different conditions that this unit can
+/// establish. Should that ever be wrong, the most recent condition is dropped and the last one left reports
+/// the overflow (SKSV overflow).
 const MAX_PENDING: usize = 24;
 
-/// The unit attentions that wait for a nexus, oldest first.
+/// The unit attentions that are pending for a nexus, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnitAttentions {
     pending: Vec<Sense>,
 }
 
 impl UnitAttentions {
-    /// Establishes a condition. One that already waits stays where it is; a reset takes the place of what it
-    /// outranks (SAM-5 §5.14.2).
+    /// Establishes a condition. A condition that is already pending keeps its position; a reset replaces the
+    /// conditions that it outranks (SAM-5 §5.14.2).
     pub(crate) fn establish(&mut self, asc: Asc) {
         self.establish_with(Sense::new(SenseKey::UNIT_ATTENTION, asc));
     }
 
-    /// The same, with more to say than the code.
+    /// Establishes a condition with sense data beyond its code.
     pub(crate) fn establish_with(&mut self, sense: Sense) {
         if let Some(rank) = reset_rank(sense.asc) {
             if self.pending.iter().any(|old| reset_rank(old.asc).is_some_and(|old| old <= rank)) {
@@ -40,28 +41,29 @@ impl UnitAttentions {
         }
     }
 
-    /// Returns how many conditions wait.
+    /// Returns how many conditions are pending.
     pub(crate) const fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Returns what is to be reported next: resets first, then in the order they were established.
+    /// Returns the condition to report next: resets first, then in the order they were established.
     pub(crate) fn next(&self) -> Option<Sense> {
         self.pending.first().copied()
     }
 
-    /// Returns and clears what is to be reported next.
+    /// Returns and clears the condition to report next.
     pub(crate) fn take(&mut self) -> Option<Sense> {
         if self.pending.is_empty() { None } else { Some(self.pending.remove(0)) }
     }
 
-    /// Clears one condition, because its cause was seen in another way (REPORT LUNS for REPORTED LUNS DATA HAS CHANGED).
+    /// Clears one condition, because the nexus has seen its cause in another way (REPORT LUNS for REPORTED
+    /// LUNS DATA HAS CHANGED).
     pub(crate) fn clear(&mut self, asc: Asc) {
         self.pending.retain(|sense| sense.asc != asc);
     }
 }
 
-/// Returns whether an attention is reported even instead of RESERVATION CONFLICT (SAM-5 §5.3.3).
+/// Returns whether a unit attention is reported even instead of RESERVATION CONFLICT (SAM-5 §5.3.3).
 pub(crate) fn outranks_conflict(asc: Asc) -> bool {
     reset_rank(asc).is_some()
 }

@@ -1,9 +1,9 @@
-//! Compares a reactor with the least that a TCP server can do. Requests are 48 bytes and perhaps a payload (a
-//! write); answers are 48 bytes and perhaps a payload (a read).
+//! Compares a reactor with a minimal TCP server. Requests are 48 bytes and an optional payload (a write);
+//! answers are 48 bytes and an optional payload (a read).
 //!
 //! `echo_bench` runs all servers in turn, each as a process of its own, and prints medians of five rounds.
-//! `echo_bench serve KIND` is one of these servers; it prints its port and ends when its input does, so that
-//! `strace -c` or `perf` can watch it.
+//! `echo_bench serve KIND SHAPE` is one of these servers; it prints its port and ends when its input ends, so
+//! that `strace -c` or `perf` can watch it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +35,7 @@ const HEADER: usize = 48;
 const ROUNDS: usize = 5;
 const SPAN: Duration = Duration::from_millis(700);
 
-/// What is measured: name, bytes of a request's payload, bytes of an answer's payload, requests under way.
+/// The workloads: name, payload of a request in bytes, payload of an answer in bytes, requests under way.
 const SHAPES: [(&str, usize, usize, usize); 7] = [
     ("4 KiB reads, depth 1", 0, 4096, 1),
     ("4 KiB reads, depth 32", 0, 4096, 32),
@@ -46,11 +46,11 @@ const SHAPES: [(&str, usize, usize, usize); 7] = [
     ("1 MiB writes, depth 8", 1 << 20, 0, 8),
 ];
 
-/// A machine asks for loans for payloads from this size on.
+/// The state machine provides receive buffers for payloads of at least this size.
 const LOAN_MIN: usize = 16 << 10;
 
-/// With one request under way, client and server share a core: they never work at the same time, and what counts is
-/// how much work each request is, not how long an idle core takes to wake up.
+/// With one request under way, client and server share a core: they never work at the same time, and the
+/// benchmark measures the work of each request, not how long an idle core takes to wake up.
 const CLIENT_CORE: &str = "1";
 const SERVER_CORE: &str = "0";
 
@@ -141,7 +141,7 @@ impl Server {
         Self { child, port: line.trim().parse().unwrap() }
     }
 
-    /// Seconds of CPU time so far, to a clock tick.
+    /// Returns the CPU time used so far, in seconds.
     fn cpu(&mut self) -> f64 {
         let path = format!("/proc/{}/schedstat", self.child.id());
         let text = std::fs::read_to_string(path).unwrap();
@@ -156,7 +156,7 @@ impl Drop for Server {
     }
 }
 
-/// Keeps requests under way for a while and returns how many were answered per second.
+/// Keeps requests under way for `span`. Returns how many were answered per second.
 fn load(port: u16, shape: Shape, span: Duration) -> f64 {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -166,7 +166,7 @@ fn load(port: u16, shape: Shape, span: Duration) -> f64 {
     let start = Wall::now();
     let deadline = start + span;
     let mut sender = Sender { stream: &stream, left: requests.len() };
-    // What the socket does not take must not keep us from reading.
+    // A write that the socket does not accept must not keep this client from reading.
     stream.set_nonblocking(true).unwrap();
     while Wall::now() < deadline {
         sender.push(&requests);
@@ -214,7 +214,7 @@ fn serve(kind: &str, shape: Shape) {
     let listening = listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
     println!("{}", listening.local_addr().unwrap().port());
     std::thread::spawn(|| {
-        // The end of the input is the end of us.
+        // The process ends when its input ends.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
@@ -262,7 +262,7 @@ fn bare_epoll(listening: &TcpListener, shape: Shape) {
     }
 }
 
-/// What both bare servers do with what they receive.
+/// The processing of received bytes that both minimal servers share.
 struct Bare {
     buffer: Vec<u8>,
     pending: usize,
@@ -308,7 +308,7 @@ fn reactor(listening: TcpListener, engine: EngineChoice, shape: Shape) {
     reactor.run(&mut Echo::new(shape, pool)).unwrap();
 }
 
-/// The same as a machine.
+/// The same server as a state machine.
 struct Echo {
     conns: BTreeMap<ConnId, Talk>,
     actions: VecDeque<Action>,
@@ -319,9 +319,9 @@ struct Echo {
 
 #[derive(Default)]
 struct Talk {
-    /// Bytes of the header that is coming.
+    /// How many bytes of the next header were received.
     header: usize,
-    /// The payload that is coming.
+    /// The payload that is being received.
     payload: Option<Buf>,
     answers: usize,
 }

@@ -1,5 +1,6 @@
-//! How much of what bare packet sockets move the reactor's ports do: frames blasted from one end of a virtual cable to the
-//! other, by `sendmmsg` and `recvmmsg` alone, and by machines on reactors. Ratios count, not figures.
+//! Compares the throughput of the Ethernet ports of a reactor with that of bare packet sockets: frames are
+//! sent at full speed from one end of a veth pair to the other, by `sendmmsg` and `recvmmsg` alone, and by
+//! state machines on reactors. The ratios matter, not the absolute numbers.
 //!
 //! ```text
 //! unshare --map-root-user --net target/release/examples/ether_bench [SECONDS]
@@ -19,10 +20,10 @@ use drivers::ether::raw::RawPort;
 use drivers::ether::{PortConfig, PortSocket};
 use drivers::reactor::Reactor;
 
-/// For local experiments (IEEE 802).
+/// The EtherType for local experiments (IEEE 802).
 const ETHER_TYPE: u16 = 0x88b5;
 
-/// What stands before and behind a payload, as a protocol's header and checksum do.
+/// The lengths of what precedes and follows a payload, like the header and checksum of a protocol.
 const HEAD: usize = 28;
 const TAIL: usize = 4;
 
@@ -39,7 +40,7 @@ fn main() {
     for mtu in [1500, 9000, 65_535] {
         lay(mtu);
         let mut best = [0.0_f64; 3];
-        // Taken in turns, so that a busy machine is busy for all.
+        // The variants run in turns, so that other load on the machine affects all of them.
         for _ in 0..3 {
             let rates = [
                 bare(mtu, span),
@@ -71,7 +72,7 @@ fn lay(mtu: usize) {
     std::thread::sleep(Duration::from_millis(200));
 }
 
-/// Counts frames for a while, once both ends are at work.
+/// Returns the frames received per second during `span`, once both ends run.
 fn count(span: Duration) -> f64 {
     std::thread::sleep(span / 5);
     let (start, before) = (WallClock::now(), RECEIVED.load(Ordering::Relaxed));
@@ -133,7 +134,7 @@ fn run(engine: EngineChoice, interface: &str, mut machine: Blaster) {
     }
 }
 
-/// Sends as many frames as go, or counts what comes.
+/// Sends as many frames as possible, or counts received frames.
 #[derive(Default)]
 struct Blaster {
     payload: Option<Bytes>,

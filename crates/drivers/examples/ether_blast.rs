@@ -1,11 +1,14 @@
-//! What bare packet sockets move between two interfaces, which may be in different namespaces: the bound that a protocol on
-//! Ethernet frames is measured against. Whole frames by `sendmmsg` and `recvmmsg` and nothing else, but that the receiver
-//! looks at every byte. Its end of the run is the receiver's: what was sent faster than it receives is lost, and not counted.
+//! Measures how many frames bare packet sockets transfer between two interfaces, which may be in different
+//! namespaces: the upper bound for a protocol on Ethernet frames. It transfers whole frames by `sendmmsg` and
+//! `recvmmsg` and does nothing else, except that the receiver reads every byte. Only the receiver counts:
+//! frames that are sent faster than it receives are lost and not counted.
 //!
 //! ```text
-//! ether_blast receive IFACE SECONDS         prints {"frames": N, "bytes": N, "seconds": S}, from the first frame on
-//! ether_blast send IFACE MAC SECONDS BYTES  frames as long as the interface's MTU, one after another out of so many bytes of
-//!                                           memory, as a disk's are; 0 sends one frame again and again
+//! ether_blast receive IFACE SECONDS         prints {"frames": N, "bytes": N, "seconds": S}, counted
+//!                                           from 0.2 s after the first frame on
+//! ether_blast send IFACE MAC SECONDS BYTES  frames as long as the interface's MTU, one after another
+//!                                           out of BYTES bytes of memory, like the data of a disk;
+//!                                           0 sends one frame again and again
 //! ```
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a measurement that cannot be made has nothing to say")]
 
@@ -14,13 +17,14 @@ use std::time::{Duration, Instant};
 use drivers::ether::raw::RawPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// For local experiments (IEEE 802).
+/// The EtherType for local experiments (IEEE 802).
 const ETHER_TYPE: u16 = 0x88b5;
 
-/// How many bytes wait in the kernel for the receiver.
+/// The size of the receive buffer in the kernel, in bytes.
 const RECEIVE_BYTES: usize = 64 << 20;
 
-/// The first frames find cold caches and a shaper whose bucket is full.
+/// The time that is not measured: the first frames find cold caches, and a traffic shaper whose bucket is
+/// full.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// How long the receiver waits for the first frame.
@@ -74,7 +78,7 @@ fn receive(interface: &str, span: Duration) {
     }
 }
 
-/// Looks at every byte, as cheaply as that can be done.
+/// Reads every byte, as cheaply as possible.
 fn touch(frame: &[u8]) -> u64 {
     frame
         .chunks_exact(8)
@@ -96,7 +100,7 @@ fn send(interface: &str, mac: &str, span: Duration, bytes: usize) {
     let mut next = 0;
     let began = Instant::now();
     while began.elapsed() < span {
-        // To skip frames one by one would take longer than to send some.
+        // Skipping frames one by one would take longer than sending some.
         let turn = (next..next + 64).map(|number| number % count * len);
         let sent = port.send(turn.map(|at| frames.get(at..at + len).unwrap_or_default()));
         assert_eq!((sent.too_long, sent.failed), (0, 0), "frames do not go");

@@ -1,4 +1,4 @@
-//! The only clock: monotonic nanoseconds since the reactor was made.
+//! The only clock: monotonic nanoseconds since the reactor was created.
 
 use base::time::Instant;
 
@@ -12,7 +12,7 @@ impl Clock {
         Self { origin: std::time::Instant::now() }
     }
 
-    /// Returns the present moment. 64 bits of nanoseconds last for 584 years.
+    /// Returns the present time. 64 bits of nanoseconds last for 584 years.
     pub(crate) fn now(&self) -> Instant {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }

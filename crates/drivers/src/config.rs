@@ -1,4 +1,4 @@
-//! How a reactor is set up.
+//! The settings of a reactor.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,15 +16,17 @@ pub enum EngineChoice {
     Epoll,
 }
 
-/// Whether to look for something to do before sleep. epoll cannot tell without a system call, and just sleeps.
+/// Whether an idle reactor busy-polls before it sleeps. The epoll engine cannot check for work without a
+/// system call, so with it the reactor always sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinMode {
-    /// While it is seen to make more of what is done, and nobody else wants the processor.
+    /// The reactor polls while measurements show that polling moves more bytes, and while no other thread
+    /// needs the processor.
     #[default]
     Adaptive,
-    /// Always.
+    /// The reactor always polls before it sleeps.
     Always,
-    /// Never.
+    /// The reactor never polls.
     Never,
 }
 
@@ -37,14 +39,14 @@ pub enum EngineKind {
     Epoll,
 }
 
-/// What a running reactor can be told to do otherwise.
+/// The limits that can be changed while a reactor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// [`Config::connections_max`]. Those that are open stay.
+    /// [`Config::connections_max`]. Connections that are already open stay open.
     pub connections_max: usize,
-    /// [`Config::connections_per_peer_max`], likewise.
+    /// [`Config::connections_per_peer_max`]. Connections that are already open stay open.
     pub connections_per_peer_max: usize,
-    /// [`Config::stall`]. Counts for connections that are open, too.
+    /// [`Config::stall`]. It applies to connections that are already open, too.
     pub stall: Option<Duration>,
 }
 
@@ -53,21 +55,22 @@ pub struct Limits {
 pub struct Config {
     /// Which engine to use.
     pub engine: EngineChoice,
-    /// Whether to spin instead of sleeping: lower latency for a whole core.
+    /// Whether the reactor polls all the time instead of sleeping (busy polling): lower latency, at the price
+    /// of a whole core.
     pub busy_poll: bool,
-    /// Whether to look for a while for something to do before it sleeps, if it does not spin.
+    /// Whether the reactor polls for a short time before it sleeps, if `busy_poll` is off.
     pub spin_mode: SpinMode,
-    /// At most this many connections are open; more are reset right after they were accepted.
+    /// At most this many connections are open; further ones are reset right after they are accepted.
     pub connections_max: usize,
-    /// At most this many connections come from one address.
+    /// At most this many connections may be open from one peer address.
     pub connections_per_peer_max: usize,
-    /// How long a connection that is being closed may take to accept our last bytes.
+    /// How long a connection that is being closed may take to send the pending bytes.
     pub linger: Duration,
-    /// How long a peer may take nothing of what is sent to it before its connection is ended; it happens at most half
-    /// as much later. `None` waits for ever.
+    /// How long a peer may accept nothing of the data sent to it before its connection is ended. The end can
+    /// come later by at most half of this time. `None`: no limit.
     pub stall: Option<Duration>,
-    /// How many bytes may be on their way into sockets, over all connections. Beyond it a connection has one small batch
-    /// on its way, and no second one waiting behind.
+    /// How many bytes may be in flight into sockets, over all connections. Above this limit a connection has
+    /// one small batch in flight, and no second batch waiting behind it.
     pub unsent_bytes_max: usize,
     /// How many bytes of unused buffers the pool keeps.
     pub pool_bytes_max: usize,
@@ -92,7 +95,7 @@ impl Default for Config {
     }
 }
 
-/// A word that names no engine.
+/// A word that is not the name of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown reactor `{0}`, expected auto, uring or epoll")]
 pub struct UnknownEngine(pub String);

@@ -1,6 +1,6 @@
-//! Connections that we ask for: from the call to the moment the peer takes it, refuses it, or keeps silent too long.
+//! Outgoing connections: from `connect` until the peer accepts, refuses, or does not answer in time.
 //!
-//! The engine says once that a socket's connecting is over; what came of it the socket knows.
+//! The engine reports once that the connect of a socket has finished; the socket itself holds the result.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -21,11 +21,11 @@ pub(crate) struct Connecting {
     table: BTreeMap<u32, ConnectAttempt>,
     deadlines: BTreeSet<(Instant, u32)>,
     failures: VecDeque<(PortalId, io::Error)>,
-    /// Numbers are not used again, so that a late word of the kernel about one concerns nobody else.
+    /// Numbers are never reused, so that a late event from the kernel cannot concern a newer attempt.
     next: u32,
 }
 
-/// Whom to call, and for how long.
+/// The peer to connect to, and the deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) peer: SocketAddr,
@@ -45,12 +45,12 @@ impl Connecting {
         self.table.is_empty()
     }
 
-    /// Returns when [`Self::end_overdue`] has something to do.
+    /// Returns the time at which [`Self::end_overdue`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Returns the next call that came to nothing.
+    /// Returns the next connection attempt that failed.
     pub(crate) fn next_failure(&mut self) -> Option<(PortalId, io::Error)> {
         self.failures.pop_front()
     }
@@ -59,7 +59,7 @@ impl Connecting {
         self.failures.push_back((portal, why));
     }
 
-    /// Starts a call.
+    /// Starts a connection attempt.
     pub(crate) fn start(&mut self, engine: &mut dyn Engine, call: Call) {
         if let Err(why) = self.try_start(engine, call) {
             self.failed(call.portal, why);
@@ -72,7 +72,7 @@ impl Connecting {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = Rc::new(socket_with(family, SocketType::STREAM, flags, None)?);
         match connect(&socket, &peer) {
-            // A peer on this host may have taken it already; the engine will say so at once.
+            // A peer on this host may have accepted already; then the engine reports it at once.
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -84,16 +84,17 @@ impl Connecting {
         Ok(())
     }
 
-    /// Takes note that a call is over. Returns the connection if there is one.
+    /// Handles the end of a connection attempt. Returns the connection if it succeeded.
     pub(crate) fn over(&mut self, number: u32) -> Option<Candidate> {
         let attempt = self.take(number)?;
         match sockopt::socket_error(&attempt.socket) {
-            // Nobody listens, and the system gave us the very port that we called: we are talking to ourselves.
+            // No process listens on the port, and the system chose that very port as our own: the socket is
+            // connected to itself.
             Ok(Ok(())) if is_own(&attempt) => {
                 self.failed(attempt.portal, io::ErrorKind::ConnectionRefused.into());
                 None
             }
-            // The engine has let go of it, so that nobody else holds it.
+            // The engine has dropped its reference, so this is the only one.
             Ok(Ok(())) => match Rc::try_unwrap(attempt.socket) {
                 Ok(socket) => Some(Candidate { socket, peer: attempt.peer, portal: attempt.portal }),
                 Err(_) => {
@@ -108,7 +109,7 @@ impl Connecting {
         }
     }
 
-    /// Gives up the calls that nobody answered in time.
+    /// Ends the attempts that were not answered in time.
     pub(crate) fn end_overdue(&mut self, engine: &mut dyn Engine, now: Instant) {
         while let Some((_, number)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             engine.unwatch_connect(number);
@@ -118,7 +119,7 @@ impl Connecting {
         }
     }
 
-    /// Gives every call up, without a word.
+    /// Ends every attempt without reporting a failure.
     pub(crate) fn end_all(&mut self, engine: &mut dyn Engine) {
         for number in std::mem::take(&mut self.table).into_keys() {
             engine.unwatch_connect(number);
@@ -134,7 +135,7 @@ impl Connecting {
     }
 }
 
-/// Returns whether both ends of a connection are the same.
+/// Returns whether a socket is connected to itself.
 fn is_own(attempt: &ConnectAttempt) -> bool {
     getsockname(&attempt.socket).is_ok_and(|own| SocketAddr::try_from(own) == Ok(attempt.peer))
 }

@@ -1,10 +1,16 @@
-//! The life of connections: from their arrival to the machine's last word about them.
+//! The lifecycle of connections: from admission until the state machine is told that the connection has
+//! ended.
 //!
-//! A connection is *open*; then *flushing* (the machine closes it, or the peer sends no more: what is pending still
-//! goes out); then *lingering* (our end is closed, what the peer still sends is thrown away until it closes too, so
-//! that a reset does not destroy our last bytes on their way); then *ending* (what is under way is cancelled). It
-//! may skip any of these. Nothing but `open` lasts longer than [`crate::config::Config::linger`], and an open one whose
-//! peer takes nothing no longer than [`crate::config::Config::stall`].
+//! A connection is in one of these states, in this order; it may skip any of them.
+//!
+//! - *open*.
+//! - *flushing*: the state machine closes it, or the peer sends no more. Pending data is still sent.
+//! - *lingering*: our end is closed. Data that the peer still sends is discarded until the peer closes too,
+//!   so that a reset does not destroy our last bytes on their way.
+//! - *ending*: operations under way are cancelled.
+//!
+//! The states after *open* last at most [`crate::config::Config::linger`] together. An open connection whose
+//! peer accepts no data ends after at most [`crate::config::Config::stall`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,17 +33,17 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::tcp_acked;
 
-/// How many batches one connection may send in one turn before others have theirs.
+/// How many batches one connection may send in one turn before other connections get theirs.
 const BATCHES_PER_TURN: usize = 4;
 
-/// How many unused batches are kept: more connections than this are seldom busy in the same instant.
+/// How many unused batches are kept. More connections than this are seldom busy at the same time.
 const BATCHES_KEPT: usize = 64;
 
-/// How often in the time that a peer may take nothing it is looked at.
+/// How often within the stall time the progress of a peer is checked.
 const LOOKS_PER_STALL: u32 = 4;
 
-/// After so many connections ended, and a second without another end, the memory that they freed goes back to the
-/// system. Fewer leave less behind than it is worth.
+/// After so many connections ended, and a second in which none ended, freed memory is returned to the system.
+/// Fewer connections free too little to be worth the call.
 const TRIM_AFTER: usize = 64;
 const TRIM_REST: Duration = Duration::from_secs(1);
 
@@ -48,18 +54,18 @@ pub(crate) struct Connections {
     per_peer_max: usize,
     linger: Duration,
     stall: Option<Duration>,
-    /// When to look at those who are sent to.
+    /// When to check the progress of connections that have a send under way.
     look_at: Option<Instant>,
     unsent_bytes: usize,
     unsent_bytes_max: usize,
-    /// How many ended since memory was given back, and when to do it again.
+    /// How many connections ended since memory was returned to the system, and when to return it next.
     ended: usize,
     trim_at: Option<Instant>,
-    /// When connections that are closing are ended.
+    /// When closing connections are ended.
     deadlines: BTreeSet<(Instant, u32)>,
     receive_due: Vec<u32>,
     send_due: Vec<u32>,
-    /// Had their share of this turn and have more to send.
+    /// Connections that used their share of this turn and have more to send.
     send_next_turn: Vec<u32>,
     batches: Vec<Transmit>,
     pool: Pool,
@@ -69,20 +75,20 @@ struct Conn {
     socket: Rc<OwnedFd>,
     peer: IpAddr,
     state: State,
-    /// Why it ends, once it does.
+    /// Why the connection ends, once it does.
     why: DisconnectReason,
-    /// The engine has a receive, or a send, under way.
+    /// The engine has a receive under way, or a send.
     receiving: bool,
     sending: bool,
-    /// How much the send under way began with.
+    /// The length of the send under way when it began, in bytes.
     sending_bytes: usize,
-    /// How many sends ended.
+    /// How many sends have ended.
     batches: u64,
-    /// How far the peer was when it was last seen to take something.
+    /// The progress of the peer when it was last seen to accept data.
     seen: Option<Seen>,
     /// The batch that is being filled.
     filling: Option<Transmit>,
-    /// The machine has more to send than was taken.
+    /// The state machine has more to send than was taken.
     wants_transmit: bool,
     /// The peer sends no more.
     peer_ended: bool,
@@ -91,7 +97,7 @@ struct Conn {
     send_listed: bool,
 }
 
-/// What a peer had taken at a time.
+/// The progress of a peer at a given time.
 #[derive(Clone, Copy)]
 struct Seen {
     at: Instant,
@@ -107,7 +113,7 @@ enum State {
     Ending,
 }
 
-/// A connection that is to be taken in.
+/// A connection that waits for admission.
 pub(crate) struct Candidate {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: SocketAddr,
@@ -137,13 +143,13 @@ impl Connections {
         }
     }
 
-    /// Keeps to other limits from now on.
+    /// Applies other limits from now on.
     pub(crate) fn limit(&mut self, now: Instant, limits: Limits) {
         self.connections_max = limits.connections_max;
         self.per_peer_max = limits.connections_per_peer_max;
         if self.stall != limits.stall {
             self.stall = limits.stall;
-            // Whoever is sent to is looked at in time for it; the look finds out whether there is anybody.
+            // The check runs within the new stall time; it finds out whether any send is under way.
             self.look_at = None;
             self.watch(now);
         }
@@ -157,18 +163,18 @@ impl Connections {
         self.table.is_empty()
     }
 
-    /// Returns when [`Self::pass_deadlines`] has something to do.
+    /// Returns the time at which [`Self::pass_deadlines`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let closing = self.deadlines.first().map(|(at, _)| *at);
         [closing, self.look_at, self.trim_at].into_iter().flatten().min()
     }
 
-    /// Returns whether somebody waits for the next turn.
+    /// Returns whether a connection waits for the next turn to send.
     pub(crate) fn is_hungry(&self) -> bool {
         !self.send_next_turn.is_empty()
     }
 
-    /// Takes a connection in, unless a limit or a broken socket forbids it. Returns its number.
+    /// Admits a connection, unless a limit or a broken socket forbids it. Returns its number.
     pub(crate) fn admit(
         &mut self,
         engine: &mut dyn Engine,
@@ -197,7 +203,7 @@ impl Connections {
         Some(ConnId(number))
     }
 
-    /// Takes the end of a receive.
+    /// Handles the end of a receive.
     pub(crate) fn received(
         &mut self,
         machine: &mut dyn StreamMachine,
@@ -229,7 +235,7 @@ impl Connections {
         }
     }
 
-    /// Takes the end of a send.
+    /// Handles the end of a send.
     pub(crate) fn sent(&mut self, number: u32, batch: Transmit, result: Result<(), Errno>) {
         self.put_back(batch);
         let Some(conn) = self.table.get_mut(number) else { return };
@@ -242,7 +248,7 @@ impl Connections {
         }
     }
 
-    /// Does what the machine asks.
+    /// Carries out an action that the state machine asks for.
     pub(crate) fn act(&mut self, now: Instant, action: Action) {
         match action {
             Action::Transmit(ConnId(number)) => {
@@ -256,8 +262,8 @@ impl Connections {
         }
     }
 
-    /// Does what is due: ends the connections that took too long to close or to take what they were sent, and gives
-    /// memory back.
+    /// Does what is due: ends the connections that took too long to close or to accept the data sent to them,
+    /// and returns freed memory to the system.
     pub(crate) fn pass_deadlines(&mut self, now: Instant) {
         if self.look_at.is_some_and(|at| at <= now) {
             self.end_stalled(now);
@@ -278,7 +284,8 @@ impl Connections {
         }
     }
 
-    /// Looks at everyone who is sent to, and ends those who took nothing for too long.
+    /// Checks every connection that has a send under way, and ends those whose peer accepted nothing for too
+    /// long.
     fn end_stalled(&mut self, now: Instant) {
         self.look_at = None;
         let Some(stall) = self.stall else { return };
@@ -308,12 +315,12 @@ impl Connections {
         }
     }
 
-    /// Lets those send that had their share of the last turn.
+    /// Makes connections that used their share of the last turn due again.
     pub(crate) fn next_turn(&mut self) {
         self.send_due.append(&mut self.send_next_turn);
     }
 
-    /// Sends what is due. Returns whether there was anything.
+    /// Sends what is due. Returns whether any connection was due.
     pub(crate) fn send_all(
         &mut self,
         engine: &mut dyn Engine,
@@ -349,7 +356,7 @@ impl Connections {
         any
     }
 
-    /// Fills and sends one connection's batches, and moves it on when nothing is left to send.
+    /// Fills and sends the batches of one connection, and advances its state when nothing is left to send.
     fn pump(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
         if let Some(conn) = self.table.get_mut(number) {
             conn.send_listed = false;
@@ -382,7 +389,7 @@ impl Connections {
         self.advance_state(engine, machine, now, number);
     }
 
-    /// Lets the machine fill the batch that is not under way.
+    /// Lets the state machine fill the batch that is not in flight.
     fn fill(&mut self, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
         let Some(conn) = self.table.get_mut(number) else { return };
         if !conn.wants_transmit || !matches!(conn.state, State::Open | State::Flushing) {
@@ -390,7 +397,7 @@ impl Connections {
         }
         let is_under_way = conn.sending || conn.filling.is_some();
         if is_under_way && self.unsent_bytes >= self.unsent_bytes_max {
-            // It comes again when the peer has taken what is under way.
+            // The connection is listed again when the send under way has ended.
             return;
         }
         let mut batch = conn.filling.take().unwrap_or_else(|| self.batches.pop().unwrap_or_default());
@@ -410,7 +417,7 @@ impl Connections {
         }
     }
 
-    /// Moves a connection on that has nothing left to send, or nothing left under way.
+    /// Advances the state of a connection that has nothing left to send, or no operation under way.
     fn advance_state(
         &mut self,
         engine: &mut dyn Engine,
@@ -441,7 +448,7 @@ impl Connections {
         }
     }
 
-    /// The machine's last word about a connection.
+    /// Removes a connection and reports its end to the state machine.
     fn remove(
         &mut self,
         engine: &mut dyn Engine,
@@ -474,7 +481,7 @@ impl Connections {
         machine.disconnected(now, ConnId(number), conn.why);
     }
 
-    /// Sends what is pending, then closes.
+    /// Sends what is pending, then closes the connection.
     fn close(&mut self, number: u32, now: Instant, why: DisconnectReason) {
         let Some(conn) = self.table.get_mut(number) else { return };
         match conn.state {
@@ -493,7 +500,7 @@ impl Connections {
         self.list_receive(number);
     }
 
-    /// Closes at once.
+    /// Ends the connection at once.
     fn end(&mut self, number: u32, why: DisconnectReason) {
         let Some(conn) = self.table.get_mut(number) else { return };
         if conn.state == State::Open {
@@ -504,7 +511,7 @@ impl Connections {
         self.list_send(number);
     }
 
-    /// Sees to it that those who are sent to are looked at.
+    /// Schedules the progress check of connections that have a send under way.
     fn watch(&mut self, now: Instant) {
         if self.look_at.is_none() {
             self.look_at = self.stall.map(|stall| now.after(stall / LOOKS_PER_STALL));
@@ -529,7 +536,7 @@ impl Connections {
         }
     }
 
-    /// Keeps a batch for the next who needs one.
+    /// Keeps an empty batch for reuse.
     fn put_back(&mut self, mut batch: Transmit) {
         batch.clear(&self.pool);
         if self.batches.len() < BATCHES_KEPT {
@@ -560,10 +567,11 @@ impl Conn {
     }
 }
 
-/// Sets a new socket up and learns what the machine wants to know of it.
+/// Sets the options of a new socket, and returns what the state machine needs to know about it.
 fn accept_info(candidate: &Candidate) -> Result<AcceptInfo, Errno> {
     listener::prepare(&candidate.socket)?;
-    // Calls say themselves that they do not wait, and io_uring waits better without it.
+    // Each call asks for non-blocking itself where it needs to, and io_uring waits more efficiently on a
+    // blocking socket.
     rustix::io::ioctl_fionbio(&candidate.socket, false)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(&candidate.socket)?)?;
     let mut entropy = [0; 32];
@@ -575,8 +583,8 @@ fn accept_info(candidate: &Candidate) -> Result<AcceptInfo, Errno> {
     Ok(AcceptInfo { portal: candidate.portal, local, peer: candidate.peer, entropy })
 }
 
-/// Makes the coming close a reset, so that nothing of the connection stays in the kernel.
+/// Makes the following close send a reset, so that the kernel keeps no state of the connection.
 fn reset(socket: &OwnedFd) {
-    // It fails for what is no socket any more, and then nothing stays either.
+    // The call fails for a socket that is already broken; then the kernel keeps no state either.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }

@@ -1,4 +1,4 @@
-//! What a reactor asks of the kernel, whichever way the kernel is asked.
+//! The interface between a reactor and the kernel, the same for io_uring and epoll.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,17 +16,19 @@ use crate::ether::RxFrame;
 use crate::files::Errno;
 use crate::stats::Stats;
 
-/// How many connections one listener gives at most in one turn, so that a flood of them starves nobody.
+/// How many connections one listener delivers at most in one turn, so that a flood of connections does not
+/// starve other work.
 pub(crate) const ACCEPTS_PER_TURN: usize = 16;
 
-/// How many bytes that follow a loan are received with it. They are copied once more, so this is enough for the
-/// headers to come and the small requests behind them, and little beside a payload worth a loan.
+/// How many bytes that follow a receive buffer's share of the stream are received together with it. They are
+/// copied once more, so this is enough for the next headers and the small requests behind them, and little
+/// compared with a payload large enough for a receive buffer.
 pub(crate) const RX_TAIL_BYTES: usize = 16 << 10;
 
-/// Does the system calls. Connections and listeners have the numbers that the reactor gave them.
+/// Does the system calls. The reactor assigns the numbers of connections and listeners.
 ///
-/// A connection has at most one receive and one send under way. Each ends with exactly one event, cancelled ones
-/// too; [`Self::forget`] may be called only once they have ended.
+/// A connection has at most one receive and one send under way. Each ends with exactly one event, cancelled
+/// ones too. [`Self::forget`] may be called only after they have ended.
 pub(crate) trait Engine {
     /// Returns which engine this is.
     fn kind(&self) -> EngineKind;
@@ -34,123 +36,128 @@ pub(crate) trait Engine {
     /// Starts to accept connections.
     fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
-    /// Accepts no connection until [`Self::resume_accepts`]; some more may come until then.
+    /// Stops accepting connections until [`Self::resume_accepts`]; some may still be reported after this
+    /// call.
     fn pause_accepts(&mut self, listener: u32);
 
     /// Accepts connections again.
     fn resume_accepts(&mut self, listener: u32);
 
-    /// Stops accepting. The listener's number is not used again.
+    /// Stops accepting. The number of the listener is never reused.
     fn unlisten(&mut self, listener: u32);
 
-    /// Asks to hear, once, that the connecting of a socket is over. The number is not used again.
+    /// Requests one event when the connect of a socket has finished. The number is never reused.
     fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
-    /// Forgets a socket that connects.
+    /// Forgets a socket that is connecting.
     fn unwatch_connect(&mut self, attempt: u32);
 
-    /// Reports from now on, in each wait, whether something other than a connection is readable.
+    /// Starts to report, in each wait, whether a descriptor that is not a connection is readable.
     fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()>;
 
-    /// Reports it no more. The number is not used again.
+    /// Stops reporting it. The number is never reused.
     fn unwatch(&mut self, watch: u32);
 
-    /// Reports from now on that a packet socket has frames: with the first of them, or, always if it is to be `told`, by being
-    /// readable.
+    /// Starts to report that a packet socket has frames: with the first of them, or by being readable. With
+    /// `told` the report is always that it is readable.
     fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, _told: bool) -> io::Result<()> {
         self.watch(watch, socket)
     }
 
-    /// Expects frames of up to `len` bytes, for a socket that is not just told of.
+    /// Expects frames of up to `len` bytes on a socket whose frames are delivered with the event.
     fn fit_frames(&mut self, _watch: u32, _len: usize) {}
 
-    /// Reports frames no more. The number is not used again.
+    /// Stops reporting frames. The number is never reused.
     fn unwatch_frames(&mut self, watch: u32) {
         self.unwatch(watch);
     }
 
-    /// Returns whether [`Self::send_frame`] does anything.
+    /// Returns whether [`Self::send_frame`] is supported.
     fn sends_frames(&self) -> bool {
         false
     }
 
-    /// Sends the only frame of a batch with the next wait, from an interface's number and with an EtherType. An event tells
-    /// what became of it, as late as with the next other event. The batch comes back if that cannot be done now.
+    /// Sends the only frame of a batch with the next wait; `from` is the interface index and the EtherType.
+    /// An event reports the result; it may be as late as the next other event. Returns the batch as an error
+    /// if the frame cannot be sent this way now.
     fn send_frame(&mut self, _watch: u32, _from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
         Err(batch)
     }
 
-    /// Takes note of a new connection.
+    /// Registers a new connection.
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
-    /// Starts a receive, into the loan first.
+    /// Starts a receive. Data goes into the receive buffer first.
     fn receive(&mut self, conn: u32, loan: Option<RxBuffer>);
 
-    /// Starts to send all of `batch`. The event of a `last` one, behind which nothing waits yet, may come as late as
-    /// with the next other event.
+    /// Starts to send all of `batch`. A `last` batch has no other one waiting behind it; its event may be as
+    /// late as the next other event.
     fn send(&mut self, conn: u32, batch: Transmit, last: bool) -> Sending;
 
-    /// Wants the event of a send that is under way, `last` or not, as soon as there is one.
+    /// Requests the event of a send that is under way, `last` or not, as soon as possible.
     fn expedite_send_event(&mut self, conn: u32);
 
-    /// Ends what is under way for a connection; the events follow.
+    /// Cancels the operations of a connection that are under way; their events follow.
     fn cancel(&mut self, conn: u32);
 
     /// Forgets a connection that has nothing under way.
     fn forget(&mut self, conn: u32);
 
-    /// Returns what becomes readable when the engine has something to do, from [`Self::use_descriptor`] on.
+    /// Returns the descriptor that becomes readable when the engine has something to do, from
+    /// [`Self::use_descriptor`] on.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Takes note that somebody waits for the descriptor.
+    /// Prepares for an owner that waits for the descriptor.
     fn use_descriptor(&mut self) -> io::Result<()>;
 
-    /// Submits what was started and waits until something happened, or from `now` on for `timeout`. It may end earlier for no reason.
+    /// Submits what was started, then waits until an event happens or `timeout` has passed since `now`. It
+    /// may return early without a reason.
     fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> io::Result<()>;
 
-    /// Returns whether [`Self::has_unsubmitted`] and [`Self::has_completions`] can tell.
+    /// Returns whether [`Self::has_unsubmitted`] and [`Self::has_completions`] are supported.
     fn shows_more(&self) -> bool {
         false
     }
 
-    /// Returns whether the next wait has something to submit.
+    /// Returns whether the next wait has operations to submit.
     fn has_unsubmitted(&self) -> bool {
         false
     }
 
-    /// Returns whether the next wait has something to tell of. This is no system call.
+    /// Returns whether the next wait has events to report. Makes no system call.
     fn has_completions(&self) -> bool {
         false
     }
 
-    /// Returns the next of the events that the last wait brought.
+    /// Returns the next event of the last wait.
     fn next_event(&mut self) -> Option<Event<'_>>;
 
-    /// The counters of the reactor.
+    /// Returns the counters of the reactor.
     fn stats(&mut self) -> &mut Stats;
 }
 
-/// What happened.
+/// An event of the engine.
 pub(crate) enum Event<'a> {
     /// Nothing that concerns the reactor.
     Nothing,
-    /// A connection came.
+    /// A connection was accepted.
     Accepted { listener: u32, socket: OwnedFd, peer: SocketAddr },
     /// A connection could not be accepted.
     AcceptFailed { listener: u32 },
-    /// The connecting of a socket is over, well or not; the engine has forgotten it.
+    /// The connect of a socket has finished, with success or not; the engine has forgotten the socket.
     ConnectDone { attempt: u32 },
-    /// What is watched is readable.
+    /// A watched descriptor is readable.
     Readable { watch: u32 },
-    /// A frame came. There may be more.
+    /// A frame was received. There may be more.
     Frame { watch: u32, taken: RxFrame<'a> },
-    /// Frames cannot be received: the interface went down or vanished. Told once.
+    /// Frames cannot be received: the interface went down or vanished. Reported once.
     FramesFailed,
-    /// A frame was sent, or was not.
+    /// The send of a frame ended, with success or not.
     FrameSent { watch: u32, batch: FrameBatch, result: Result<(), Errno> },
-    /// A receive ended. The loan holds what was received into it; `bytes` followed.
+    /// A receive ended. The receive buffer holds the data that was received into it; `bytes` followed in the
+    /// stream.
     Received { conn: u32, loan: Option<RxBuffer>, bytes: &'a [u8], receipt: ReceiveEnd },
-    /// A send ended, with the batch empty if it ended well.
+    /// A send ended. The batch is empty if the send succeeded.
     Sent { conn: u32, batch: Transmit, result: Result<(), Errno> },
 }
 
@@ -165,11 +172,11 @@ pub(crate) enum ReceiveEnd {
     Failed,
 }
 
-/// What became of a send at once.
+/// The immediate result of a send.
 pub(crate) enum Sending {
-    /// It is done.
+    /// The send is complete.
     Done(Transmit),
-    /// It is under way, and an event will tell.
+    /// The send is under way; an event will report its end.
     Pending,
     /// The connection is broken.
     Failed(Transmit),

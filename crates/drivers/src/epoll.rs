@@ -1,4 +1,5 @@
-//! The engine for every kernel: edge-triggered epoll, with reads and writes tried before they are waited for.
+//! The epoll engine, which works on every kernel: edge-triggered; reads and writes are tried before they are
+//! waited for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -28,10 +29,11 @@ use crate::waker::Waker;
 /// One receive takes at most this much: large enough to empty a default socket buffer in one or two calls.
 const SCRATCH_BYTES: usize = 256 << 10;
 
-/// How many ready descriptors one call reports. More wait for the next turn.
+/// How many ready descriptors one call reports. Further ones are reported in the next turn.
 const EVENTS_MAX: usize = 256;
 
-/// The most pieces one `sendmsg` takes (`UIO_MAXIOV`). They lie on the stack, 16 KiB of it, so that no send allocates.
+/// The most pieces that one `sendmsg` takes (`UIO_MAXIOV`). Their array is on the stack, 16 KiB of it, so
+/// that no send allocates.
 const PIECES_MAX: usize = 1024;
 
 const WAKER: u64 = u64::MAX;
@@ -55,23 +57,23 @@ pub(crate) struct EpollEngine {
 
 struct Listening {
     socket: Rc<OwnedFd>,
-    /// How many connections it may still give in this turn.
+    /// How many more connections the listener may deliver in this turn.
     budget: usize,
 }
 
 struct Conn {
     socket: Rc<OwnedFd>,
-    /// A receive is wanted.
+    /// A receive was requested.
     armed: bool,
     loan: Option<RxBuffer>,
     sending: Option<Transmit>,
-    /// The kernel may have something to receive, or room to send.
+    /// The kernel may have data to receive, or free space to send.
     readable: bool,
     writable: bool,
-    /// The peer has closed: there is an end to be read even after a short read.
+    /// The peer has closed: an end of stream can be read even after a short read.
     ended: bool,
     cancelled: bool,
-    /// It stands in `ready` to receive, or to send.
+    /// The connection is listed in `ready` to receive, or to send.
     receive_listed: bool,
     send_listed: bool,
 }
@@ -88,7 +90,8 @@ enum Ready {
 impl EpollEngine {
     pub(crate) fn new(waker: Arc<Waker>, pool: Pool) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Edge-triggered, so that the eventfd is never read: each wake-up adds to it, which is an edge.
+        // Edge-triggered, so that the eventfd never has to be read: each wake-up adds to its counter, which
+        // is an edge.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, waker.as_fd(), epoll::EventData::new_u64(WAKER), flags)?;
         Ok(Self {
@@ -110,7 +113,7 @@ impl EpollEngine {
         self.conns.get_mut(index(conn))?.as_mut()
     }
 
-    /// Notes what the kernel reported for a connection.
+    /// Records what the kernel reported for a connection.
     fn note(&mut self, number: u32, flags: epoll::EventFlags) {
         let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else { return };
         let broken = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
@@ -190,7 +193,7 @@ impl EpollEngine {
     fn listen_for(&self, number: u32, flags: epoll::EventFlags) {
         if let Some(listening) = self.listeners.get(index(number)).and_then(Option::as_ref) {
             let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
-            // It fails for a descriptor that is not in the set, and ours is.
+            // It fails only for a descriptor that is not in the set; this one is.
             let _ = epoll::modify(&self.epoll, &listening.socket, data, flags);
         }
     }
@@ -219,7 +222,7 @@ impl Engine for EpollEngine {
 
     fn unlisten(&mut self, listener: u32) {
         if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::take) {
-            // It fails for a descriptor that is not in the set, and ours is.
+            // It fails only for a descriptor that is not in the set; this one is.
             let _ = epoll::delete(&self.epoll, &listening.socket);
         }
     }
@@ -233,7 +236,7 @@ impl Engine for EpollEngine {
 
     fn unwatch_connect(&mut self, attempt: u32) {
         if let Some(socket) = self.dials.remove(&attempt) {
-            // It fails for a descriptor that is not in the set, and ours is.
+            // It fails only for a descriptor that is not in the set; this one is.
             let _ = epoll::delete(&self.epoll, &socket);
         }
     }
@@ -247,7 +250,7 @@ impl Engine for EpollEngine {
 
     fn unwatch(&mut self, watch: u32) {
         if let Some(what) = self.watches.remove(&watch) {
-            // It fails for a descriptor that is not in the set, and ours is.
+            // It fails only for a descriptor that is not in the set; this one is.
             let _ = epoll::delete(&self.epoll, &*what);
         }
     }
@@ -315,7 +318,7 @@ impl Engine for EpollEngine {
 
     fn forget(&mut self, number: u32) {
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::take) {
-            // It fails for a descriptor that is not in the set, and ours is.
+            // It fails only for a descriptor that is not in the set; this one is.
             let _ = epoll::delete(&self.epoll, &conn.socket);
         }
     }
@@ -377,7 +380,7 @@ impl Engine for EpollEngine {
 }
 
 impl Conn {
-    /// Lists the connection for what can go on.
+    /// Lists the connection for the operations that can continue.
     fn list(&mut self, number: u32, ready: &mut VecDeque<Ready>) {
         if self.armed && (self.readable || self.cancelled) && !self.receive_listed {
             self.receive_listed = true;
@@ -393,7 +396,8 @@ impl Conn {
 struct Received {
     into_loan: usize,
     behind: usize,
-    /// Everything offered was filled, so that there may be more. A short receive has emptied the socket.
+    /// All of the offered memory was filled, so that there may be more data. A short receive has emptied the
+    /// socket.
     filled_all: bool,
 }
 
@@ -424,7 +428,7 @@ fn receive_into(socket: &OwnedFd, loan: &mut RxBuffer, scratch: &mut [u8]) -> Re
     Ok(Received { into_loan, behind: count - into_loan, filled_all: count == offered })
 }
 
-/// Sends as much of `batch` as the socket takes and returns whether that was all.
+/// Sends as much of `batch` as the socket accepts. Returns whether that was all.
 fn flush(socket: &OwnedFd, batch: &mut Transmit, pool: &Pool) -> Result<bool, Errno> {
     while !batch.is_empty() {
         let result = {

@@ -1,11 +1,13 @@
-//! Ethernet interfaces as ports of a machine: packet sockets that carry the frames of one EtherType.
+//! Ethernet interfaces as ports of a state machine: packet sockets that carry the frames of one EtherType.
 //!
-//! A port is opened once ([`PortSocket::open`], which is what needs `CAP_NET_RAW`) and given to a reactor. It lives as long as
-//! the reactor or until it is closed there: an interface that goes down, changes its MTU or its address, or vanishes and
-//! comes back under the same name is told to the machine as such. What a machine does not hear: frames to other stations,
-//! frames of other VLANs, what the port's filter refuses, and what came while its buffer was full, which is counted.
+//! A port is opened once with [`PortSocket::open`], which needs `CAP_NET_RAW`, and given to a reactor. It
+//! exists as long as the reactor, or until the reactor closes it. The state machine is informed when an
+//! interface goes down, changes its MTU or its address, or vanishes and comes back under the same name. The
+//! state machine does not receive frames to other stations, frames of other VLANs, frames that the filter of
+//! the port rejects, and frames that arrived while the receive buffer of the port was full. The last are
+//! counted.
 //!
-//! [`raw`] is for instruments that stand between two interfaces and need every frame as it is.
+//! [`raw`] is for tools that forward between two interfaces and need every frame unchanged.
 
 use std::fmt;
 use std::io;
@@ -35,63 +37,67 @@ pub(crate) use ports::Ports;
 pub(crate) use rx_timestamp::RxTimestamp;
 pub(crate) use socket::address;
 
-/// How many bytes wait to be received, if the configuration does not say: as the kernel counts, some 16,000 short frames, or
-/// 3,500 of 9000 bytes, or 500 of 65,535.
+/// The default size of the receive buffer, in bytes as the kernel counts: some 16,000 short frames, or 3,500
+/// of 9000 bytes, or 500 of 65,535.
 const RECEIVE_BYTES: usize = 64 << 20;
 
-/// Frames are not short from here on: a block of 4 KiB fits into one.
+/// From this MTU on, frames do not count as short: a block of 4 KiB fits into one.
 const RING_MTU_MIN: usize = 4096;
 
-/// How many bytes wait to be sent: a millisecond at 10 Gbit/s, and eight of the longest frames.
+/// The size of the send buffer, in bytes: a millisecond at 10 Gbit/s, and eight of the longest frames.
 const SEND_BYTES: usize = 1 << 20;
 
-/// How many times in a row a frame is tried again for which there was no room beyond the socket. It may be one that never gets
-/// through, such as one that is longer than the other end of a virtual cable takes; then it is lost, like others.
+/// How many times in a row a frame is sent again that was refused because the queue beyond the socket was
+/// full. A frame may never get through, such as one that is longer than the other end of a veth pair accepts;
+/// after so many attempts it is dropped, like other lost frames.
 const REFUSALS_MAX: u8 = 4;
 
-/// The longest payload that is made use of: what a frame's length of 16 bits can say.
+/// The longest payload that is used: the most that the 16-bit length of a frame can express.
 const MTU_MAX: usize = 65_535;
 
-/// How a port is set up.
+/// The settings of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// The name of the interface.
     pub interface: String,
     /// The EtherType of the frames.
     pub ether_type: u16,
-    /// Which frames are wanted when several reactors share the interface.
+    /// The frames to receive when several reactors share the interface.
     pub steering: Option<Steering>,
-    /// For how many bytes there should be room until they are received, as the kernel counts the frames in a socket's queue:
-    /// half of it are the frames' own. It may allow less in the queue.
+    /// The size of the receive buffer, in bytes as the kernel counts the frames in the queue of a socket:
+    /// half of it is the frames themselves. The kernel may allow less in the queue.
     pub receive_bytes: usize,
-    /// Where frames come in.
+    /// How frames are received.
     pub rx_mode: RxMode,
 }
 
-/// Where frames come in.
+/// How frames are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxMode {
-    /// A ring of half as many bytes as there is to be room for, which the kernel fills and we read without a call. A frame of
-    /// any length takes the room of the longest there. Where there is no memory for it, it is the queue.
+    /// A ring of half of `receive_bytes`, which the kernel fills and the reactor reads without a system call.
+    /// A frame of any length takes a slot for the longest frame. Where there is no memory for the ring, the
+    /// queue is used.
     Ring,
-    /// The socket's queue.
+    /// The queue of the socket.
     Queue,
-    /// The queue where frames are short when the port is opened and the queue may have its room, else the ring. Short frames take
-    /// so little that who reads them from a ring is done before the next comes, and must be woken for each few.
+    /// The queue if frames are short when the port is opened and the kernel allows the queue its full size;
+    /// otherwise the ring. Short frames take so little time that a reactor that reads them from a ring
+    /// finishes before the next one arrives, and must be woken for each few.
     Auto,
 }
 
-/// Which frames come to one of several reactors: of sessions that have its number, and of none.
+/// The frames that one of several reactors receives: those of sessions that have its numbers, and those of no
+/// session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steering {
-    /// Where in the payload the name of the session is, four bytes long; zero is no session.
+    /// The offset in the payload of the session identifier, which is four bytes long; zero is no session.
     pub at: u8,
-    /// The first bytes of the names that are ours.
+    /// The range of the first byte of the session identifiers that belong to this reactor.
     pub mine: RangeInclusive<u8>,
 }
 
 impl PortConfig {
-    /// Returns the settings of a port that takes all frames of a type.
+    /// Returns the settings of a port that receives all frames of an EtherType.
     pub fn new(interface: &str, ether_type: u16) -> Self {
         Self {
             interface: interface.to_owned(),
@@ -106,19 +112,19 @@ impl PortConfig {
 /// A port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The process may not.
+    /// The process lacks the capability.
     #[error("raw frames need the capability CAP_NET_RAW: `sudo setcap cap_net_raw+ep {program}` grants it")]
     NotAllowed {
-        /// What would have to be granted it.
+        /// The program that needs the capability.
         program: String,
     },
     /// There is no such interface.
     #[error("there is no interface `{0}`")]
     NoInterface(String),
-    /// It carries something else.
+    /// The interface is not Ethernet.
     #[error("interface `{0}` is no Ethernet")]
     NotEthernet(String),
-    /// The kernel refused something else.
+    /// The kernel reported another error.
     #[error("interface `{0}`")]
     Io(String, #[source] io::Error),
 }
@@ -137,13 +143,13 @@ impl PortError {
     }
 }
 
-/// A port that is open and that no reactor has yet. Nothing is received before one has.
+/// An open port that no reactor owns yet. It receives nothing until a reactor owns it.
 pub struct PortSocket {
     socket: OwnedFd,
     config: PortConfig,
-    /// For how many bytes there is room, as the kernel counts.
+    /// The size of the receive buffer, in bytes as the kernel counts.
     room: usize,
-    /// Where frames come in, unless it is the socket's queue.
+    /// The ring that receives frames, unless the queue of the socket does.
     ring: Option<Ring>,
 }
 
@@ -167,14 +173,14 @@ impl PortSocket {
         Ok(port)
     }
 
-    /// Returns how the interface is at present, if it is up.
+    /// Returns the present state of the interface, if it is up.
     pub fn state(&self) -> Option<PortState> {
         self.look()
             .filter(|interface| interface.up)
             .map(|interface| self.state_of(&interface, self.ring.as_ref()))
     }
 
-    /// Returns how it was set up.
+    /// Returns the settings of the port.
     pub const fn config(&self) -> &PortConfig {
         &self.config
     }
@@ -183,7 +189,8 @@ impl PortSocket {
         Interface::look_up(&self.socket, &self.config.interface).ok().filter(Interface::is_ethernet)
     }
 
-    /// Returns a new ring for frames of the MTU, unless none is wanted or there is no memory for it.
+    /// Returns a new ring for frames of the MTU, unless the settings ask for none or there is no memory for
+    /// it.
     fn make_ring(&self, mtu: usize) -> Option<Ring> {
         let wanted = match self.config.rx_mode {
             RxMode::Ring => true,
@@ -196,14 +203,15 @@ impl PortSocket {
 
     fn state_of(&self, interface: &Interface, ring: Option<&Ring>) -> PortState {
         let mtu = interface.mtu.min(MTU_MAX);
-        // The kernel counts the memory behind a frame in the queue, which is up to twice the frame and what it keeps about it.
+        // The kernel counts the memory of a frame in the queue: up to twice the frame, and its own data about
+        // the frame.
         let queue = (self.room / (2 * mtu + FRAME_OVERHEAD)).max(1);
         let receive_slots = ring.map_or(queue, Ring::slots);
         PortState { mac: interface.mac, mtu, receive_slots }
     }
 }
 
-/// What the kernel keeps about a frame that waits, in bytes, at most.
+/// The memory that the kernel keeps about a waiting frame, in bytes, at most.
 const FRAME_OVERHEAD: usize = 1024;
 
 impl fmt::Debug for PortSocket {
@@ -218,7 +226,7 @@ impl AsFd for PortSocket {
     }
 }
 
-/// Returns fresh bytes from the operating system's generator.
+/// Returns random bytes from the generator of the operating system.
 fn entropy() -> Result<[u8; 32], Errno> {
     let mut entropy = [0; 32];
     let mut filled = 0;

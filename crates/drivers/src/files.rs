@@ -1,9 +1,10 @@
-//! File operations: submitted by the media that need them, carried out by the reactor's engine.
+//! File operations: submitted by the media that need them, carried out by the engine of the reactor.
 //!
-//! A medium takes a [`FileQueue`] for its number, submits [`FileOp`]s and collects [`FileDone`]s. Operations own
-//! their buffers until they are done. With io_uring they travel in the reactor's own ring, all of one drain in one
-//! system call. With epoll, and for calls that io_uring lacks, cached I/O is done at once by the calling thread and
-//! the rest by a few threads. Operations in flight together may take effect in any order.
+//! A medium gets a [`FileQueue`] for its number, submits [`FileOp`]s and collects [`FileDone`]s. An operation
+//! owns its buffers until it is done. With io_uring, operations go through the ring of the reactor, all
+//! operations of one drain in one system call. With epoll, and for calls that io_uring lacks, the calling
+//! thread does cached I/O at once, and a few threads do the rest. Operations that are in flight together may
+//! take effect in any order.
 
 mod inline;
 mod sync;
@@ -30,7 +31,7 @@ use inline::{FileBehavior, Offload};
 pub(crate) use sync::Attempt;
 pub(crate) use sync::{rest, room, run_to_end};
 
-/// An open file that operations name. Clones name the same one; it closes with the last of them.
+/// An open file, as operations name it. Clones share one file, which is closed with the last of them.
 #[derive(Clone, Debug)]
 pub struct IoFile {
     inner: Arc<Inner>,
@@ -45,7 +46,7 @@ struct Inner {
 /// One operation.
 #[derive(Debug)]
 pub struct FileOp {
-    /// Returned with the result; the submitter chooses it.
+    /// Returned with the result. The submitter chooses it.
     pub token: u64,
     /// The file.
     pub file: IoFile,
@@ -59,13 +60,13 @@ pub type ReadBufs = SmallVec<[Buf; 1]>;
 /// What an operation does. Offsets and lengths are in bytes.
 #[derive(Debug)]
 pub enum FileOpKind {
-    /// Reads `len` bytes at `at` into the spare room of `bufs`, which must suffice.
+    /// Reads `len` bytes at `at` into the spare capacity of `bufs`, which must suffice.
     Read {
         /// Where to start.
         at: u64,
         /// How many bytes.
         len: usize,
-        /// Where to.
+        /// The buffers to fill.
         bufs: ReadBufs,
     },
     /// Writes `data` at `at`.
@@ -74,17 +75,17 @@ pub enum FileOpKind {
         at: u64,
         /// The bytes.
         data: DataList,
-        /// Whether to finish only once they are durable (`RWF_DSYNC`).
+        /// Whether the operation ends only when the data is durable (`RWF_DSYNC`).
         stable: bool,
     },
     /// Makes the file durable.
     Sync {
-        /// Whether only what is needed to read the data back counts (`fdatasync`).
+        /// Whether only the data and what is needed to read it back must be durable (`fdatasync`).
         data_only: bool,
     },
     /// Changes the storage of a range without changing the file's size.
     Fallocate {
-        /// How.
+        /// What happens to the storage.
         mode: FallocateMode,
         /// Where to start.
         at: u64,
@@ -116,21 +117,21 @@ pub enum FileOpKind {
     },
 }
 
-/// What becomes of a range's storage.
+/// What happens to the storage of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// It is reserved; what is there stays.
+    /// The storage is reserved; existing data stays.
     Allocate,
-    /// It is freed and reads as zeros.
+    /// The storage is freed, and the range reads as zeros.
     PunchHole,
-    /// It reads as zeros and stays reserved.
+    /// The range reads as zeros, and its storage stays reserved.
     ZeroRange,
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug)]
 pub struct FileDone {
-    /// The submitter's name for it.
+    /// The token that the submitter chose.
     pub token: u64,
     /// The result.
     pub result: Result<FileOutcome, FileError>,
@@ -139,9 +140,10 @@ pub struct FileDone {
 /// A success.
 #[derive(Debug)]
 pub enum FileOutcome {
-    /// A read, with the bytes appended to its buffers: fewer than asked only where the file ends.
+    /// A read is done, with the bytes appended to its buffers. There are fewer bytes than requested only
+    /// where the file ends.
     Read(ReadBufs),
-    /// A write is done, whole. The data comes back for recycling.
+    /// A write is done completely. The data is returned so that its buffers can be recycled.
     Wrote(DataList),
     /// Any other change is done.
     Done,
@@ -149,12 +151,12 @@ pub enum FileOutcome {
     Extents(Vec<FileExtent>),
 }
 
-/// A failure. Buffers went back to the pool.
+/// A failure. The buffers went back to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileError {
-    /// What the system said.
+    /// The error of the system call.
     pub errno: Errno,
-    /// How many bytes were transferred before.
+    /// How many bytes were transferred before the failure.
     pub done: usize,
 }
 
@@ -169,13 +171,13 @@ pub struct FileExtent {
     pub data: bool,
 }
 
-/// All file work of one reactor. Clones are the same; it stays on the reactor's thread.
+/// All file operations of one reactor. Clones share them. They stay on the thread of the reactor.
 #[derive(Clone)]
 pub struct Files {
     hub: Rc<RefCell<Hub>>,
 }
 
-/// One medium's way to its reactor's file work. Clones share one queue of results.
+/// The access of one medium to the file operations of its reactor. Clones share one queue of results.
 #[derive(Clone)]
 pub struct FileQueue {
     hub: Rc<RefCell<Hub>>,
@@ -186,19 +188,19 @@ pub struct FileQueue {
 struct QueueState {
     medium: MediumId,
     done: RefCell<VecDeque<FileDone>>,
-    /// Whether it stands in `Hub::ready`.
+    /// Whether the queue is listed in `Hub::ready`.
     listed: Cell<bool>,
 }
 
 struct Hub {
-    /// Whether operations go to a ring that somebody drains with `take_work`.
+    /// Whether operations go to a ring, which takes them with `take_work`.
     ring: bool,
-    /// Something was submitted since the ring took the last.
+    /// An operation was submitted since the ring found the backlog empty.
     ring_has_more: bool,
     backlog: VecDeque<PendingOp>,
     in_ring: usize,
     threads: Threads,
-    /// Whose operation each thread job is.
+    /// The queue of each operation that a thread works on.
     in_threads: Slab<Rc<QueueState>>,
     ready: VecDeque<Rc<QueueState>>,
     clock: Clock,
@@ -208,7 +210,7 @@ struct Hub {
     threads_count: usize,
 }
 
-/// An operation on its way, and how far it is.
+/// An operation under way, and its progress.
 pub(crate) struct PendingOp {
     pub(crate) op: FileOp,
     pub(crate) done: usize,
@@ -216,7 +218,7 @@ pub(crate) struct PendingOp {
 }
 
 impl IoFile {
-    /// Takes an open file. `direct` says that it was opened with `O_DIRECT`.
+    /// Wraps an open file. `direct` tells whether it was opened with `O_DIRECT`.
     pub fn new(file: File, direct: bool) -> Self {
         let habits = FileBehavior::of(&file, direct);
         let inner = Inner { file, habits };
@@ -235,7 +237,7 @@ impl IoFile {
 }
 
 impl FileQueue {
-    /// Starts an operation. Its result comes from [`Self::poll`], perhaps at once, exactly once.
+    /// Starts an operation. [`Self::poll`] returns its result exactly once, perhaps at once.
     pub fn submit(&self, op: FileOp) {
         self.hub.borrow_mut().submit(PendingOp { op, done: 0, lane: Rc::clone(&self.lane) });
     }
@@ -245,7 +247,7 @@ impl FileQueue {
         self.lane.done.borrow_mut().pop_front()
     }
 
-    /// Returns the reactor's buffers.
+    /// Returns the buffer pool of the reactor.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -282,7 +284,7 @@ impl Files {
         Self { hub: Rc::new(RefCell::new(hub)) }
     }
 
-    /// Makes a queue whose results are announced as `medium`'s.
+    /// Creates a queue whose results are announced as those of `medium`.
     pub fn queue(&self, medium: MediumId) -> FileQueue {
         let lane = QueueState { medium, done: RefCell::default(), listed: Cell::new(false) };
         let pool = self.hub.borrow().pool.clone();
@@ -310,8 +312,8 @@ impl Files {
         work
     }
 
-    /// Takes what the ring made of `work`: a number of bytes (zero for what has none) or an error.
-    /// Returns the work if it has to go on.
+    /// Handles the result that the ring has for `work`: a number of bytes (zero for operations that transfer
+    /// none) or an error. Returns the work if it must be submitted again.
     pub(crate) fn ring_finished(
         &self,
         mut work: PendingOp,
@@ -334,7 +336,7 @@ impl Files {
         None
     }
 
-    /// Takes over what threads have finished.
+    /// Collects the operations that threads have finished.
     pub(crate) fn collect(&self) {
         let mut hub = self.hub.borrow_mut();
         if hub.in_threads.is_empty() {
@@ -347,7 +349,7 @@ impl Files {
         }
     }
 
-    /// Returns the next medium with results that nobody has collected.
+    /// Returns the next medium that has uncollected results.
     pub(crate) fn next_ready(&self) -> Option<MediumId> {
         let mut hub = self.hub.borrow_mut();
         while let Some(lane) = hub.ready.pop_front() {
@@ -395,7 +397,7 @@ impl Hub {
         let PendingOp { op, done, lane } = work;
         let number = self.in_threads.insert(lane);
         if let Err((op, done)) = self.threads.submit(number, op, done) {
-            // No thread can be had: better late than never.
+            // No thread could be started: the operation is done here, although it blocks the reactor.
             let done = run_to_end(op, done);
             if let Some(lane) = self.in_threads.remove(number) {
                 self.put(&lane, done);
@@ -417,7 +419,7 @@ impl Hub {
     }
 }
 
-/// Turns a system error into the one that operations carry.
+/// Returns the error number of a system error, as operations report it.
 pub(crate) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

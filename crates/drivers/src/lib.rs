@@ -1,13 +1,15 @@
-//! The hands of the machines: sockets, timers, files and wake-ups.
+//! I/O for state machines: sockets, timers, files, Ethernet interfaces and wake-ups.
 //!
-//! A [`reactor::Reactor`] runs one [`base::state_machine::StreamMachine`] on one thread. It accepts connections, hands
-//! received bytes over, sends what the machine puts into its batches, and carries file operations for the media
-//! that the machine works on. A machine that is a [`base::ether::FrameMachine`] too is given Ethernet ports. Two engines do the system calls, io_uring and epoll; [`config::EngineChoice`] picks
-//! one at start, and the reactor says which it became.
+//! A [`reactor::Reactor`] is one thread with an event loop. It runs one
+//! [`base::state_machine::StreamMachine`]: it accepts connections, passes received bytes to the state
+//! machine, sends the bytes that the state machine puts into its batches, and carries out the file operations
+//! of the media that the state machine works on. A state machine that is also a [`base::ether::FrameMachine`]
+//! can be given Ethernet ports. Two engines do the system calls, io_uring and epoll. [`config::EngineChoice`]
+//! selects one at start, and the reactor reports which one runs.
 //!
-//! Unsafe code is confined to the modules that say so below: those that give the kernel pointers.
+//! Unsafe code is confined to the modules that allow it below: those that give the kernel pointers.
 //!
-//! **Invariant:** this room knows no protocol and no medium; it moves bytes and time.
+//! **Invariant:** this crate knows no protocol and no medium; it moves bytes and time.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod config;

@@ -10,18 +10,20 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, listen, socket_with, sockopt,
 };
 
-/// How many connections wait to be accepted: a rack of hosts that all log in again after a restart.
+/// How many connections can wait to be accepted: enough for a rack of hosts that all log in again after a
+/// restart.
 const BACKLOG: i32 = 1024;
 
-/// A peer that fell silent is probed after this long, four times.
+/// TCP keepalive: a silent peer is probed after this long, four times.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// Opens a listening TCP socket. An IPv6 address listens to IPv6 only, so that both can have the same port.
+/// Opens a listening TCP socket. An IPv6 address accepts IPv6 only, so that IPv4 and IPv6 can use the same
+/// port.
 ///
 /// # Errors
-/// What the system says, `AddrInUse` for a port that is taken among it.
+/// The error of the system; `AddrInUse` if the port is taken.
 pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -34,8 +36,8 @@ pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Sets what every connection wants: no delay, and a look at peers that fell silent. Accepted sockets inherit it
-/// from their listener.
+/// Sets the options that every connection needs: no delay (TCP_NODELAY), and keepalive probes to silent
+/// peers. Accepted sockets inherit them from their listener.
 pub(crate) fn prepare(socket: impl AsFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
@@ -45,18 +47,18 @@ pub(crate) fn prepare(socket: impl AsFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What came of trying to accept a connection.
+/// The result of an attempt to accept a connection.
 pub(crate) enum Accepted {
     Connection(OwnedFd, SocketAddr),
-    /// It was gone again.
+    /// The connection had already ended.
     Void,
-    /// Nobody is waiting.
+    /// No connection is waiting.
     Nobody,
-    /// There is no descriptor or memory for it.
+    /// The process has no descriptor or memory left for the connection.
     Failed,
 }
 
-/// Takes a connection from a listener that does not block.
+/// Accepts a connection from a non-blocking listener.
 pub(crate) fn accept(listener: impl AsFd) -> Accepted {
     match acceptfrom_with(listener, SocketFlags::CLOEXEC) {
         Ok((socket, peer)) => match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {

@@ -1,4 +1,4 @@
-//! How other threads reach a reactor.
+//! Messages from other threads to a reactor.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,12 +16,12 @@ use crate::waker::Waker;
 /// Work for the reactor's thread.
 pub type Job<M> = Box<dyn FnOnce(&mut M, Instant) + Send>;
 
-/// The reactor that was asked has ended.
+/// The reactor has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reactor has stopped")]
 pub struct Stopped;
 
-/// Reaches a reactor from any thread. Clones reach the same one.
+/// Sends messages to a reactor from any thread. Clones reach the same reactor.
 pub struct Handle<M> {
     message_queue: Arc<MessageQueue<M>>,
 }
@@ -56,19 +56,19 @@ impl<M> Handle<M> {
         Self { message_queue }
     }
 
-    /// Runs `job` on the reactor's thread, between two events; the machine is drained afterwards.
+    /// Runs `job` on the thread of the reactor, between two events. Then the state machine is drained.
     ///
     /// # Errors
-    /// [`Stopped`], and the job is dropped.
+    /// [`Stopped`]; the job is dropped.
     pub fn post(&self, job: impl FnOnce(&mut M, Instant) + Send + 'static) -> Result<(), Stopped> {
         self.message_queue.put(Message::Run(Box::new(job)))
     }
 
-    /// Hands over an open connection and the bytes that were already received on it. The reactor treats it as one
-    /// that `portal` accepted; its limits apply.
+    /// Gives the reactor an open connection and the bytes that were already received on it. The reactor
+    /// treats it like a connection that `portal` accepted; its limits apply.
     ///
     /// # Errors
-    /// [`Stopped`], and the connection is closed.
+    /// [`Stopped`]; the connection is closed.
     pub fn adopt(
         &self,
         stream: TcpStream,
@@ -82,7 +82,7 @@ impl<M> Handle<M> {
     /// Makes the reactor accept connections from `listener`.
     ///
     /// # Errors
-    /// [`Stopped`], and the listener is closed.
+    /// [`Stopped`]; the listener is closed.
     pub fn listen(&self, listener: TcpListener, portal: PortalId) -> Result<(), Stopped> {
         self.message_queue.put(Message::Listen(listener, portal))
     }
@@ -95,10 +95,10 @@ impl<M> Handle<M> {
         self.message_queue.put(Message::Unlisten(portal))
     }
 
-    /// Gives the reactor a port.
+    /// Gives the reactor an Ethernet port.
     ///
     /// # Errors
-    /// [`Stopped`], and the port is closed.
+    /// [`Stopped`]; the port is closed.
     pub fn open_port(&self, port: EtherPort, socket: PortSocket) -> Result<(), Stopped> {
         self.message_queue.put(Message::OpenPort(port, socket))
     }
@@ -111,7 +111,7 @@ impl<M> Handle<M> {
         self.message_queue.put(Message::ClosePort(port))
     }
 
-    /// Makes the reactor keep to other limits from now on. No connection is ended for it.
+    /// Makes the reactor apply other limits from now on. No connection is ended because of them.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -119,9 +119,10 @@ impl<M> Handle<M> {
         self.message_queue.put(Message::Limit(limits))
     }
 
-    /// Makes the reactor close its listeners, wait until all connections are gone, and return from `run`. What is
-    /// still connected `drain` from now is ended with [`base::state_machine::DisconnectReason::Shutdown`]. To end sessions in order,
-    /// tell the machine first, with [`Self::post`].
+    /// Makes the reactor close its listeners, wait until all connections have ended, and return from `run`.
+    /// Connections that are still open when `drain` has passed are ended with
+    /// [`base::state_machine::DisconnectReason::Shutdown`]. To end sessions in order, tell the state machine
+    /// first, with [`Self::post`].
     ///
     /// # Errors
     /// [`Stopped`].
@@ -152,13 +153,13 @@ impl<M> MessageQueue<M> {
         Self { messages: Mutex::new(Some(Vec::new())), waker, published: Published::default() }
     }
 
-    /// Returns the letters that arrived since the last call.
+    /// Returns the messages that were queued since the last call.
     pub(crate) fn take(&self) -> Vec<Message<M>> {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Refuses letters from now on and drops those that wait.
+    /// Refuses messages from now on, and drops those that are queued.
     pub(crate) fn close(&self) {
         let waiting = self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(waiting);

@@ -1,4 +1,4 @@
-//! Runs one machine on one thread.
+//! Runs one state machine on one thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,27 +27,27 @@ use crate::stats::Stats;
 use crate::uring::UringEngine;
 use crate::waker::Waker;
 
-/// How long accepting rests when the system has no descriptor or memory left: long enough not to spin, short
-/// enough that a client's login does not time out.
+/// How long a reactor stops accepting when the system has no descriptor or memory left: long enough not to
+/// spin, short enough that the login of a client does not time out.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// How often [`Reactor::run_ready`] looks for more before it lets its owner see to other things.
+/// How often [`Reactor::run_ready`] checks for more events before it returns to its owner.
 const ROUNDS_MAX: usize = 16;
 
 /// A reactor could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ReactorError {
-    /// io_uring was asked for and cannot be had.
+    /// The configuration demands io_uring, and it is not available.
     #[error("io_uring is not available: {0}")]
     NoUring(String),
-    /// A resource that every reactor needs is missing.
+    /// A resource that every reactor needs is not available.
     #[error("cannot set up the reactor")]
     Io(#[from] io::Error),
 }
 
-/// Sockets, timers, files and wake-ups for one machine on one thread.
+/// Sockets, timers, files and wake-ups for one state machine on one thread.
 ///
-/// Made, used and dropped on the thread that it serves; [`Handle`] reaches it from others.
+/// It is created, used and dropped on that thread. A [`Handle`] reaches it from other threads.
 pub struct Reactor<M> {
     engine: Box<dyn Engine>,
     fallback: Option<String>,
@@ -63,9 +63,9 @@ pub struct Reactor<M> {
     poll: bool,
     awake: SpinPolicy,
     stop: Option<Stop>,
-    /// Nobody was served by frames when the machine was drained last.
+    /// The state machine served no session over frames when it was last drained.
     quiet: bool,
-    /// Something happened, or was started, since this was cleared.
+    /// An event happened, or an operation was started, since this was cleared.
     eventful: bool,
 }
 
@@ -76,12 +76,12 @@ struct Listening {
 #[derive(Clone, Copy)]
 struct Stop {
     deadline: Instant,
-    /// The deadline has passed and everybody was told.
+    /// The deadline has passed, and all connections were ended.
     forced: bool,
 }
 
 impl<M: StreamMachine + FrameMachine> Reactor<M> {
-    /// Sets a reactor up.
+    /// Creates a reactor.
     ///
     /// # Errors
     /// [`ReactorError`]
@@ -116,27 +116,27 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.engine.kind()
     }
 
-    /// Returns why io_uring does not run although it would have been preferred.
+    /// Returns why io_uring does not run although the configuration prefers it.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
 
-    /// Returns the store of buffers that everything on this reactor shares.
+    /// Returns the buffer pool that everything on this reactor shares.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Returns the file work of this reactor; media take their queues from it.
+    /// Returns the file operations of this reactor, from which media get their queues.
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Returns a way to reach this reactor from any thread.
+    /// Returns a handle that reaches this reactor from any thread.
     pub fn handle(&self) -> Handle<M> {
         Handle::new(Arc::clone(&self.message_queue))
     }
 
-    /// Returns the present moment of the clock that the machine is handed.
+    /// Returns the present time of the clock that the state machine is given.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -147,10 +147,10 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.message_queue.published.load()
     }
 
-    /// Accepts connections from `listener` as `portal`'s.
+    /// Accepts connections from `listener` as those of `portal`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn listen(&mut self, listener: TcpListener, portal: PortalId) -> io::Result<()> {
         let socket = Rc::new(OwnedFd::from(listener));
         listener::prepare(&socket)?;
@@ -170,10 +170,10 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
     }
 
-    /// Sends and receives the frames of a port. The machine learns of it when it is up.
+    /// Sends and receives the frames of a port. The state machine is informed when the port is up.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn open_port(&mut self, port: EtherPort, socket: PortSocket) -> io::Result<()> {
         self.ports.add(&mut *self.engine, port, socket)
     }
@@ -184,9 +184,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.ports.close(&mut *self.engine, machine, now, port);
     }
 
-    /// Connects to `peer`, for `patience` at most. The machine learns of the connection as of one that was accepted,
-    /// with `portal`, which the caller numbers as it likes, in its arrival; what came to nothing is told by
-    /// [`Self::next_failure`].
+    /// Connects to `peer`, and gives up after `patience`. The state machine is informed of the connection
+    /// like of an accepted one; its [`base::state_machine::AcceptInfo`] names `portal`, a number that the
+    /// caller chooses. [`Self::next_failure`] reports attempts that failed.
     pub fn connect(&mut self, peer: SocketAddr, portal: PortalId, patience: Duration) {
         if self.stop.is_none() {
             let deadline = self.clock.now().after(patience);
@@ -194,7 +194,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
     }
 
-    /// Returns the next connection that was asked for and that there will not be, and why.
+    /// Returns the next connection attempt that failed, and why.
     pub fn next_failure(&mut self) -> Option<(PortalId, io::Error)> {
         self.dials.next_failure()
     }
@@ -202,7 +202,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Runs until [`Handle::stop`] has taken effect.
     ///
     /// # Errors
-    /// What the system says of the engine's own descriptors. Errors of connections never come here.
+    /// The error of a system call on the descriptors of the engine itself. Errors of connections are never
+    /// returned here.
     pub fn run(&mut self, machine: &mut M) -> io::Result<()> {
         let mut now = self.clock.now();
         self.drain(machine, now);
@@ -212,7 +213,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Ok(())
     }
 
-    /// Returns whether a stop was asked for and has taken effect.
+    /// Returns whether [`Handle::stop`] was called and has taken effect.
     pub fn is_stopped(&self) -> bool {
         let quiet = |stop: &Stop| self.quiet || stop.forced;
         self.stop.as_ref().is_some_and(quiet)
@@ -221,8 +222,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             && self.files.is_idle()
     }
 
-    /// Does what is due, sleeps until something happens but for `wait_max` at most, handles it, and drains the
-    /// machine. For owners who have more to do on this thread than [`Self::run`].
+    /// Does what is due, sleeps until an event happens but at most for `wait_max`, handles the event, and
+    /// drains the state machine. For owners that have other work on this thread; [`Self::run`] is for those
+    /// that have none.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -233,8 +235,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Ok(())
     }
 
-    /// Does everything that can be done without sleeping, and returns how long the owner may sleep before it calls
-    /// again, if nothing makes [`Self::as_fd`] readable before. For owners with a loop of their own.
+    /// Does everything that can be done without sleeping. Returns how long the owner may sleep before it
+    /// calls again, unless [`Self::as_fd`] becomes readable earlier. For owners with an event loop of their
+    /// own.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -252,7 +255,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Ok(Some(Duration::ZERO))
     }
 
-    /// Sleeps, handles what woke it, and drains the machine. Returns the moment after that.
+    /// Sleeps, handles the events that ended the sleep, and drains the state machine. Returns the time after
+    /// that.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
         self.ports.flush(&mut *self.engine, machine);
         let timeout = self.timeout(machine, slept, wait_max);
@@ -271,7 +275,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Ok(self.ports.now_or(now))
     }
 
-    /// Waits until something happens but for `timeout` at most, and handles what the engine tells. Returns when that was.
+    /// Waits until an event happens, but at most for `timeout`, and handles the events of the engine. May
+    /// busy-poll before it sleeps. Returns the time of the wake-up.
     fn wait(&mut self, machine: &mut M, slept: Instant, timeout: Option<Duration>) -> io::Result<Instant> {
         let Stats { bytes_in, bytes_out, .. } = *self.engine.stats();
         let could_look = timeout != Some(Duration::ZERO) && self.engine.shows_more();
@@ -280,7 +285,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             return Ok(self.woken(machine).0);
         }
         if self.engine.has_unsubmitted() {
-            // That first.
+            // Submit first, without waiting.
             self.engine.wait(slept, Some(Duration::ZERO))?;
             let (now, found) = self.woken(machine);
             if found || self.ports.is_hungry() {
@@ -300,7 +305,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Ok(self.woken(machine).0)
     }
 
-    /// Handles what the engine tells. Returns when that was, and whether it was more than that frames have gone.
+    /// Handles the events of the engine. Returns the time, and whether there were events other than completed
+    /// sends of frames.
     fn woken(&mut self, machine: &mut M) -> (Instant, bool) {
         let now = self.clock.now();
         self.connections.next_turn();
@@ -308,7 +314,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         (now, self.handle_events(machine, now))
     }
 
-    /// Returns how long to sleep.
+    /// Returns how long to sleep, or `None` for no limit.
     fn timeout(&self, machine: &M, now: Instant, wait_max: Option<Duration>) -> Option<Duration> {
         if self.poll || self.connections.is_hungry() || self.ports.is_hungry() || self.is_stopped() {
             return Some(Duration::ZERO);
@@ -326,7 +332,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         next.into_iter().chain(wait_max).min()
     }
 
-    /// Returns whether there was anything but frames that have gone.
+    /// Handles the events of the engine. Returns whether there were events other than completed sends of
+    /// frames.
     fn handle_events(&mut self, machine: &mut M, now: Instant) -> bool {
         let mut found = false;
         let mut accepted = Vec::new();
@@ -369,7 +376,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         found
     }
 
-    /// Takes a connection in that we asked for, or notes that there is none.
+    /// Admits a connection that this reactor initiated, or records that it failed.
     fn conclude_dial(&mut self, machine: &mut M, now: Instant, attempt: u32) {
         let Some(candidate) = self.dials.over(attempt) else { return };
         let portal = candidate.portal;
@@ -445,7 +452,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
     }
 
-    /// Does what the machine asks until only deadlines are left, and starts the receives that are due.
+    /// Carries out the actions of the state machine until only deadlines are left, then starts the receives
+    /// that are due.
     fn drain(&mut self, machine: &mut M, now: Instant) {
         self.eventful |= self.ports.refresh_interfaces(&mut *self.engine, machine, now);
         loop {
@@ -476,7 +484,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 }
 
-/// Becomes readable when [`Reactor::run_ready`], which was called before, has something to do again, deadlines aside.
+/// The descriptor becomes readable when [`Reactor::run_ready`], which must have been called before, has
+/// something to do again. Deadlines do not make it readable.
 impl<M> AsFd for Reactor<M> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.engine.descriptor()
@@ -490,7 +499,7 @@ impl<M> Drop for Reactor<M> {
     }
 }
 
-/// Starts the engine that was chosen, and says why it is not io_uring if that was tried.
+/// Starts the engine of the configuration. Also returns why it is not io_uring, if that was tried.
 fn start_engine(
     choice: EngineChoice,
     waker: &Arc<Waker>,

@@ -1,6 +1,6 @@
-//! Numbered places that are used again.
+//! A table whose numbered slots are reused.
 
-/// A table of values that keep their number while they are in it.
+/// A table of values. A value keeps its number while it is in the table.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
@@ -12,7 +12,7 @@ impl<T> Slab<T> {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    /// Puts `value` into a free place and returns its number.
+    /// Puts `value` into a free slot and returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if let Some(number) = self.free.pop() {
             if let Some(place) = self.places.get_mut(index(number)) {
@@ -20,7 +20,7 @@ impl<T> Slab<T> {
             }
             return number;
         }
-        // Descriptors and buffers run out long before 2^32 places.
+        // Descriptors and buffers run out long before 2^32 slots are in use.
         let number = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
         self.places.push(Some(value));
         number
@@ -51,7 +51,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// Puts a value into a numbered place of a table that somebody else numbers.
+/// Puts a value into a numbered slot of a table whose numbers the caller assigns.
 pub(crate) fn put_at<T>(table: &mut Vec<Option<T>>, number: u32, value: T) {
     let at = index(number);
     if table.len() <= at {

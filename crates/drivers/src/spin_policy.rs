@@ -1,15 +1,19 @@
-//! Whether a reactor that has nothing to do sleeps at once, or looks for a while whether something comes.
+//! Busy polling: whether an idle reactor polls for a while for new events before it sleeps, or sleeps at
+//! once.
 //!
-//! To sleep and to be woken delays what comes, and costs processor time at both ends, some microseconds on bare metal and more
-//! in a virtual machine: where commands follow each other one by one, or frames faster than a sleeper is woken, to look makes
-//! much more of them. Where a link or a disk is what everybody waits for it gains nothing and takes a whole processor. Nobody
-//! can tell the one from the other but by trying: every tenth of a second a reactor does for a short while what it does not do
-//! else, and goes on with what moved more bytes; if that was about as much, it sleeps. The more often the answer is the same,
-//! the less often it is asked, until what is moved is twice as much, or half.
+//! Sleeping and waking up delays the next event and costs processor time at both ends: some microseconds on
+//! bare metal, more in a virtual machine. Where commands follow each other one by one, or frames arrive
+//! faster than a sleeping thread is woken, polling raises throughput a lot. Where a link or a disk is the
+//! bottleneck, polling gains nothing and takes a whole processor. Only a trial can tell the two cases apart.
+//! Every tenth of a second a reactor switches for a short time between polling and sleeping, and continues
+//! with the mode that moved more bytes. If both moved about the same, it sleeps. Each time a trial confirms
+//! the present mode, the next trial is later, until the throughput has doubled or halved.
 //!
-//! It looks for a short span, and only while that finds something at least every other time. And who looks takes the time from
-//! others, perhaps from the one it waits for. The kernel tells how many threads could run at present, and how long one could
-//! have run and had to wait: while there are often more than processors, or the latter is more than a trifle, nobody looks.
+//! The reactor polls for a short span, and only while at least every other poll finds an event. Polling also
+//! takes processor time from other threads, perhaps from the one that the reactor waits for. The kernel
+//! reports how many threads are runnable at present, and how long this thread was runnable and had to wait.
+//! While there are often more runnable threads than processors, or this thread waited more than a small share
+//! of the time, the reactor does not poll.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -20,47 +24,52 @@ use rustix::fs::{Mode, OFlags};
 use crate::clock::Clock;
 use crate::config::SpinMode;
 
-/// How long it looks at most: what a command takes on a fast network between two who sleep.
+/// How long one poll lasts at most: the time of a command on a fast network between two sleeping ends.
 const SPAN: Duration = Duration::from_micros(100);
 
-/// How much trust there is at most: so many looks in a row may be in vain. And how much there is when looking begins.
+/// The highest trust, which is how many polls in a row may find nothing; and the trust with which polling
+/// begins.
 const TRUST_MAX: u8 = 16;
 const TRUST_FIRST: u8 = 4;
 
-/// So many times without trust it sleeps at once before it looks again.
+/// Without trust, the reactor sleeps this many times at once before it polls again.
 const SLEEPS: u8 = 64;
 
-/// How often the kernel is asked about others, at most.
+/// How often the kernel is asked about processor contention, at most.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
-/// One answer counts for so much of what is known of others, and not more of [`ALL`] than a trifle may say that some wait.
+/// One answer of the kernel counts as one in `LATELY` in the moving average of contention. Above `TRIFLE` of
+/// [`ALL`], the processor counts as contended.
 const LATELY: u64 = 16;
 const ALL: u64 = 1024;
 const TRIFLE: u64 = 192;
 
-/// How long the better way is gone until the other is tried, at first; twice as many times of it with each time that it was better, up
-/// to the most. Then each is measured for so long, once it had time to settle.
+/// How long the better mode runs until the other one is tried, at first. The number of such periods doubles
+/// with each trial that confirms the mode, up to the maximum. In a trial each mode is measured for
+/// `MEASURED`, after it had `SETTLING` to settle.
 const GOING: Duration = Duration::from_millis(90);
 const TIMES_MAX: u8 = 8;
-/// Whoever moves so many times as much as in the time before, or as little, does something else: the other way is tried at once.
+/// When the throughput of a period is more than this many times the previous one, or less than that fraction
+/// of it, the workload has changed: the other mode is tried at once.
 const CHANGED: u64 = 2;
 const SETTLING: Duration = Duration::from_millis(2);
 const MEASURED: Duration = Duration::from_millis(8);
 
-/// So many percent of what is moved asleep, at least, have to be moved by who looks: to begin with, and to go on.
+/// What polling must move at least, in percent of the bytes that sleeping moves: to begin polling, and to
+/// continue it.
 const GAIN_TO_BEGIN: u64 = 106;
 const GAIN_TO_GO_ON: u64 = 102;
-/// What took longer had a pause in it, and says nothing.
+/// A measurement that took longer contains a pause, and is discarded.
 const MEASURED_MAX: Duration = Duration::from_millis(12);
-/// Where fewer bytes are moved while it is measured, there is nothing to gain.
+/// If fewer bytes are moved during a measurement, polling cannot gain anything.
 const BYTES_MIN: u64 = 16 << 10;
 
-/// What looking is worth.
+/// The state of the spin policy of one reactor.
 #[derive(Debug)]
 pub(crate) struct SpinPolicy {
-    /// How many more looks found something than did not, lately.
+    /// How many more polls found an event than did not, lately.
     trust: u8,
-    /// How many times it was slept at once since it was looked.
+    /// How many times the reactor slept at once since the last poll.
     sleeps: u8,
     look: SpinMode,
     others: CpuContention,
@@ -68,12 +77,12 @@ pub(crate) struct SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// Belongs to the calling thread from now on.
+    /// Creates the policy for the calling thread, which it belongs to from now on.
     pub(crate) fn new(look: SpinMode, now: Instant) -> Self {
         Self { trust: 0, sleeps: 0, look, others: CpuContention::new(now), trial: Trial::new(now) }
     }
 
-    /// Returns whether to look before the next sleep. So many bytes were moved so far.
+    /// Returns whether to poll before the next sleep. `bytes` is how many bytes were moved so far.
     pub(crate) fn should_spin(&mut self, now: Instant, bytes: u64) -> bool {
         if self.look != SpinMode::Adaptive {
             return self.look == SpinMode::Always;
@@ -91,7 +100,8 @@ impl SpinPolicy {
         wanted
     }
 
-    /// Looks until something is there, but not longer than until `latest`. Returns whether it is.
+    /// Polls until `is_there` returns true, but for at most [`SPAN`] and not longer than until `latest`.
+    /// Returns whether it did.
     pub(crate) fn spin_until(
         &mut self,
         clock: Clock,
@@ -119,28 +129,28 @@ impl SpinPolicy {
     }
 }
 
-/// Which of two ways moves more.
+/// The trial that finds out which of two modes moves more bytes: polling or sleeping.
 #[derive(Debug)]
 struct Trial {
-    /// The way that is gone.
+    /// Whether the present mode polls.
     looks: bool,
-    /// The way that was better.
+    /// Whether the better mode polls.
     better: bool,
     step: Step,
     until: Instant,
-    /// How many times [`GOING`] lasts at present, and how many are left.
+    /// How many periods of [`GOING`] there are at present until the next trial, and how many are left.
     times: u8,
     left: u8,
-    /// What was moved in the last of them, in bytes per second.
+    /// The throughput of the last of them, in bytes per second.
     usual: Option<u64>,
-    /// Since when it is measured, and how many bytes had been moved then.
+    /// When the present step began, and how many bytes had been moved by then.
     since: Instant,
     bytes: u64,
-    /// What the better way moved, in bytes per second.
+    /// The throughput of the better mode, in bytes per second.
     rate: u64,
 }
 
-/// What comes next in a trial.
+/// The present step of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Going,
@@ -166,7 +176,7 @@ impl Trial {
         }
     }
 
-    /// Goes on if it is time to. Returns whether looking has just begun.
+    /// Begins the next step if it is time. Returns whether polling has just begun.
     fn turn(&mut self, now: Instant, bytes: u64) -> bool {
         if now < self.until {
             return false;
@@ -222,7 +232,7 @@ impl Trial {
         self.looks && !before
     }
 
-    /// Goes the better way for so many times [`GOING`].
+    /// Runs the better mode for `times` periods of [`GOING`].
     fn go(&mut self, times: u8) -> (Step, Duration) {
         self.looks = self.better;
         (self.times, self.left, self.usual) = (times, times, None);
@@ -230,17 +240,19 @@ impl Trial {
     }
 }
 
-/// Who else wants a processor.
+/// Whether other threads need the processor.
 #[derive(Debug)]
 struct CpuContention {
-    /// The calling thread's account, and that of the whole machine; there is none where the kernel shows none.
+    /// The `schedstat` file of the calling thread, and the `loadavg` file of the whole machine; `None` where
+    /// the kernel offers none.
     own: Option<OwnedFd>,
     all: Option<OwnedFd>,
     processors: u64,
     asked_at: Instant,
-    /// For how many nanoseconds the thread had waited for others then.
+    /// How long the thread had waited for a processor at that time, in nanoseconds.
     waited: u64,
-    /// How much of the time it did, of [`ALL`], and how often there were more threads than processors.
+    /// The average share of the time that the thread waited, of [`ALL`], and how often there were more
+    /// runnable threads than processors.
     lately: (u64, u64),
 }
 
@@ -259,7 +271,7 @@ impl CpuContention {
         others
     }
 
-    /// Returns whether some wait for a processor lately, or had that of this thread when it could have run.
+    /// Returns whether threads wait for a processor lately, or this thread had to wait when it was runnable.
     fn is_contended(&mut self, now: Instant) -> bool {
         let span = now.since(self.asked_at);
         if span >= ASK_EVERY {
@@ -267,7 +279,7 @@ impl CpuContention {
             let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
             let waited = read(self.own.as_ref(), waited).unwrap_or(self.waited);
             let share = waited.saturating_sub(self.waited).saturating_mul(ALL) / nanos.max(1);
-            // Who cannot know it takes it that some wait.
+            // If the kernel gives no number, assume that threads wait.
             let crowded = read(self.all.as_ref(), runnable).is_none_or(|count| count > self.processors);
             let learn = |before: u64, now: u64| before - before / LATELY + now.min(ALL) / LATELY;
             self.lately = (learn(self.lately.0, share), learn(self.lately.1, if crowded { ALL } else { 0 }));
@@ -283,18 +295,19 @@ fn read(file: Option<&OwnedFd>, parse: impl Fn(&str) -> Option<u64>) -> Option<u
     parse(core::str::from_utf8(text.get(..len)?).ok()?)
 }
 
-/// Returns for how many nanoseconds a thread could have run and did not: the second number of its `schedstat` (Linux,
-/// Documentation/scheduler/sched-stats.rst).
+/// Returns how many nanoseconds a thread was runnable but not running: the second number of its `schedstat`
+/// (Linux, Documentation/scheduler/sched-stats.rst).
 fn waited(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Returns how many threads of the machine can run at present: the fourth field of `loadavg` begins with it (proc_loadavg(5)).
+/// Returns how many threads of the machine are runnable at present: the first number in the fourth field of
+/// `loadavg` (proc_loadavg(5)).
 fn runnable(loadavg: &str) -> Option<u64> {
     loadavg.split_ascii_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// Returns how many processors a list like `0-3,8` names.
+/// Returns how many processors a list such as `0-3,8` names.
 fn processors(list: &str) -> Option<u64> {
     list.trim().split(',').try_fold(0, |count, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -307,8 +320,9 @@ fn processors(list: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Has a trial last for so many tenths of a second of traffic that is moved at the rates that `rate` gives for who looks and who
-    /// sleeps, in bytes per second. Returns for how many percent of the time it was looked, and at the end.
+    /// Runs a trial for `tenths` tenths of a second of traffic. `rate` is the throughput when the reactor
+    /// sleeps and when it polls, in bytes per second. Returns the percentage of the time in which it polled,
+    /// and whether polling is the better mode at the end.
     fn try_for(
         trial: &mut Trial,
         now: &mut Instant,
@@ -332,7 +346,8 @@ mod tests {
         let (mut now, mut bytes) = (Instant(0), 0);
         let mut trial = Trial::new(now);
         let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 40, rate);
-        // A link at its limit; one command after the other; the link again; a stream to which it makes little difference.
+        // A link at its limit; one command after another; the link again; a stream to which polling makes
+        // little difference.
         let (looked, better) = go([119_000_000, 119_000_000]);
         assert!(looked <= 3 && !better, "{looked} % {better}");
         let (looked, better) = go([57_000_000, 120_000_000]);
@@ -379,7 +394,8 @@ mod tests {
             let (mut now, mut bytes) = (Instant(0), 0);
             let mut trial = Trial::new(now);
             for _ in 0..100_000 {
-                // One way would look much slower for the pause that comes whenever it is measured.
+                // One mode would seem much slower because of the pause, which happens whenever that mode is
+                // measured.
                 let pauses = trial.step == pause_in && now.since(trial.since) > Duration::from_millis(4);
                 now = now.after(Duration::from_micros(if pauses { 50_000 } else { 100 }));
                 bytes += 12_000;
@@ -398,7 +414,7 @@ mod tests {
         assert!(try_for(&mut trial, &mut now, &mut bytes, 20, [57_000_000, 120_000_000]).1);
         let (looked, better) = try_for(&mut trial, &mut now, &mut bytes, 100, [100_000, 100_000]);
         assert!(looked <= 10 && !better, "{looked} %");
-        // A wait of a day is one turn.
+        // A wait of a day counts as one step.
         now = now.after(Duration::from_secs(86_400));
         assert!(!trial.turn(now, bytes));
     }

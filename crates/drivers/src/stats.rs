@@ -1,4 +1,4 @@
-//! What a reactor did, as plain numbers.
+//! The counters of a reactor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,41 +29,41 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Times the reactor woke up.
+    /// How many times the reactor woke up.
     wakeups,
     /// System calls that wait or submit: `io_uring_enter` or `epoll_wait`.
     enters,
-    /// Receives that brought something, an end of stream included.
+    /// Receives that returned data or the end of the stream.
     receives,
-    /// Sends that the kernel finished.
+    /// Sends that the kernel completed.
     sends,
     /// Bytes received.
     bytes_in,
     /// Bytes sent.
     bytes_out,
-    /// Connections taken from listeners or adopted.
+    /// Connections accepted by listeners, or adopted.
     accepts,
-    /// Connections turned away by a limit.
+    /// Connections refused because of a limit.
     refused,
-    /// Accepts that failed for lack of descriptors or memory.
+    /// Accepts that failed because no descriptor or memory was left.
     accept_failures,
-    /// File operations finished by the calling thread itself.
+    /// File operations that the calling thread did itself.
     file_inline,
-    /// File operations finished by io_uring.
+    /// File operations that io_uring did.
     file_ring,
-    /// File operations finished by the thread pool.
+    /// File operations that the thread pool did.
     file_threads,
     /// Frames received.
     frames_in,
     /// Frames sent.
     frames_out,
-    /// Frames that were lost because they came while the port's buffer was full.
+    /// Frames that were lost because the receive buffer of the port was full.
     frames_dropped,
     /// Frames that were not sent because they were longer than the interface allows.
     frames_too_long,
     /// Frames that were not sent for another reason.
     frames_unsent,
-    /// Times a port rested because the link or the receiver was full.
+    /// How many times a port paused sending because the link or the receiver was full.
     frame_rests,
     /// Connections open now.
     connections,

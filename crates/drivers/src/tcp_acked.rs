@@ -1,16 +1,19 @@
-//! How far a peer has come with what was sent to it.
+//! The number of bytes that a peer has acknowledged.
 
 #![allow(unsafe_code, reason = "TCP_INFO, which no safe interface offers as far as it is needed")]
 
 use std::mem::size_of_val;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Where `tcpi_bytes_acked` stands in `struct tcp_info` (linux/tcp.h): behind eight bytes, 24 words and two rates.
+/// The offset of `tcpi_bytes_acked` in `struct tcp_info` (linux/tcp.h): after eight bytes, 24 words and two
+/// rates.
 const BYTES_ACKNOWLEDGED: usize = 8 + 24 * 4 + 2 * 8;
 
-/// Returns how many bytes a peer has acknowledged since its connection began, or `None` where the kernel does not say.
+/// Returns how many bytes a peer has acknowledged since its connection began, or `None` where the kernel does
+/// not report it.
 ///
-/// A peer whose program reads nothing acknowledges until its receive buffer is full, and then nothing more.
+/// A peer whose program reads nothing acknowledges data until its receive buffer is full, and then nothing
+/// more.
 pub(crate) fn bytes_acked(socket: &OwnedFd) -> Option<u64> {
     let mut info = [0_u8; BYTES_ACKNOWLEDGED + 8];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
@@ -42,11 +45,11 @@ mod tests {
         let (mut theirs, _) = listener.accept().unwrap();
         ours.write_all(&[1; 1000]).unwrap();
         theirs.read_exact(&mut [0; 1000]).unwrap();
-        // Their answer carries the acknowledgement.
+        // The answer of the peer carries the acknowledgement.
         theirs.write_all(&[2]).unwrap();
         ours.read_exact(&mut [0]).unwrap();
         let ours = OwnedFd::from(ours);
-        // Linux counts the byte of the handshake in.
+        // Linux includes the SYN of the handshake in its count.
         assert!(matches!(bytes_acked(&ours), Some(1000 | 1001)), "{:?}", bytes_acked(&ours));
     }
 

@@ -1,4 +1,4 @@
-//! A few threads for file operations that would block the reactor.
+//! A thread pool for file operations that would block the reactor.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use crate::files::{FileDone, FileOp, run_to_end};
 use crate::waker::Waker;
 
-/// The threads of one reactor; each is started when it is first needed and ends with the reactor.
+/// The threads of one reactor. Each is started when it is first needed and ends with the reactor.
 pub(crate) struct Threads {
     shared: Arc<Shared>,
     running: Vec<JoinHandle<()>>,
@@ -21,7 +21,8 @@ struct Shared {
     waker: Arc<Waker>,
 }
 
-/// What waits. Bounded by whoever submits: media take no more operations than their clients may have in flight.
+/// The jobs that wait. The submitters bound their number: a medium submits no more operations than its
+/// clients may have in flight.
 struct Jobs {
     waiting: VecDeque<(u32, FileOp, usize)>,
     idle: usize,
@@ -35,10 +36,10 @@ impl Threads {
         Self { shared: Arc::new(shared), running: Vec::new(), max }
     }
 
-    /// Hands over an operation that is `done` so far.
+    /// Submits an operation of which `done` bytes are done.
     ///
     /// # Errors
-    /// The operation, when no thread runs and none could be started.
+    /// The operation, if no thread runs and none could be started.
     pub(crate) fn submit(&mut self, number: u32, op: FileOp, done: usize) -> Result<(), (FileOp, usize)> {
         let short = {
             let jobs = self.shared.jobs();
@@ -55,7 +56,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Takes what is finished.
+    /// Takes the finished operations.
     pub(crate) fn take_done(&self) -> Vec<(u32, FileDone)> {
         std::mem::take(&mut *self.shared.done.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -74,7 +75,7 @@ impl Drop for Threads {
         self.shared.jobs().stopping = true;
         self.shared.more.notify_all();
         for thread in self.running.drain(..) {
-            // A thread that panicked has printed why; there is nothing left to do for it.
+            // A thread that panicked has printed why; nothing else can be done.
             let _ = thread.join();
         }
     }
@@ -93,7 +94,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the next job. What waits when the reactor ends is still done: somebody may count on it.
+    /// Waits for the next job. Jobs that wait when the reactor ends are still done, since their submitters
+    /// may rely on it.
     fn next(&self) -> Option<(u32, FileOp, usize)> {
         let mut jobs = self.jobs();
         loop {

@@ -1,8 +1,10 @@
-//! The engine for kernels that allow io_uring: one system call submits all that a drain started and waits.
+//! The io_uring engine, for kernels that allow io_uring: one system call submits everything that a drain
+//! started, and waits.
 //!
-//! Every operation that the kernel works on owns what the kernel reads or writes: it stands in a table here until
-//! its completion came. When the engine is dropped it cancels what is under way and waits for that; what does not
-//! end in time is leaked rather than freed under the kernel.
+//! Every operation that the kernel works on owns the memory that the kernel reads or writes: the operation
+//! stays in a table of the engine until its completion was received. When the engine is dropped it cancels
+//! all operations and waits for their ends. Memory of operations that do not end in time is leaked, since the
+//! kernel may still use it.
 
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
@@ -41,10 +43,10 @@ use listening::Listening;
 use ring::{Completion, Ring, Tag};
 use sqe::MsgHdr;
 
-/// How many messages are kept for the next sends and receives into loans.
+/// How many messages are kept for the next sends and for receives into receive buffers.
 const MESSAGES_KEPT: usize = 64;
 
-/// How long a dropped engine waits for the kernel to let go of memory.
+/// How long a dropped engine waits until the kernel no longer uses its memory.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
 pub(crate) struct UringEngine {
@@ -62,23 +64,25 @@ pub(crate) struct UringEngine {
     accepting: VecDeque<u32>,
     /// Connections whose receive found no buffer.
     starved: Vec<u32>,
-    /// The provided buffer that the last event shows.
+    /// The provided buffer that the last event exposes.
     shown: Option<u16>,
-    /// The buffer behind a loan that the last event shows.
+    /// The buffer for the bytes after a receive buffer, which the last event exposes.
     shown_behind: Option<Buf>,
     #[allow(clippy::vec_box, reason = "a message must stay where the kernel was told that it is")]
     messages: Vec<Box<MsgHdr>>,
-    /// Listeners, and sockets that connected, that are closed once the kernel has taken note of what was asked about them.
+    /// Listeners, watched descriptors and connecting sockets, which are closed once the kernel has taken the
+    /// cancellations submitted for them.
     retired: Vec<Rc<dyn AsFd>>,
-    /// How many waits there were.
+    /// The number of waits so far.
     round: u64,
-    /// Who sends silently in this round.
+    /// The connections with a send in this round that skips the completion on success.
     silent: Vec<u32>,
-    /// Somebody waits for a silent send to end.
+    /// The reactor needs the event of a send without a completion as soon as possible.
     hurried: bool,
     waker: Arc<Waker>,
     waker_armed: bool,
-    /// Becomes readable when something completes, once somebody wants to know.
+    /// An eventfd that becomes readable when an operation completes, once [`Engine::use_descriptor`] was
+    /// called.
     bell: OwnedFd,
     bell_rings: bool,
     pool: Pool,
@@ -89,13 +93,13 @@ struct Conn {
     socket: Rc<OwnedFd>,
     receiving: Receiving,
     sending: Option<Outgoing>,
-    /// In which round the last send was started.
+    /// The round in which the last send was started.
     sent_in: u64,
-    /// The socket took the last send at once; it will take the next one likewise.
+    /// The socket accepted the last send at once, and is expected to accept the next one likewise.
     sends_promptly: bool,
-    /// The kernel says nothing if the send that is under way succeeds.
+    /// The send under way skips its completion if it succeeds.
     silent: bool,
-    /// The last receive emptied the socket: the next one need not try before it waits.
+    /// The last receive emptied the socket: the next one waits before it tries.
     emptied: bool,
     cancelled: bool,
 }
@@ -104,7 +108,7 @@ enum Receiving {
     Nothing,
     /// Into a buffer that the kernel picks.
     Provided,
-    /// Into a loan, and the small buffer behind it.
+    /// Into a receive buffer, and the small buffer for the bytes after it.
     Lent {
         loan: RxBuffer,
         behind: Buf,
@@ -118,8 +122,7 @@ struct Outgoing {
 }
 
 impl UringEngine {
-    /// # Errors
-    /// Why this kernel, or its policy, does not let us use io_uring.
+    /// # Errors Why this kernel, or its policy, does not allow io_uring.
     pub(crate) fn new(waker: Arc<Waker>, pool: Pool, files: Files) -> Result<Self, String> {
         let ring = Ring::new()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -164,7 +167,9 @@ impl UringEngine {
                 message.receive_into_entry(socket, loan, behind, conn.emptied)
             }
         };
-        // SAFETY: loan, buffer and message are in `receiving` until `received` takes the completion; provided buffers belong to the ring; the socket is open until `forget`, which comes after the completion.
+        // SAFETY: receive buffer, small buffer and message are in `receiving` until `received` takes the
+        // completion; provided buffers belong to the ring; the socket is open until `forget`, which is called
+        // after the completion.
         unsafe { self.ring.push(entry, Tag::Receive(number)) };
     }
 
@@ -227,13 +232,14 @@ impl UringEngine {
                 self.silent.push(number);
             }
             let entry = message.send_entry(conn.socket.as_raw_fd(), batch, silently);
-            // SAFETY: batch and message are in `sending` until `sent` takes the completion, or the place of one; the
-            // socket is open until `forget`, which comes after that.
+            // SAFETY: batch and message are in `sending` until `sent` takes the completion, or the substitute
+            // for one; the socket is open until `forget`, which is called after that.
             unsafe { self.ring.push(entry, Tag::Send(number)) };
         }
     }
 
-    /// Concludes the silent sends that were submitted: those of which the kernel said nothing have succeeded.
+    /// Concludes the submitted sends that skip the completion on success: those without a completion have
+    /// succeeded.
     fn conclude_silent_sends(&mut self) {
         for completion in &self.completions {
             if let Tag::Send(number) = completion.tag
@@ -285,7 +291,7 @@ impl UringEngine {
         Event::Sent { conn: number, batch, result }
     }
 
-    /// Gives back the buffers that the last event showed.
+    /// Returns the buffers that the last event exposed.
     fn hide(&mut self) {
         if let Some(buffer) = self.shown.take()
             && let Some(buffers) = self.ring.buffers()
@@ -373,8 +379,8 @@ impl Engine for UringEngine {
     fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
         let entry = sqe::poll_out_entry(socket.as_raw_fd());
         self.dials.insert(attempt, socket);
-        // SAFETY: a poll points to nothing; the socket is open until its completion, or until `retired` is cleared
-        // after the next wait.
+        // SAFETY: a poll refers to no memory; the socket is open until its completion, or until `retired` is
+        // cleared after the next wait.
         unsafe { self.ring.push(entry, Tag::Dial(attempt)) };
         Ok(())
     }
@@ -470,7 +476,8 @@ impl Engine for UringEngine {
             return;
         }
         if let Some(at) = self.starved.iter().position(|starved| *starved == number) {
-            // Nothing is with the kernel; it will say so at once.
+            // The kernel has no operation of this connection; a receive that is started now reports the
+            // cancellation at once.
             self.starved.swap_remove(at);
             self.start_receive(number);
         }
@@ -503,7 +510,7 @@ impl Engine for UringEngine {
     fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> io::Result<()> {
         self.hide();
         if self.bell_rings {
-            // It fails when there is nothing to read, which is what we want.
+            // It fails when there is nothing to read, which is the desired state.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8][..]);
         }
         for number in std::mem::take(&mut self.starved) {
@@ -513,7 +520,7 @@ impl Engine for UringEngine {
         self.frames.arm(&mut self.ring);
         if !self.waker_armed {
             self.waker_armed = true;
-            // SAFETY: a poll points to nothing; the waker is open as long as the engine lives.
+            // SAFETY: a poll refers to no memory; the waker is open as long as the engine exists.
             unsafe { self.ring.push(sqe::poll_entry(self.waker.as_raw_fd()), Tag::Waker) };
         }
         self.start_file_work();
@@ -576,7 +583,7 @@ impl Drop for UringEngine {
         let conns = (0..).zip(&self.conns).filter_map(is_silent);
         let silent: Vec<_> = conns.chain(self.frames.silent()).chain(self.timer.silent()).collect();
         if !self.ring.let_go(&silent, LETTING_GO) {
-            // The kernel still works on some of it: leak what it may write to.
+            // The kernel still works on some operations: leak the memory that it may write to.
             std::mem::forget(std::mem::take(&mut self.conns));
             std::mem::forget(std::mem::replace(&mut self.works, Slab::new()));
             self.frames.leak();

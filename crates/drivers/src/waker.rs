@@ -19,7 +19,7 @@ impl Waker {
         Ok(Self { signalled: AtomicBool::new(false), event })
     }
 
-    /// Makes the reactor look at its queues. What was queued before this call is seen.
+    /// Makes the reactor check its queues. It sees everything that was queued before this call.
     pub(crate) fn wake(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
             // It fails only when the counter is full, and then the reactor is awake already.
@@ -27,13 +27,13 @@ impl Waker {
         }
     }
 
-    /// Makes the descriptor unreadable until the next wake-up, for an engine that waits for its level.
+    /// Makes the descriptor unreadable until the next wake-up, for an engine that polls level-triggered.
     pub(crate) fn reset(&self) {
-        // It fails when there is nothing to read, which is what we want.
+        // It fails when there is nothing to read, which is the desired state.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8][..]);
     }
 
-    /// Returns whether somebody woke us since the last call.
+    /// Returns whether another thread called [`Self::wake`] since the last call.
     pub(crate) fn take(&self) -> bool {
         self.signalled.load(Ordering::Relaxed) && self.signalled.swap(false, Ordering::AcqRel)
     }

@@ -1,4 +1,5 @@
-//! A reactor whose process runs out of descriptors. A process of its own, since the limit is the process's.
+//! A reactor whose process runs out of descriptors. The test is a process of its own, since the limit applies
+//! to a process.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,7 +21,7 @@ use drivers::listener;
 use drivers::reactor::Reactor;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Hangs up on everybody.
+/// Aborts every connection.
 #[derive(Default)]
 struct Doorman {
     actions: Vec<Action>,

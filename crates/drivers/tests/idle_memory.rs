@@ -1,4 +1,5 @@
-//! What idle connections cost. A process of its own, since its memory is measured.
+//! The memory of idle connections. The test is a process of its own, since the memory of the process is
+//! measured.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,8 +25,8 @@ use rig::{Rig, pattern, receive, send};
 
 const COUNT: usize = 2000;
 
-/// What the reactor, the parrot and the test itself keep per connection that is open but idle. One buffer each would
-/// be far more.
+/// How many bytes the reactor, the parrot and the test itself may keep per connection that is open but idle.
+/// One buffer each would be far more.
 const EACH_MAX: usize = 2048;
 
 #[test]
@@ -35,10 +36,10 @@ fn idle_connections_own_no_buffers() {
         return;
     }
     for engine in [EngineChoice::Epoll, EngineChoice::Uring] {
-        // The parrot gives buffers to the pool and takes none from it.
+        // The parrot returns buffers to the pool and takes none from it.
         let config = Config { engine, pool_bytes_max: 0, ..Config::default() };
         let Some(rig) = Rig::start_with(config) else { continue };
-        // The reactor's own buffers are counted before.
+        // The buffers of the reactor itself are counted before the connections are opened.
         let mut first = rig.connect();
         send(&mut first, BABBLE, 2 << 20);
         receive(&mut first, 2 << 20);
@@ -47,7 +48,7 @@ fn idle_connections_own_no_buffers() {
         }
         let before = resident_bytes();
         let mut streams: Vec<_> = (0..COUNT).map(|_| rig.connect()).collect();
-        // Each is busy once.
+        // Each connection is busy once.
         streams.iter_mut().for_each(|stream| chat(stream, 3000));
         let each = resident_bytes().saturating_sub(before) / COUNT;
         eprintln!("{engine:?}: {each} bytes for each of {COUNT} idle connections");

@@ -1,4 +1,4 @@
-//! Uses a LUN in the ways that block I/O does not show:
+//! Sends task management functions and negotiates keys, which block I/O does not do:
 //!
 //! ```text
 //! cargo run --package targe-initiator --example manage -- URL abort-task            # end a read that is under way
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// READ(10) of eight blocks.
+/// Returns a READ(10) of eight blocks.
 fn read() -> Command {
     Command::new(LUN, Cdb::from_16([0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0])).reading(4096)
 }

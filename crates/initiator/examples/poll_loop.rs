@@ -1,5 +1,5 @@
-//! Reads the last block of a disk in an event loop of its own: no thread but this one, one descriptor among those that it
-//! waits for.
+//! Reads the last block of a disk in an event loop of its own: this thread is the only one, and it waits for
+//! one descriptor of the library among others.
 //!
 //! ```text
 //! cargo run --package targe-initiator --example poll_loop -- iscsi://127.0.0.1/iqn.2026-11.example.targe:disk/0
@@ -18,7 +18,7 @@ use targe_initiator::scsi::lun::Lun;
 use targe_initiator::sessions::{DriverEvent, SessionEvent};
 use targe_initiator::url::{EnvSecrets, Url};
 
-/// What the caller of [`Driver::submit`] names its commands.
+/// The tokens of the commands for [`Driver::submit`].
 const CAPACITY: u64 = 0;
 const BLOCK: u64 = 1;
 
@@ -34,7 +34,7 @@ pub(crate) fn last_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut driver = Driver::new(&Config::default())?;
     let session = driver.open(plan(url, &EnvSecrets)?);
     let lun = Lun::from_number(url.lun).ok_or("no such LUN")?;
-    // It waits until the session is up.
+    // The command waits until the session is up.
     let question = Command::new(lun, block::read_capacity_16(Capacity::LEN_16)).reading(Capacity::LEN_16);
     driver.submit(session, CAPACITY, question.repeatable());
     let mut block = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn last_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
             }
         }
         if idle {
-            // The other descriptors of a program stand beside this one.
+            // A program adds its other descriptors here.
             let sleep = sleep.map(Timespec::try_from).transpose()?;
             poll(&mut [PollFd::new(&driver, PollFlags::IN)], sleep.as_ref())?;
         }

@@ -1,4 +1,4 @@
-//! Reads the first block of a disk by futures, on whatever executor there is:
+//! Reads the first block of a disk with futures, on any executor:
 //!
 //! ```text
 //! cargo run --package targe-initiator --example read_block -- iscsi://127.0.0.1/iqn.2026-11.example.targe:disk/0

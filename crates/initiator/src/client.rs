@@ -1,7 +1,7 @@
-//! Sessions on a thread of their own, for callers on any thread.
+//! Runs sessions on a thread of their own, for callers on any thread.
 //!
-//! [`Client`] starts the thread; [`Session`] is what a login gives: commands with callbacks, or with answers to be
-//! awaited. The thread ends when the last handle is dropped: it logs out first.
+//! [`Client`] starts the thread. A login returns a [`Session`], which executes commands with callbacks or
+//! with futures. When the last handle is dropped, the thread logs out and ends.
 
 mod alone;
 
@@ -31,20 +31,21 @@ use crate::login::ProtocolPlan;
 use crate::session_error::{SessionError, SessionLoss};
 use crate::sessions::{DriverEvent, ProtocolUp, SessionEvent, SessionId, Sessions};
 
-/// What to do with the result of a command. Called on the client's thread: it must not block.
+/// A callback for the result of a command. It is called on the client's thread and must not block.
 pub type Done = Box<dyn FnOnce(Result<Reply, CommandError>) + Send>;
 
-/// Hears what happens to a session. Called on the client's thread: it must not block. Returns whether it wants to hear
-/// more.
+/// A callback for the events of a session. It is called on the client's thread and must not block. It returns
+/// whether it is to be called again.
 pub type Watcher = Box<dyn FnMut(&SessionEvent) -> bool + Send>;
 
-/// A thread with sessions on it. Clones reach the same one.
+/// A thread that runs sessions. Clones share the same thread.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
 }
 
-/// A session that was up. Clones are the same one; it is logged out when the last is dropped.
+/// A session that has logged in. Clones share the same session, which logs out when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Session {
     handle: Arc<SessionHandle>,
@@ -57,14 +58,14 @@ struct SessionHandle {
     up: ProtocolUp,
 }
 
-/// What all handles share.
+/// The state that all handles share.
 struct Shared {
     orders: Mutex<Vec<Request>>,
     reactor: Handle<Sessions>,
-    /// The number of the next command that can be ended.
+    /// The number of the next command that can be aborted.
     tickets: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// What was ordered when the last handle went.
+    /// The requests that were queued when the last handle was dropped.
     last_orders: Sender<Vec<Request>>,
 }
 
@@ -79,18 +80,18 @@ enum Request {
     Stats(SessionId, Completer<SessionStats, CommandError>),
     Loss(SessionId, Completer<Option<SessionLoss>, CommandError>),
     With(SessionId, Does),
-    /// Without anybody who waits for it, nobody has the session in hand any more.
+    /// Logs out. `None`: the last handle of the session was dropped.
     LogOut(SessionId, Option<Completer<(), CommandError>>),
     Stop,
 }
 
-/// Steps that the driver takes alone.
+/// A request that the driver executes without waiting for the target.
 type Does = Box<dyn FnOnce(&mut Driver, SessionId) + Send>;
-/// Names and values of keys.
+/// The names and values of keys.
 type Keys = Vec<(String, String)>;
 
 impl Request {
-    /// Tells who gave the order that nobody follows it. Tellers tell so by being dropped.
+    /// Fails the request with `Stopped`. A completer does that when it is dropped.
     fn refuse(self) {
         if let Self::Submit(_, _, _, done) = self {
             done(Err(CommandError::Stopped));
@@ -102,7 +103,7 @@ impl Client {
     /// Starts a thread.
     ///
     /// # Errors
-    /// [`ReactorError`]: what the system says of a thread, an event loop or its memory.
+    /// Returns [`ReactorError`] if the system cannot create the thread, the event loop or its memory.
     pub fn start(config: &Config) -> Result<Self, ReactorError> {
         let config = config.clone();
         let (report, started) = std::sync::mpsc::channel();
@@ -110,7 +111,7 @@ impl Client {
             let driver = match Driver::new(&config) {
                 Ok(driver) => driver,
                 Err(why) => {
-                    // Whoever started us waits for this word.
+                    // The caller of `start` waits for this result.
                     let _ = report.send(Err(why));
                     return;
                 }
@@ -138,13 +139,13 @@ impl Client {
         Ok(Self { shared })
     }
 
-    /// Logs in. The session is up once the answer is there. How long connecting and logging in may take together is the
-    /// plan's business: 30 seconds if it does not say otherwise.
+    /// Logs in. The session is up when the future completes. The plan bounds the time of connecting and
+    /// logging in together: 30 seconds unless it says otherwise.
     pub fn log_in(&self, plan: impl Into<ProtocolPlan>) -> ResponseFuture<Session, SessionError> {
         self.log_in_watched(plan, Vec::new())
     }
 
-    /// Logs in, and has `watchers` hear everything from the first attempt on.
+    /// Logs in, and calls `watchers` with every event from the first attempt on.
     pub fn log_in_watched(
         &self,
         plan: impl Into<ProtocolPlan>,
@@ -157,20 +158,20 @@ impl Client {
 }
 
 impl Session {
-    /// Has a command carried out, and `done` called with what came of it, exactly once, on the client's thread. Commands may
-    /// be given while the session is being built anew: they wait. [`crate::sessions::WAITING_MAX`] may wait.
+    /// Submits a command and calls `done` with its result, exactly once, on the client's thread. While the
+    /// session is recovering, commands wait. At most [`crate::sessions::WAITING_MAX`] commands may wait.
     pub fn submit(&self, command: Command, done: Done) {
         self.handle.shared.order(Request::Submit(self.handle.id, None, command, done));
     }
 
-    /// Has a command carried out. Dropping the answer does not end it.
+    /// Executes a command. Dropping the future does not abort the command.
     pub fn run(&self, command: Command) -> ResponseFuture<Reply, CommandError> {
         let (completer, answer) = response_channel();
         self.submit(command, Box::new(move |result| completer.complete(result)));
         answer
     }
 
-    /// Has a command carried out that can be ended before it ends by itself.
+    /// Executes a command that can be aborted.
     pub fn start_command(&self, command: Command) -> CommandHandle {
         let (completer, answer) = response_channel();
         let command_id = CommandId(self.handle.shared.tickets.fetch_add(1, Ordering::Relaxed));
@@ -179,15 +180,15 @@ impl Session {
         CommandHandle::new(self.clone(), command_id, answer)
     }
 
-    /// Ends a command.
+    /// Aborts a command.
     pub(crate) fn abort(&self, command_id: CommandId) -> ResponseFuture<Option<TmfResult>, CommandError> {
         let (completer, answer) = response_channel();
         self.handle.shared.order(Request::Abort(self.handle.id, command_id, completer));
         answer
     }
 
-    /// Sends a task management request for a unit: LOGICAL UNIT RESET, ABORT TASK SET and the like. The answer is
-    /// `None` when the session was lost before it came.
+    /// Sends a task management request for a unit: LOGICAL UNIT RESET, ABORT TASK SET and the like. The
+    /// result is `None` when the session was lost before the response arrived.
     pub fn submit_tmf(
         &self,
         function: TmfFunction,
@@ -198,8 +199,8 @@ impl Session {
         answer
     }
 
-    /// Asks for all targets (in a discovery session), or for what the target says of this one. The number is that of
-    /// entries that were left out since they are no legal names or addresses.
+    /// Sends SendTargets: for all targets (in a discovery session), or for one target. Also returns the
+    /// number of entries that were left out because they are no valid names or addresses.
     pub fn send_targets(
         &self,
         only: Option<IscsiName>,
@@ -209,10 +210,10 @@ impl Session {
         answer
     }
 
-    /// Negotiates keys while the session is up, on the connection at `on` or on any, and returns what the target
-    /// answered; one conversation at a time. What may be negotiated then is not much (RFC 7143 §13):
-    /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard
-    /// knows. Commands go on meanwhile.
+    /// Negotiates keys in the full feature phase, on the connection at `on` or on any, and returns the answer
+    /// of the target. Only one text negotiation runs at a time. Few keys may be negotiated in this phase
+    /// (RFC 7143 §13): MaxRecvDataSegmentLength, for that connection as long as it lasts, our alias, and keys
+    /// that no standard defines. Commands continue meanwhile.
     pub fn negotiate(&self, on: Option<Slot>, keys: &[(&str, &str)]) -> ResponseFuture<Keys, CommandError> {
         let (completer, answer) = response_channel();
         let keys = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -220,62 +221,67 @@ impl Session {
         answer
     }
 
-    /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
-    /// device that `identity` tells of ([`crate::unit::LogicalUnit::identity`]). If it is another one, watchers hear
-    /// [`SessionEvent::OtherDevice`], and commands for it fail with [`CommandError::OtherDevice`].
+    /// Guards a unit with an identity check: after a session recovery, the session sends the unit nothing
+    /// before the unit has reported again that it is the device of `identity`
+    /// ([`crate::unit::LogicalUnit::identity`]). If it is another device, watchers receive
+    /// [`SessionEvent::OtherDevice`], and commands for the unit fail with [`CommandError::OtherDevice`].
     pub fn guard(&self, lun: Lun, identity: Identity) {
         self.with(move |driver, id| driver.guard(id, lun, identity));
     }
 
-    /// Sets how long a command may go without an answer and without data being moved: see [`Driver::limit_commands`].
+    /// Sets the command timeout: how long a command may go without a response and without data being moved.
+    /// See [`Driver::limit_commands`].
     pub fn limit_commands(&self, limit: Option<std::time::Duration>) {
         self.with(move |driver, id| driver.limit_commands(id, limit));
     }
 
-    /// Has `watcher` hear what happens to the session from now on.
+    /// Calls `watcher` with every event of the session from now on.
     pub fn watch(&self, watcher: Watcher) {
         self.handle.shared.order(Request::Watch(self.handle.id, watcher));
     }
 
-    /// Returns what was agreed on when the session came up.
+    /// Returns the parameters that were negotiated when the session logged in.
     pub fn up(&self) -> &ProtocolUp {
         &self.handle.up
     }
 
-    /// Returns the connections that there are; none for a session of HyperSCSI.
+    /// Returns the connections of the session; none for a session of HyperSCSI.
     pub fn connections(&self) -> ResponseFuture<Vec<ConnectionView>, CommandError> {
         self.ask(move |driver, id| driver.connections(id).ok_or(SubmitError::Down))
     }
 
-    /// Changes how many connections the session is to have, at most as many as its URL asked for and the target allowed. The
-    /// answer comes at once; connections come and go while commands go on, and [`Self::connections`] tells how far it is.
+    /// Changes how many connections the session is to have, at most as many as its URL asked for and the
+    /// target allowed. The future completes at once. Connections are opened and closed while commands
+    /// continue, and [`Self::connections`] returns the present ones.
     pub fn set_connections(&self, count: u16) -> ResponseFuture<(), CommandError> {
         self.ask(move |driver, id| driver.set_connections(id, count))
     }
 
-    /// Returns what the session did so far; once it has ended, all that it did.
+    /// Returns the counters of the session; once it has ended, their final values.
     pub fn stats(&self) -> ResponseFuture<SessionStats, CommandError> {
         let (completer, answer) = response_channel();
         self.handle.shared.order(Request::Stats(self.handle.id, completer));
         answer
     }
 
-    /// Returns why the session was last lost, for a time or for good: what [`CommandError::Lost`] and commands that failed with
-    /// it ended of. `None` if that never happened, or if it was logged out.
+    /// Returns why the session was last lost, whether it recovered or not. Commands that failed with
+    /// [`CommandError::Lost`] failed for this reason. `None` if the session was never lost, or if it was
+    /// logged out.
     pub fn loss(&self) -> ResponseFuture<Option<SessionLoss>, CommandError> {
         let (completer, answer) = response_channel();
         self.handle.shared.order(Request::Loss(self.handle.id, completer));
         answer
     }
 
-    /// Logs out. Commands that are under way may end without an answer; wait for them first.
+    /// Logs out. Commands that are under way may end without a response; wait for them first.
     pub fn log_out(&self) -> ResponseFuture<(), CommandError> {
         let (completer, answer) = response_channel();
         self.handle.shared.order(Request::LogOut(self.handle.id, Some(completer)));
         answer
     }
 
-    /// Ends the session at once, whatever is under way: what a logout that takes too long may be followed by.
+    /// Ends the session at once, without regard to commands under way, for example after a logout that takes
+    /// too long.
     pub fn close(&self) {
         self.with(move |driver, id| driver.close(id));
     }
@@ -288,7 +294,7 @@ impl Drop for SessionHandle {
 }
 
 impl Shared {
-    /// Leaves an order for the thread. One that has ended drops it, which tells those who wait.
+    /// Queues a request for the thread. A thread that has ended drops the request, which fails it.
     fn order(&self, order: Request) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let first = orders.is_empty();
@@ -299,7 +305,7 @@ impl Shared {
         }
     }
 
-    /// Tells those who wait that the thread has ended.
+    /// Fails all queued requests, because the thread has ended.
     fn refuse_all(&self) {
         let orders = std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
         orders.into_iter().for_each(Request::refuse);
@@ -310,14 +316,15 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let orders = std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
-        // The thread cannot take them from us any more: they go as a letter.
+        // The thread can no longer upgrade its weak reference to this value, so the requests are sent over a
+        // channel.
         let left = orders.into_iter().chain([Request::Stop]).collect();
         let _ = self.last_orders.send(left);
         let _ = self.reactor.post(|_, _| ());
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // What it panicked about it has said.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
@@ -329,22 +336,22 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Worker {
     driver: Driver,
     shared: Weak<Shared>,
     last_orders: Receiver<Vec<Request>>,
     opening: BTreeMap<SessionId, Completer<Session, SessionError>>,
-    /// What to do with results, by their token; free places are listed.
+    /// The callbacks for results, by token; unused entries are in `done_free`.
     done: Vec<Option<(Option<CommandId>, Done)>>,
     done_free: Vec<usize>,
-    /// The tokens of commands that can be ended.
+    /// The tokens of commands that can be aborted.
     tickets: BTreeMap<CommandId, usize>,
     managed: BTreeMap<u64, Completer<Option<TmfResult>, CommandError>>,
     next_managed: u64,
     talks: BTreeMap<SessionId, Talk>,
     logging_out: BTreeMap<SessionId, Vec<Completer<(), CommandError>>>,
-    /// Sessions that somebody has in hand, and what is to be known of those that have ended meanwhile.
+    /// Sessions with handles; those that have ended with the values that a handle can still query.
     held: BTreeMap<SessionId, Option<Ended>>,
     watchers: BTreeMap<SessionId, Vec<Watcher>>,
     stopping: bool,
@@ -357,7 +364,7 @@ struct Ended {
     down: SessionError,
 }
 
-/// Who waits for the answer to a text.
+/// The completer of a text negotiation.
 enum Talk {
     Targets(Completer<(Vec<Discovered>, usize), CommandError>),
     Keys(Completer<Keys, CommandError>),
@@ -392,12 +399,12 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to stop and every session has ended, or the reactor breaks. Then tells those who still
-    /// wait that nothing more will come.
+    /// Runs until a stop was requested and every session has ended, or the reactor fails. Then fails all
+    /// requests that have not completed.
     fn run(mut self) {
         while self.step() {}
         let Self { driver, shared, done, .. } = self;
-        // From now on, orders are refused where they are given.
+        // From now on, new requests are refused when they are queued.
         drop(driver);
         if let Some(shared) = shared.upgrade() {
             shared.refuse_all();
@@ -405,7 +412,7 @@ impl Worker {
         done.into_iter().flatten().for_each(|(_, done)| done(Err(CommandError::Stopped)));
     }
 
-    /// Does what is there to do, and sleeps. Returns whether there will be more.
+    /// Does all pending work, and sleeps. Returns whether to continue.
     fn step(&mut self) -> bool {
         self.take_orders();
         while let Some(event) = self.driver.poll_event() {
@@ -506,7 +513,7 @@ impl Worker {
         }
     }
 
-    /// Keeps who waits for the answer to a task management request, and returns its token.
+    /// Stores the completer of a task management request, and returns its token.
     fn manages(&mut self, completer: Completer<Option<TmfResult>, CommandError>) -> u64 {
         let token = self.next_managed;
         self.next_managed += 1;
@@ -572,7 +579,7 @@ impl Worker {
         }
     }
 
-    /// Tells those who wait for the end of a session that has ended already.
+    /// Completes the requests that wait for the end of a session, if the session has already ended.
     fn conclude(&mut self, id: SessionId) {
         if !self.driver.sessions().contains(&id) {
             self.conclude_down(id);

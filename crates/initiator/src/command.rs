@@ -1,4 +1,4 @@
-//! What is asked of a logical unit, and what comes of it.
+//! Commands for a logical unit, and their results.
 
 use std::time::Duration;
 
@@ -16,42 +16,43 @@ use crate::future::Stopped;
 use crate::identity::OtherDevice;
 use crate::session_error::{SessionError, SessionLoss, because, ended};
 
-/// A SCSI command to be carried out.
+/// A SCSI command.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The logical unit.
     pub lun: Lun,
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// How the task set treats it.
+    /// The task attribute, by which the task set orders the command.
     pub attribute: TaskAttribute,
-    /// Its priority, 1 (first) to 15, or 0 for none; sent only if the target speaks RFC 7144.
+    /// The command priority, 1 (highest) to 15, or 0 for none; sent only if the target supports RFC 7144.
     pub priority: u8,
     /// The data to send. Empty: the command does not write.
     pub data_out: DataList,
-    /// How many bytes are expected. Zero: the command does not read.
+    /// How many bytes of data-in are expected. Zero: the command does not read.
     pub data_in_len: u32,
-    /// Whether it does no harm if it is carried out twice with nothing else in between. Then it is tried again when
-    /// nobody can know whether it was carried out: its session was lost, or the target aborted it. True for reads
-    /// and plain writes, false for reservations, COMPARE AND WRITE, copies.
+    /// Whether it does no harm to execute the command twice with no other command in between. Then the
+    /// command is retried when it is unknown whether it was executed, because its session was lost or the
+    /// target aborted it. True for reads and plain writes, false for reservations, COMPARE AND WRITE, copies.
     pub repeatable: bool,
-    /// Whether unit attentions are reported as events and the command is tried again, as users of disks want it. Else
-    /// they are its result.
+    /// Whether unit attentions are reported as events and the command is retried, as users of disks want it.
+    /// Otherwise a unit attention is the result of the command.
     pub absorbs_attentions: bool,
-    /// How long it may go without an answer and without data being moved, if not as long as the session's commands are
-    /// allowed to ([`crate::client::Session::limit_commands`]). FORMAT UNIT, SANITIZE, EXTENDED COPY and an
-    /// extended self-test may take any time unless this is set, and commands that concern much of a unit, or its firmware,
-    /// take four times as long as others.
+    /// The command timeout: how long the command may go without a response and without data being moved.
+    /// `None` for the timeout of the session ([`crate::client::Session::limit_commands`]). FORMAT UNIT,
+    /// SANITIZE, EXTENDED COPY and an extended self-test have no timeout unless this is set. Commands that
+    /// process much of a unit, or its firmware, have four times the timeout of others.
     pub answer_within: Option<Duration>,
 }
 
-/// SEND DIAGNOSTIC: the self-test code of an extended self-test that the command waits for.
+/// SEND DIAGNOSTIC: the self-test code of an extended self-test in the foreground, whose end the command
+/// waits for.
 const EXTENDED_SELF_TEST: u8 = 0b110;
 
-/// The commands of 32 bytes that concern much of a unit.
+/// The service actions of the 32-byte commands that process much of a unit.
 const LONG_ACTIONS: [u16; 2] = [variable::VERIFY_32, variable::WRITE_SAME_32];
 
-/// Says what ended the commands of a unit.
+/// Returns what ended the commands of a unit, for display.
 fn cleared_by(asc: Asc) -> &'static str {
     match asc {
         Asc::POWER_ON_OCCURRED => "power on",
@@ -64,7 +65,7 @@ fn cleared_by(asc: Asc) -> &'static str {
 }
 
 impl Command {
-    /// Makes a simple command without data that is not repeatable.
+    /// Creates a SIMPLE command without data that is not repeatable.
     pub fn new(lun: Lun, cdb: Cdb) -> Self {
         Self {
             lun,
@@ -79,35 +80,35 @@ impl Command {
         }
     }
 
-    /// The same, expecting `len` bytes.
+    /// Returns the command with an expected data-in length of `len` bytes.
     #[must_use]
     pub const fn reading(mut self, len: u32) -> Self {
         self.data_in_len = len;
         self
     }
 
-    /// The same, sending `data`.
+    /// Returns the command with `data` to send.
     #[must_use]
     pub fn writing(mut self, data: DataList) -> Self {
         self.data_out = data;
         self
     }
 
-    /// The same, allowed to be carried out twice.
+    /// Returns the command as repeatable.
     #[must_use]
     pub const fn repeatable(mut self) -> Self {
         self.repeatable = true;
         self
     }
 
-    /// The same, with so long for an answer.
+    /// Returns the command with this timeout.
     #[must_use]
     pub const fn answered_within(mut self, limit: Duration) -> Self {
         self.answer_within = Some(limit);
         self
     }
 
-    /// Returns how long it may go without an answer, if others may go for `limit`; `None` for any time.
+    /// Returns the timeout of the command, where `limit` is that of the session; `None` for no timeout.
     pub(crate) fn limit(&self, limit: Option<Duration>) -> Option<Duration> {
         let code = self.cdb.opcode();
         let action = self.cdb.u16(8);
@@ -133,7 +134,7 @@ impl Command {
         }
     }
 
-    /// Returns what the session is asked for.
+    /// Returns the request for the iSCSI session.
     pub(crate) fn request(&self) -> Request {
         let bytes = self.cdb.bytes();
         let (head, rest) = bytes
@@ -149,85 +150,86 @@ impl Command {
     }
 }
 
-/// A command that was carried out.
+/// The result of a command that was executed.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    /// The data that came, at most as much as was expected.
+    /// The data that was received, at most as much as was expected.
     pub data: Option<Bytes>,
-    /// How far the data missed what was expected.
+    /// The residual count of the data.
     pub residual: Residual,
 }
 
 impl Reply {
-    /// Returns the data that came.
+    /// Returns the data that was received.
     pub fn bytes(&self) -> &[u8] {
         self.data.as_deref().unwrap_or_default()
     }
 }
 
-/// Why a command was not carried out, or not as it should.
+/// Why a command was not executed, or not as intended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// The device server says why.
+    /// CHECK CONDITION, with the sense data.
     #[error("{0}")]
     Sense(Sense),
-    /// The device server says that there is a reason, and not which.
+    /// CHECK CONDITION without sense data.
     #[error("check condition without sense data")]
     NoSense,
     /// Another initiator holds a reservation.
     #[error("reservation conflict: another initiator holds a reservation")]
     ReservationConflict,
-    /// The unit was busy for longer than we wait.
+    /// The unit was busy for longer than the command is retried.
     #[error("the unit stays busy")]
     Busy,
-    /// Somebody aborted it.
+    /// Another initiator, or the owner of the command, aborted it.
     #[error("the command was aborted")]
     Aborted,
-    /// A reset, or another initiator, ended the commands of the unit, as its unit attention says.
+    /// A reset, or another initiator, ended the commands of the unit. The unit attention with this additional
+    /// sense code reported it.
     #[error(
         "the commands of the unit were ended ({}: {:02x}h/{:02x}h); whether this one was carried out is not known",
         cleared_by(*.0), .0.0 >> 8, .0.0 & 0xff
     )]
     Cleared(Asc),
-    /// The target did not answer in time, and the command was ended.
+    /// The target did not respond within the command timeout, and the command was aborted.
     #[error("the target did not answer in time; whether the command was carried out is not known")]
     Silence,
-    /// A status that should not come.
+    /// An unexpected status.
     #[error("the target answered with status {0:02x}h")]
     Status(u8),
-    /// The target failed.
+    /// The target reported a failure without a status.
     #[error("the target failed and gave no status")]
     TargetFailure,
-    /// The target refused the PDU that carried it.
+    /// The target rejected the PDU of the command.
     #[error("the target rejected the command (reason {:02x}h)", .0.0)]
     Rejected(RejectReason),
-    /// Less data came than the command is to bring.
+    /// The target sent less data than the command needs.
     #[error("the target sent {came} bytes of {wanted}")]
     Short {
-        /// How many came.
+        /// How many bytes were received.
         came: usize,
-        /// How many should have.
+        /// How many bytes the command needs.
         wanted: usize,
     },
-    /// The data that came makes no sense.
+    /// The data that was received is malformed.
     #[error("the target answered nonsense: {0}")]
     Nonsense(&'static str),
-    /// The target refused a text, or the connection was lost before its answer was whole.
+    /// The target refused a text negotiation, or the connection was lost before its answer was complete.
     #[error("the target refused the text, or its answer did not come whole")]
     NoText,
-    /// The session was lost, and nobody knows whether the command was carried out.
+    /// The session was lost, and it is unknown whether the command was executed.
     #[error("the session was lost{}; whether the command was carried out is not known", because(.0.as_ref()))]
     Lost(Option<SessionLoss>),
-    /// Behind the LUN there is another device than before. The command was not carried out there.
+    /// Another device is now behind the LUN. The command was not executed there.
     #[error("{0}")]
     OtherDevice(Box<OtherDevice>),
-    /// The session does not take it.
+    /// The session refused the command.
     #[error(transparent)]
     Refused(#[from] SubmitError),
-    /// The session has ended. The command was not carried out.
+    /// The session has ended. The command was not executed.
     #[error("{}", ended(.0))]
     Down(SessionError),
-    /// The thread that should have carried it out has ended.
+    /// The thread that was to execute the command has ended.
     #[error("the initiator was stopped")]
     Stopped,
 }
@@ -241,7 +243,7 @@ impl CommandError {
         }
     }
 
-    /// Makes an error of what the target said at the end of a task.
+    /// Returns the error for the status and the sense data at the end of a task.
     pub(crate) fn of_ending(ending: &CommandResponse) -> Self {
         use scsi::status::Status;
         match Status(ending.status) {

@@ -1,7 +1,7 @@
-//! A command that is under way, and can be ended.
+//! A command that is under way and can be aborted.
 //!
-//! A plain [`ResponseFuture`] can be dropped, but its command goes on. Who gives a command a time, or
-//! lets its user lose patience, wants it ended at the target: ABORT TASK.
+//! A plain [`ResponseFuture`] can be dropped, but its command continues. A caller whose timeout expires, or
+//! whose user cancels, uses the handle here to abort the command at the target with ABORT TASK.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,12 +13,12 @@ use crate::client::Session;
 use crate::command::{CommandError, Reply};
 use crate::future::ResponseFuture;
 
-/// Names a command of a client that can be ended. Names are not used again.
+/// The id of a command of a client that can be aborted. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CommandId(pub(crate) u64);
 
-/// A command that is under way: a future of its reply, which any executor can poll. Dropping it drops the answer and not
-/// the command; [`Self::abort`] ends that.
+/// A command that is under way: a future of its reply, which any executor can poll. Dropping the handle drops
+/// the reply but does not abort the command; [`Self::abort`] does.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct CommandHandle {
     answer: ResponseFuture<Reply, CommandError>,
 }
 
-/// Ends one command, from any thread.
+/// Aborts one command, from any thread.
 #[derive(Clone, Debug)]
 pub struct AbortHandle {
     session: Session,
@@ -61,20 +61,21 @@ impl CommandHandle {
         Self { abort_handle: AbortHandle { session, command_id }, answer }
     }
 
-    /// Ends the command, as [`AbortHandle::abort`] does.
+    /// Aborts the command, as [`AbortHandle::abort`] does.
     pub fn abort(&self) -> ResponseFuture<Option<TmfResult>, CommandError> {
         self.abort_handle.abort()
     }
 
-    /// Returns what can end the command from elsewhere.
+    /// Returns a handle that can abort the command from another thread.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort_handle.clone()
     }
 
-    /// Blocks until the command has ended. Not from a callback of the client: its thread would wait for itself.
+    /// Blocks until the command has ended. Must not be called from a callback of the client, whose thread
+    /// would wait for itself.
     ///
     /// # Errors
-    /// [`CommandError`]; [`CommandError::Aborted`] if it was ended before.
+    /// Returns [`CommandError`]; [`CommandError::Aborted`] if the command was aborted.
     pub fn wait(self) -> Result<Reply, CommandError> {
         self.answer.wait()
     }
@@ -89,10 +90,11 @@ impl Future for CommandHandle {
 }
 
 impl AbortHandle {
-    /// Ends the command, and no other: one that waits for its turn is taken back, for one that the target knows of there
-    /// is an ABORT TASK. The answer is [`TmfResult::COMPLETE`] then, [`TmfResult::NO_TASK`] if it had ended by itself,
-    /// and `None` if no connection is up, or the session was lost before the target answered. From now on the command is
-    /// not tried again, whatever becomes of it, and the command's own answer comes in any case: it says what did.
+    /// Aborts this command and no other: a command that waits in the queue is removed, and a command that the
+    /// target has received is aborted with ABORT TASK. The result is [`TmfResult::COMPLETE`] then,
+    /// [`TmfResult::NO_TASK`] if the command had ended before, and `None` if no connection is up, or the
+    /// session was lost before the target responded. From now on the command is not retried. The future of
+    /// the command completes in any case, with the command's own result.
     pub fn abort(&self) -> ResponseFuture<Option<TmfResult>, CommandError> {
         self.session.abort(self.command_id)
     }

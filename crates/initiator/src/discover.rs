@@ -1,4 +1,4 @@
-//! What there is at a portal: targets, and their logical units.
+//! Lists the targets of a portal and their logical units.
 
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{Portal, Purpose};
@@ -14,45 +14,45 @@ use crate::open::{OpenError, open_discovery};
 use crate::unit::{LogicalUnit, UnitError};
 use crate::url::{Endpoint, Secrets, Transport, Url};
 
-/// What a portal told.
+/// The result of a discovery.
 #[derive(Clone, Debug)]
 pub struct Discovery {
     /// The targets.
     pub targets: Vec<Discovered>,
-    /// How many entries were left out because they are no legal names or addresses, or too many.
+    /// How many entries were left out because they are no valid names or addresses, or exceed the limit.
     pub ignored: usize,
 }
 
 /// A logical unit that was found.
 #[derive(Clone, Debug)]
 pub struct FoundUnit {
-    /// The way to it.
+    /// The URL of the unit.
     pub url: Url,
-    /// What it says of itself.
+    /// Its standard INQUIRY data.
     pub inquiry: StandardInquiry,
-    /// How large it is, if it is a disk that says so.
+    /// Its capacity, if it is a disk that reports one.
     pub capacity: Option<Capacity>,
-    /// Why nothing is known of its capacity.
+    /// Why its capacity is unknown.
     pub trouble: Option<String>,
 }
 
-/// Why there is no answer.
+/// A failed discovery.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
-    /// There is no session.
+    /// The session could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The target did not answer as it should.
+    /// A command failed.
     #[error("{at}: {why}")]
     Command {
-        /// Where.
+        /// The address of the target.
         at: String,
-        /// Why.
+        /// The error.
         why: CommandError,
     },
 }
 
-/// Asks a portal for its targets.
+/// Sends SendTargets to a portal and returns its targets.
 ///
 /// # Errors
 /// [`DiscoverError`]
@@ -64,7 +64,7 @@ pub async fn targets(
     let session = open_discovery(client, place, secrets).await?;
     let told = session.send_targets(None).await;
     let (targets, ignored) = told.map_err(|why| DiscoverError::Command { at: place.to_string(), why })?;
-    // What was told was told; that the goodbye fails takes nothing from it.
+    // The list is complete, so a failed logout does not matter.
     let _ = session.log_out().await;
     Ok(Discovery { targets, ignored })
 }
@@ -91,7 +91,7 @@ pub async fn units(
     let told = LogicalUnit::new(session.clone(), Lun(0)).report_luns().await;
     let luns = told.map_err(|why| DiscoverError::Command { at: at(), why })?;
     let mut found = Vec::new();
-    // LUNs of more than one level, and well-known ones, have no number that a URL could name.
+    // LUNs of more than one level, and well-known ones, have no number that a URL could contain.
     for number in luns.into_iter().filter_map(Lun::number) {
         let url = Url { endpoint: place.clone(), target: target.name.clone(), lun: number };
         let Some(lun) = Lun::from_number(number) else { continue };
@@ -120,8 +120,9 @@ async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, Comm
     Ok(Some(found))
 }
 
-/// Returns the portals of a target, best first: the one that was asked if the target is there too; what the target
-/// names; and last, as targets behind an address translation name what nobody reaches, the one that was asked.
+/// Returns the portals of a target in the order in which to try them. If the target lists the portal that was
+/// asked, that portal comes first. Otherwise it comes last, behind the listed ones: targets behind a network
+/// address translation list addresses that initiators cannot reach.
 fn ways_to(place: &Endpoint, target: &Discovered) -> Vec<Portal> {
     let Transport::Iscsi(portal) = &place.transport else { return Vec::new() };
     let asked = |address: &TargetAddress| address == portal;

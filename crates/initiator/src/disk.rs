@@ -1,12 +1,13 @@
-//! A logical unit as a disk: a medium that threads share, with bytes instead of blocks and commands.
+//! Gives access to a logical unit as a disk: a medium that threads share, with bytes instead of blocks and
+//! commands.
 //!
-//! Large operations are cut into what the unit takes in one command, several of which are under way at a time. What the
-//! unit cannot do is done by what it can: zeros are written where WRITE SAME is missing, a flush follows where a write
-//! cannot force itself through the cache.
+//! Operations that are larger than one command of the unit allows are divided into several commands, some of
+//! which are under way at the same time. Features that the unit lacks are emulated: zeros are written where
+//! WRITE SAME is missing, and a flush follows a write where the unit does not support FUA.
 //!
-//! A disk stays the one that was opened: a session that is built anew asks the unit for its designators (VPD page 83h,
-//! else the serial number of page 80h) before anything else, and if they are another disk's, nothing is read or written any
-//! more.
+//! A disk always stands for the device that was opened. After a session recovery, the session first asks the
+//! unit for its designators (VPD page 83h, else the serial number of page 80h). If they are those of another
+//! disk, nothing is read or written any more.
 
 mod chain;
 mod geometry;
@@ -34,7 +35,7 @@ use crate::unit::{LogicalUnit, UnitError};
 pub use geometry::Geometry;
 pub use perform::{DiskError, fault_of};
 
-/// A disk in a session. Clones are the same one.
+/// A disk in a session. Clones share the same disk.
 #[derive(Clone)]
 pub struct RemoteDisk {
     inner: Arc<Inner>,
@@ -48,10 +49,11 @@ struct Inner {
 }
 
 impl RemoteDisk {
-    /// Makes a unit out and returns it as a disk.
+    /// Reads the properties of a unit and returns it as a disk.
     ///
     /// # Errors
-    /// There is no such unit, it is no disk, or it does not say what must be known.
+    /// Returns an error if there is no such unit, if it is no disk, or if it does not report the data that a
+    /// disk needs.
     pub async fn open(session: Session, lun: u16) -> Result<Self, UnitError> {
         let address = Lun::from_number(lun).ok_or(UnitError::NoUnit(lun))?;
         let unit = LogicalUnit::new(session.clone(), address);
@@ -81,35 +83,37 @@ impl RemoteDisk {
         LogicalUnit::new(self.inner.session.clone(), self.inner.lun)
     }
 
-    /// Returns what the unit said of itself.
+    /// Returns the standard INQUIRY data of the unit.
     pub fn inquiry(&self) -> &StandardInquiry {
         &self.inner.inquiry
     }
 
-    /// Returns how the disk lies, as of now.
+    /// Returns the present geometry of the disk.
     pub fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }
 
-    /// Starts an operation and calls `done` with what came of it. Like [`SharedStore::submit`], with errors that say
-    /// what the target said. `done` is called exactly once: on the client's thread, which it must not block, or, for what
-    /// goes to no target, before this returns.
+    /// Starts an operation and calls `done` with its result. Like [`SharedStore::submit`], but with errors
+    /// that contain the sense data of the target. `done` is called exactly once: on the client's thread,
+    /// which it must not block, or before this returns if the operation needs no command.
     pub fn start(&self, action: OpAction, done: impl FnOnce(Result<OpOutput, DiskError>) + Send + 'static) {
         perform::start(&self.inner, action, Box::new(done));
     }
 
-    /// Starts an operation. Dropping the answer does not end it.
+    /// Executes an operation. Dropping the future does not abort the operation.
     pub fn perform(&self, action: OpAction) -> ResponseFuture<OpOutput, DiskError> {
         let (completer, answer) = response_channel();
         self.start(action, move |result| completer.complete(result));
         answer
     }
 
-    /// Reads `len` bytes at the byte offset `at`, both multiples of the block size. All of them are in memory at the end:
-    /// read much in pieces; of [`Capabilities::io_len_max`] bytes, say.
+    /// Reads `len` bytes at the byte offset `at`, both multiples of the logical block length. All of them are
+    /// in memory at the end: divide large reads into pieces, for example of [`Capabilities::io_len_max`]
+    /// bytes.
     ///
     /// # Errors
-    /// [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else [`DiskError::Command`].
+    /// Returns [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else
+    /// [`DiskError::Command`].
     pub async fn read(&self, at: u64, len: usize) -> Result<DataList, DiskError> {
         match self.perform(OpAction::Read { at, len }).await? {
             OpOutput::Data(data) => Ok(data),
@@ -117,12 +121,13 @@ impl RemoteDisk {
         }
     }
 
-    /// Writes `data` at the byte offset `at`; offset and length are multiples of the block size. What is more than one
-    /// command takes is written in pieces, in any order. If the session is lost meanwhile, it may be written twice.
+    /// Writes `data` at the byte offset `at`; offset and length are multiples of the logical block length.
+    /// More data than one command allows is written in pieces, in any order. If the session is lost
+    /// meanwhile, the data may be written twice.
     ///
     /// # Errors
-    /// [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else [`DiskError::Command`]; then
-    /// any part of the range may have been written.
+    /// Returns [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else
+    /// [`DiskError::Command`]; then any part of the range may have been written.
     pub async fn write(
         &self,
         at: u64,
@@ -132,27 +137,30 @@ impl RemoteDisk {
         self.perform(OpAction::Write { at, data, durability }).await.map(drop)
     }
 
-    /// Makes durable what was acknowledged: SYNCHRONIZE CACHE, or nothing if the unit says that it has no volatile cache.
+    /// Makes all acknowledged writes durable: sends SYNCHRONIZE CACHE, or nothing if the unit reports that it
+    /// has no volatile cache.
     ///
     /// # Errors
-    /// [`DiskError::Command`]; then what was written since the last flush may not be durable.
+    /// Returns [`DiskError::Command`]; then writes since the last flush may not be durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
         self.perform(OpAction::Flush).await.map(drop)
     }
 
-    /// COMPARE AND WRITE: writes the second half of `data` at `at` if the first half is found there, in one indivisible
-    /// step. Both halves are whole blocks, at most [`Geometry::compare_and_write_max`] of them. Never carried out twice: if the
-    /// session is lost meanwhile, the error is [`CommandError::Lost`], and the caller has to look.
+    /// Sends COMPARE AND WRITE: writes the second half of `data` at `at` if the blocks there equal the first
+    /// half, in one atomic step. Both halves are whole blocks, at most [`Geometry::compare_and_write_max`] of
+    /// them. The command is never executed twice: if the session is lost meanwhile, the error is
+    /// [`CommandError::Lost`], and the caller has to read the blocks.
     ///
     /// # Errors
-    /// [`CommandError::Sense`] with MISCOMPARE when something else is found; [`DiskError::Unsupported`] for more blocks than
-    /// the unit takes, [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent.
+    /// Returns [`CommandError::Sense`] with MISCOMPARE when the blocks differ; [`DiskError::Unsupported`] for
+    /// more blocks than the unit allows, [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before
+    /// anything is sent.
     pub async fn compare_and_write(&self, at: u64, data: DataList) -> Result<(), DiskError> {
         let command = self.comparison(at, data)?;
         self.inner.session.run(command).await.map(drop).map_err(DiskError::Command)
     }
 
-    /// Makes the command of a COMPARE AND WRITE.
+    /// Returns the command of a COMPARE AND WRITE.
     fn comparison(&self, at: u64, data: DataList) -> Result<Command, DiskError> {
         let geometry = self.geometry();
         let (lba, blocks) = geometry.blocks(at, data.len() / 2)?;
@@ -211,8 +219,8 @@ impl Inner {
         self.geometry.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the capacity again whenever the unit says that it has changed, or a new session was made, in which such
-    /// a word may have been lost.
+    /// Reads the capacity again whenever the unit reports that it has changed, or a new session was built, in
+    /// which such a unit attention may have been lost.
     fn follow_capacity(self: &Arc<Self>) {
         let inner = Arc::downgrade(self);
         let lun = self.lun;
@@ -241,7 +249,7 @@ impl Inner {
         let inner = Arc::downgrade(self);
         let command = Command::new(self.lun, cdb).reading(len).repeatable();
         let done = move |result: Result<Reply, CommandError>| {
-            // If it cannot be read now, commands beyond the end will say so themselves.
+            // If the capacity cannot be read now, commands beyond the end fail with an error of their own.
             let (Some(inner), Ok(reply)) = (inner.upgrade(), result) else { return };
             let capacity = if long {
                 Capacity::parse_16(reply.bytes()).ok()
@@ -256,14 +264,14 @@ impl Inner {
     }
 }
 
-/// Attentions after which the capacity may be another one.
+/// Unit attentions after which the capacity may have changed.
 const CAPACITY_MAY_DIFFER: [Asc; 2] = [Asc::CAPACITY_DATA_HAS_CHANGED, Asc::MEDIUM_MAY_HAVE_CHANGED];
 
-/// Asks a unit everything that a disk has to know.
+/// Reads all properties of a unit that a disk needs.
 async fn examine(unit: &LogicalUnit) -> Result<Geometry, UnitError> {
     let (capacity, long_commands) = unit.capacity().await?;
     let mut geometry = Geometry::new(capacity, long_commands);
-    // Only what it lists: some units take offence at being asked for more.
+    // Only pages that the unit lists are requested, since some units do not tolerate requests for others.
     let listed = unit.vpd(page::SUPPORTED_PAGES).await?.unwrap_or_default();
     let listed = body(&listed).unwrap_or_default();
     for code in [page::BLOCK_LIMITS, page::LOGICAL_BLOCK_PROVISIONING, page::BLOCK_CHARACTERISTICS] {
@@ -279,7 +287,7 @@ async fn examine(unit: &LogicalUnit) -> Result<Geometry, UnitError> {
     Ok(geometry)
 }
 
-/// Takes what a page says. One that is cut off says nothing.
+/// Takes the values of a VPD page. A truncated page is ignored.
 fn learn(geometry: &mut Geometry, code: u8, body: &[u8]) {
     match code {
         page::BLOCK_LIMITS => {
@@ -305,7 +313,7 @@ fn body(bytes: &[u8]) -> Option<&[u8]> {
     Page::parse(bytes).ok().map(|page| page.body)
 }
 
-/// The address of the block at a byte offset.
+/// Returns the address of the block with this number.
 const fn lba(number: u64) -> Lba {
     Lba(number)
 }

@@ -1,4 +1,4 @@
-//! Sessions on a reactor, for owners with a loop of their own.
+//! Runs sessions on a reactor, for callers with a loop of their own.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -30,21 +30,21 @@ use crate::sessions::{DriverEvent, DriverRequest, SessionId, Sessions};
 #[cfg(doc)]
 use {crate::sessions::SessionEvent, iscsi::pdu::tmf_response::TmfResult};
 
-/// How many bytes wait to be received at an interface, as the kernel counts. A session keeps some MiB under way at most, and a
-/// ring of that size stays in a processor's cache.
+/// The size in bytes of the receive ring of an interface, as the kernel counts it. A session has some MiB
+/// under way at most, and a ring of that size fits into a processor's cache.
 const RECEIVE_BYTES: usize = 8 << 20;
 
-/// How long one address may take to answer a call, before the next one of its host is tried. The session's own limit
-/// (`Limits::login_within`) is usually shorter.
+/// How long a connection attempt to one address may take before the next address of its host is tried. The
+/// limit of the session (`Limits::login_within`) is usually shorter.
 const CALL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often [`Driver::run_ready`] looks for more before it lets its owner see to other things.
+/// How many rounds [`Driver::run_ready`] processes before it returns to its caller.
 const ROUNDS_MAX: usize = 16;
 
 /// Sessions on a reactor.
 ///
-/// Nothing happens but within [`Self::run_once`] and [`Self::run_ready`]. Made, used and dropped on one thread;
-/// [`crate::client::Client`] is one with a thread of its own.
+/// Nothing happens except within [`Self::run_once`] and [`Self::run_ready`]. A driver is created, used and
+/// dropped on one thread; [`crate::client::Client`] runs one on a thread of its own.
 pub struct Driver {
     reactor: Reactor<Sessions>,
     sessions: Sessions,
@@ -52,7 +52,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Sets a driver up.
+    /// Creates a driver.
     ///
     /// # Errors
     /// [`ReactorError`]
@@ -62,41 +62,42 @@ impl Driver {
         Ok(Self { reactor, sessions, errands: Vec::new() })
     }
 
-    /// Returns which engine runs.
+    /// Returns which engine the reactor uses.
     pub fn engine(&self) -> EngineKind {
         self.reactor.engine()
     }
 
-    /// Returns the store of buffers. Data that came is given back to it with [`Self::recycle`].
+    /// Returns the buffer pool. [`Self::recycle`] returns received data to it.
     pub fn pool(&self) -> &Pool {
         self.reactor.pool()
     }
 
-    /// Gives back data that came with a reply, so that its memory is used again.
+    /// Returns the data of a reply to the buffer pool, so that its memory is used again.
     pub fn recycle(&self, data: Bytes) {
         self.reactor.pool().recycle(data);
     }
 
-    /// Returns the present moment of the clock that sessions go by.
+    /// Returns the present time of the clock that sessions use.
     pub fn now(&self) -> Instant {
         self.reactor.now()
     }
 
-    /// Begins a session; [`crate::sessions::SessionEvent`] tell what becomes of it.
+    /// Opens a session; [`crate::sessions::SessionEvent`] reports its progress.
     pub fn open(&mut self, plan: impl Into<ProtocolPlan>) -> SessionId {
         self.sessions.open(self.reactor.now(), plan.into())
     }
 
-    /// Has a command carried out; [`DriverEvent::Finished`] with this `token` tells what came of it, whatever happens. Tokens are
-    /// the caller's to choose; [`Self::abort`] finds a command by its. A command waits until the session is up and has room;
-    /// [`crate::sessions::WAITING_MAX`] may wait, more are refused.
+    /// Submits a command. [`DriverEvent::Finished`] with this `token` reports its result in every case. The
+    /// caller chooses the tokens; [`Self::abort`] finds a command by its token. A command waits until the
+    /// session is up and has a free task. At most [`crate::sessions::WAITING_MAX`] commands may wait; more
+    /// are refused.
     pub fn submit(&mut self, session: SessionId, token: u64, command: Command) {
         let now = self.reactor.now();
         self.sessions.submit(now, session, token, command);
     }
 
     /// Sends a task management request for a unit, and for one of its commands if `command` names one;
-    /// [`DriverEvent::TmfDone`] with this `token` tells what came of it.
+    /// [`DriverEvent::TmfDone`] with this `token` reports the result.
     pub fn submit_tmf(
         &mut self,
         session: SessionId,
@@ -110,40 +111,45 @@ impl Driver {
         self.sessions.submit_tmf(now, session, token, (function, lun, task));
     }
 
-    /// Ends the command that was submitted as `command`, and only that: what waits here is taken back, for what the
-    /// target knows of there is an ABORT TASK. [`DriverEvent::TmfDone`] with this `token` tells what came of it:
-    /// [`TmfResult::COMPLETE`], or [`TmfResult::NO_TASK`] if the command had ended by itself; `None` if no connection is
-    /// up, or the session was lost before the answer came. [`DriverEvent::Finished`] tells of the command in any case. From now
-    /// on it is not tried again, whatever becomes of it.
+    /// Aborts the command that was submitted as `command`, and no other: a command that waits in the queue is
+    /// removed, and a command that the target has received is aborted with ABORT TASK.
+    /// [`DriverEvent::TmfDone`] with this `token` reports the result: [`TmfResult::COMPLETE`], or
+    /// [`TmfResult::NO_TASK`] if the command had ended before; `None` if no connection is up, or the session
+    /// was lost before the response arrived. [`DriverEvent::Finished`] reports the end of the command in any
+    /// case. From now on the command is not retried.
     pub fn abort(&mut self, session: SessionId, token: u64, command: u64) {
         let now = self.reactor.now();
         self.sessions.abort(now, session, token, command);
     }
 
-    /// Sets how long a command of a session may go without an answer and without data being moved, a minute at first;
-    /// `None` for any time. Then it is ended by ABORT TASK, and if that is not answered by LOGICAL UNIT RESET, and if that is
-    /// not either by a new session ([`SessionEvent::Unanswered`] tells of each step); and it is tried again, if it is repeatable and
-    /// was not ended three times, or fails with [`crate::command::CommandError::Silence`]. Time without a connection does not
-    /// count. [`Command::answer_within`] sets it for one command.
+    /// Sets the command timeout of a session: how long a command may go without a response and without data
+    /// being moved. It is one minute at first; `None` for no timeout. When it expires, the command is aborted
+    /// with ABORT TASK. If ABORT TASK is not answered, LOGICAL UNIT RESET follows. If that is not answered
+    /// either, a new session follows. [`SessionEvent::Unanswered`] reports each step. Then the command is
+    /// retried if it is repeatable and was not aborted three times; otherwise it fails with
+    /// [`crate::command::CommandError::Silence`]. Time without a connection does not count.
+    /// [`Command::answer_within`] sets the timeout of one command.
     pub fn limit_commands(&mut self, session: SessionId, limit: Option<Duration>) {
         let now = self.reactor.now();
         self.sessions.limit_commands(now, session, limit);
     }
 
-    /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
-    /// device that `identity` tells of. If it is another one, [`SessionEvent::OtherDevice`] says so, and commands for it fail.
+    /// Guards a unit with an identity check: after a session recovery, the session sends the unit nothing
+    /// before the unit has reported again that it is the device of `identity`. If it is another device,
+    /// [`SessionEvent::OtherDevice`] reports that, and commands for the unit fail.
     pub fn guard(&mut self, session: SessionId, lun: Lun, identity: Identity) {
         let now = self.reactor.now();
         self.sessions.guard(now, session, lun, identity);
     }
 
-    /// Negotiates keys while the session is up, on the connection at `on` or on any; one conversation at a time.
-    /// [`SessionEvent::TextNegotiated`] or [`SessionEvent::TextFailed`] follows. What may be negotiated then is not much (RFC 7143 §13):
-    /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard knows.
+    /// Negotiates keys in the full feature phase, on the connection at `on` or on any; only one text
+    /// negotiation runs at a time. [`SessionEvent::TextNegotiated`] or [`SessionEvent::TextFailed`] follows.
+    /// Few keys may be negotiated in this phase (RFC 7143 §13): MaxRecvDataSegmentLength, for that connection
+    /// as long as it lasts, our alias, and keys that no standard defines.
     ///
     /// # Errors
-    /// [`SubmitError`]: a conversation is under way, the session is down or not up, a key has no place there, or it is no
-    /// session of iSCSI.
+    /// Returns [`Refusal`] if a text negotiation is under way, the session is down or not up, a key is not
+    /// allowed in this phase, or the session is not an iSCSI session.
     pub fn negotiate(
         &mut self,
         session: SessionId,
@@ -158,28 +164,29 @@ impl Driver {
         self.sessions.iscsi(session)?.send_text(now, on, text)
     }
 
-    /// Asks for all targets (in a discovery session), or for what the target says of this one.
+    /// Sends SendTargets: for all targets (in a discovery session), or for one target.
     ///
     /// # Errors
-    /// [`SubmitError`], as [`Self::negotiate`].
+    /// Returns [`Refusal`], as [`Self::negotiate`].
     pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), SubmitError> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.send_targets(now, only)
     }
 
-    /// Changes how many connections a session is to have, at most as many as the target allows. New ones are opened one
-    /// after the other; those that go are emptied and logged out, while commands go on. [`SessionEvent::PathUp`] and
-    /// [`SessionEvent::PathLost`] tell of both.
+    /// Changes how many connections a session is to have, at most as many as the target allows. New ones are
+    /// opened one after the other. Surplus ones finish their tasks and log out, while commands continue.
+    /// [`SessionEvent::ConnectionUp`] and [`SessionEvent::ConnectionLost`] report both.
     ///
     /// # Errors
-    /// [`SubmitError::Down`] if there is no such session, [`SubmitError::NotPossible`] if it is not one of iSCSI.
+    /// Returns [`Refusal::Down`] if there is no such session, [`Refusal::NotPossible`] if it is not an iSCSI
+    /// session.
     pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), SubmitError> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.set_connections(now, count);
         Ok(())
     }
 
-    /// Ends a session in order.
+    /// Ends a session with a logout.
     pub fn log_out(&mut self, session: SessionId) {
         let now = self.reactor.now();
         if let Some(session) = self.sessions.session(session) {
@@ -187,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// Ends a session at once.
+    /// Ends a session at once, whatever is under way.
     pub fn close(&mut self, session: SessionId) {
         let now = self.reactor.now();
         if let Some(session) = self.sessions.session(session) {
@@ -195,8 +202,8 @@ impl Driver {
         }
     }
 
-    /// Asks the target of a session for a sign of life, on every connection (iSCSI) or a path (HyperSCSI) that is up. Returns
-    /// how many messages of it came so far; `None` if the session has ended.
+    /// Pings the target of a session, on every connection (iSCSI) or a path (HyperSCSI) that is up. Returns
+    /// how many messages have been received from it so far; `None` if the session has ended.
     pub fn ping(&mut self, session: SessionId) -> Option<u64> {
         if self.sessions.down(session).is_some() {
             return None;
@@ -205,7 +212,8 @@ impl Driver {
         self.sessions.session(session).map(|session| session.ping(now))
     }
 
-    /// Forgets a session that is down, with its memory and its statistics. One that is not down stays.
+    /// Forgets a session that is down, with its memory and its counters. Does nothing if the session is not
+    /// down.
     pub fn forget(&mut self, session: SessionId) {
         self.sessions.forget(session);
     }
@@ -215,23 +223,23 @@ impl Driver {
         self.sessions.connections(session)
     }
 
-    /// Returns what a session did so far; `None` if it was forgotten.
+    /// Returns the counters of a session; `None` if it was forgotten.
     pub fn stats(&self, session: SessionId) -> Option<SessionStats> {
         self.sessions.stats(session)
     }
 
-    /// Returns why a session was last lost, for a time or for good; `None` if that never happened, if its owner ended it, or if
-    /// it was forgotten.
+    /// Returns why a session was last lost, whether it recovered or not; `None` if it was never lost, if its
+    /// owner ended it, or if it was forgotten.
     pub fn loss(&self, session: SessionId) -> Option<SessionLoss> {
         self.sessions.loss(session)
     }
 
-    /// Returns how a session ended; `None` if it did not, or was forgotten.
+    /// Returns why a session ended; `None` if it has not ended, or was forgotten.
     pub(crate) fn down(&self, session: SessionId) -> Option<SessionError> {
         self.sessions.down(session)
     }
 
-    /// Returns what the reactor did so far.
+    /// Returns the counters of the reactor.
     pub fn reactor_stats(&mut self) -> drivers::stats::Stats {
         self.reactor.stats()
     }
@@ -246,28 +254,29 @@ impl Driver {
         self.sessions.all_down()
     }
 
-    /// Returns whether a session that ended has still something to say to its target, which takes a second at most.
+    /// Returns whether a session that has ended still has to send its closing message to the target, which
+    /// takes at most one second.
     pub fn has_unacked_closings(&self) -> bool {
         self.sessions.has_unacked_closings()
     }
 
-    /// Does what is due, sleeps until something happens but for `wait_max` at most, and handles it. Does not sleep
-    /// while events wait to be polled.
+    /// Does all work that is due, sleeps until the next event but for `wait_max` at most, and handles that
+    /// event. Does not sleep while events wait to be polled.
     ///
     /// # Errors
-    /// What the system says of the reactor's own descriptors; what concerns sessions is told by events.
+    /// Returns the system error of the reactor's own descriptors. Errors of sessions are reported as events.
     pub fn run_once(&mut self, wait_max: Option<Duration>) -> io::Result<()> {
         self.process_pending();
-        // Errands that fail at once end sessions, and nothing else would wake us to tell that.
+        // Requests that fail at once end sessions, and no other event would wake the reactor to report that.
         let wait_max = if self.sessions.events.is_empty() { wait_max } else { Some(Duration::ZERO) };
         self.reactor.run_once(&mut self.sessions, wait_max)?;
         self.process_pending();
         Ok(())
     }
 
-    /// Does everything that can be done without sleeping, and returns how long the owner may sleep before it calls
-    /// again, if nothing makes [`Self::as_fd`] readable before and it submits nothing. For owners with a loop of
-    /// their own.
+    /// Does everything that can be done without sleeping. Returns how long the caller may sleep before it
+    /// calls again, unless [`Self::as_fd`] becomes readable or the caller submits something before. For
+    /// callers with a loop of their own.
     ///
     /// # Errors
     /// As [`Self::run_once`].
@@ -287,12 +296,12 @@ impl Driver {
         self.sessions.events.pop_front()
     }
 
-    /// Wakes the driver from any thread.
+    /// Returns a handle that wakes the driver from any thread.
     pub(crate) fn handle(&self) -> Handle<Sessions> {
         self.reactor.handle()
     }
 
-    /// Hears what sessions want and runs their errands. Returns whether there was anything.
+    /// Processes the requests of the sessions. Returns whether there were any.
     fn process_pending(&mut self) -> bool {
         let now = self.reactor.now();
         let mut any = false;
@@ -301,7 +310,7 @@ impl Driver {
             any = true;
         }
         any |= self.sessions.process_pending(now, &mut self.errands);
-        // What an errand comes to may be known at once, and may end a session.
+        // The result of a request may be known at once, and may end a session.
         while !self.errands.is_empty() {
             self.run_errands(now);
             self.sessions.process_pending(now, &mut self.errands);
@@ -333,8 +342,9 @@ impl Driver {
     }
 }
 
-/// Returns how an initiator opens an interface, on which it hears what concerns nobody's session, and sessions whose names
-/// begin with a byte.
+/// Returns the configuration with which an initiator opens an interface. The initiator receives the frames
+/// that belong to no session, and those of sessions whose session identifiers begin with the byte
+/// `sid_first`.
 pub(crate) fn port_config(interface: &str, sid_first: u8) -> PortConfig {
     PortConfig {
         steering: Some(Steering { at: SID_AT, mine: sid_first..=sid_first }),
@@ -355,8 +365,9 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Looks a host up on a thread of its own: the system's resolver blocks. It ends with the lookup, whose time the
-/// resolver bounds; hosts are looked up when a connection is opened, which is rare.
+/// Resolves a host name on a thread of its own, since the system's resolver blocks. The thread ends with the
+/// lookup, whose time the resolver bounds. Host names are resolved only when a connection is opened, which is
+/// rare.
 fn resolve(reactor: Handle<Sessions>, number: u32, name: String, port: u16) {
     let report = reactor.clone();
     let work = move || {

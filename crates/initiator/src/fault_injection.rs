@@ -1,27 +1,28 @@
-//! Bugs planted on purpose, to see whether the tests of retries find them. Only a test build can have them.
+//! Bugs that tests inject to see whether the tests of retries detect them. Only test builds have them.
 
-/// A bug in what becomes of commands.
+/// A bug in the handling of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(test),
     allow(dead_code, reason = "only tests plant, and some bugs stand in code of tests alone")
 )]
 pub(crate) enum Bug {
-    /// What a reset may have ended is tried again before the target has said that it is gone.
+    /// A command that a reset may have ended is retried before the target has confirmed that the task no
+    /// longer exists.
     RetryUnended,
-    /// What may have been carried out is carried out again, repeatable or not.
+    /// A command that may have been executed is executed again, whether it is repeatable or not.
     RepeatAll,
-    /// Commands may go without an answer for ever.
+    /// Commands have no timeout.
     ForgetLimit,
-    /// The end of a command that was tried again is told twice.
+    /// The end of a command that was retried is reported twice.
     EndTwice,
-    /// A command that we ended is not told of.
+    /// The end of a command that we aborted is not reported.
     ForgetEnd,
-    /// The data of an attempt that failed is given for that of the one that succeeded.
+    /// The data of a failed attempt is returned in place of the data of the successful one.
     KeepData,
-    /// An attention that ends commands is passed over.
+    /// A unit attention that ends commands is ignored.
     IgnoreAttention,
-    /// A question to a silent unit may go without an answer for ever.
+    /// The check of a silent unit has no timeout.
     KeepLook,
 }
 
@@ -31,26 +32,26 @@ std::thread_local! {
     static KEPT: std::cell::RefCell<Option<base::buffer::Bytes>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Plants a bug for this thread in place of the one before, or none.
+/// Injects a bug for this thread in place of the previous one, or none.
 #[cfg(test)]
 pub(crate) fn inject(flaw: Option<Bug>) {
     PLANTED.set(flaw);
     KEPT.take();
 }
 
-/// Returns whether this bug is planted.
+/// Returns whether this bug is injected.
 #[cfg(test)]
 pub(crate) fn is_injected(flaw: Bug) -> bool {
     PLANTED.get() == Some(flaw)
 }
 
-/// Returns whether this bug is planted: never.
+/// Returns `false`: no bug can be injected.
 #[cfg(not(test))]
 pub(crate) const fn is_injected(_: Bug) -> bool {
     false
 }
 
-/// Lets data of an attempt that failed stand for that of the next, if that is planted.
+/// Replaces the data of a successful attempt by the data of a failed one, if that bug is injected.
 #[cfg(test)]
 pub(crate) fn spoil(data: &mut Option<base::buffer::Bytes>, good: bool) {
     if !is_injected(Bug::KeepData) || data.is_none() {

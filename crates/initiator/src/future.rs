@@ -1,4 +1,4 @@
-//! Answers that come later: futures that need no runtime, for threads too.
+//! Futures of responses. They need no runtime, and threads can wait for them.
 
 use std::fmt;
 use std::future::Future;
@@ -6,19 +6,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The thread that should have answered has ended.
+/// The thread that was to respond has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the initiator was stopped")]
 pub struct Stopped;
 
-/// An answer that comes later. A future that any executor can poll; [`Self::wait`] blocks for it instead. Dropping it
-/// drops the answer, not the question.
+/// A response that has not arrived yet. Any executor can poll this future; [`Self::wait`] blocks instead.
+/// Dropping it drops the response and does not cancel the request.
 #[must_use = "an answer that nobody looks at hides what went wrong"]
 pub struct ResponseFuture<T, E> {
     slot: Arc<Slot<Result<T, E>>>,
 }
 
-/// The other end: tells the answer.
+/// The other end, which completes the future.
 pub(crate) struct Completer<T, E: From<Stopped>> {
     slot: Arc<Slot<Result<T, E>>>,
     told: bool,
@@ -34,8 +34,8 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-/// Runs a future to its end on this thread, which sleeps meanwhile. For callers without an executor; not from a
-/// callback of the client.
+/// Runs a future to its end on this thread, which sleeps meanwhile. For callers without an executor. Must not
+/// be called from a callback of the client.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
@@ -54,7 +54,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Makes an answer and its teller.
+/// Creates a future and its completer.
 pub(crate) fn response_channel<T, E: From<Stopped>>() -> (Completer<T, E>, ResponseFuture<T, E>) {
     let state = Mutex::new(State { answer: None, waker: None });
     let slot = Arc::new(Slot { state, told: Condvar::new() });
@@ -62,10 +62,11 @@ pub(crate) fn response_channel<T, E: From<Stopped>>() -> (Completer<T, E>, Respo
 }
 
 impl<T, E> ResponseFuture<T, E> {
-    /// Blocks until the answer is there. Not from a callback of the client: its thread would wait for itself.
+    /// Blocks until the response has arrived. Must not be called from a callback of the client, whose thread
+    /// would wait for itself.
     ///
     /// # Errors
-    /// What was asked for failed.
+    /// Returns the error of the request.
     pub fn wait(self) -> Result<T, E> {
         let mut state = self.slot.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -93,7 +94,7 @@ impl<T, E> Future for ResponseFuture<T, E> {
 }
 
 impl<T, E: From<Stopped>> Completer<T, E> {
-    /// Tells the answer.
+    /// Completes the future.
     pub(crate) fn complete(mut self, answer: Result<T, E>) {
         self.told = true;
         self.put(answer);

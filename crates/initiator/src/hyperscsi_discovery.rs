@@ -1,6 +1,7 @@
-//! Who exports something to a HyperSCSI group on the networks that our interfaces lead to.
+//! Discovers the targets that are exported to a HyperSCSI group on the networks of our interfaces.
 //!
-//! What is found is a hint (nothing vouches for an answer), and says enough to name each logical unit by a URL.
+//! A result is a hint, since no answer is authenticated. It has enough data to name each logical unit by a
+//! URL.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,77 +25,79 @@ use scsi::lun::Lun;
 use crate::driver::port_config;
 use crate::url::{Endpoint, Transport, Url};
 
-/// How long answers are waited for where nobody answers, if nothing else is said: a host with a slow network card has come up by
-/// then.
+/// How long a discovery without any answer lasts by default: long enough for a host with a slow network card
+/// to come up.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// For how long nobody new may answer, after somebody did, until that is all.
+/// How long after the last new answer a discovery ends.
 const QUIET: Duration = Duration::from_millis(400);
 
-/// How often everybody is asked before that is all: where one frame in a hundred is lost, one server in a hundred thousand
-/// is missed.
+/// The least number of queries before a discovery ends: where one frame in a hundred is lost, one server in a
+/// hundred thousand is missed.
 const ROUNDS_MIN: u32 = 3;
 
-/// How long answers are waited for.
+/// How long a discovery waits for answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Until nobody new answers; [`PATIENCE`] at most, or where nobody answers or an interface is not up.
+    /// Until three queries were sent and 0.4 s have passed without a new answer. [`PATIENCE`] if no server
+    /// answers or an interface is not up, which is also the limit.
     WhileNew,
-    /// For so long, whoever answers.
+    /// For this time, whatever answers arrive.
     For(Duration),
 }
 
-/// Who only asks has no session, and no name of one begins so.
+/// The first byte of session identifiers for a program that only discovers. It has no session, and no session
+/// identifier begins with zero.
 const NO_SESSION: u8 = 0;
 
-/// A target that somebody exports to the group.
+/// A target that a server exports to the group.
 #[derive(Clone, Debug)]
 pub struct FoundTarget {
-    /// What was found.
+    /// The answer of the server.
     pub found: DiscoveredTarget,
     /// Our interface.
     pub interface: String,
-    /// Its logical units that a URL can name, each with the least protection that it may be used with.
+    /// Its logical units that a URL can name, each with the least protection that it requires.
     pub units: Vec<(Url, Level)>,
 }
 
-/// What was found.
+/// The result of a discovery.
 #[derive(Clone, Debug, Default)]
 pub struct HyperScsiDiscovery {
-    /// The targets, by name, server and place.
+    /// The targets, sorted by name, server and network port.
     pub targets: Vec<FoundTarget>,
-    /// The targets that more than one server says are its own.
+    /// The targets that more than one server claims.
     pub disputed: Vec<Name>,
-    /// How many answers were left out since there were too many.
+    /// How many answers were left out because there were too many.
     pub left_out: u64,
-    /// Our interfaces that were not up, or take less than every Ethernet takes.
+    /// Our interfaces that were not up, or whose frames are shorter than those of every Ethernet.
     pub interfaces_down: Vec<String>,
-    /// Whether somebody spoke another version of the protocol.
+    /// Whether a server used another version of the protocol.
     pub other_version: bool,
 }
 
-/// Why nobody could be asked.
+/// Why a discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// It is a place of the other protocol, or has no group.
+    /// The endpoint is one of the other protocol, or has no group.
     #[error("a group and an interface are needed")]
     NotAGroup,
     /// An interface cannot be used.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The reactor does not start.
+    /// The reactor cannot be started.
     #[error("cannot listen for frames")]
     Start(#[from] ReactorError),
-    /// The system does not do its part.
+    /// A system call failed.
     #[error("cannot listen for frames")]
     System(#[from] io::Error),
-    /// A name in an answer is none of iSCSI's.
+    /// A name in an answer is not a valid iSCSI name.
     #[error("a target's name is none: {0}")]
     Name(#[from] BadName),
 }
 
-/// Asks everybody on the networks of a place for what is exported to its group, for as long as `wait` says. `heard` is
-/// told of each target as soon as it is found, in no order.
+/// Queries all servers on the networks of an endpoint for the targets that they export to its group, for as
+/// long as `wait` says. Calls `heard` with each target as soon as it is found, in no particular order.
 ///
 /// # Errors
 /// [`SearchError`]
@@ -151,7 +154,7 @@ fn neighbour(
     let target = IscsiName::parse(found.target.as_bytes())?;
     let way = Transport::HyperScsi(vec![interface.clone()]);
     let place = Endpoint { transport: way, ..place.clone() };
-    // LUNs of more than one level have no number that a URL could name.
+    // LUNs of more than one level have no number that a URL could contain.
     let numbered = found.luns.iter().filter_map(|unit| Some((Lun(unit.lun).number()?, unit.level)));
     let units = numbered
         .map(|(lun, level)| (Url { endpoint: place.clone(), target: target.clone(), lun }, level))
@@ -165,15 +168,15 @@ fn entropy() -> io::Result<[u8; 32]> {
     if got == bytes.len() { Ok(bytes) } else { Err(io::Error::other("the system has no random bytes")) }
 }
 
-/// A finder on a reactor.
+/// A discovery on a reactor.
 #[derive(Debug)]
 struct Search {
     finder: DiscoveryClient,
-    /// Which ports were up.
+    /// Whether each port was up at some time.
     up: Vec<bool>,
-    /// Whom the caller was told of: target, server and place.
+    /// The targets that were reported to the caller: target, server, port and address.
     told: BTreeSet<(Name, [u8; 16], EtherPort, Mac)>,
-    /// When somebody new last answered.
+    /// The time of the last new answer.
     news_at: Option<Instant>,
     other_version: bool,
 }

@@ -1,7 +1,7 @@
-//! Which device is behind a LUN: what it says of itself that no other device says.
+//! Identifies the device behind a LUN by the names that it reports and that no other device has.
 //!
-//! A session that is built anew may find another device under the same LUN of the same target: an operator changed the
-//! export, or the address leads to another machine. What was meant for the first one must not reach it.
+//! After a session recovery, another device may be under the same LUN of the same target: an operator changed
+//! the export, or the address leads to another host. Commands for the first device must not reach the second.
 
 use std::fmt;
 
@@ -12,34 +12,34 @@ use scsi::vpd::{Association, Designator, DesignatorType, Page, page};
 
 use crate::command::Command;
 
-/// What is asked for of a page: enough for any number of designators that a unit in its senses has, and what is longer is
-/// cut at the same place every time.
+/// The allocation length for a page, in bytes: enough for every reasonable number of designators. A longer
+/// page is truncated at the same offset every time.
 const LEN: u16 = 1024;
 
-/// What a device is known by.
+/// The identity of a device.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     page: u8,
-    /// Kinds and names, sorted.
+    /// The types and bytes of the names, sorted.
     names: Vec<(u8, Vec<u8>)>,
 }
 
 impl Identity {
-    /// The pages that can tell, the better one first: Device Identification, Unit Serial Number.
+    /// The VPD pages with names, the better one first: Device Identification, Unit Serial Number.
     pub(crate) const PAGES: [u8; 2] = [page::DEVICE_IDENTIFICATION, page::UNIT_SERIAL_NUMBER];
 
-    /// Makes the command that reads what [`Self::learn`] takes.
+    /// Returns the command that reads the page for [`Self::learn`].
     pub(crate) fn question(lun: Lun, page: u8) -> Command {
         let [high, low] = LEN.to_be_bytes();
         let cdb = Cdb::from_16([opcode::INQUIRY, 1, page, high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         Command::new(lun, cdb).reading(LEN.into()).repeatable()
     }
 
-    /// Takes what a page says of the unit itself; `None` if that is nothing.
+    /// Parses the names of the unit itself from a page; `None` if there are none.
     pub(crate) fn learn(page: u8, bytes: &[u8]) -> Option<Self> {
         let view = Page::parse(bytes).ok().filter(|view| view.code == page)?;
         let mut names: Vec<(u8, Vec<u8>)> = if page == page::DEVICE_IDENTIFICATION {
-            // Others name the port that was asked, or the target.
+            // Other designators name the target port or the target device.
             let of_unit = |name: &Designator| {
                 name.association == Association::LOGICAL_UNIT && TELLING.contains(&name.kind)
             };
@@ -54,13 +54,14 @@ impl Identity {
         (!names.is_empty()).then_some(Self { page, names })
     }
 
-    /// Makes the command that asks again.
+    /// Returns the command that reads the same page again.
     pub(crate) fn question_again(&self, lun: Lun) -> Command {
         Self::question(lun, self.page)
     }
 
-    /// Returns whether an answer to the question comes from the same device: of the most telling kind of name that was
-    /// and is there, one at least is the same. Names of other kinds may come, go and change with the target's version.
+    /// Checks whether a page comes from the same device. Both must have a name in common, of the most
+    /// specific type that both have. Names of other types may appear, disappear and change with the target's
+    /// version.
     pub(crate) fn is_same(&self, answer: &[u8]) -> Result<(), OtherDevice> {
         let Some(other) = Self::learn(self.page, answer) else {
             return Err(OtherDevice { was: self.to_string(), is: "one without a name".to_owned() });
@@ -74,7 +75,7 @@ impl Identity {
 }
 
 impl fmt::Display for Identity {
-    /// Shows the name that says most: the worldwide one if there is one.
+    /// Writes the most specific name: the worldwide one if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rank = |kind: u8| TELLING.iter().position(|known| known.0 == kind);
         let Some((kind, name)) = self.names.iter().min_by_key(|(kind, _)| rank(*kind).unwrap_or(usize::MAX))
@@ -96,30 +97,30 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Another device is behind a LUN than before.
+/// The error for another device behind a LUN.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "another device is there than before: it was {was}, it is {is}; nothing is read from it or written to it"
 )]
 pub struct OtherDevice {
-    /// What was there.
+    /// The previous device.
     pub was: String,
-    /// What is there, or why that is not known.
+    /// The present device, or why it is unknown.
     pub is: String,
 }
 
-/// Designators that name a device and no other, the most telling first.
+/// The types of designators that name one device and no other, the most specific first.
 const TELLING: [DesignatorType; 4] =
     [DesignatorType::NAA, DesignatorType::EUI_64, DesignatorType::SCSI_NAME, DesignatorType::T10_VENDOR];
 
-/// Stands for a serial number among the kinds of designators, of which there are 16.
+/// The type that stands for a serial number. Designator types are below 16.
 const SERIAL: u8 = 0xff;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Kind, association, name.
+    /// Builds page 83h from type, association and name of each designator.
     fn page_83(names: &[(u8, u8, &[u8])]) -> Vec<u8> {
         let mut body = Vec::new();
         for (kind, association, name) in names {

@@ -2,17 +2,20 @@
 //!
 //! # Map
 //!
-//! * [`url`] is what is to be reached, [`login`] makes a plan of a session from it, [`open`] does all of that in one call.
-//! * [`discover`] asks a portal, [`hyperscsi_discovery`] an Ethernet, for what is there.
-//! * [`client`] has sessions on a thread of its own; [`future`] and [`command_handle`] are its futures. [`driver`] has them in a loop of
-//!   yours; [`sessions`] is what it tells.
-//! * [`command`] is any CDB and what comes of it, [`mod@unit`] what a logical unit says of itself, [`disk`] reads and writes
-//!   bytes, [`identity`] tells one device from another, [`session_error`] says why there is no session.
+//! * [`url`] parses the URL of a logical unit, [`login`] makes the plan of a session from it, and [`open`]
+//!   does all of that in one call.
+//! * [`discover`] lists the targets of a portal, [`hyperscsi_discovery`] those of an Ethernet network.
+//! * [`client`] runs sessions on a thread of its own; [`future`] and [`command_handle`] are its futures.
+//!   [`driver`] runs them in a loop of yours; [`sessions`] has its events.
+//! * [`command`] is any CDB and its result, [`mod@unit`] decodes what a logical unit reports about itself,
+//!   [`disk`] reads and writes bytes, [`identity`] tells one device from another, [`session_error`] says why
+//!   there is no session.
 //!
-//! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are [`std::time::Duration`].
+//! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are
+//! [`std::time::Duration`].
 //!
-//! The protocols are the machines of [`iscsi`] and [`hyperscsi`], sockets and timers are the reactor of [`drivers`]; this room
-//! joins them and adds what a user of disks wants.
+//! The protocols are the state machines of [`iscsi`] and [`hyperscsi`]; sockets and timers belong to the
+//! reactor of [`drivers`]. This crate connects them and adds what a user of disks needs.
 //!
 //! **Invariant:** knows nothing of the kernel's block layer, of command lines, and of how to print.
 #![forbid(unsafe_code)]
@@ -39,13 +42,14 @@ mod retry;
 
 /// Units, buffers ([`base::buffer::DataList`]) and the time.
 pub use base;
-/// How a reactor is set up ([`drivers::config::Config`]), and what it counts.
+/// The configuration of a reactor ([`drivers::config::Config`]), and its counters.
 pub use drivers;
-/// What a session of HyperSCSI is planned with and tells.
+/// The plan and the events of a HyperSCSI session.
 pub use hyperscsi;
-/// What a session of iSCSI is planned with ([`iscsi::initiator::contract::SessionPlan`]) and tells; names, task management.
+/// The plan ([`iscsi::initiator::contract::SessionPlan`]) and the events of an iSCSI session; names, task
+/// management.
 pub use iscsi;
-/// CDBs, LUNs, sense data and what units say of themselves.
+/// CDBs, LUNs, sense data and the data that units report about themselves.
 pub use scsi;
-/// The operations of a disk ([`store::api::OpAction`]), and the contract that it keeps.
+/// The operations of a disk ([`store::api::OpAction`]), and the interface that it implements.
 pub use store;

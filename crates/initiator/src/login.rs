@@ -1,4 +1,4 @@
-//! From a URL to the plan of a session.
+//! Makes the plan of a session from a URL.
 
 use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract as ether;
@@ -10,27 +10,27 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::url::{Endpoint, Options, Protection, SecretError, Secrets, Transport, Url};
 
-/// What our names start with; the host's follows.
+/// The prefix of our iSCSI names; the name of the host follows.
 const NAME: &str = "iqn.2026-11.example.targe:";
 
 /// Why a session cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A secret that it needs cannot be had.
+    /// A secret is missing or cannot be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The host's name makes no name of an initiator.
+    /// The name of the host is not valid in an iSCSI name.
     #[error("this host has no name that makes an iSCSI name ({0}); give one with initiator=")]
     Name(#[from] BadName),
-    /// It is of the other protocol.
+    /// The endpoint is not one of iSCSI.
     #[error("a portal of iSCSI is wanted here")]
     NotIscsi,
-    /// A name of iSCSI that HyperSCSI does not take.
+    /// An iSCSI name that is not valid in HyperSCSI.
     #[error("\"{0}\" is no name in HyperSCSI, which knows letters, digits, '-', '.' and ':'")]
     EtherName(String),
 }
 
-/// A session of either protocol, as it is planned.
+/// The plan of a session of either protocol.
 #[derive(Clone, Debug)]
 pub enum ProtocolPlan {
     /// Of iSCSI.
@@ -39,7 +39,7 @@ pub enum ProtocolPlan {
     HyperScsi(Box<HyperScsiPlan>),
 }
 
-/// A session of HyperSCSI, as it is planned.
+/// The plan of a HyperSCSI session.
 #[derive(Clone, Debug)]
 pub struct HyperScsiPlan {
     /// The session.
@@ -55,7 +55,7 @@ impl From<SessionPlan> for ProtocolPlan {
 }
 
 impl ProtocolPlan {
-    /// Gives the session an identifier that no other session of this host is likely to have.
+    /// Gives the session a random ISID, which no other session of this host is likely to have.
     pub fn renew_isid(&mut self) {
         match self {
             Self::Iscsi(plan) => plan.isid = random_isid(),
@@ -63,7 +63,8 @@ impl ProtocolPlan {
         }
     }
 
-    /// Gives the session this identifier: whoever logs in with it next, from a host of the same name, takes its place.
+    /// Sets the ISID of the session. The next login with this ISID from a host of the same name replaces the
+    /// session.
     pub fn set_isid(&mut self, isid: Isid) {
         match self {
             Self::Iscsi(plan) => plan.isid = isid,
@@ -71,7 +72,7 @@ impl ProtocolPlan {
         }
     }
 
-    /// Returns how many connections the session wants. HyperSCSI has none, and as many paths as there are.
+    /// Returns how many connections the session is to have. HyperSCSI has no connections; it uses all paths.
     pub fn connections(&self) -> u16 {
         match self {
             Self::Iscsi(plan) => plan.connections,
@@ -79,14 +80,14 @@ impl ProtocolPlan {
         }
     }
 
-    /// Has the session want so many connections, if it is one with connections.
+    /// Sets how many connections the session is to have. Does nothing for HyperSCSI.
     pub fn set_connections(&mut self, connections: u16) {
         if let Self::Iscsi(plan) = self {
             plan.connections = connections;
         }
     }
 
-    /// Has the session take at least so many commands at a time.
+    /// Raises the number of commands that the session accepts at a time to at least `tasks`.
     pub fn want_tasks(&mut self, tasks: usize) {
         let limit = match self {
             Self::Iscsi(plan) => &mut plan.limits.tasks_max,
@@ -134,7 +135,7 @@ fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
         Some(Protection::Integrity) => plan.level = Level::Integrity,
         Some(Protection::Encrypt) => plan.level = Level::Encrypt,
     }
-    // What the interface takes is the limit, unless the URL says less.
+    // The frame length is bounded by the interface, unless the URL has a smaller limit.
     plan.parameters.frame_max = options.mtu.unwrap_or(u16::MAX);
     plan.parameters.repair = options.retransmission;
     if let Some(patience) = options.patience {
@@ -168,10 +169,11 @@ pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Re
     Ok(plan)
 }
 
-/// Returns the name that we have if none is given: one for each host.
+/// Returns the iSCSI name that is used if the URL has none: one name for each host.
 ///
 /// # Errors
-/// The host's name makes no iSCSI name, which needs a name of more than 190 bytes.
+/// Returns an error if the name of the host makes no iSCSI name, which happens only for a name of more than
+/// 190 bytes.
 pub fn default_name() -> Result<IscsiName, BadName> {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy().to_lowercase();
@@ -181,10 +183,11 @@ pub fn default_name() -> Result<IscsiName, BadName> {
     IscsiName::parse(format!("{NAME}{clean}").as_bytes())
 }
 
-/// Makes an ISID that no other session of this host is likely to have, so that none takes another's place.
+/// Returns a random ISID that no other session of this host is likely to have, so that no session replaces
+/// another.
 pub fn random_isid() -> Isid {
     let mut bytes = [0_u8; 5];
-    // It fails only for kernels without the call; then the process is told apart by its number.
+    // Only kernels without `getrandom` fail here. Then the process id distinguishes the processes.
     if retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).is_err() {
         for (to, from) in bytes.iter_mut().zip(std::process::id().to_be_bytes()) {
             *to = from;

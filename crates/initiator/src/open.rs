@@ -1,4 +1,4 @@
-//! From a URL to a disk.
+//! Opens the session or the disk of a URL.
 
 use iscsi::initiator::contract::Purpose;
 use iscsi::name::Isid;
@@ -10,32 +10,32 @@ use crate::session_error::SessionError;
 use crate::unit::UnitError;
 use crate::url::{Endpoint, Secrets, Url};
 
-/// Why what a URL names cannot be used.
+/// Why the target or unit of a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The session cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// There is no session.
+    /// The login failed.
     #[error("cannot log in to {at}: {why}")]
     LogIn {
-        /// Where.
+        /// The address of the target.
         at: String,
-        /// Why.
+        /// The error.
         why: SessionError,
     },
-    /// The unit cannot be made out.
+    /// The properties of the unit could not be read.
     #[error("{at}: {why}")]
     Unit {
-        /// Where.
+        /// The URL.
         at: String,
-        /// Why.
+        /// The error.
         why: UnitError,
     },
 }
 
 impl OpenError {
-    /// Returns whether the caller asked for something that cannot be, rather than that it failed.
+    /// Returns whether the URL is impossible to satisfy, in contrast to a failed attempt.
     pub const fn is_misuse(&self) -> bool {
         matches!(self, Self::Plan(_))
     }
@@ -49,7 +49,7 @@ pub async fn open_session(client: &Client, url: &Url, secrets: &dyn Secrets) -> 
     open_session_watched(client, url, secrets, Vec::new()).await
 }
 
-/// The same, and has `watchers` hear everything from the first attempt on.
+/// Logs in to the target of a URL, and calls `watchers` with every event from the first attempt on.
 ///
 /// # Errors
 /// [`OpenError`]
@@ -62,7 +62,7 @@ pub async fn open_session_watched(
     log_in(client, url, plan(url, secrets)?, watchers).await
 }
 
-/// Logs in to the target of a URL and makes its unit out as a disk.
+/// Logs in to the target of a URL and opens its unit as a disk.
 ///
 /// # Errors
 /// [`OpenError`]
@@ -70,7 +70,8 @@ pub async fn open_disk(client: &Client, url: &Url, secrets: &dyn Secrets) -> Res
     open_disk_watched(client, url, secrets, Vec::new()).await
 }
 
-/// The same, and has `watchers` hear everything from the first attempt on.
+/// Logs in to the target of a URL, opens its unit as a disk, and calls `watchers` with every event from the
+/// first attempt on.
 ///
 /// # Errors
 /// [`OpenError`]
@@ -83,8 +84,9 @@ pub async fn open_disk_watched(
     open_planned_disk(client, url, plan(url, secrets)?, watchers).await
 }
 
-/// Like [`open_disk_watched`], with a session that takes the place of one with the same identifier, from a host of the same name:
-/// the target ends what is under way there before it lets us in (RFC 7143 §6.3.5).
+/// Like [`open_disk_watched`], with session reinstatement: the session replaces one with the same ISID from a
+/// host of the same name. The target ends the tasks of the old session before it accepts the login (RFC 7143
+/// §6.3.5).
 ///
 /// # Errors
 /// [`OpenError`]
@@ -125,7 +127,7 @@ async fn log_in(
     Ok(session)
 }
 
-/// Logs in for discovery.
+/// Logs in to a discovery session.
 pub(crate) async fn open_discovery(
     client: &Client,
     place: &Endpoint,

@@ -1,4 +1,5 @@
-//! One session of either protocol, in the words of one: what differs is told apart here, and above nobody sees it.
+//! Wraps a session of either protocol in one interface, which hides the differences from the rest of the
+//! crate.
 
 use base::time::Instant;
 use drivers::ether::PortError;
@@ -28,7 +29,7 @@ pub(crate) struct HyperScsiSession {
     pub(crate) interfaces: Vec<String>,
 }
 
-/// Names what carries a command.
+/// The id of the task that executes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Iscsi(TaskId),
@@ -44,21 +45,21 @@ impl Task {
     }
 }
 
-/// Names a task management request.
+/// The id of a task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TmfHandle {
     Iscsi(TmfId),
     HyperScsi(ether::TmfId),
 }
 
-/// What a session tells.
+/// An event of a session.
 pub(crate) enum ProtocolEvent {
     Iscsi(Event),
     HyperScsi(ether::Event),
 }
 
 impl ProtocolSession {
-    /// Returns whether it has still to say, or to answer, that it has ended.
+    /// Returns whether the session still has to send, or to acknowledge, its closing message.
     pub(crate) fn has_unacked_closing(&self) -> bool {
         match self {
             Self::Iscsi(_) => false,
@@ -89,7 +90,7 @@ impl ProtocolSession {
             Self::Iscsi(session) => {
                 let mut request = pending.command.request();
                 request.is_identity_check = !pending.is_callers();
-                // The commands that got no answer may have used up the window.
+                // Unanswered commands may have used up the command window.
                 request.immediate = pending.is_attention_check;
                 session.submit(now, request).map(Task::Iscsi)
             }
@@ -123,7 +124,8 @@ impl ProtocolSession {
                     Some(Task::HyperScsi(task)) => Some(task),
                     Some(Task::Iscsi(_)) => return Err(SubmitError::NoTask),
                 };
-                // The functions have one number in both, but for one that HyperSCSI does not have.
+                // The functions have the same number in both protocols, except for one that HyperSCSI does
+                // not have.
                 let function = ManageFunction(function.0);
                 let wanted = ether::TmfRequest { function, lun, task };
                 ether.session.submit_tmf(now, wanted).map(TmfHandle::HyperScsi).map_err(refusal)
@@ -168,7 +170,7 @@ impl ProtocolSession {
         }
     }
 
-    /// Returns a number that is another one whenever a task has got on; `None` once it has ended.
+    /// Returns a number that changes whenever a task makes progress; `None` once the task has ended.
     pub(crate) fn progress(&self, task: Task) -> Option<u64> {
         match (self, task) {
             (Self::Iscsi(session), Task::Iscsi(task)) => session.progress(task),
@@ -177,7 +179,7 @@ impl ProtocolSession {
         }
     }
 
-    /// Gives up the session that the target knows, and logs in anew.
+    /// Drops the session at the target and logs in again.
     pub(crate) fn rebuild_session(&mut self, now: Instant) {
         match self {
             Self::Iscsi(session) => session.rebuild_session(now),
@@ -185,7 +187,7 @@ impl ProtocolSession {
         }
     }
 
-    /// Asks the target for a sign of life. Returns how many PDUs, or frames, of it came so far.
+    /// Pings the target. Returns how many PDUs (iSCSI) or frames (HyperSCSI) have been received so far.
     pub(crate) fn ping(&mut self, now: Instant) -> u64 {
         match self {
             Self::Iscsi(session) => {
@@ -217,7 +219,7 @@ impl ProtocolSession {
         }
     }
 
-    /// Returns the session if it is one of iSCSI.
+    /// Returns the session if it is an iSCSI session.
     pub(crate) fn iscsi(&mut self) -> Option<&mut Session> {
         match self {
             Self::Iscsi(session) => Some(session),
@@ -225,7 +227,7 @@ impl ProtocolSession {
         }
     }
 
-    /// Returns the session if it is one of HyperSCSI.
+    /// Returns the session if it is a HyperSCSI session.
     pub(crate) fn ether(&mut self) -> Option<&mut HyperScsiSession> {
         match self {
             Self::Iscsi(_) => None,
@@ -254,7 +256,7 @@ impl ProtocolSession {
     }
 }
 
-/// Returns what a session of HyperSCSI is asked for.
+/// Returns the request for a HyperSCSI session.
 fn request(pending: &PendingCommand) -> Option<ether::Request> {
     let command = &pending.command;
     let mut request = ether::Request::new(command.lun.0, Cdb::new(command.cdb.bytes())?);
@@ -277,7 +279,7 @@ const fn refusal(why: ether::SubmitError) -> SubmitError {
     }
 }
 
-/// Returns how a task of HyperSCSI ended, whose command expected to move `expected` bytes.
+/// Returns the outcome of a HyperSCSI task whose command expected to move `expected` bytes.
 pub(crate) fn outcome(outcome: ether::Outcome, expected: u32) -> Outcome {
     let end = match outcome.end {
         ether::TaskResult::Status(ether::CommandResponse { status, transferable, sense }) => {
@@ -292,7 +294,7 @@ pub(crate) fn outcome(outcome: ether::Outcome, expected: u32) -> Outcome {
     Outcome { end, data_in: outcome.data_in }
 }
 
-/// Says why an interface cannot be used.
+/// Returns the text for an interface that cannot be used.
 pub(crate) fn unusable(why: &PortError) -> String {
     let mut text = why.to_string();
     if let Some(source) = std::error::Error::source(why) {

@@ -1,11 +1,12 @@
-//! What becomes of a command that did not simply succeed: tried again at once, tried again later, or reported.
+//! Decides about a command that did not end with GOOD: it is retried at once, retried later, or reported.
 //!
-//! A unit attention says that the command it came for was not carried out (SPC-5 §5.14), so trying again is always
-//! safe; what it tells is an event for the caller. BUSY and TASK SET FULL likewise. What was or may have been begun is
-//! tried again only if its command is repeatable.
+//! A unit attention means that its command was not executed (SPC-5 §5.14), so a retry is always safe. The
+//! unit attention itself is reported to the caller as an event. The same holds for BUSY and TASK SET FULL. A
+//! command that was or may have been started is retried only if it is repeatable.
 //!
-//! The same holds for a command that we ended ourselves, because another initiator's reset ended it without a word or
-//! because it got no answer in time: see [`crate::sessions`]'s `overdue`.
+//! The same holds for a command that we aborted ourselves, because another initiator's reset ended it without
+//! a response or because the command timeout expired: see the module `command_timeout` of
+//! [`crate::sessions`].
 
 use std::time::Duration;
 
@@ -19,36 +20,36 @@ use crate::command::{Command, CommandError, Reply};
 use crate::fault_injection::{self, Bug};
 use crate::protocol::Task;
 
-/// How often a command is tried again at once: more attentions than a nexus can have pending (a power on, a changed
-/// capacity, mode, inquiry, list of LUNs, reservation), and some for what aborts.
+/// How often a command is retried at once: more unit attentions than a nexus can have pending (a power on, a
+/// changed capacity, mode, inquiry, list of LUNs, reservation), and some retries for aborted commands.
 const REPEATS_MAX: u32 = 16;
 
 /// The first wait for a busy unit, doubled each time.
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 /// The longest wait between two attempts.
 const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
-/// How long a unit may be busy in all: longer than a failover between two controllers of an array.
+/// How long a unit may be busy in total: longer than a failover between two controllers of an array.
 const BUSY_MAX: Duration = Duration::from_secs(60);
 
-/// How many attempts of one command may go without an answer before it fails.
+/// How many attempts of one command may end with a timeout before the command fails.
 const OVERDUE_MAX: u32 = 3;
 
-/// A command that is with a session, or on its way to it.
+/// A command that a session executes, or that waits for the session.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
     pub(crate) token: u64,
     pub(crate) command: Command,
-    /// What carries it, while it is with the session.
+    /// The task that executes it, while the session has it.
     pub(crate) task: Option<Task>,
-    /// Whether its caller wants it ended: then it is not tried again.
+    /// Whether its caller has aborted it: then it is not retried.
     pub(crate) abort_requested: bool,
-    /// Whether it is ours, and asks which device is behind a LUN.
+    /// Whether it is an identity check of our own, which asks which device is behind a LUN.
     pub(crate) is_identity_check: bool,
-    /// Whether it is ours, and asks whether a unit that is silent has something to tell.
+    /// Whether it is an attention check of our own, which asks a silent unit for a pending unit attention.
     pub(crate) is_attention_check: bool,
-    /// How the present attempt stands.
+    /// The state of the present attempt.
     pub(crate) attempt: Attempt,
-    /// How many attempts got no answer in time.
+    /// How many attempts ended with a timeout.
     pub(crate) overdue: u32,
     repeats: u32,
     busy_since: Option<Instant>,
@@ -58,34 +59,34 @@ pub(crate) struct PendingCommand {
 /// One attempt at a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// Its place in the order in which commands were handed to the session.
+    /// Its position in the order in which commands were submitted to the session.
     pub(crate) serial: u64,
-    /// What the session last said of its progress, and when that was new.
+    /// The last progress value of the session, followed by the time when it changed.
     pub(crate) progress: u64,
     pub(crate) since: Instant,
-    /// Why we want it ended, if we do.
+    /// Why we abort it, if we do.
     pub(crate) abort_reason: Option<AbortReason>,
-    /// Since when we want it aborted.
+    /// The time since which we want to abort it.
     pub(crate) unwanted: Option<Instant>,
 }
 
-/// Why we end an attempt that its caller still wants.
+/// Why we abort an attempt although its caller has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortReason {
-    /// The unit says that something ended the commands that it had.
+    /// A unit attention reported that the commands of the unit were ended.
     Cleared(Asc),
-    /// It got no answer in time.
+    /// The command timeout expired.
     Silence,
 }
 
-/// What is to be done with a command that ended.
+/// The decision about a command that ended.
 #[derive(Debug)]
 pub(crate) enum RetryDecision {
-    /// It is over.
+    /// The command is over.
     Finish(Result<Reply, CommandError>),
-    /// Try again now.
+    /// Retry now.
     RetryNow,
-    /// Try again then.
+    /// Retry at this time.
     RetryAt(Instant),
 }
 
@@ -112,27 +113,27 @@ impl PendingCommand {
         }
     }
 
-    /// Makes one that nobody gave us: its token means nothing.
+    /// Creates an identity check. It belongs to no caller, and its token has no meaning.
     pub(crate) fn identity_check(command: Command) -> Self {
         Self { is_identity_check: true, ..Self::new(u64::MAX, command) }
     }
 
-    /// Makes one that nobody gave us, which asks a unit whether it has something to tell.
+    /// Creates an attention check, which asks a unit for a pending unit attention. It belongs to no caller.
     pub(crate) fn attention_check(command: Command) -> Self {
         Self { is_attention_check: true, ..Self::new(u64::MAX, command) }
     }
 
-    /// Returns whether its caller gave it to us.
+    /// Returns whether a caller submitted it.
     pub(crate) const fn is_callers(&self) -> bool {
         !self.is_identity_check && !self.is_attention_check
     }
 
-    /// Returns whether it was tried before: then it goes ahead of those that never were.
+    /// Returns whether it was tried before. Then it is submitted before commands that were not.
     pub(crate) const fn is_again(&self) -> bool {
         self.repeats > 0 || self.busy_since.is_some() || self.overdue > 0
     }
 
-    /// Judges how a task ended. Returns too the attention that came with it.
+    /// Decides about a task that ended. Also returns the unit attention of its status.
     pub(crate) fn decide(&mut self, now: Instant, outcome: Outcome) -> (RetryDecision, Option<Asc>) {
         #[cfg_attr(not(test), allow(unused_mut, reason = "a planted bug spoils it"))]
         let Outcome { end, mut data_in } = outcome;
@@ -169,7 +170,7 @@ impl PendingCommand {
         (care, attention)
     }
 
-    /// Judges a command whose attempt we ended ourselves.
+    /// Decides about a command whose attempt we aborted ourselves.
     fn judge_ended(&mut self, why: AbortReason, never_sent: bool) -> RetryDecision {
         let error = match why {
             AbortReason::Cleared(asc) => CommandError::Cleared(asc),
@@ -186,7 +187,7 @@ impl PendingCommand {
     fn judge_error(&mut self, now: Instant, error: CommandError) -> RetryDecision {
         match &error {
             CommandError::Sense(sense) => match (sense.key, sense.asc) {
-                // Behind this LUN there is another unit than before: what was meant for the old one must not reach it.
+                // Another unit is now behind this LUN: commands for the old one must not reach it.
                 (SenseKey::UNIT_ATTENTION, Asc::DEVICE_IDENTIFIER_CHANGED) => {
                     RetryDecision::Finish(Err(error))
                 }
@@ -219,7 +220,7 @@ impl PendingCommand {
     }
 }
 
-/// NOT READY that passes by itself: becoming ready, changing its access state, space being allocated.
+/// NOT READY states that end by themselves: becoming ready, changing the access state, allocating space.
 const BECOMES_READY: [Asc; 3] = [Asc(0x0401), Asc(0x040a), Asc::NOT_READY_SPACE_ALLOCATION_IN_PROGRESS];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Why there is no session, with what the system said of its last attempt.
+//! Says why there is no session, with the system error of the last attempt.
 
 use std::fmt;
 use std::io;
@@ -12,42 +12,42 @@ use crate::future::Stopped;
 /// Why a session is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionError {
-    /// What the session says.
+    /// The reason that the protocol reports.
     pub why: ProtocolEndReason,
-    /// What the system said when a connection could last not be opened, or an interface.
+    /// The system error of the last failed attempt to open a connection or an interface.
     pub system: Option<String>,
 }
 
-/// What a session of either protocol says.
+/// The reason that a session of either protocol reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProtocolEndReason {
-    /// One of iSCSI.
+    /// A reason of an iSCSI session.
     Iscsi(SessionEnd),
-    /// One of HyperSCSI.
+    /// A reason of a HyperSCSI session.
     HyperScsi(ether::SessionEnd),
 }
 
-/// Why a session was lost, for a time or for good.
+/// Why a session was lost, whether it recovers or not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionLoss {
-    /// What its last connection ended of.
+    /// Why its last connection ended.
     #[error("{0}")]
     Iscsi(ConnectionDown),
-    /// What one of HyperSCSI ended of.
+    /// Why a HyperSCSI session ended.
     #[error("{0}")]
     HyperScsi(ether::LossReason),
-    /// What the system said of an interface, or of the last attempt to connect.
+    /// The system error of an interface, or of the last attempt to connect.
     #[error("{0}")]
     System(String),
 }
 
-/// Says why, behind "the session was lost", if that is known.
+/// Returns the reason in parentheses, to follow "the session was lost"; empty if it is unknown.
 pub(crate) fn because(loss: Option<&SessionLoss>) -> String {
     loss.map_or_else(String::new, |why| format!(" ({why})"))
 }
 
-/// Says to whoever gives a command that there is no session any more: in the same words, whether it was lost before the command
-/// came or after.
+/// Returns the text of [`crate::command::CommandError::Down`]. It is the same whether the session was lost
+/// before or after the command was submitted.
 pub(crate) fn ended(down: &SessionError) -> String {
     if down.is_given_up() {
         return format!("the session was lost ({down}); the command was not carried out");
@@ -56,7 +56,7 @@ pub(crate) fn ended(down: &SessionError) -> String {
 }
 
 impl SessionError {
-    /// Returns why the last connection could not be had, if that is the reason.
+    /// Returns why the last connection could not be opened, if that is why the session ended.
     pub const fn connection(&self) -> Option<ConnectionDown> {
         match self.why {
             ProtocolEndReason::Iscsi(SessionEnd::RetriesExhausted(why) | SessionEnd::Permanent(why)) => {
@@ -103,14 +103,14 @@ impl fmt::Display for SessionError {
 
 impl std::error::Error for SessionError {}
 
-/// Says on which client nothing can be done any more.
+/// Makes the error for a client whose thread has ended.
 impl From<Stopped> for SessionError {
     fn from(stopped: Stopped) -> Self {
         Self { why: ProtocolEndReason::Iscsi(SessionEnd::Closed), system: Some(stopped.to_string()) }
     }
 }
 
-/// Says why an address could not be reached.
+/// Returns the text for an address that could not be reached.
 pub(crate) fn unreachable(address: SocketAddr, why: &io::Error) -> String {
     let text = match why.kind() {
         io::ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
@@ -120,7 +120,7 @@ pub(crate) fn unreachable(address: SocketAddr, why: &io::Error) -> String {
     format!("cannot connect to {address}: {text}")
 }
 
-/// Says why a name could not be resolved.
+/// Returns the text for a name that could not be resolved.
 pub(crate) fn unresolved(name: &str, why: &io::Error) -> String {
     format!("cannot find the host {name}: {why}")
 }

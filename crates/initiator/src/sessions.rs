@@ -1,5 +1,5 @@
-//! Several sessions as one machine for one reactor: which connection is whose, what each session asks of its owner,
-//! and which commands wait for what.
+//! Runs several sessions as one state machine on a reactor: it records which connection belongs to which
+//! session, what each session requests from the driver, and which commands wait.
 
 mod abort;
 mod command_timeout;
@@ -48,54 +48,56 @@ use crate::session_error::{self, ProtocolEndReason, SessionError};
 
 pub use events::{DriverEvent, EscalationStep, ProtocolUp, SessionEvent};
 
-/// Names a session of a driver. Names are not used again.
+/// The id of a session of a driver. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u32);
 
-/// The most commands of a session that wait: because it has as many under way as it may, or because their unit is busy.
-/// A program that gives more has lost count of them.
+/// The most commands of a session that wait because the session has no free task or because their unit is
+/// busy. A program that submits more has lost count of them.
 pub const WAITING_MAX: usize = 1 << 16;
 
-/// Sessions, by their numbers.
+/// The sessions, by id.
 pub(crate) struct Sessions {
     pool: Pool,
     entries: BTreeMap<SessionId, SessionEntry>,
-    /// How the next session is called.
+    /// The id of the next session.
     next_id: u32,
-    /// Which session a connection belongs to.
+    /// The session of each connection.
     routes: Vec<Option<SessionId>>,
     attempts: BTreeMap<u32, ConnectAttempt>,
     next_dial: u32,
-    /// Connections that nobody wants any more.
+    /// Connections that no session uses any more.
     orphans: VecDeque<ConnId>,
-    /// Names that other threads have resolved.
+    /// Host names that other threads have resolved.
     resolved: VecDeque<(u32, io::Result<Vec<SocketAddr>>)>,
     ports: frames::Ports,
-    /// Slow steps of handshakes that other threads have done.
+    /// Results of slow handshake steps that other threads have executed.
     stretched: VecDeque<(SessionId, StretchResult)>,
     pub(crate) events: VecDeque<DriverEvent>,
-    /// How the names of sessions of HyperSCSI begin, so that the kernel knows their frames.
+    /// The first byte of HyperSCSI session identifiers, by which the kernel selects their frames.
     pub(crate) sid_first: NonZeroU8,
 }
 
 struct SessionEntry {
     session: ProtocolSession,
-    /// What the session works on, by the index of its task.
+    /// The commands that the session executes, by the index of their task.
     tasks: Vec<Option<PendingCommand>>,
-    /// What it has ended, but not told of yet, and whose index it has given to another task meanwhile.
+    /// Commands that the session has ended without having reported it, and whose task index it has given to
+    /// another command meanwhile.
     ended: Vec<PendingCommand>,
-    /// Task management requests of callers. One that is told may have given its index to another.
+    /// Task management requests of callers. The session may already use the index of a request that has ended
+    /// for another one.
     manages: BTreeMap<TmfHandle, command_timeout::CallerTmf>,
-    /// What is done for commands that get no answer.
+    /// The command timeouts.
     overdue: command_timeout::CommandTimeouts,
-    /// Units whose device is looked at again in every new session.
+    /// Units with an identity check in every new session.
     guarded_luns: BTreeMap<Lun, identity_check::GuardedLun>,
-    /// What the session had no room for.
+    /// Commands for which the session had no free task.
     waiting: VecDeque<PendingCommand>,
-    /// What is tried again later.
+    /// Commands that are retried later, by time.
     delayed: BTreeMap<(Instant, u64), PendingCommand>,
     delays: u64,
-    /// What the system said of the last connection that could not be opened.
+    /// The system error of the last failed connection attempt.
     system: Option<String>,
     parted: loss::Parted,
     down: Option<SessionError>,
@@ -107,22 +109,22 @@ struct SessionEntry {
 struct ConnectAttempt {
     session: SessionId,
     slot: Slot,
-    /// Addresses to try, after the one that is being tried.
+    /// The addresses to try after the current one.
     next: VecDeque<SocketAddr>,
     current: Option<SocketAddr>,
     name: String,
 }
 
-/// What the reactor, or a resolver, has to do for a session.
+/// A request to the reactor, or to a resolver, for a session.
 #[derive(Debug)]
 pub(crate) enum DriverRequest {
-    /// Connect, and call back with this number.
+    /// Connects, and reports the result with this number.
     Connect(u32, SocketAddr),
-    /// Find the addresses of a host, and call [`Sessions::resolved`] with this number.
+    /// Resolves a host name, and calls [`Sessions::host_resolved`] with this number.
     Resolve(u32, String, u16),
-    /// Open an interface under this number, or call [`Sessions::port_failed`] with it.
+    /// Opens an interface under this number, or calls [`Sessions::port_failed`] with it.
     OpenPort(EtherPort, String),
-    /// Do the slow step of a handshake, and call [`Sessions::job_done`].
+    /// Executes the slow step of a handshake, and calls [`Sessions::job_done`].
     Stretch(SessionId, Box<StretchJob>),
 }
 
@@ -144,7 +146,7 @@ impl Sessions {
         }
     }
 
-    /// Begins a session.
+    /// Opens a session.
     pub(crate) fn open(&mut self, now: Instant, plan: ProtocolPlan) -> SessionId {
         let id = SessionId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
@@ -179,12 +181,12 @@ impl Sessions {
         id
     }
 
-    /// Returns whether a session that ended has still something to say.
+    /// Returns whether a session that ended still has to send its closing message.
     pub(crate) fn has_unacked_closings(&self) -> bool {
         self.entries.values().any(|entry| entry.session.has_unacked_closing())
     }
 
-    /// Forgets a session that is down, once its last words are said.
+    /// Forgets a session that is down, once its closing message is sent.
     pub(crate) fn forget(&mut self, id: SessionId) {
         if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.down.is_some()) {
             entry.forgotten = true;
@@ -196,7 +198,7 @@ impl Sessions {
         self.entry(id).map(|entry| &mut entry.session)
     }
 
-    /// Returns a session that is one of iSCSI.
+    /// Returns a session if it is an iSCSI session.
     pub(crate) fn iscsi(&mut self, id: SessionId) -> Result<&mut Session, SubmitError> {
         self.session(id).ok_or(SubmitError::Down)?.iscsi().ok_or(SubmitError::NotPossible)
     }
@@ -223,7 +225,7 @@ impl Sessions {
         self.entries.iter().filter(|(_, entry)| !entry.forgotten).map(|(id, _)| *id).collect()
     }
 
-    /// Takes a command. What comes of it is an event, always.
+    /// Submits a command. An event always reports its result.
     pub(crate) fn submit(&mut self, now: Instant, id: SessionId, token: u64, command: Command) {
         match self.entries.get_mut(&id) {
             Some(entry) => {
@@ -236,7 +238,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a task management request for a unit. What comes of it is an event, always.
+    /// Submits a task management request for a unit. An event always reports its result.
     pub(crate) fn submit_tmf(
         &mut self,
         now: Instant,
@@ -255,13 +257,14 @@ impl Sessions {
         }
     }
 
-    /// Finds the task that carries a command.
+    /// Returns the task that executes a command.
     pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<Task> {
         let entry = self.entries.get(&id)?;
         entry.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
 
-    /// Takes note that a connection could not be opened.
+    /// Records that a connection attempt failed. Returns the request to try the next address, if there is
+    /// one.
     pub(crate) fn dial_failed(
         &mut self,
         now: Instant,
@@ -287,13 +290,13 @@ impl Sessions {
         None
     }
 
-    /// Takes the addresses of a host that was looked up.
+    /// Records the addresses of a host name that was resolved.
     pub(crate) fn host_resolved(&mut self, number: u32, found: io::Result<Vec<SocketAddr>>) {
         self.resolved.push_back((number, found));
     }
 
-    /// Gathers what sessions ask for and what they tell. Returns whether there was anything; what is to be done for
-    /// them is added to `errands`.
+    /// Processes the requests and events of the sessions. Returns whether there were any; requests to the
+    /// driver are added to `errands`.
     pub(crate) fn process_pending(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
         self.entries.retain(|_, entry| !entry.forgotten || entry.session.is_closing());
         let mut any = false;
@@ -314,7 +317,7 @@ impl Sessions {
                 }
                 let Some(entry) = self.entries.get_mut(&id) else { break };
                 entry.submit_waiting(now, id, &mut self.events);
-                // What is to end may end at once, which the session tells.
+                // A command to abort may end at once, which the session reports as an event.
                 if !entry.send_aborts(now) {
                     break;
                 }
@@ -387,7 +390,7 @@ impl Sessions {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
                 let down = SessionError { why: ProtocolEndReason::Iscsi(why), system: entry.system.take() };
                 entry.down = Some(down.clone());
-                // What waited here is told before the end is.
+                // The ends of waiting commands are reported before the end of the session.
                 entry.submit_waiting(now, id, &mut self.events);
                 SessionEvent::Down(down)
             }
@@ -426,7 +429,7 @@ impl Sessions {
         errand
     }
 
-    /// Keeps what is known of a connection that took too long.
+    /// Records the system error of a connection attempt that took too long.
     fn note_slow(&mut self, id: SessionId, slot: Slot) {
         let late = io::Error::from(io::ErrorKind::TimedOut);
         let told = self.attempts.values().find(|attempt| (attempt.session, attempt.slot) == (id, slot)).map(
@@ -453,7 +456,7 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// Hands a command to the session, or keeps it until there is room.
+    /// Submits a command to the session, or queues it until a task is free.
     fn submit_or_queue(
         &mut self,
         now: Instant,
@@ -472,7 +475,7 @@ impl SessionEntry {
             let result = Err(why);
             return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
         }
-        // What was taken once keeps its place.
+        // The limit does not apply to commands that were accepted before.
         let is_new = !pending.is_again() && !pending.is_identity_check;
         if is_new && self.waiting.len() + self.delayed.len() >= WAITING_MAX {
             let result = Err(CommandError::Refused(SubmitError::Full));
@@ -498,7 +501,7 @@ impl SessionEntry {
         self.waiting.push_back(pending);
     }
 
-    /// Notes which task carries a command.
+    /// Records which task executes a command.
     fn carried_by(&mut self, now: Instant, task: Task, mut pending: PendingCommand) {
         pending.task = Some(task);
         pending.attempt = self.overdue.attempt(now);
@@ -507,7 +510,7 @@ impl SessionEntry {
         put_at(&mut self.tasks, task.index(), pending);
     }
 
-    /// Finds the command that a task carried.
+    /// Removes and returns the command that a task executed.
     fn take(&mut self, task: Task) -> Option<PendingCommand> {
         let place = self.tasks.get_mut(index(task.index()))?;
         let mut pending = match place.take_if(|pending| pending.task == Some(task)) {
@@ -521,7 +524,7 @@ impl SessionEntry {
         Some(pending)
     }
 
-    /// Returns how many bytes the command that a task carries expected to move: those that come, or else those that go.
+    /// Returns how many bytes the command of a task expected to move: its data-in, or else its data-out.
     fn expected(&self, task: Task) -> u32 {
         let here = self.tasks.get(index(task.index())).and_then(Option::as_ref);
         let mut known = here.into_iter().chain(&self.ended);
@@ -581,7 +584,8 @@ impl SessionEntry {
         }
     }
 
-    /// Hands over what waited, as far as there is room and its time has come. Once the session is down, nothing waits.
+    /// Submits waiting commands while tasks are free, and delayed commands whose time has come. Once the
+    /// session is down, all of them fail.
     fn submit_waiting(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<DriverEvent>) {
         while let Some(entry) = self.delayed.first_entry()
             && (entry.key().0 <= now || self.down.is_some())
@@ -607,7 +611,7 @@ impl SessionEntry {
     }
 }
 
-/// Splits the text of an answer into names and values. The session has read it, so it is a text.
+/// Splits the text of an answer into names and values. The session has parsed the text, so it is valid.
 fn pairs(answer: &[u8]) -> Vec<(String, String)> {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let pairs = iscsi::text::parse(answer).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! A logical unit: what it says of itself, decoded.
+//! Reads and decodes the properties of a logical unit.
 //!
-//! Futures that any executor can poll; [`crate::future::block_on`] is one for callers that have none.
+//! The functions return futures that any executor can poll. [`crate::future::block_on`] runs them for callers
+//! without an executor.
 
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -18,13 +19,15 @@ use crate::command::{Command, CommandError, Reply};
 use crate::command_handle::CommandHandle;
 use crate::identity::Identity;
 
-/// What is asked of an INQUIRY first: enough for nearly every page, and less than some devices stumble over.
+/// The allocation length of the first INQUIRY in bytes: enough for nearly every page, and not so large that
+/// some devices fail.
 const INQUIRY_LEN: u16 = 1024;
 
-/// What is asked of REPORT LUNS first: 1,023 units.
+/// The allocation length of the first REPORT LUNS in bytes: 1,023 units.
 const LUNS_LEN: u32 = 8192;
 
-/// The most that is asked of REPORT LUNS: all of the 16,384 that a target can number, twice over.
+/// The largest allocation length of REPORT LUNS in bytes: twice what the 16,384 units that a target can
+/// number need.
 const LUNS_LEN_MAX: u32 = 1 << 18;
 
 /// A logical unit in a session.
@@ -34,19 +37,20 @@ pub struct LogicalUnit {
     lun: Lun,
 }
 
-/// What a disk says of its cache and its access (MODE SENSE).
+/// The cache and access properties of a disk (MODE SENSE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caching {
-    /// WP: it refuses every write.
+    /// WP: the disk refuses every write.
     pub write_protected: bool,
     /// DPOFUA: reads and writes can bypass the cache.
     pub force_unit_access: bool,
-    /// WCE: it acknowledges writes before they are on the medium. Taken to be so if the unit does not say.
+    /// WCE: the disk acknowledges writes before they are on the medium. Assumed if the unit does not report
+    /// it.
     pub write_cache: bool,
 }
 
 impl LogicalUnit {
-    /// Names a unit of a session.
+    /// Creates a handle for a unit of a session.
     pub const fn new(session: Session, lun: Lun) -> Self {
         Self { session, lun }
     }
@@ -61,7 +65,7 @@ impl LogicalUnit {
         self.lun
     }
 
-    /// Has any command carried out: one for the unit that it names, which need not be this one.
+    /// Executes any command. The command goes to the unit that it names, which need not be this one.
     ///
     /// # Errors
     /// [`CommandError`]
@@ -69,16 +73,16 @@ impl LogicalUnit {
         self.session.run(command).await
     }
 
-    /// Has any command carried out, one that can be ended before it ends by itself.
+    /// Executes any command, which can be aborted.
     pub fn start_command(&self, command: Command) -> CommandHandle {
         self.session.start_command(command)
     }
 
-    /// TEST UNIT READY.
+    /// Sends TEST UNIT READY.
     ///
     /// # Errors
-    /// [`CommandError::Sense`] with NOT READY if it is not and does not become so within a minute, or another
-    /// [`CommandError`].
+    /// Returns [`CommandError::Sense`] with NOT READY if the unit does not become ready within a minute, or
+    /// another [`CommandError`].
     pub async fn test_ready(&self) -> Result<(), CommandError> {
         self.run(Command::new(self.lun, Cdb::from_16([0; 16])).repeatable()).await.map(drop)
     }
@@ -86,23 +90,22 @@ impl LogicalUnit {
     /// Reads the standard INQUIRY data.
     ///
     /// # Errors
-    /// [`CommandError`]; [`CommandError::Nonsense`] for an answer of less than 36 bytes.
+    /// Returns [`CommandError`]; [`CommandError::Nonsense`] for data of less than 36 bytes.
     pub async fn inquiry(&self) -> Result<StandardInquiry, CommandError> {
         let reply = self.read(inquiry(None, 255), 255).await?;
         StandardInquiry::parse(reply.bytes())
             .map_err(|_| CommandError::Nonsense("INQUIRY data of less than 36 bytes"))
     }
 
-    /// Reads a page of vital product data, its header included, at most 65,535 bytes; `None` if the unit has no such
-    /// page.
+    /// Reads a VPD page, its header included, at most 65,535 bytes; `None` if the unit has no such page.
     ///
     /// # Errors
-    /// [`CommandError`]; [`CommandError::Nonsense`] for an answer that is another page or none.
+    /// Returns [`CommandError`]; [`CommandError::Nonsense`] for data that is another page or no page.
     pub async fn vpd(&self, page: u8) -> Result<Option<Vec<u8>>, CommandError> {
         let mut len = INQUIRY_LEN;
         loop {
             let reply = match self.read(inquiry(Some(page), len), u32::from(len)).await {
-                // Some say no without saying why.
+                // Some units refuse the page without sense data.
                 Err(error) if is_illegal(&error) || error == CommandError::NoSense => return Ok(None),
                 reply => reply?,
             };
@@ -123,7 +126,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Asks which device this is; `None` if it does not say.
+    /// Reads the identity of the device; `None` if the device does not report one.
     ///
     /// # Errors
     /// [`CommandError`]
@@ -144,11 +147,11 @@ impl LogicalUnit {
         Ok(None)
     }
 
-    /// Reads the capacity: READ CAPACITY(16), or (10) if the unit knows no other. Says too whether commands of 16
-    /// bytes are known.
+    /// Reads the capacity with READ CAPACITY(16), or with READ CAPACITY(10) if the unit does not support the
+    /// former. Also returns whether the unit supports commands of 16 bytes.
     ///
     /// # Errors
-    /// [`UnitError::Command`], or [`UnitError::Capacity`] if what it says is of no use.
+    /// Returns [`UnitError::Command`], or [`UnitError::Capacity`] if the capacity is not usable.
     pub async fn capacity(&self) -> Result<(Capacity, bool), UnitError> {
         let long = block::read_capacity_16(Capacity::LEN_16);
         match self.read(long, Capacity::LEN_16).await {
@@ -162,7 +165,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Reads what MODE SENSE says of cache and access; `None` if the unit does not say.
+    /// Reads the cache and access properties with MODE SENSE; `None` if the unit does not report them.
     ///
     /// # Errors
     /// [`CommandError`]
@@ -180,10 +183,10 @@ impl LogicalUnit {
         Ok(None)
     }
 
-    /// Lists the LUNs of the target, whichever this one is: REPORT LUNS. At most 32,767 of them.
+    /// Lists the LUNs of the target with REPORT LUNS, whichever LUN this unit has. At most 32,767 of them.
     ///
     /// # Errors
-    /// [`CommandError`]; [`CommandError::Nonsense`] for a list without a header.
+    /// Returns [`CommandError`]; [`CommandError::Nonsense`] for a list without a header.
     pub async fn report_luns(&self) -> Result<Vec<Lun>, CommandError> {
         let mut len = LUNS_LEN;
         loop {
@@ -201,11 +204,11 @@ impl LogicalUnit {
         }
     }
 
-    /// Sends a task management request for the unit: a reset, an abort of all tasks. `None` when the session was lost
-    /// before it was answered.
+    /// Sends a task management request for the unit: a reset, an abort of all tasks. The result is `None`
+    /// when the session was lost before the response arrived.
     ///
     /// # Errors
-    /// [`CommandError::Stopped`]; what the target makes of it is the answer.
+    /// Returns [`CommandError::Stopped`]. A failure at the target is part of the result.
     pub async fn submit_tmf(&self, function: TmfFunction) -> Result<Option<TmfResult>, CommandError> {
         self.session.submit_tmf(function, self.lun).await
     }
@@ -215,19 +218,19 @@ impl LogicalUnit {
     }
 }
 
-/// Why a unit could not be made out.
+/// Why the properties of a unit could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// A command failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// Its capacity is of no use.
+    /// Its capacity is not usable.
     #[error(transparent)]
     Capacity(#[from] BadCapacity),
     /// There is no unit at this LUN.
     #[error("there is no LUN {0} at this target")]
     NoUnit(u16),
-    /// It is no disk.
+    /// The unit is no disk.
     #[error("LUN {lun} is no disk but a device of type {kind:02x}h")]
     NotADisk {
         /// The LUN.
@@ -237,7 +240,7 @@ pub enum UnitError {
     },
 }
 
-/// Returns whether the unit says that it does not know the command, or a field of it.
+/// Returns whether the unit reports that it does not support the command, or a field of the CDB.
 pub(crate) fn is_illegal(error: &CommandError) -> bool {
     let known = [Asc::INVALID_COMMAND_OPERATION_CODE, Asc::INVALID_FIELD_IN_CDB];
     error.sense().is_some_and(|sense| sense.key == SenseKey::ILLEGAL_REQUEST && known.contains(&sense.asc))

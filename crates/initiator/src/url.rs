@@ -1,9 +1,10 @@
-//! What is to be reached, as libiscsi writes it: `iscsi://[user[%password]@]host[:port]/iqn/lun[?key=value&…]`, and
-//! `hyperscsi://[group[%password]@]interface/iqn/lun[?key=value&…]` for what is reached by HyperSCSI.
+//! Parses the URLs of logical units as libiscsi writes them:
+//! `iscsi://[user[%password]@]host[:port]/iqn/lun[?key=value&…]`, and
+//! `hyperscsi://[group[%password]@]interface/iqn/lun[?key=value&…]` for HyperSCSI.
 //!
-//! A [`Endpoint`] is a portal or a network and who we are there, which is all that discovery needs; a [`Url`] adds a target
-//! and a LUN.
-//! Nothing here reads a file or the environment: [`Login::auth`] is told how.
+//! An [`Endpoint`] is a portal or a network with our login there, which is all that discovery needs; a
+//! [`Url`] adds a target and a LUN. Nothing here reads a file or the environment: [`Login::auth`] takes a
+//! [`Secrets`] for that.
 
 mod query;
 
@@ -19,10 +20,10 @@ use scsi::lun::Lun;
 
 pub use query::{BadOption, KEYS, Options, Protection};
 
-/// A logical unit and the way to it.
+/// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Where the target listens, and who we are there.
+    /// The portal or network of the target, and our login there.
     pub endpoint: Endpoint,
     /// The target.
     pub target: IscsiName,
@@ -30,23 +31,23 @@ pub struct Url {
     pub lun: u16,
 }
 
-/// A portal or a network, and who we are there.
+/// A portal or a network, and our login there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The way there.
+    /// The transport to the targets.
     pub transport: Transport,
-    /// How we prove who we are.
+    /// Our name and secret.
     pub login: Login,
-    /// What the query says.
+    /// The options in the query.
     pub options: Options,
 }
 
-/// The way to targets.
+/// The transport to targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// iSCSI: the portal.
     Iscsi(TargetAddress),
-    /// HyperSCSI: our interfaces to the networks where they are.
+    /// HyperSCSI: our interfaces to the networks of the targets.
     HyperScsi(Vec<String>),
 }
 
@@ -60,7 +61,7 @@ impl Transport {
     }
 }
 
-/// A protocol, as a URL begins.
+/// A protocol, as the scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `iscsi://`
@@ -78,104 +79,104 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// How we prove who we are, as the URL says it.
+/// Our name and secret, as in the URL.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// Our CHAP name, without which there is no CHAP; or the group.
+    /// Our CHAP name, without which CHAP is not used; or the HyperSCSI group.
     pub user: Option<String>,
-    /// Our secret or the group's, where the URL holds it.
+    /// Our secret or that of the group, if the URL contains it.
     pub password: Option<Password>,
 }
 
-/// Why a text is not a URL.
+/// An error in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadUrl {
-    /// It starts otherwise.
+    /// The scheme is unknown.
     #[error(
         "a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN, or with hyperscsi://, as in hyperscsi://GROUP@INTERFACE/IQN/LUN"
     )]
     Scheme,
-    /// No group is in it.
+    /// The URL has no group.
     #[error("there is no group in the URL; it begins with hyperscsi://GROUP@INTERFACE")]
     NoGroup,
-    /// The group is none.
+    /// The group is not valid.
     #[error("\"{0}\" is no group: 1 to 64 bytes without control characters")]
     Group(String),
-    /// The interface is none.
+    /// The interface is not valid.
     #[error("\"{0}\" is no network interface: 1 to 15 bytes without slashes and spaces")]
     Interface(String),
-    /// No host is in it.
+    /// The URL has no host.
     #[error("there is no host in the URL")]
     NoHost,
-    /// The host is none.
+    /// The host is not valid.
     #[error("\"{0}\" is no host; an IPv6 address stands in brackets, as in [::1]:3260")]
     Host(String),
-    /// The port is none.
+    /// The port is not valid.
     #[error("\"{0}\" is no port, which is a number from 1 to 65535")]
     Port(String),
-    /// No target is in it.
+    /// The URL has no target.
     #[error("there is no target in the URL; it goes on with /IQN/LUN behind the host")]
     NoTarget,
-    /// The target is none.
+    /// The target is not valid.
     #[error("\"{0}\" is no target: {1}")]
     Target(String, iscsi::name::BadName),
-    /// No LUN is in it.
+    /// The URL has no LUN.
     #[error("there is no LUN in the URL; it goes on with /LUN behind the target, such as /0")]
     NoLun,
-    /// The LUN is none.
+    /// The LUN is not valid.
     #[error("\"{0}\" is no LUN, which is a number from 0 to 16383")]
     Lun(String),
-    /// Something follows the LUN.
+    /// There is more text behind the LUN.
     #[error("\"{0}\" follows the LUN, where only ? and a query may")]
     Trailing(String),
-    /// A portal was asked for.
+    /// The text has a path where only a portal is allowed.
     #[error("only HOST[:PORT] is wanted here, without \"/{0}\"")]
     NotAnEndpoint(String),
-    /// A percent sign is followed by no two hex digits.
+    /// A percent sign is not followed by two hex digits.
     #[error("\"{0}\": a percent sign is followed by two hex digits; write %25 for itself")]
     Percent(String),
-    /// The user is of no use.
+    /// The user name is not usable.
     #[error("the user name is empty or longer than 255 bytes")]
     User,
-    /// The password is of no use.
+    /// The password is not usable.
     #[error("the password is empty or longer than 255 bytes")]
     Password,
-    /// The query is wrong.
+    /// The query has an error.
     #[error(transparent)]
     Option(#[from] BadOption),
 }
 
-/// Why the secrets that a URL asks for cannot be had.
+/// Why the secrets of a URL are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// There is a user and no password.
+    /// There is a user without a password.
     #[error(
         "there is no password for user \"{0}\"; give it with password_file=PATH or in {PASSWORD_VARIABLE}"
     )]
     Missing(String),
-    /// There is a target user and no password of it.
+    /// There is a target user without a password.
     #[error(
         "there is no password of the target's user \"{0}\"; give it with target_password_file=PATH or in \
          {TARGET_PASSWORD_VARIABLE}"
     )]
     TargetMissing(String),
-    /// A mutual proof was asked for, and none of ours.
+    /// The target is to authenticate itself (mutual CHAP), but the URL has no user of ours.
     #[error(
         "the target can only be asked for a proof (target_user) when we give one too; there is no user in the URL"
     )]
     NoUser,
-    /// There is a password and nobody whose it is.
+    /// There is a password without a user.
     #[error("there is a password (password_file) and no user; write iscsi://USER@HOST/…")]
     PasswordOfNobody,
     /// The file cannot be read.
     #[error("cannot read the password in {path}")]
     File {
-        /// Its path.
+        /// The path.
         path: String,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// The bytes are no secret.
+    /// The bytes are not usable as a secret.
     #[error("the password in {0} is empty or longer than 255 bytes")]
     Unusable(String),
 }
@@ -185,12 +186,12 @@ pub const PASSWORD_VARIABLE: &str = "TARGE_PASSWORD";
 /// The environment variable that holds the target's password.
 pub const TARGET_PASSWORD_VARIABLE: &str = "TARGE_TARGET_PASSWORD";
 
-/// Where secrets come from that the URL does not hold.
+/// The source of secrets that the URL does not contain.
 pub trait Secrets {
     /// Reads a file, whole.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the system.
     fn file(&self, path: &str) -> std::io::Result<Vec<u8>>;
 
     /// Reads an environment variable.
@@ -206,14 +207,15 @@ impl Secrets for EnvSecrets {
         use std::io::Read;
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::File::open(path)?;
-        // The open file is looked at, not the path, so that what is checked is what is read. A pipe is its writer's.
+        // The checks use the open file and not the path, so that the file that was checked is the file that
+        // is read. A pipe has no checks: its writer is responsible for it.
         let facts = file.metadata()?;
         if facts.is_file() && facts.mode() & 0o077 != 0 {
             let mode = facts.mode() & 0o777;
             let why = format!("it can be read by others (mode {mode:03o}); run: chmod 600 {path}");
             return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
         }
-        // A mistaken path to something endless stays a mistake.
+        // The limit bounds the read if the path leads to an endless file by mistake.
         let mut bytes = Vec::new();
         file.take(4096).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -229,7 +231,7 @@ impl Url {
     /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the first error in the URL.
     pub fn parse(text: &str) -> Result<Self, BadUrl> {
         let Parts { scheme, authority, path, query } = split(text)?;
         let place = Endpoint::assemble(scheme, authority, query)?;
@@ -254,10 +256,10 @@ impl Url {
 }
 
 impl Endpoint {
-    /// Parses what discovery is pointed at: `HOST[:PORT]`, or a URL without a target.
+    /// Parses the endpoint of a discovery: `HOST[:PORT]`, or a URL without a target.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the first error in the text.
     pub fn parse(text: &str) -> Result<Self, BadUrl> {
         let whole = if text.contains("://") { text.to_owned() } else { format!("iscsi://{text}") };
         let Parts { scheme, authority, path, query } = split(&whole)?;
@@ -293,8 +295,8 @@ impl Endpoint {
 }
 
 impl Login {
-    /// Parses `user[%password]`. As libiscsi has it, the first percent sign is the border; in the password, `%XX`
-    /// stands for a byte and any other percent sign for itself.
+    /// Parses `user[%password]`. As in libiscsi, the first percent sign separates the two. In the password,
+    /// `%XX` stands for a byte and any other percent sign for itself.
     fn parse(text: &str) -> Result<Self, BadUrl> {
         let (user, password) = match text.split_once('%') {
             Some((user, password)) => (user, Some(password)),
@@ -309,10 +311,10 @@ impl Login {
         Ok(Self { user: Some(user.to_owned()), password: password.transpose()? })
     }
 
-    /// Gathers the secrets that are needed to log in.
+    /// Collects the secrets for the login.
     ///
     /// # Errors
-    /// Which of them is missing, and where it could stand.
+    /// Returns which secret is missing, and where it can be given.
     pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
         let Some(user) = &self.user else {
             return match (&options.target_user, &options.password_file) {
@@ -349,10 +351,10 @@ impl Login {
 }
 
 impl Login {
-    /// Gathers the password of the group, if there is one: HyperSCSI knows groups without.
+    /// Returns the password of the group, if there is one: HyperSCSI has groups without a password.
     ///
     /// # Errors
-    /// It stands somewhere, but cannot be had.
+    /// Returns an error if a password is given, but cannot be read.
     pub fn group_password(
         &self,
         options: &Options,
@@ -372,7 +374,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Writes the portal or the first interface, and the user or the group; no secret.
+/// Writes the portal or the first interface, and the user or the group, but no secret.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.transport.scheme())?;
@@ -386,7 +388,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Writes the way to the unit: what a user can paste, without secrets and options.
+/// Writes a URL that a user can paste, without secrets and options.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.endpoint, self.target, self.lun)
@@ -401,7 +403,7 @@ impl std::str::FromStr for Url {
     }
 }
 
-/// A URL taken apart: path without its first slash.
+/// The parts of a URL: the path without its first slash.
 struct Parts<'a> {
     scheme: Scheme,
     authority: &'a str,
@@ -419,7 +421,7 @@ fn split(text: &str) -> Result<Parts<'_>, BadUrl> {
         Some((rest, query)) => (rest, Some(query)),
         None => (rest, None),
     };
-    // A password may hold slashes: what ends the authority is the first one behind the last @.
+    // A password may contain slashes: the authority ends at the first slash behind the last @.
     let from = rest.rfind('@').map_or(0, |at| at + 1);
     let slash = rest.get(from..).and_then(|host| host.find('/')).map(|at| from + at);
     match slash.and_then(|at| Some((rest.get(..at)?, rest.get(at + 1..)?))) {
@@ -428,7 +430,7 @@ fn split(text: &str) -> Result<Parts<'_>, BadUrl> {
     }
 }
 
-/// Reads the name of a network interface, as the kernel lets it be.
+/// Parses the name of a network interface, with the rules of the kernel.
 fn interface(text: &str) -> Result<String, BadUrl> {
     let legal = |c: char| !c.is_whitespace() && !c.is_control() && c != '/';
     let fits = (1..=15).contains(&text.len()) && text.chars().all(legal);
@@ -463,12 +465,12 @@ fn portal(text: &str) -> Result<TargetAddress, BadUrl> {
     Ok(address)
 }
 
-/// Reads a decimal number and nothing else: no sign, no space.
+/// Parses a decimal number without sign or space.
 fn digits(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Replaces `%XX`. Other percent signs are kept if `lenient`, else nothing comes back.
+/// Replaces `%XX`. Other percent signs are kept if `lenient`; otherwise the result is `None`.
 fn unescaped(text: &str, lenient: bool) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -496,7 +498,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
-/// Replaces `%XX` in text that is text afterwards too.
+/// Replaces `%XX` in text whose result must be text too.
 fn decoded(text: &str) -> Result<String, BadUrl> {
     let bytes = unescaped(text, false).ok_or_else(|| BadUrl::Percent(text.to_owned()))?;
     String::from_utf8(bytes).map_err(|_| BadUrl::Percent(text.to_owned()))
@@ -523,7 +525,7 @@ fn password_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Pass
     secrets.variable(name).map(|bytes| password(&bytes, name)).transpose()
 }
 
-/// Takes a password as it was found, but for the line break at its end.
+/// Returns a password as it was read, without the line break at its end.
 fn password(bytes: &[u8], place: &str) -> Result<Password, SecretError> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);

@@ -1,7 +1,7 @@
-//! One direction of a packet network.
+//! Emulates one direction of a packet network.
 //!
-//! A frame arrives whole, damaged, late, twice or never, and perhaps before one that was sent earlier. Two of these make a
-//! path; they may differ, so that a cut can be asymmetric.
+//! A frame arrives intact, damaged, late, twice or never, and perhaps before one that was sent earlier. Two
+//! directions make a path. Their plans may differ, so that a cut can be asymmetric.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,39 +11,42 @@ use base::time::{Duration, Instant};
 
 use crate::probability::{DurationRange, Probability, flip_bits, time_of};
 
-/// What happens in one direction, and how often. The odds are those of one frame.
+/// The faults of one direction, and how often each happens. Each probability applies to one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FramePlan {
-    /// How long a frame is under way.
+    /// The time that a frame needs to arrive.
     pub delay: DurationRange,
-    /// How fast it goes; zero for no limit.
+    /// The rate in bytes per second; zero for no limit.
     pub bytes_per_s: u64,
-    /// The most bytes that wait for a rate-limited wire; what does not fit is lost. Zero for no limit.
+    /// The most bytes that wait for a rate-limited wire; a frame that does not fit is lost. Zero for no
+    /// limit.
     pub queue_len_max: usize,
     /// The frame is lost.
     pub loss: Probability,
-    /// After a loss, the next one is lost as well (a burst goes on).
+    /// After a loss, the next frame is lost as well (the burst continues).
     pub burst: Probability,
     /// The frame arrives twice.
     pub duplicate: Probability,
-    /// The frame is held back, so that later ones overtake it.
+    /// The frame is delayed, so that later ones overtake it.
     pub reorder: Probability,
-    /// For how long.
+    /// The additional delay of a reordered frame.
     pub reorder_by: DurationRange,
-    /// Bits of the frame flip, unseen by the hardware's check sequence.
+    /// Bits of the frame flip without being detected by the hardware's frame check sequence.
     pub corrupt: Probability,
     /// The most bits that flip at a time.
     pub bits_max: u32,
-    /// The longest frame that gets through, from when on, sorted by time. Longer ones are lost, as switches do.
+    /// The longest frame that arrives, each entry valid from its time on, sorted by time. Longer frames are
+    /// lost, as in switches.
     pub frame_len_max: Vec<(Instant, usize)>,
-    /// When nothing gets through: from the first moment to before the second.
+    /// The cuts, during which all frames are lost: from the first time up to, but not including, the second.
     pub cuts: Vec<(Instant, Instant)>,
-    /// After this many faults the direction is a good one (but for cuts and lengths), so that a run can end.
+    /// After this many faults the direction has no more of them (except for cuts and lengths), so that a run
+    /// can end.
     pub faults_max: u32,
 }
 
 impl FramePlan {
-    /// A direction in which everything arrives at once and unharmed.
+    /// A direction in which every frame arrives at once and undamaged.
     pub const CLEAN: Self = Self {
         delay: DurationRange::ZERO,
         bytes_per_s: 0,
@@ -61,14 +64,14 @@ impl FramePlan {
     };
 }
 
-/// What happened to frames so far.
+/// Counts of frames and of the faults that happened to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameStats {
     /// Frames sent.
     pub sent: u64,
-    /// Frames, and copies of them, that arrived or will.
+    /// Frames, and copies of them, that have arrived or will arrive.
     pub arrived: u64,
-    /// Frames lost by the dice.
+    /// Frames lost by chance.
     pub lost: u64,
     /// Frames lost because the queue was full.
     pub queue_full: u64,
@@ -78,18 +81,18 @@ pub struct FrameStats {
     pub cut: u64,
     /// Frames that arrived twice.
     pub duplicated: u64,
-    /// Frames held back.
+    /// Frames delayed so that later ones overtake them.
     pub reordered: u64,
     /// Frames with flipped bits.
     pub corrupted: u64,
 }
 
-/// One direction at work.
+/// A direction that executes a plan.
 #[derive(Debug)]
 pub struct FrameLink {
     plan: FramePlan,
     rng: Rng,
-    /// By arrival, and by the order of sending among equals.
+    /// Sorted by arrival, and among frames with the same arrival by the order of sending.
     queue: BTreeMap<(Instant, u64), Vec<u8>>,
     number: u64,
     wire_free: Instant,
@@ -99,7 +102,7 @@ pub struct FrameLink {
 }
 
 impl FrameLink {
-    /// Starts a direction. The same seed does the same to the same frames.
+    /// Creates a direction. The same seed causes the same faults for the same frames.
     pub const fn new(plan: FramePlan, seed: u64) -> Self {
         Self {
             plan,
@@ -126,7 +129,8 @@ impl FrameLink {
     /// Sends a frame.
     pub fn push(&mut self, now: Instant, frame: &[u8]) {
         self.stats.sent += 1;
-        // Every frame has a generator of its own: that one fault uses more dice than another changes nothing later.
+        // Every frame has its own generator, so that the count of random numbers that one fault uses changes
+        // no later fault.
         let mut rng = Rng::from_seed(self.rng.next_u64());
         let Some(departure) = self.departure(now, frame.len()) else { return };
         if self.is_lost(&mut rng) {
@@ -154,18 +158,18 @@ impl FrameLink {
         }
     }
 
-    /// Takes the next frame that has arrived.
+    /// Returns the next frame that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
         let first = self.queue.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// Returns when a frame arrives next.
+    /// Returns when the next frame arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Throws no dice from now on; cuts and lengths stay as planned.
+    /// Stops random faults from now on; cuts and lengths stay as planned.
     pub const fn heal(&mut self) {
         self.plan.faults_max = 0;
     }
@@ -175,12 +179,12 @@ impl FrameLink {
         self.plan = plan;
     }
 
-    /// Returns what happened so far.
+    /// Returns the counts so far.
     pub const fn stats(&self) -> FrameStats {
         self.stats
     }
 
-    /// Returns when a frame has left the wire behind it, or `None` when it never gets on.
+    /// Returns when a frame of `len` bytes has left the sender, or `None` when it is lost.
     fn departure(&mut self, now: Instant, len: usize) -> Option<Instant> {
         if self.plan.cuts.iter().any(|(from, to)| *from <= now && now < *to) {
             self.stats.cut += 1;
@@ -209,15 +213,15 @@ impl FrameLink {
     }
 
     fn strike(&mut self, rng: &mut Rng, probability: Probability) -> bool {
-        // Thrown in any case, so that the dice fall alike for a healed link.
+        // The random number is drawn in any case, so that a healed link draws the same sequence.
         let struck = probability.occurs(rng) && self.faults < self.plan.faults_max;
         self.faults = self.faults.saturating_add(u32::from(struck));
         struck
     }
 }
 
-/// Returns the plan of a direction that loses, repeats, swaps and damages one frame in `times` each, with up to
-/// `delay` under way: a start for experiments.
+/// Returns the plan of a direction that loses, repeats, reorders and damages one frame in `times` each, with
+/// a delay of up to `delay`: a starting point for experiments.
 pub fn lossy(times: u32, delay: Duration) -> FramePlan {
     let probability = Probability::one_in(times);
     FramePlan {

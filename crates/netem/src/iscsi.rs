@@ -1,13 +1,13 @@
-//! Where the PDUs of an iSCSI connection begin and end (RFC 7143 §11.1), and which digests they carry.
+//! Finds the PDUs of an iSCSI connection (RFC 7143 §11.1) and the digests that they carry.
 //!
-//! This knows only lengths, and of the login only what turns digests on. It shares no code with the protocol's own room, so
-//! that it can also watch implementations that nobody here wrote.
+//! This module knows only lengths, and of the login only the negotiation of digests. It shares no code with
+//! the `iscsi` crate, so that it can also watch other implementations.
 
 use alloc::vec::Vec;
 
 use crate::stream::{Framing, PduLayout, StreamDirection};
 
-/// The framing of one connection, from its first byte.
+/// The framing of one connection, starting with its first byte.
 #[derive(Clone, Debug, Default)]
 pub struct Iscsi {
     header_digest: bool,
@@ -15,7 +15,8 @@ pub struct Iscsi {
     logged_in: bool,
     /// Login text that continues in the next PDU.
     texts: [Vec<u8>; 2],
-    /// The last single value that a side named for each digest: what was agreed on, once the login is over.
+    /// The last single value that either side sent for each digest, which is the agreed value once the login
+    /// is over.
     agreed: [bool; 2],
 }
 
@@ -23,16 +24,17 @@ const BHS_LEN: usize = 48;
 const DIGEST_LEN: usize = 4;
 const LOGIN_REQUEST: u8 = 0x03;
 const LOGIN_RESPONSE: u8 = 0x23;
-/// The most login text that is put together: as much as implementations accept.
+/// The maximum length in bytes of login text that is put together, which is as much as implementations
+/// accept.
 const TEXT_LEN_MAX: usize = 64 << 10;
 
 impl Iscsi {
-    /// Starts with a connection that is not logged in.
+    /// Creates the framing of a connection that is not logged in.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts in the middle of a connection whose digests are known.
+    /// Creates the framing of a connection that is logged in and whose digests are known.
     pub fn logged_in(header_digest: bool, data_digest: bool) -> Self {
         Self { header_digest, data_digest, logged_in: true, ..Self::default() }
     }
@@ -42,7 +44,7 @@ impl Iscsi {
         self.logged_in
     }
 
-    /// Returns which digests are on: of headers, of data.
+    /// Returns whether the header digest and the data digest are on.
     pub const fn digests(&self) -> (bool, bool) {
         (self.header_digest, self.data_digest)
     }
@@ -63,7 +65,7 @@ impl Iscsi {
         for pair in text.split(|byte| *byte == 0) {
             for (agreed, key) in self.agreed.iter_mut().zip([&b"HeaderDigest="[..], b"DataDigest="]) {
                 match pair.strip_prefix(key) {
-                    // An offer of several is not an answer.
+                    // An offer of several values is not an answer.
                     Some(value) if !value.contains(&b',') => *agreed = value == b"CRC32C",
                     _ => {}
                 }
@@ -106,8 +108,8 @@ impl Framing for Iscsi {
         let len = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(0);
         let data = unit.get(at..at + len).unwrap_or_default();
         self.login_text(way, header, data);
-        // Digests are in force from the first PDU of the full feature phase on (RFC 7143 §13.1), which the response
-        // with T set and NSG 3 and status 0 opens.
+        // Digests are in force from the first PDU of the full feature phase on (RFC 7143 §13.1). A login
+        // response with T set, NSG 3 and status 0 begins that phase.
         let status = header.get(36).copied().unwrap_or(1);
         if opcode == LOGIN_RESPONSE && flags & 0x83 == 0x83 && status == 0 {
             self.logged_in = true;

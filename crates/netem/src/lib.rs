@@ -1,17 +1,19 @@
-//! What can go wrong on a path, as a seeded value.
+//! Emulates the faults of a network path, from a seed.
 //!
-//! A *plan* says how often what happens; a *link* is a plan at work: bytes or frames go in at one end with the time, and
-//! come out at the other when they have arrived, perhaps damaged, late, twice or never. A link owns no socket and no
-//! clock, so the simulator and a proxy between real sockets run the same value, and one seed repeats one run.
+//! A *plan* says how often each fault happens. A *link* executes a plan: the caller sends bytes or frames
+//! into one end together with the time, and receives them at the other end when they have arrived, perhaps
+//! damaged, late, twice or never. A link owns no socket and no clock, so the simulator and a proxy between
+//! real sockets use the same value, and a seed repeats a run.
 //!
-//! * [`stream`]: a connection that carries a byte stream in both directions. What TCP guarantees it keeps: bytes
-//!   arrive in order. Damage is done *after* TCP, to units (PDUs) that a [`stream::Framing`] finds in the stream, since that
-//!   is what the digests of the protocol above are for; loss and repetition of whole units belong to it as well.
-//! * [`frame`]: one direction of a packet network: loss, bursts of it, duplicates, reordering, damage, delay, a rate with
-//!   a queue in front, cuts, and a largest frame that changes.
+//! * [`stream`]: a connection that carries a byte stream in both directions. It keeps the guarantee of TCP:
+//!   bytes arrive in order. It damages units (PDUs), which a [`stream::Framing`] finds in the stream, *after*
+//!   TCP, since the digests of the protocol above are meant to detect such damage. It also loses and repeats
+//!   whole units.
+//! * [`frame`]: one direction of a packet network: loss, bursts of losses, duplicates, reordering, damage,
+//!   delay, a rate with a queue in front, cuts, and a maximum frame length that changes.
 //! * [`iscsi`]: the framing of iSCSI.
 //!
-//! Reordering between connections needs no model of its own: every link has delays of its own.
+//! Reordering between connections needs no model of its own, since every link has its own delays.
 //!
 //! **Invariant:** knows no socket, no clock, and of protocols only where their PDUs begin and end.
 #![no_std]

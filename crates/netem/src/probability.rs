@@ -1,9 +1,9 @@
-//! The words in which plans are written: how likely, how long, which bits.
+//! Defines the types of values in plans: probabilities, durations, and bits to flip.
 
 use base::rng::Rng;
 use base::time::Duration;
 
-/// How likely something is, in parts per million.
+/// A probability, in parts per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probability(pub u32);
 
@@ -13,7 +13,7 @@ impl Probability {
     /// Always.
     pub const ALWAYS: Self = Self(1_000_000);
 
-    /// Once in `times`, on average; never for zero.
+    /// Returns the probability of once in `times` on average; never for zero.
     pub const fn one_in(times: u32) -> Self {
         match 1_000_000_u32.checked_div(times) {
             Some(parts) => Self(parts),
@@ -21,14 +21,15 @@ impl Probability {
         }
     }
 
-    /// Throws the dice.
+    /// Decides at random whether the event occurs.
     pub fn occurs(self, rng: &mut Rng) -> bool {
-        // A plan without this fault uses up no randomness, so that adding a kind of fault leaves other runs as they are.
+        // A plan without this fault uses no random numbers, so that a new kind of fault leaves other runs as
+        // they are.
         self.0 > 0 && rng.chance(self.0.into(), 1_000_000)
     }
 }
 
-/// A span of time with bounds, both included.
+/// A range of durations, both bounds included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurationRange {
     /// The shortest.
@@ -38,20 +39,20 @@ pub struct DurationRange {
 }
 
 impl DurationRange {
-    /// No time at all.
+    /// The range that has only the duration zero.
     pub const ZERO: Self = Self { from: Duration::ZERO, to: Duration::ZERO };
 
-    /// Always the same time.
+    /// Returns the range that has only this duration.
     pub const fn exactly(time: Duration) -> Self {
         Self { from: time, to: time }
     }
 
-    /// Any time from `from` to `to`.
+    /// Returns the range of all durations from `from` to `to`.
     pub const fn between(from: Duration, to: Duration) -> Self {
         Self { from, to }
     }
 
-    /// Picks a time.
+    /// Picks a duration at random.
     pub fn pick(self, rng: &mut Rng) -> Duration {
         let width = u64::try_from(self.to.saturating_sub(self.from).as_nanos()).unwrap_or(u64::MAX);
         if width == 0 {
@@ -61,13 +62,13 @@ impl DurationRange {
     }
 }
 
-/// Picks a number from `0..bound`, as an index.
+/// Picks a number from `0..bound` at random, as an index.
 pub(crate) fn index(rng: &mut Rng, bound: usize) -> usize {
     usize::try_from(rng.below(wide(bound))).unwrap_or(0)
 }
 
-/// Flips one to `most` different bits of `bytes`; most often one, since that is what CRCs find easiest and what broken
-/// memory does. Returns how many.
+/// Flips one to `most` different bits of `bytes`. Most often it flips one bit, since CRCs detect that most
+/// easily and broken memory does that. Returns how many bits were flipped.
 pub(crate) fn flip_bits(rng: &mut Rng, bytes: &mut [u8], most: u32) -> u32 {
     let most = if rng.chance(1, 2) { 1 } else { most.clamp(1, 64) };
     let wanted = rng.below(most.into()).saturating_add(1);
@@ -79,7 +80,7 @@ pub(crate) fn flip_bits(rng: &mut Rng, bytes: &mut [u8], most: u32) -> u32 {
         let Some(byte) = bytes.get_mut(at / 8) else { break };
         *byte ^= 1 << (at % 8);
         flipped += 1;
-        // Further on, never back: a bit flipped twice would be none.
+        // The next bit is always behind this one, since a bit that is flipped twice is unchanged.
         at = at.saturating_add(1).saturating_add(index(rng, 24));
     }
     flipped
@@ -90,7 +91,7 @@ pub(crate) fn wide(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-/// Returns how long `len` bytes take at `bytes_per_s`; no time at a rate of zero, which means unlimited.
+/// Returns how long `len` bytes take at `bytes_per_s`; zero at a rate of zero, which means unlimited.
 pub(crate) fn time_of(len: usize, bytes_per_s: u64) -> Duration {
     let nanos = u128::from(wide(len)).saturating_mul(1_000_000_000).checked_div(bytes_per_s.into());
     Duration::from_nanos(u64::try_from(nanos.unwrap_or(0)).unwrap_or(u64::MAX))

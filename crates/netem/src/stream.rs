@@ -1,8 +1,8 @@
-//! A connection: two byte streams, one each way, with what can happen to them.
+//! Emulates a connection: two byte streams, one in each direction, with their faults.
 //!
-//! Bytes arrive in the order in which they were sent, as TCP promises. A [`Framing`] finds the units in them, and faults are
-//! thrown once for each unit, in a fixed order, from the seed of its direction: so what happens to the n-th unit does not
-//! depend on how the bytes were cut into pieces on the way in.
+//! Bytes arrive in the order in which they were sent, as TCP guarantees. A [`Framing`] finds the units in the
+//! streams. The faults of each unit are drawn once, in a fixed order, from the seed of its direction. So the
+//! faults of the n-th unit do not depend on the sizes of the pieces in which the bytes were sent.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,12 +18,12 @@ use crate::probability::{DurationRange, Probability, flip_bits, index, time_of};
 pub enum StreamDirection {
     /// From the side that connected to the side that listened.
     Forward,
-    /// Back.
+    /// From the side that listened to the side that connected.
     Backward,
 }
 
 impl StreamDirection {
-    /// Both, in order.
+    /// Both directions, in order.
     pub const BOTH: [Self; 2] = [Self::Forward, Self::Backward];
 
     /// Returns the other direction.
@@ -36,18 +36,19 @@ impl StreamDirection {
     }
 }
 
-/// Finds units in a stream. It sees every unit of both directions, in the order in which they were sent, and may learn from
-/// them what later ones look like (whether digests are on).
+/// Finds units in a stream. It sees every unit of both directions, in the order in which they were sent, and
+/// may learn from them the layout of later ones (whether digests are on).
 pub trait Framing {
-    /// Looks at `bytes`, which begin where a unit of `way` begins. Returns its shape, or `None` until more of it is there.
-    /// With the shape of a unit that is not there as a whole yet, it will be asked again.
+    /// Parses `bytes`, which begin where a unit of `way` begins. Returns the layout of the unit, or `None`
+    /// until more of it has arrived. If the unit is not complete yet, the link calls this again for the same
+    /// unit.
     fn pdu_layout(&mut self, way: StreamDirection, bytes: &[u8]) -> Option<PduLayout>;
 
-    /// Takes note of a whole unit that was sent, undamaged.
+    /// Records a whole unit that was sent, undamaged.
     fn passed(&mut self, way: StreamDirection, unit: &[u8]);
 }
 
-/// Where the parts of a unit are. Empty ranges are parts that it does not have.
+/// The positions of the parts of a unit. A range is empty if the unit does not have that part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PduLayout {
     /// Length of the unit; at least 1.
@@ -60,13 +61,14 @@ pub struct PduLayout {
     pub data: Range<usize>,
     /// The digest of the data.
     pub data_digest: Range<usize>,
-    /// Whether it belongs to the opening of the conversation (a login), which a plan may spare.
+    /// Whether the unit belongs to the login, which a plan may spare.
     pub is_login: bool,
     /// Whether it never arrives twice, because its receiver could not notice: an immediate command has no number.
     pub once: bool,
 }
 
-/// Takes every piece that is sent for a unit of data without digests: for protocols without a framing here.
+/// A framing that takes every piece that is sent for a unit of data without digests, for protocols without a
+/// framing in this crate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFraming;
 
@@ -79,16 +81,17 @@ impl Framing for NoFraming {
     fn passed(&mut self, _way: StreamDirection, _unit: &[u8]) {}
 }
 
-/// What happens in one direction of a connection, and how often. The odds are those of one unit.
+/// The faults of one direction of a connection, and how often each happens. Each probability applies to one
+/// unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamPlan {
-    /// How long a unit is under way.
+    /// The time that a unit needs to arrive.
     pub delay: DurationRange,
-    /// How fast it goes; zero for no limit.
+    /// The rate in bytes per second; zero for no limit.
     pub bytes_per_s: u64,
-    /// Bytes arrive in pieces of at most this many; zero for whole units.
+    /// The maximum length of the pieces in which bytes arrive; zero for whole units.
     pub piece_len_max: usize,
-    /// A stall: nothing arrives for a while, from any byte of the unit on.
+    /// The direction stalls: from some byte of the unit on nothing arrives for a while.
     pub stall: Probability,
     /// How long a stall lasts.
     pub stall_for: DurationRange,
@@ -102,24 +105,26 @@ pub struct StreamPlan {
     pub corrupt_data_digest: Probability,
     /// The most bits that flip at a time.
     pub bits_max: u32,
-    /// Whether only what a digest protects is corrupted. Without it, an undetected corruption is nobody's fault.
+    /// Whether only parts that a digest protects are corrupted. An undetected corruption without a digest is
+    /// no bug of either end.
     pub protected_only: bool,
-    /// The unit is lost, those after it arrive.
+    /// The unit is lost; those after it arrive.
     pub drop: Probability,
     /// The unit arrives twice.
     pub duplicate: Probability,
-    /// The connection breaks, perhaps within the unit; both ends are told.
+    /// The connection breaks, perhaps within the unit; both ends are notified.
     pub cut: Probability,
-    /// From this unit on nothing arrives, and nobody is told: a cable pulled behind a switch, a state table that forgot.
+    /// From this unit on nothing arrives, and neither end is notified: a cable pulled behind a switch, or a
+    /// firewall that dropped its state.
     pub silence: Probability,
-    /// Whether the opening (login) is spared all but delay.
+    /// Whether the login has no faults except delay.
     pub spare_login: bool,
-    /// After this many faults the direction is a good one, so that a run can end.
+    /// After this many faults the direction has no more of them, so that a run can end.
     pub faults_max: u32,
 }
 
 impl StreamPlan {
-    /// A direction on which everything arrives at once and unharmed.
+    /// A direction in which everything arrives at once and undamaged.
     pub const CLEAN: Self = Self {
         delay: DurationRange::ZERO,
         bytes_per_s: 0,
@@ -165,7 +170,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Every kind, in the order in which they are thrown for.
+    /// Every kind, in the order in which random numbers are drawn for them.
     pub const ALL: [Self; 9] = [
         Self::Silence,
         Self::Cut,
@@ -196,30 +201,30 @@ impl FaultKind {
 /// A fault that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InjectedFault {
-    /// When its unit was sent.
+    /// The time when its unit was sent.
     pub at: Instant,
-    /// In which direction.
+    /// The direction.
     pub way: StreamDirection,
-    /// To which unit of the direction, counted from zero.
+    /// The unit, counted from zero in its direction.
     pub unit: u64,
-    /// The first byte of the unit, which in most protocols says what it is.
+    /// The first byte of the unit, which in most protocols is the type of the unit.
     pub first_byte: u8,
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
-/// What comes out at the far end.
+/// An event at the receiving end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrived {
     /// Bytes.
     Bytes(Vec<u8>),
-    /// The sender closed its side in order, after everything before.
+    /// The sender closed its direction after everything that it sent before.
     Closed,
-    /// The connection broke. Given once in each direction; nothing comes after it.
+    /// The connection broke. Returned once in each direction, as the last event.
     Cut,
 }
 
-/// A connection at work.
+/// A connection that executes a plan in each direction.
 #[derive(Debug)]
 pub struct StreamLink<F> {
     framing: F,
@@ -228,7 +233,7 @@ pub struct StreamLink<F> {
     log: Vec<InjectedFault>,
 }
 
-/// The most faults whose details a link keeps; it counts all of them.
+/// The most faults whose details a link records; it counts all of them.
 pub const LOG_LEN_MAX: usize = 4096;
 
 /// One direction.
@@ -236,11 +241,11 @@ pub const LOG_LEN_MAX: usize = 4096;
 struct Lane {
     plan: StreamPlan,
     rng: Rng,
-    /// Sent, and not a whole unit yet.
+    /// Bytes that were sent and are not a whole unit yet.
     partial: Vec<u8>,
     queue: VecDeque<(Instant, Arrived)>,
     queued_bytes: usize,
-    /// When the last byte before arrives, and when the wire is free.
+    /// The arrival of the last byte sent so far, followed by the time from which the wire is free.
     last_arrival: Instant,
     wire_free: Instant,
     units: u64,
@@ -252,14 +257,15 @@ struct Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// What is sent is lost.
+    /// Bytes that are sent are lost.
     Silent,
-    /// Nothing more is taken.
+    /// No more bytes are accepted.
     Over,
 }
 
 impl<F: Framing> StreamLink<F> {
-    /// Starts a connection with a plan for each direction. The same seed does the same to the same units.
+    /// Creates a connection with a plan for each direction. The same seed causes the same faults for the same
+    /// units.
     pub fn new(framing: F, forward: StreamPlan, backward: StreamPlan, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let (there, back) = (rng.next_u64(), rng.next_u64());
@@ -296,7 +302,7 @@ impl<F: Framing> StreamLink<F> {
         lane_of(&mut self.forward, &mut self.backward, way).partial = partial;
     }
 
-    /// Closes one direction in order, behind what was sent. An unfinished unit is passed on as it is.
+    /// Closes one direction behind the bytes that were sent. An incomplete unit is delivered as it is.
     pub fn push_end(&mut self, now: Instant, way: StreamDirection) {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.state == State::Open {
@@ -309,8 +315,8 @@ impl<F: Framing> StreamLink<F> {
         lane.state = State::Over;
     }
 
-    /// One end, which sends in direction `way`, is done at once: it hears nothing any more, and the far end hears of it last,
-    /// unless the direction has fallen silent.
+    /// Resets the connection at the end that sends in direction `way`. That end receives nothing any more.
+    /// The far end receives [`Arrived::Cut`] last, unless the direction has fallen silent.
     pub fn push_reset(&mut self, now: Instant, way: StreamDirection) {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.state == State::Open {
@@ -326,13 +332,13 @@ impl<F: Framing> StreamLink<F> {
         back.state = State::Over;
     }
 
-    /// Breaks the connection: both ends hear of it at once; what was under way is lost.
+    /// Breaks the connection. Both ends are notified at once, and bytes under way are lost.
     pub fn cut(&mut self, now: Instant) {
         self.end(now, None);
     }
 
-    /// Breaks the connection. What is under way in the direction `kept` still arrives: its far end learns of the break last,
-    /// and perhaps in the middle of a unit.
+    /// Breaks the connection. Bytes under way in the direction `kept` still arrive: the end that receives
+    /// them is notified of the break last, and perhaps in the middle of a unit.
     fn end(&mut self, now: Instant, kept: Option<StreamDirection>) {
         for way in StreamDirection::BOTH {
             let lane = lane_of(&mut self.forward, &mut self.backward, way);
@@ -348,7 +354,7 @@ impl<F: Framing> StreamLink<F> {
         }
     }
 
-    /// Takes the next thing that has arrived in one direction.
+    /// Returns the next event that has arrived in one direction by `now`.
     pub fn poll(&mut self, now: Instant, way: StreamDirection) -> Option<Arrived> {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.queue.front().is_none_or(|(at, _)| *at > now) {
@@ -361,18 +367,20 @@ impl<F: Framing> StreamLink<F> {
         Some(arrived)
     }
 
-    /// Returns when something arrives next in one direction.
+    /// Returns when the next event arrives in one direction.
     pub fn poll_timeout(&self, way: StreamDirection) -> Option<Instant> {
         self.lane(way).queue.front().map(|(at, _)| *at)
     }
 
-    /// Returns how many bytes of one direction are under way: who stands for a socket stops sending at the size of its
-    /// buffers. A unit that is not whole yet does not count, since it has to become whole before it can leave.
+    /// Returns how many bytes of one direction are under way. A caller that emulates a socket stops sending
+    /// at the size of the socket's buffers. An incomplete unit does not count, since it has to be complete
+    /// before it can be sent.
     pub const fn in_flight(&self, way: StreamDirection) -> usize {
         self.lane(way).queued_bytes
     }
 
-    /// Throws no dice from now on. A direction that has fallen silent stays so: only its ends can find out.
+    /// Stops random faults from now on. A direction that has fallen silent stays silent: only its ends can
+    /// detect that.
     pub fn heal(&mut self) {
         self.forward.plan.faults_max = 0;
         self.backward.plan.faults_max = 0;
@@ -389,12 +397,12 @@ impl<F: Framing> StreamLink<F> {
         [&self.forward, &self.backward].iter().filter_map(|lane| lane.counts.get(place)).sum()
     }
 
-    /// Takes the faults that happened since it was last asked, in order: the first [`LOG_LEN_MAX`] of them.
+    /// Returns the faults that happened since the last call, in order: the first [`LOG_LEN_MAX`] of them.
     pub fn take_log(&mut self) -> Vec<InjectedFault> {
         core::mem::take(&mut self.log)
     }
 
-    /// Returns the framing, for what it learned.
+    /// Returns the framing, with the state that it has learned.
     pub const fn framing(&self) -> &F {
         &self.framing
     }
@@ -431,7 +439,7 @@ impl Lane {
         }
     }
 
-    /// Decides about one unit and sends what is left of it on its way. Returns whether the connection broke.
+    /// Draws the faults of one unit and sends the rest of it. Returns whether the connection broke.
     fn pass(
         &mut self,
         now: Instant,
@@ -442,7 +450,8 @@ impl Lane {
     ) -> bool {
         let number = self.units;
         self.units += 1;
-        // Every unit has a generator of its own: that one fault uses more dice than another changes nothing later.
+        // Every unit has its own generator, so that the count of random numbers that one fault uses changes
+        // no later fault.
         let mut rng = Rng::from_seed(self.rng.next_u64());
         if self.state == State::Silent {
             return false;
@@ -451,7 +460,7 @@ impl Lane {
         let (mut copies, mut pause, mut cut) = (1, None, false);
         for (place, kind) in FaultKind::ALL.into_iter().enumerate() {
             let spared = self.faults >= self.plan.faults_max || (self.plan.spare_login && shape.is_login);
-            // Thrown in any case, so that the dice fall alike for all.
+            // The random number is drawn in any case, so that all units draw the same sequence.
             if !kind.probability(&self.plan).occurs(&mut rng) || spared || !self.concerns(kind, shape) {
                 continue;
             }
@@ -477,7 +486,7 @@ impl Lane {
                 let first_byte = unit.first().copied().unwrap_or(0);
                 log.push(InjectedFault { at: now, way, unit: number, first_byte, kind });
             }
-            // A silent line, a broken one and a lost unit hide everything else.
+            // Silence, a cut and a lost unit hide all other faults.
             if self.state == State::Silent {
                 return false;
             }
@@ -504,7 +513,8 @@ impl Lane {
         cut
     }
 
-    /// Returns whether a unit of this shape has what a kind of fault hits, and the plan lets it.
+    /// Returns whether a unit of this layout has the part that a kind of fault damages, and the plan allows
+    /// the fault.
     fn concerns(&self, kind: FaultKind, shape: &PduLayout) -> bool {
         let protected = |digest: &Range<usize>| !self.plan.protected_only || !digest.is_empty();
         match kind {
@@ -524,7 +534,7 @@ impl Lane {
         }
     }
 
-    /// Puts bytes on the wire: they arrive behind everything before them.
+    /// Sends bytes: they arrive behind all earlier ones.
     fn deliver(&mut self, rng: &mut Rng, now: Instant, delay: Duration, bytes: &[u8]) {
         let piece_len = if self.plan.piece_len_max == 0 { bytes.len() } else { self.plan.piece_len_max };
         let mut rest = bytes;

@@ -1,4 +1,5 @@
-//! What a block that was read turns out to be, by itself. Whether it *should* have been that, the history knows.
+//! Classifies a block that was read, by its bytes alone. Whether the block is the expected one is decided by
+//! the history.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,14 +10,14 @@ use base::units::Lba;
 
 use crate::block_header::{BlockHeader, SECTOR, Sector, block_size};
 
-/// What a block is.
+/// The classification of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockCheck {
-    /// Zeros throughout: never written, or made so.
+    /// Zeros throughout: the block was never written, or was zeroed.
     Zero,
     /// A whole signed block.
     Signed(BlockHeader),
-    /// Sound sectors that do not belong together.
+    /// Intact sectors that do not belong together.
     Torn(Vec<Piece>),
     /// At least one sector that no writer wrote.
     Garbled(Garbled),
@@ -25,30 +26,31 @@ pub enum BlockCheck {
 /// A run of sectors of a torn block that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it lies, in sectors.
+    /// Its position in the block, in sectors.
     pub sectors: Range<usize>,
-    /// Which sector of its own block it begins with.
+    /// The index, in the block that it belongs to, of its first sector.
     pub from: usize,
-    /// What it says of itself; `None` for zeros.
+    /// Its header; `None` for zeros.
     pub header: Option<BlockHeader>,
 }
 
-/// What can be told of a garbled block.
+/// The facts that can be determined about a garbled block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Garbled {
-    /// What it says of itself, where anything of it can still be believed: a sound sector, or a damaged one whose
+    /// Its header, if one can still be trusted: that of an intact sector, or that of a damaged sector whose
     /// header fits most of its filler.
     pub header: Option<BlockHeader>,
-    /// How many of its sectors are damaged.
+    /// The number of damaged sectors.
     pub sectors: usize,
-    /// The first wrong byte, from the start of the block: exact when `stamp` is known, else the start of a sector.
+    /// The first wrong byte, from the start of the block: exact when `header` is known, else the start of a
+    /// sector.
     pub first: usize,
-    /// How many bits are wrong, when that can be told.
+    /// The number of wrong bits, if it can be determined.
     pub bits: Option<u32>,
 }
 
 impl BlockCheck {
-    /// Reads the block that was found at an address.
+    /// Classifies the block that was read at an address.
     pub(crate) fn found_at(lba: Lba, block: &[u8]) -> Self {
         match Self::of(block) {
             Self::Signed(stamp) if fault_injection::is_injected(Bug::BelieveAddress) => {
@@ -58,7 +60,7 @@ impl BlockCheck {
         }
     }
 
-    /// Reads a block. A length that no signed block can have reads as garbled.
+    /// Classifies a block. A block of a length that no signed block can have is garbled.
     pub fn of(block: &[u8]) -> Self {
         let Ok(size) = block_size(block.len()) else {
             return Self::Garbled(Garbled { header: None, sectors: 1, first: 0, bits: None });
@@ -91,7 +93,7 @@ impl BlockCheck {
     }
 }
 
-/// Adds a sound sector to the pieces found so far.
+/// Adds an intact sector to the pieces found so far.
 fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, stamp: Option<BlockHeader>) {
     match pieces.last_mut() {
         Some(last)
@@ -103,9 +105,9 @@ fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, stamp: Option<BlockHe
     }
 }
 
-/// Takes a damaged sector into account.
+/// Adds a damaged sector to the garbled block.
 fn blame(garbled: &mut Option<Garbled>, at: usize, bytes: &[u8], damaged: Option<Sector>) {
-    // The header is believed if what it describes is nearly what is there.
+    // The header is trusted if the sector that it describes is nearly the sector that was read.
     let likely = damaged.and_then(|sector| {
         let whole = sector.restore();
         let bits: u32 = whole.iter().zip(bytes).map(|(a, b)| (a ^ b).count_ones()).sum();
@@ -126,8 +128,8 @@ fn blame(garbled: &mut Option<Garbled>, at: usize, bytes: &[u8], damaged: Option
     }
 }
 
-/// A damaged header whose filler differs in fewer bits than this from what the header describes is believed: random bytes
-/// differ in about 1800 of the 3584 bits.
+/// The number of wrong bits below which a damaged header is trusted: the filler that the header describes
+/// must differ from the one that was read in fewer bits. Random bytes differ in about 1800 of the 3584 bits.
 const BITS_BELIEVED: u32 = 512;
 
 fn is_zero(bytes: &[u8]) -> bool {

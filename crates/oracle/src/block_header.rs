@@ -1,6 +1,7 @@
-//! The signed block.
+//! Reads and writes signed blocks.
 //!
-//! Every 512-byte sector of it begins with the same header but for the sector's index (big-endian):
+//! Every 512-byte sector of a signed block begins with the same header, except for the sector's index
+//! (big-endian):
 //!
 //! | offset | length | what |
 //! |---|---|---|
@@ -11,16 +12,16 @@
 //! | 7 | 1 | pattern of the filler |
 //! | 8 | 8 | device |
 //! | 16 | 8 | logical block address |
-//! | 24 | 8 | generation: the how manieth write to this block |
-//! | 32 | 8 | sequence: the how manieth operation of this writer |
+//! | 24 | 8 | generation: the number of this write among the writes to this block |
+//! | 32 | 8 | sequence: the number of this operation among those of the writer |
 //! | 40 | 8 | time, in nanoseconds since an origin that the writer chose |
 //! | 48 | 4 | writer |
 //! | 52 | 4 | seed of the filler |
 //! | 56 | 8 | CRC-64/NVME of everything else in the sector |
 //! | 64 | 448 | filler |
 //!
-//! With the pattern [`Pattern::ChecksumNeutral`] the last two bytes of the sector balance its Internet checksum; they stand
-//! outside of the CRC and are checked by that sum.
+//! With the pattern [`Pattern::ChecksumNeutral`] the last two bytes of the sector balance its Internet
+//! checksum. The CRC does not cover these two bytes; the checksum protects them.
 
 use base::bytes::{Reader, UnexpectedEof, Writer};
 use base::units::{BlockSize, Lba};
@@ -28,58 +29,60 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::pattern::Pattern;
 
-/// What is written whole by every medium, and carries a header of its own.
+/// The length of a sector in bytes. Every medium writes a sector as a whole, and each sector carries its own
+/// header.
 pub const SECTOR: usize = 512;
 
-/// The length of the header.
+/// The length of the header in bytes.
 pub const HEADER: usize = 64;
 
 const MAGIC: [u8; 4] = *b"tarG";
 const VERSION: u8 = 1;
 const CRC_AT: usize = 56;
 
-/// A device under test, as the caller numbers it: 64 random bits tell the devices of two runs apart.
+/// A device under test, as the caller numbers it. The caller uses 64 random bits, so that the devices of two
+/// runs differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u64);
 
-/// Who writes: one initiator, one run.
+/// A writer: one initiator in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u32);
 
-/// Counts the operations of a writer. No two writes of one writer have the same.
+/// The number of an operation of a writer. No two writes of one writer have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
-/// Counts the writes to a block.
+/// The number of a write to a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
-/// What a block says of itself.
+/// The header of a signed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHeader {
     /// The device it was written to.
     pub device: DeviceId,
     /// The block it was written to.
     pub lba: Lba,
-    /// The how manieth write to that block.
+    /// The number of this write among the writes to that block.
     pub generation: Generation,
-    /// Who wrote it.
+    /// The writer.
     pub writer: WriterId,
-    /// In which operation.
+    /// The operation that wrote it.
     pub sequence: Sequence,
-    /// When, in nanoseconds since the writer's origin.
+    /// The time of the write, in nanoseconds since the writer's origin.
     pub time_ns: u64,
-    /// What the filler is made from.
+    /// The seed of the filler.
     pub seed: u32,
-    /// What the filler looks like.
+    /// The pattern of the filler.
     pub pattern: Pattern,
 }
 
 impl BlockHeader {
-    /// Fills `block` with this stamp and its filler.
+    /// Fills `block` with this header and its filler.
     ///
     /// # Errors
-    /// [`BadBlockLen`], and then nothing is written.
+    /// Returns [`BadBlockLen`] without writing anything if the length of `block` is not allowed.
     pub fn sign(&self, block: &mut [u8]) -> Result<(), BadBlockLen> {
         let size = block_size(block.len())?;
         for (index, sector) in (0..=u8::MAX).zip(block.chunks_mut(SECTOR)) {
@@ -126,7 +129,7 @@ impl core::fmt::Display for BlockHeader {
     }
 }
 
-/// A block can be 512 to 65536 bytes long, a power of two.
+/// The error for a block length that is not a power of two from 512 to 65536 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadBlockLen(pub usize);
 
@@ -138,18 +141,18 @@ impl core::fmt::Display for BadBlockLen {
 
 impl core::error::Error for BadBlockLen {}
 
-/// One sector, read.
+/// A sector that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sector {
     pub(crate) stamp: BlockHeader,
     pub(crate) index: u8,
     pub(crate) size: BlockSize,
-    /// Whether its checks hold. If not, the stamp may be wrong in any part.
+    /// Whether its checksums are correct. If not, any part of the header may be wrong.
     pub(crate) sound: bool,
 }
 
 impl Sector {
-    /// Reads a sector; `None` when nothing in it looks like a header.
+    /// Reads a sector. Returns `None` when it has no header.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let magic = reader.array::<4>().ok()?;
@@ -174,7 +177,7 @@ impl Sector {
         Some(Self { stamp, index, size, sound: balanced && crc_of(pattern, bytes) == crc })
     }
 
-    /// Writes the sector as it should be.
+    /// Returns the bytes that the sector should have.
     pub(crate) fn restore(&self) -> [u8; SECTOR] {
         let mut whole = [0; SECTOR];
         let _ = self.stamp.sign_sector(self.size, self.index, &mut whole);
@@ -198,14 +201,14 @@ fn crc_of(pattern: Pattern, sector: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// Chooses the last two bytes so that the ones' complement sum of the sector is FFFFh, as for every other such sector: what
-/// swaps them, or parts of them, goes unseen by TCP.
+/// Chooses the last two bytes so that the ones' complement sum of the sector is FFFFh, as for every other
+/// such sector. The TCP checksum then does not detect that such sectors, or parts of them, were swapped.
 fn balance(sector: &mut [u8]) {
     let Some((rest, last)) = sector.split_last_chunk_mut::<2>() else { return };
     *last = (!internet_sum(rest)).to_be_bytes();
 }
 
-/// The sum of RFC 1071, before it is complemented.
+/// Returns the sum of RFC 1071, before it is complemented.
 fn internet_sum(bytes: &[u8]) -> u16 {
     let words = bytes.as_chunks::<2>().0;
     let mut sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();

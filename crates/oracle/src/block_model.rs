@@ -1,13 +1,13 @@
-//! One block as a register that many write and read at the same time.
+//! Models one block as a register with concurrent writes and reads.
 //!
-//! Each write to it is a [`Version`] with three moments: `begin`, when it was submitted; `settled_at`, from when on it can take
-//! effect no more (it ended, or a read saw it, or whoever executed it is gone); and `superseded_at`, since when a read that begins
-//! must not return it, because something that certainly came after it has taken effect. All moments are counts of the
-//! history's own clock, so no two are equal.
+//! Each write to the block is a [`Version`] with three moments: `begin`, when it was submitted; `settled_at`,
+//! from when on it can no longer take effect (it ended, or a read returned it, or the task that executed it
+//! no longer exists); and `superseded_at`, since when a read that begins must not return it, because a later
+//! write has certainly taken effect. All moments are counts of the history's own clock, so no two are equal.
 //!
-//! Everything deduced here follows from the order of those moments alone and holds for any medium that executes each
-//! write at one moment between its submission and its end. A block that is legal by these rules may still be
-//! wrong (concurrent writes leave a choice); one that is illegal is certainly wrong.
+//! Every deduction here follows from the order of those moments alone and holds for any medium that executes
+//! each write at one moment between its submission and its end. A block that is legal by these rules may
+//! still be wrong, since concurrent writes leave a choice. A block that is illegal is certainly wrong.
 
 use alloc::vec::Vec;
 
@@ -21,39 +21,39 @@ pub(crate) type Tick = u64;
 /// One write to one block.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
-    /// The operation, as the history numbers it; zero for what was there before.
+    /// The operation, as the history numbers it; zero for the initial content.
     pub(crate) op: u64,
     pub(crate) content: Known,
     pub(crate) begin: Tick,
     pub(crate) settled_at: Option<Tick>,
     pub(crate) superseded_at: Option<Tick>,
-    /// It ended well, and so has certainly taken effect.
+    /// The write ended with GOOD, and so has certainly taken effect.
     pub(crate) done: bool,
-    /// It failed, or nobody knows: it may have changed a part of the block only.
+    /// The write failed, or its result is unknown: it may have changed only a part of the block.
     pub(crate) broken: bool,
-    /// It was refused: it has certainly not taken effect.
+    /// The command was refused: the write has certainly not taken effect.
     pub(crate) refused: bool,
-    /// It may leave what was there (UNMAP is a hint).
+    /// The device may leave the old content (UNMAP is a hint).
     pub(crate) optional: bool,
-    /// It survives a loss of power from its end on.
+    /// The write survives a loss of power as soon as it has ended.
     pub(crate) stable: bool,
-    /// Something that certainly came after it is on stable storage: not even a crash brings it back.
+    /// A write that is certainly later is on stable storage: not even a crash brings this version back.
     pub(crate) durably_superseded: bool,
-    /// It was over before the last crash.
+    /// The write was over before the last crash.
     pub(crate) crashed: bool,
-    /// Where its command stands in a task set.
+    /// The position of its command in a task set.
     pub(crate) place: Option<TaskPosition>,
-    /// A read has returned it, or it ended well: it has certainly taken effect.
+    /// A read has returned the version, or the write ended with GOOD: it has certainly taken effect.
     pub(crate) took_effect: bool,
-    /// Like `superseded_at`, by a law and not by the order of time alone.
+    /// Like `superseded_at`, but by an ordering rule and not by the order of time alone.
     pub(crate) excluded_by: Option<(Tick, OrderRule)>,
-    /// COMPARE AND WRITE commands that took effect before this, if this takes effect.
+    /// COMPARE AND WRITE commands that took effect before this version, if this version takes effect.
     pub(crate) after_compare_writes: Vec<u64>,
-    /// The COMPARE AND WRITE that replaced this one.
+    /// The COMPARE AND WRITE that replaced this version.
     pub(crate) replaced_by: Option<u64>,
 }
 
-/// When a read happened, and where its command stands in a task set.
+/// The time span of a read, and the position of its command in a task set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadWindow {
     pub(crate) from: Tick,
@@ -62,7 +62,7 @@ pub(crate) struct ReadWindow {
 }
 
 impl Version {
-    /// What a block held before anybody wrote to it.
+    /// Returns the version that a block holds before the first write.
     pub(crate) const fn first(content: Known) -> Self {
         Self {
             op: 0,
@@ -85,19 +85,19 @@ impl Version {
         }
     }
 
-    /// From `now` on no read that begins may return it, by `law`.
+    /// Records that by `law` no read that begins after `now` may return this version.
     fn pass(&mut self, now: Tick, law: OrderRule) {
         if self.excluded_by.is_none_or(|(passed, _)| now < passed) {
             self.excluded_by = Some((now, law));
         }
     }
 
-    /// Judges by the order of time.
+    /// Returns whether a read may return this version by the order of time.
     fn is_timely(&self, look: ReadWindow) -> bool {
         !self.refused && self.begin < look.to && self.superseded_at.is_none_or(|dead| dead >= look.from)
     }
 
-    /// Returns whether this took effect before `other`, if both took effect.
+    /// Returns whether this version took effect before `other`, if both took effect.
     fn is_before(&self, other: &Self) -> bool {
         self.settled_at.is_some_and(|over| over <= other.begin)
             || precedes(self.place, other.place)
@@ -105,7 +105,7 @@ impl Version {
     }
 }
 
-/// Everything that is known of one block.
+/// The model of one block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockModel {
     pub(crate) versions: Vec<Version>,
@@ -114,8 +114,8 @@ pub(crate) struct BlockModel {
     pub(crate) forgetful: bool,
 }
 
-/// The most versions that one block keeps; the oldest dead ones go first. Who writes a block this often without a flush
-/// in between gives up that a crash is judged strictly for it.
+/// The most versions that one block keeps; the oldest superseded ones are forgotten first. After a crash, a
+/// block that was written more often than this without a flush is judged less strictly.
 const MAX_VERSIONS: usize = 64;
 
 impl BlockModel {
@@ -127,11 +127,11 @@ impl BlockModel {
         self.versions.iter_mut().rev().find(|version| version.op == op)
     }
 
-    /// Takes note that a write ended well.
+    /// Records that a write ended with GOOD.
     pub(crate) fn done(&mut self, op: u64, now: Tick) {
         let Some(version) = self.find(op) else { return };
         (version.done, version.took_effect) = (true, true);
-        // A read that saw it, or a crash, came first.
+        // A read that returned the version, or a crash, may have settled it earlier.
         version.settled_at = Some(version.settled_at.map_or(now, |over| over.min(now)));
         let (begin, optional, stable, crashed) =
             (version.begin, version.optional, version.stable, version.crashed);
@@ -143,7 +143,8 @@ impl BlockModel {
         }
     }
 
-    /// Everything that was over by `by` came before `op`: it is dead from `now` on. So is what laws put before it.
+    /// Records that `op` took effect: from `now` on no read may return a version that was over by `by`, or
+    /// one that an ordering rule puts before `op`.
     fn supersede(&mut self, op: u64, by: Tick, now: Tick) {
         let Some(version) = self.find(op) else { return };
         let (place, behind) = (version.place, version.after_compare_writes.clone());
@@ -160,8 +161,8 @@ impl BlockModel {
         }
     }
 
-    /// A COMPARE AND WRITE, `op`, found the block as `found` left it, in a read at `look`, and replaced that: nothing comes
-    /// between the two. Returns whether that can be.
+    /// Records that the COMPARE AND WRITE `op` found the block as `found` left it, in a read during `look`,
+    /// and replaced that content: no write may take effect between the two. Returns whether that is possible.
     pub(crate) fn compare_write_replaced(&mut self, op: u64, found: u64, look: ReadWindow) -> bool {
         self.seen(found, look.from, look.to);
         let Some(before) = self.find(found) else { return true };
@@ -175,7 +176,7 @@ impl BlockModel {
             if other.refused || !before.is_before(other) {
                 continue;
             }
-            // It came after what was found, and so after what replaced that.
+            // This version is later than `found`, and so later than `op`, which replaced `found`.
             other.after_compare_writes.push(op);
             passed |= other.took_effect && !other.optional && !other.crashed;
         }
@@ -185,14 +186,15 @@ impl BlockModel {
         true
     }
 
-    /// `op` is on stable storage: what came before it never comes back.
+    /// Records that `op` is on stable storage: not even a crash brings back versions that ended before it
+    /// began.
     fn mark_durable(&mut self, op: u64, begin: Tick) {
         for other in self.versions.iter_mut().filter(|other| other.op != op) {
             other.durably_superseded |= other.settled_at.is_some_and(|over| over <= begin);
         }
     }
 
-    /// Everything that ended well before `since` is on stable storage.
+    /// Records that every write that ended with GOOD before `since` is on stable storage.
     pub(crate) fn flushed(&mut self, since: Tick) {
         let stable: Vec<(u64, Tick)> = (self.versions.iter())
             .filter(|version| version.done && !version.optional && !version.crashed)
@@ -204,12 +206,13 @@ impl BlockModel {
         }
     }
 
-    /// The medium lost what was not on stable storage.
+    /// Records that the medium lost everything that was not on stable storage.
     pub(crate) fn crash(&mut self) {
         for version in self.versions.iter_mut().filter(|version| !version.durably_superseded) {
             version.crashed = version.settled_at.is_some();
             version.broken = true;
-            // The answer to what was under way may still arrive, and then says nothing of what the medium kept.
+            // The response of a command under way may still arrive. It then does not show what the medium
+            // kept.
             version.optional |= version.settled_at.is_none() && !version.stable;
             if !version.refused {
                 version.superseded_at = None;
@@ -224,12 +227,12 @@ impl BlockModel {
         self.timely(look).filter(move |version| self.broken_rule(version, look).is_none())
     }
 
-    /// Returns the versions that a read may return as far as only the order of time counts.
+    /// Returns the versions that a read may return if only the order of time counts.
     pub(crate) fn timely(&self, look: ReadWindow) -> impl Iterator<Item = &Version> {
         self.versions.iter().filter(move |version| version.is_timely(look))
     }
 
-    /// Returns the law that is broken if a read returns a version.
+    /// Returns the ordering rule that a read breaks if it returns a version.
     pub(crate) fn broken_rule(&self, version: &Version, look: ReadWindow) -> Option<OrderRule> {
         if let Some((_, law)) = version.excluded_by.filter(|(passed, _)| *passed < look.from) {
             return Some(law);
@@ -238,7 +241,8 @@ impl BlockModel {
         if precedes(look.place, version.place) {
             return Some(OrderRule::Order);
         }
-        // What took effect before the read could begin hides what was before that. The loss of power may have undone it.
+        // A write that took effect before the read could begin hides older versions. A loss of power may have
+        // undone that write.
         let hides = |other: &Version| {
             let lasts = other.done && !other.optional && !other.crashed;
             lasts && precedes(other.place, look.place) && version.is_before(other)
@@ -246,7 +250,7 @@ impl BlockModel {
         self.versions.iter().any(|other| other.op != version.op && hides(other)).then_some(OrderRule::Order)
     }
 
-    /// A read from `from` to `to` returned `content`, which is `op`'s and no other's.
+    /// Records that a read from `from` to `to` returned content that only `op` wrote.
     pub(crate) fn seen(&mut self, op: u64, from: Tick, to: Tick) {
         let Some(version) = self.find(op) else { return };
         version.settled_at = Some(version.settled_at.map_or(to, |over| over.min(to)));
@@ -254,14 +258,14 @@ impl BlockModel {
         let (begin, crashed) = (version.begin, version.crashed);
         self.supersede(op, begin.max(from), to);
         if crashed {
-            // What is found after a crash is what is on stable storage.
+            // The content that a read finds after a crash is on stable storage.
             for other in self.versions.iter_mut().filter(|other| other.op != op) {
                 other.durably_superseded |= other.crashed;
             }
         }
     }
 
-    /// Returns whether sound pieces of a torn block may lie side by side.
+    /// Returns whether the intact pieces of a torn block may stand side by side.
     pub(crate) fn may_be_torn(&self, pieces: &[Piece], look: ReadWindow) -> bool {
         let mut broken = false;
         let all = pieces.iter().all(|piece| {
@@ -274,7 +278,8 @@ impl BlockModel {
         all && broken
     }
 
-    /// Forgets what no read can return any more: those that are open began at `oldest_read` or later.
+    /// Forgets versions that no read can return any more. All reads under way began at `oldest_read` or
+    /// later.
     pub(crate) fn prune(&mut self, oldest_read: Tick) {
         if self.versions.len() < 2 {
             return;
@@ -288,13 +293,13 @@ impl BlockModel {
         }
     }
 
-    /// Returns whether the block is as before anybody wrote to it, or holds one version that nothing can change.
+    /// Returns whether the block has only one version, which nothing can change any more.
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self.versions.as_slice(), [only] if only.settled_at.is_some())
     }
 }
 
-/// Returns the content that a reading shows, if it shows a whole one.
+/// Returns the content that a block check found, if the block is whole.
 pub(crate) fn content_of(reading: &BlockCheck) -> Option<Content> {
     match reading {
         BlockCheck::Zero => Some(Content::Zero),

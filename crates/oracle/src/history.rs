@@ -1,19 +1,23 @@
-//! Who wrote what when, and so what a read may legally return.
+//! Records which writer wrote what and when, and derives what a read may legally return.
 //!
-//! The caller tells of each operation when it is submitted and when it ends, in the order in which it sees that happen; the
-//! history counts the calls and needs no clock. For each block it then knows which writes a read may show: the last one
-//! that ended before the read began, any that was under way, any that failed or whose end nobody knows, and after a crash any
-//! that was not yet on stable storage. Every block is judged by itself: an operation on several blocks may be seen half
-//! done while it is under way, since no SCSI command that is not said to be atomic promises otherwise.
+//! The caller reports when each operation is submitted and when it ends, in the order in which it observes
+//! that. The history counts the calls and needs no clock. For each block it then knows which writes a read
+//! may return: the last one that ended before the read began, any that was under way, any that failed or
+//! whose result is unknown, and after a crash any that was not yet on stable storage. Every block is judged
+//! by itself: a read may return an operation on several blocks half done while it is under way, since SCSI
+//! promises more only for commands that it defines as atomic.
 //!
 //! | operation | as a change |
 //! |---|---|
 //! | WRITE, ORWRITE | [`Planned::Signed`], `stable` when FUA is set or the write cache is off |
 //! | WRITE SAME | [`Planned::Same`] or [`Planned::Zero`] |
 //! | UNMAP | [`Planned::Zero`], `optional`: a hint |
-//! | COMPARE AND WRITE | [`Planned::Signed`], with [`History::judge_compare_and_write`] or [`History::miscompared`] for what was compared |
+//! | COMPARE AND WRITE | [`Planned::Signed`] |
 //! | EXTENDED COPY | [`Planned::CopyOf`] |
 //! | FORMAT UNIT, SANITIZE | [`Planned::Zero`] or [`Planned::Anything`] |
+//!
+//! The caller reports the comparison of a COMPARE AND WRITE to [`History::judge_compare_and_write`] or
+//! [`History::end_miscompared`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -26,20 +30,20 @@ use crate::block_header::{BlockHeader, DeviceId, Generation, Sequence, WriterId}
 use crate::block_model::{BlockModel, ReadWindow, Tick, Version, content_of};
 use crate::order::{OrderRule, TaskPosition};
 
-/// What makes one signed block differ from all others.
+/// The fields that tell one signed block from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSignature {
-    /// The device it says it is for.
+    /// The device in its header.
     pub device: DeviceId,
-    /// The address it says it is for.
+    /// The address in its header.
     pub lba: Lba,
-    /// Who wrote it.
+    /// The writer.
     pub writer: WriterId,
-    /// In which operation.
+    /// The operation that wrote it.
     pub sequence: Sequence,
 }
 
-/// What a whole block can hold.
+/// The content of a whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Content {
     /// Zeros.
@@ -49,14 +53,14 @@ pub enum Content {
 }
 
 impl Content {
-    /// Returns the content that a stamp stands for.
+    /// Returns the content that a block header stands for.
     pub const fn of(stamp: BlockHeader) -> Self {
         let BlockHeader { device, lba, writer, sequence, .. } = stamp;
         Self::Signed(BlockSignature { device, lba, writer, sequence })
     }
 }
 
-/// What is known of the content of one version.
+/// The knowledge about the content of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Exactly(Content),
@@ -74,18 +78,18 @@ impl Known {
     }
 }
 
-/// What an operation means to leave in the blocks it changes.
+/// The content that an operation is to leave in the blocks that it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
-    /// Each block signed for its own address, by this writer's operation.
+    /// Each block is signed for its own address, with this writer and this operation.
     Signed(WriterId, Sequence),
     /// The same signed block in all of them.
     Same(BlockSignature),
     /// Zeros.
     Zero,
-    /// What these blocks hold when they are copied, starting here.
+    /// The content of these blocks, starting here, at the time of the copy.
     CopyOf(DeviceId, Lba),
-    /// Nobody knows.
+    /// Unknown content.
     Anything,
 }
 
@@ -96,65 +100,68 @@ pub struct Change {
     pub device: DeviceId,
     /// The first block.
     pub lba: Lba,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
-    /// What it writes.
+    /// The content that it writes.
     pub content: Planned,
-    /// It survives a loss of power from its end on.
+    /// The change survives a loss of power as soon as it has ended.
     pub stable: bool,
-    /// The device may leave blocks as they were.
+    /// The device may leave blocks unchanged.
     pub optional: bool,
 }
 
-/// Names a change until it ends.
+/// The id of a change, which is valid until the change ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeResult {
-    /// Well: it has taken effect.
+    /// With GOOD: it has taken effect.
     Done,
-    /// With an error: it may have taken effect in any part, and will not any more.
+    /// With an error: any part of it may have taken effect, and no more of it will.
     Failed,
-    /// Nobody knows, and it may still take effect until [`History::conclude_unknown`] says otherwise.
+    /// The result is unknown, and the change may still take effect until [`History::conclude_unknown`] is
+    /// called.
     Unknown,
-    /// It was refused before anything happened.
+    /// The command was refused before it had any effect.
     Refused,
 }
 
-/// Names a read until it ends.
+/// The id of a read, which is valid until the read ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(u64);
 
-/// Names a flush until it ends.
+/// The id of a flush, which is valid until the flush ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushId(DeviceId, Tick);
 
-/// What is wrong with a block.
+/// A kind of wrong block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Violation {
-    /// It reads as if nothing was ever written.
+    /// The block reads as if it was never written.
     Lost,
-    /// It is an older version of the block: a later write is lost, or an old one was executed again.
+    /// The block holds an older version: a later write is lost, or an old write was executed again.
     Stale,
-    /// It is put together from several writes.
+    /// The block is put together from several writes.
     Torn,
-    /// It belongs to another address.
+    /// The block belongs to another address.
     Misdirected,
-    /// It belongs to another device, or to a writer that is not ours.
+    /// The block belongs to another device, or to a writer that is not ours.
     Foreign,
-    /// It is damaged.
+    /// The block is damaged.
     Garbled,
-    /// It was never sent, or the command that sent it was refused.
+    /// The block was never sent, or the command that sent it was refused.
     Unsubmitted,
-    /// A comparison found, or failed to find, what the block cannot, or must, have held.
+    /// A comparison matched content that the block cannot have held, or did not match content that the block
+    /// must have held.
     Miscompared,
-    /// A COMPARE AND WRITE wrote it although what it compared differed.
+    /// A COMPARE AND WRITE wrote the block although its comparison failed.
     WrittenDespite,
-    /// A COMPARE AND WRITE was not one operation: another write came between its comparison and its write.
+    /// A COMPARE AND WRITE was not atomic: another write took effect between its comparison and its write.
     NotAtomic,
-    /// A command took effect before one that its task attribute, or that of the other, puts before it.
+    /// A command took effect before another command that must precede it by the task attribute of one of the
+    /// two.
     Reordered,
 }
 
@@ -192,11 +199,11 @@ pub struct Finding {
     pub device: DeviceId,
     /// The block.
     pub lba: Lba,
-    /// What is wrong.
+    /// The kind of violation.
     pub violation: Violation,
-    /// What was read.
+    /// The block as it was read.
     pub found: BlockCheck,
-    /// What it could have been.
+    /// The contents that would have been legal.
     pub expected: Vec<Content>,
 }
 
@@ -220,16 +227,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What the blocks hold before the first write.
+/// The content of the blocks before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialContent {
     /// Zeros.
     Zero,
-    /// Anything: the first read of a block tells.
+    /// Unknown: the first read of a block determines it.
     Anything,
 }
 
-/// What was written to any number of devices.
+/// The history of writes to any number of devices.
 #[derive(Clone, Debug)]
 pub struct History {
     initially: InitialContent,
@@ -239,14 +246,14 @@ pub struct History {
     next_op: u64,
     blocks: BTreeMap<(DeviceId, Lba), BlockModel>,
     ops: BTreeMap<OpId, Change>,
-    /// The reading half of each open copy.
+    /// The read side of each copy that has not ended.
     copies: BTreeMap<OpId, ReadId>,
     reads: BTreeMap<ReadId, OpenRead>,
     /// The last crash of each device.
     crashes: BTreeMap<DeviceId, Tick>,
-    /// What COMPARE AND WRITE commands sent that found something else than they compared.
+    /// The writes of COMPARE AND WRITE commands whose comparison failed.
     miscompared: BTreeSet<(WriterId, Sequence)>,
-    /// Blocks with versions that a flush or a crash decides about.
+    /// Blocks with versions that a flush or a crash can still affect.
     unsettled: BTreeSet<(DeviceId, Lba)>,
 }
 
@@ -260,8 +267,8 @@ struct OpenRead {
 }
 
 impl History {
-    /// Starts with devices that hold `initially`. With `tears`, a block longer than a sector may be found torn after a crash
-    /// or a failed write.
+    /// Creates a history of devices that hold `initially`. With `tears`, a block longer than a sector may be
+    /// found torn after a crash or a failed write.
     pub const fn new(initially: InitialContent, tears: bool) -> Self {
         Self {
             initially,
@@ -278,23 +285,23 @@ impl History {
         }
     }
 
-    /// Returns the generation that the next write to a block has.
+    /// Returns the generation of the next write to a block.
     pub fn next_generation(&self, device: DeviceId, lba: Lba) -> Generation {
         Generation(self.blocks.get(&(device, lba)).map_or(0, |block| block.generation).saturating_add(1))
     }
 
-    /// Takes note that a change is submitted. From now on a read may show it.
+    /// Records that a change is submitted. From now on a read may return it.
     pub fn submit(&mut self, change: Change) -> OpId {
         self.submit_ordered(change, None)
     }
 
-    /// The same, of a command whose place in its task set is known.
+    /// Records that a change is submitted by a command whose position in its task set is known.
     pub fn submit_ordered(&mut self, change: Change, place: Option<TaskPosition>) -> OpId {
         self.next_op += 1;
         let op = OpId(self.next_op);
         let begin = self.tick();
         if let Planned::CopyOf(source, from) = change.content {
-            // A copy reads: what it may find must not be forgotten before it ends.
+            // A copy reads: the history must keep every version that it may find until the copy ends.
             let blocks = change.blocks;
             self.reads.insert(ReadId(begin), OpenRead { device: source, lba: from, blocks, place: None });
             self.copies.insert(op, ReadId(begin));
@@ -327,7 +334,7 @@ impl History {
         op
     }
 
-    /// Takes note of how a change ended. A change whose end is unknown may end once more.
+    /// Records how a change ended. A change that ended with [`ChangeResult::Unknown`] may end a second time.
     pub fn end_change(&mut self, op: OpId, end: ChangeResult) {
         let now = self.tick();
         let Some(change) = self.ops.get(&op).copied() else { return };
@@ -367,13 +374,14 @@ impl History {
         self.prune_blocks(keys(&change));
     }
 
-    /// Takes note that a change whose end is unknown can take effect no more: whoever might have executed it is gone.
+    /// Records that a change whose result is unknown can no longer take effect, because the task that might
+    /// have executed it no longer exists.
     pub fn conclude_unknown(&mut self, op: OpId) {
         self.end_change(op, ChangeResult::Failed);
     }
 
-    /// Takes note that the medium of a device lost what was not on stable storage. What is under way may have been begun, and
-    /// may be carried out afterwards, unless its end is told.
+    /// Records that the medium of a device lost everything that was not on stable storage. Changes under way
+    /// may have begun, and may be carried out afterwards, unless the caller reports their end.
     pub fn crash(&mut self, device: DeviceId) {
         let now = self.tick();
         self.crashes.insert(device, now);
@@ -382,16 +390,17 @@ impl History {
         }
     }
 
-    /// Takes note that a flush is submitted.
+    /// Records that a flush is submitted.
     pub fn flush_begin(&mut self, device: DeviceId) -> FlushId {
         FlushId(device, self.tick())
     }
 
-    /// Takes note that a flush ended well: what ended before it began is on stable storage. One that failed need not be told.
+    /// Records that a flush ended with GOOD: changes that ended before it began are on stable storage. The
+    /// caller need not report a flush that failed.
     pub fn flush_end(&mut self, flush: FlushId) {
         let FlushId(device, begin) = flush;
         self.tick();
-        // One that a crash came into may have been carried out before or after it.
+        // A flush that a crash interrupted may have been carried out before or after the crash.
         if self.crashes.get(&device).is_some_and(|crash| *crash > begin) {
             return;
         }
@@ -405,12 +414,12 @@ impl History {
         self.prune_blocks(keys.into_iter());
     }
 
-    /// Takes note that a read is submitted.
+    /// Records that a read is submitted.
     pub fn read_begin(&mut self, device: DeviceId, lba: Lba, blocks: u64) -> ReadId {
         self.read_begin_ordered(device, lba, blocks, None)
     }
 
-    /// The same, of a command whose place in its task set is known.
+    /// Records that a read is submitted by a command whose position in its task set is known.
     pub fn read_begin_ordered(
         &mut self,
         device: DeviceId,
@@ -423,8 +432,8 @@ impl History {
         id
     }
 
-    /// Judges what a read returned: a whole number of blocks of `block_len` bytes, from its first on. What is missing at the
-    /// end is not judged.
+    /// Judges the data of a read: a whole number of blocks of `block_len` bytes, beginning with the first
+    /// block of the read. Blocks that are missing at the end are not judged.
     pub fn read_end(&mut self, read: ReadId, block_len: usize, data: &[u8]) -> Vec<Finding> {
         let now = self.tick();
         let Some(OpenRead { device, lba: first, blocks, place }) = self.reads.remove(&read) else {
@@ -440,12 +449,13 @@ impl History {
         findings
     }
 
-    /// Takes note that a read gave nothing.
+    /// Records that a read returned no data.
     pub fn read_failed(&mut self, read: ReadId) {
         self.reads.remove(&read);
     }
 
-    /// Returns what a read of a block that begins now and ends before anything else happens may return.
+    /// Returns the contents that a read of a block may return if it begins now and ends before any other
+    /// event.
     pub fn expected_content(&self, device: DeviceId, lba: Lba) -> Vec<Content> {
         let (from, to) = (self.clock.saturating_add(1), self.clock.saturating_add(2));
         self.expected(device, lba, ReadWindow { from, to, place: None })
@@ -456,12 +466,12 @@ impl History {
         self.blocks.range((device, Lba(0))..=(device, Lba(u64::MAX))).map(|((_, lba), _)| *lba)
     }
 
-    /// Returns the changes that have not ended, or whose end is unknown.
+    /// Returns the changes that have not ended or whose result is unknown.
     pub fn open(&self) -> impl Iterator<Item = (OpId, &Change)> {
         self.ops.iter().map(|(op, change)| (*op, change))
     }
 
-    /// Returns how many versions are kept in all: what the memory goes to.
+    /// Returns the number of versions in memory, which determines the memory that the history uses.
     pub fn versions(&self) -> usize {
         self.blocks.values().map(|block| block.versions.len()).sum()
     }
@@ -505,7 +515,7 @@ impl History {
         let ReadWindow { from, to, .. } = window;
         self.refresh_copies(key, to);
         let tears = self.tears;
-        // What was read before or after a crash says nothing of what the crash left.
+        // A read that was under way during a crash does not show what the crash left.
         let telling = self.crashes.get(&key.0).is_none_or(|crash| *crash < from);
         let block = self.block(key);
         let legal = match (&found, content_of(&found)) {
@@ -514,7 +524,7 @@ impl History {
                 let fits = |version: &&Version| version.content.admits(content);
                 let fitting: Vec<u64> =
                     block.readable(window).filter(fits).take(2).map(|version| version.op).collect();
-                // Two that wrote the same leave open which one it was.
+                // If two versions wrote the same content, the read does not show which of them it returned.
                 if let [op] = fitting.as_slice()
                     && telling
                 {
@@ -525,7 +535,7 @@ impl History {
                 }
                 !fitting.is_empty() || (block.forgetful && is_plausible(block, key, &found))
             }
-            // What was there before need not be ours.
+            // The initial content of an unknown medium need not be a signed block.
             _ => block.readable(window).any(|version| version.content == Known::Anything),
         };
         if legal {
@@ -539,7 +549,7 @@ impl History {
     fn wrong(&self, key: (DeviceId, Lba), reading: &BlockCheck, window: ReadWindow) -> Violation {
         let (device, lba) = key;
         let block = self.blocks.get(&key);
-        // What the order of time allows and is wrong all the same breaks a law.
+        // A version that is legal by the order of time, but still illegal, breaks an ordering rule.
         let lawless = block.zip(content_of(reading)).and_then(|(block, content)| {
             let mut timely = block.timely(window).filter(|version| version.content.admits(content));
             timely.find_map(|version| block.broken_rule(version, window))
@@ -580,7 +590,7 @@ impl History {
     }
 }
 
-/// Returns whether a block can be a version that was forgotten, brought back by a crash.
+/// Returns whether a block can be a forgotten version that a crash brought back.
 fn is_plausible(block: &BlockModel, (device, lba): (DeviceId, Lba), reading: &BlockCheck) -> bool {
     let crashed = block.versions.iter().any(|version| version.crashed);
     crashed && matches!(reading, BlockCheck::Signed(stamp) if stamp.device == device && stamp.lba == lba)

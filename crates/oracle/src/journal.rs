@@ -1,9 +1,10 @@
-//! The history as bytes: what was submitted and how it ended, so that the crash of either side can be judged afterwards.
+//! Stores the history as bytes: which operations were submitted and how they ended, so that the crash of
+//! either side can be judged afterwards.
 //!
-//! A journal is a run of [`Entry`]s of [`ENTRY_LEN`] bytes, each with a CRC-64/NVME of its own. Its end may be torn by the
-//! crash that it is there for: [`replay`] stops at the first entry that is not whole. An entry must reach stable
-//! storage before the operation that it announces is sent, and the end of an operation may be written late: then the
-//! operation merely counts as one whose end is unknown.
+//! A journal is a sequence of [`Entry`]s of [`ENTRY_LEN`] bytes, each with its own CRC-64/NVME. A crash may
+//! tear the end of the journal: [`replay`] stops at the first entry that is not whole. An entry must reach
+//! stable storage before the operation that it announces is sent. The end of an operation may be written
+//! late: until then the operation counts as one whose result is unknown.
 //!
 //! | offset | length | what (big-endian) |
 //! |---|---|---|
@@ -18,7 +19,7 @@
 //! | 32 | 8 | first block |
 //! | 40 | 8 | number of blocks |
 //! | 48 | 8 | sequence, or device copied from |
-//! | 56 | 8 | block address in the stamp, or copied from |
+//! | 56 | 8 | block address in the block header, or copied from |
 //! | 64 | 4 | writer |
 //! | 68 | 4 | zeros |
 //! | 72 | 8 | CRC-64/NVME of the 72 bytes before |
@@ -32,39 +33,39 @@ use crc_fast::{CrcAlgorithm, checksum};
 use crate::block_header::{DeviceId, Sequence, WriterId};
 use crate::history::{BlockSignature, Change, ChangeResult, FlushId, History, OpId, Planned};
 
-/// The length of an entry.
+/// The length of an entry in bytes.
 pub const ENTRY_LEN: usize = 80;
 
 const BODY_LEN: usize = 72;
 const MAGIC: [u8; 4] = *b"tarJ";
 const VERSION: u8 = 1;
 
-/// Something that happened.
+/// One entry of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When, in nanoseconds since the writer's origin.
+    /// The time, in nanoseconds since the writer's origin.
     pub time_ns: u64,
-    /// What.
+    /// The event.
     pub what: JournalEvent,
 }
 
-/// What happened.
+/// An event in a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEvent {
-    /// A change is about to be submitted; the history gave it this name.
+    /// A change is about to be submitted; the history assigned this id to it.
     Submit(OpId, Change),
     /// A change ended.
     End(OpId, ChangeResult),
     /// A flush is about to be submitted; the writer numbers flushes.
     FlushBegin(u64, DeviceId),
-    /// A flush ended well.
+    /// A flush ended with GOOD.
     FlushEnd(u64),
-    /// The medium lost what was not on stable storage.
+    /// The medium lost everything that was not on stable storage.
     Crash(DeviceId),
 }
 
 impl Entry {
-    /// Writes the entry as bytes.
+    /// Encodes the entry.
     pub fn encode(&self) -> [u8; ENTRY_LEN] {
         let mut bytes = [0; ENTRY_LEN];
         // The fields fill the entry exactly.
@@ -72,7 +73,7 @@ impl Entry {
         bytes
     }
 
-    /// Reads an entry; `None` when the bytes are not a whole one of a version that we know.
+    /// Decodes an entry. Returns `None` when the bytes are not a whole entry of a known version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let body = bytes.get(..BODY_LEN)?;
         let crc = bytes.get(BODY_LEN..ENTRY_LEN)?;
@@ -154,19 +155,20 @@ impl Entry {
 const ENDS: [ChangeResult; 4] =
     [ChangeResult::Done, ChangeResult::Failed, ChangeResult::Unknown, ChangeResult::Refused];
 
-/// What a journal held.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Whole entries.
+    /// The number of whole entries.
     pub entries: usize,
-    /// Bytes behind them that are no entry: a torn end, or damage.
+    /// The number of bytes behind them that are no entry: a torn end, or damage.
     pub left: usize,
     /// The time of the last entry.
     pub last_time_ns: u64,
 }
 
-/// Tells `history`, which must be new, everything that a journal holds. Operations without an end stay open: their end is
-/// unknown, and who knows that nobody executes them any more ends them as [`ChangeResult::Failed`].
+/// Replays a journal into `history`, which must be new. Operations without an end stay open, since their
+/// result is unknown. A caller that knows that an operation is no longer executed ends it with
+/// [`ChangeResult::Failed`].
 pub fn replay(bytes: &[u8], history: &mut History) -> Replayed {
     let mut replayed = Replayed::default();
     let mut names: BTreeMap<OpId, OpId> = BTreeMap::new();
@@ -292,6 +294,6 @@ mod tests {
         assert_eq!(Entry::decode(&fixture), Some(entry));
     }
 
-    /// Computed bit by bit, elsewhere.
+    /// The CRC, computed bit by bit by another program.
     const FIXTURE_CRC: [u8; 8] = [0x9e, 0xb0, 0x9c, 0x8c, 0x88, 0xfb, 0x1a, 0x75];
 }

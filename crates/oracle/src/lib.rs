@@ -1,19 +1,24 @@
-//! Tells the truth about blocks.
+//! Signs blocks, records the history of writes to them, and checks the blocks that reads return.
 //!
-//! * [`block_header`]: a block that says of itself whose it is, where it belongs, when it was written and by whom; each of its
-//!   512-byte sectors says so, and each is protected by a CRC-64, so that a block put together from several writes shows.
-//! * [`pattern`]: what fills the rest of it.
-//! * [`block_check`]: what a block that was read turns out to be, by itself.
-//! * [`history`]: who wrote what when, and so what a read may legally return: with writes under way at the same time, writes
-//!   that failed or whose end nobody knows, flushes, and crashes.
-//! * [`order`]: where an operation stands in a task set, and so which of two takes effect first.
-//! * [`reservations`]: who is registered with a logical unit and who holds it, and so which commands a reservation stops.
-//! * [`journal`]: the history as bytes that outlive the process that makes it.
+//! * [`block_header`]: the signed block. Its header states the device, the address, the time and the writer.
+//!   Each of its 512-byte sectors carries a header and is protected by a CRC-64, so that a block put together
+//!   from several writes is detected.
+//! * [`pattern`]: the filler behind the headers.
+//! * [`block_check`]: the check of one block that was read, without knowledge of the history.
+//! * [`history`]: which writer wrote what and when, and so what a read may legally return: with concurrent
+//!   writes, writes that failed or whose result is unknown, flushes, and crashes.
+//! * [`order`]: the position of an operation in a task set, and so which of two operations takes effect
+//!   first.
+//! * [`reservations`]: which nexuses are registered with a logical unit and which one holds it, and so which
+//!   commands a reservation stops.
+//! * [`journal`]: the history as bytes that outlive the process that writes them.
 //!
-//! A caller signs blocks with [`block_header::BlockHeader::sign`], tells the history of each write when it is submitted and when it ends,
-//! and hands what it reads to [`history::History::read_end`], which gives one [`history::Finding`] for each wrong block.
+//! A caller signs blocks with [`block_header::BlockHeader::sign`], reports each write to the history when it
+//! is submitted and when it ends, and passes the data of a read to [`history::History::read_end`], which
+//! returns one [`history::Finding`] for each wrong block.
 //!
-//! The CRC is not the one of iSCSI's digests: a damage that slips through one does not slip through the other.
+//! The CRC differs from the one of iSCSI's digests, so that damage which one CRC misses is detected by the
+//! other.
 //!
 //! **Invariant:** does not know how blocks travelled: no protocol, no medium, no clock.
 #![no_std]

@@ -1,9 +1,9 @@
-//! The order of the tasks of a task set (SAM-5 §8.6), as far as it tells which operation takes effect first.
+//! Derives which operation takes effect first from the order of the tasks in a task set (SAM-5 §8.6).
 
-/// Where an operation stands in its task set. Operations without a place are ordered by nothing but time.
+/// The position of an operation in its task set. Operations without a position are ordered only by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPosition {
-    /// The task set, as the caller names it.
+    /// The task set, as the caller numbers it.
     pub set: u64,
     /// The position in the order in which the tasks enter the set.
     pub number: u64,
@@ -23,7 +23,7 @@ pub enum Attribute {
 }
 
 impl TaskPosition {
-    /// Returns whether the task here has ended, or never begins, before the task at `other` begins.
+    /// Returns whether this task has ended, or never begins, before the task at `other` begins.
     pub const fn precedes(self, other: Self) -> bool {
         let waits = match other.attribute {
             Attribute::Simple => matches!(self.attribute, Attribute::Ordered | Attribute::HeadOfQueue),
@@ -34,17 +34,18 @@ impl TaskPosition {
     }
 }
 
-/// Returns whether an operation at `one` has ended before one at `other` begins; not if either has no place.
+/// Returns whether an operation at `one` has ended before one at `other` begins; `false` if either has no
+/// position.
 pub(crate) fn precedes(one: Option<TaskPosition>, other: Option<TaskPosition>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one.precedes(other))
 }
 
-/// A rule beyond the order of time that a read can break.
+/// A rule, beyond the order of time, that a read can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrderRule {
     /// Task attributes.
     Order,
-    /// A COMPARE AND WRITE is one operation.
+    /// A COMPARE AND WRITE is atomic.
     Atomic,
 }
 

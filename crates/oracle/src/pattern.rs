@@ -1,4 +1,5 @@
-//! What fills a signed block behind its headers. Each pattern provokes another kind of hardware or software fault.
+//! Fills a signed block behind its headers. Each pattern provokes a different kind of hardware or software
+//! fault.
 
 use base::rng::Rng;
 use base::units::Lba;
@@ -6,20 +7,22 @@ use base::units::Lba;
 /// A filler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
-    /// The seed, again and again: the same in every block, so that nothing but the header tells two blocks apart.
+    /// The seed, repeated: the same in every block, so that two blocks differ only in their headers.
     Fixed,
-    /// One set bit that walks: stuck and coupled lines.
+    /// One set bit that walks: provokes faults of stuck and coupled lines.
     WalkingOne,
-    /// One clear bit that walks.
+    /// One clear bit that walks: provokes the same faults.
     WalkingZero,
-    /// Long runs of zeros and ones: what compresses, line codes and clock recovery.
+    /// Long runs of zeros and ones: provokes faults of compression, line codes and clock recovery.
     LongRuns,
-    /// Random, and balanced so that every sector has the same Internet checksum: what TCP cannot tell apart.
+    /// Random, and balanced so that every sector has the same Internet checksum: provokes faults that TCP
+    /// does not detect.
     ChecksumNeutral,
     /// Random.
     #[default]
     Random,
-    /// Every eight bytes tell their own offset: what is shifted or repeated shows where it came from.
+    /// Every eight bytes hold their own offset: the content of shifted or repeated data shows where it came
+    /// from.
     Counting,
 }
 
@@ -35,17 +38,17 @@ impl Pattern {
         Self::Counting,
     ];
 
-    /// Returns the number under which headers name it.
+    /// Returns the code of the pattern in headers.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// Returns the pattern that headers name so.
+    /// Returns the pattern with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Returns the name under which people choose it.
+    /// Returns the name by which users choose the pattern.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
@@ -58,12 +61,12 @@ impl Pattern {
         }
     }
 
-    /// Returns the pattern that people call so.
+    /// Returns the pattern with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|pattern| pattern.name() == name)
     }
 
-    /// Fills one sector's room behind the header. The same arguments give the same bytes.
+    /// Fills the part of one sector behind the header. The same arguments give the same bytes.
     pub(crate) fn fill(self, seed: u32, lba: Lba, index: u8, out: &mut [u8]) {
         let rng = || {
             Rng::from_seed(

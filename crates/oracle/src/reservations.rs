@@ -1,9 +1,11 @@
-//! What the reservations of one logical unit can be, given what was asked and answered.
+//! Tracks the possible reservations of one logical unit, given the commands that were sent and their
+//! outcomes.
 //!
-//! Commands that change reservations are under way together, are aborted, and are lost with their sessions. So there is not one
-//! state but a set of those that are possible: every order in which the commands under way can take effect is followed, and an
-//! answer strikes out the orders that would have given another. This is a linearisation of the history that is computed as it
-//! grows. A set that becomes empty means that no order explains the answers.
+//! Commands that change reservations run concurrently, are aborted, and are lost with their sessions. So this
+//! module keeps the set of all possible states instead of one state. It follows every order in which the
+//! commands under way can take effect, and the outcome of a command removes the orders that would have had
+//! another outcome. This is an incremental check of linearizability. An empty set means that no order
+//! explains the outcomes.
 
 mod model;
 #[cfg(test)]
@@ -14,23 +16,24 @@ use alloc::vec::Vec;
 
 pub use model::{Access, Admits, Nexus, Nexuses, ReservationType, ReserveCommand, ReserveOutcome, State};
 
-/// Names a command that changes reservations.
+/// The id of a command that changes reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceId(pub u64);
 
-/// No order of the commands under way explains the answer of one.
+/// The error for an outcome that no order of the commands under way explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unexplained;
 
-/// The most commands that the caller has under way together: the orders to follow are as many as their permutations.
+/// The most commands that the caller has under way at a time. The number of orders to follow is the number of
+/// permutations of these commands.
 pub const MAX_PENDING: usize = 4;
 
-/// What the reservations of one logical unit can be.
+/// The possible reservations of one logical unit.
 #[derive(Clone, Debug)]
 pub struct Reservations {
     possible: BTreeSet<Possible>,
     pending: BTreeMap<ServiceId, (Nexus, ReserveCommand)>,
-    /// Counts what made the set larger.
+    /// Counts the events after which the set may have grown.
     version: u64,
 }
 
@@ -41,12 +44,12 @@ struct Possible {
     effects: Vec<Effect>,
 }
 
-/// A command that has taken effect and is not answered.
+/// A command that has taken effect and whose response has not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Effect {
     id: ServiceId,
     outcome: ReserveOutcome,
-    /// The nexuses that it preempted and whose writes were stopped ever since.
+    /// The nexuses that the command preempted and whose writes have been stopped since then.
     fenced: Nexuses,
 }
 
@@ -67,26 +70,27 @@ impl Reservations {
         self.pending.is_empty()
     }
 
-    /// Returns a number that changes whenever there may be states that were not possible before.
+    /// Returns a number that changes whenever states become possible that were impossible before.
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Returns the states that are possible now; some of them more than once.
+    /// Returns the states that are possible now; some of them occur more than once.
     pub fn states(&self) -> impl Iterator<Item = &State> {
         self.possible.iter().map(|possible| &possible.state)
     }
 
-    /// Takes note that a command is submitted: from now on it may take effect.
+    /// Records that a command is submitted. From now on it may take effect.
     pub fn submit_command(&mut self, id: ServiceId, nexus: Nexus, service: ReserveCommand) {
         self.pending.insert(id, (nexus, service));
         self.explore_orders();
     }
 
-    /// Takes note that a command was answered. Returns the nexuses that it preempted and whose writes were stopped ever since.
+    /// Records the outcome of a command. Returns the nexuses that the command preempted and whose writes have
+    /// been stopped since then.
     ///
     /// # Errors
-    /// [`Unexplained`]. The answer then counts as one that says nothing.
+    /// Returns [`Unexplained`] if no order explains the outcome. The outcome is then ignored.
     pub fn end_command(&mut self, id: ServiceId, outcome: ReserveOutcome) -> Result<Nexuses, Unexplained> {
         if self.pending.remove(&id).is_none() {
             return Ok(Nexuses::default());
@@ -105,10 +109,10 @@ impl Reservations {
         Ok(fenced)
     }
 
-    /// Takes note that a command was refused before anything was done.
+    /// Records that a command was refused before it had any effect.
     ///
     /// # Errors
-    /// [`Unexplained`], if its effect was seen.
+    /// Returns [`Unexplained`] if the effect of the command was observed.
     pub fn refused(&mut self, id: ServiceId) -> Result<(), Unexplained> {
         if self.pending.remove(&id).is_none() {
             return Ok(());
@@ -122,27 +126,28 @@ impl Reservations {
         Ok(())
     }
 
-    /// Takes note that a command is over, and that nobody knows whether it took effect.
+    /// Records that a command is over and that it is unknown whether it took effect.
     pub fn conclude_unknown(&mut self, id: ServiceId) {
         if self.pending.remove(&id).is_some() {
             self.forget(id);
         }
     }
 
-    /// Keeps only states of which `holds` is true: somebody saw it while nothing was under way. Returns whether there is any.
+    /// Keeps only states for which `holds` is true, because an initiator observed that while no command was
+    /// under way. Returns whether there is any.
     pub fn observe(&mut self, holds: impl Fn(&State) -> bool) -> bool {
         let any = self.states().any(&holds);
         if any {
             self.possible.retain(|possible| holds(&possible.state));
         }
         if self.states().any(State::is_reserved) {
-            // It was not released when somebody saw it, and may be at any time.
+            // The reservation existed when the initiator observed it, and may be released at any time.
             self.explore_orders();
         }
         any
     }
 
-    /// Takes note that the unit lost its power.
+    /// Records that the unit lost its power.
     pub fn power_lost(&mut self) {
         let possible = core::mem::take(&mut self.possible);
         self.possible = (possible.into_iter())
@@ -156,7 +161,7 @@ impl Reservations {
         self.explore_orders();
     }
 
-    /// The effect of a command is part of the state from now on.
+    /// Stops tracking a command: its effect is part of the state from now on.
     fn forget(&mut self, id: ServiceId) {
         let possible = core::mem::take(&mut self.possible);
         self.possible = (possible.into_iter())
@@ -167,7 +172,7 @@ impl Reservations {
             .collect();
     }
 
-    /// Follows every order in which commands can take effect that have not yet.
+    /// Follows every order in which the commands under way that have not taken effect can take effect.
     fn explore_orders(&mut self) {
         self.version += 1;
         let mut left: Vec<Possible> = self.possible.iter().cloned().collect();

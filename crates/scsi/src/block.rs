@@ -1,5 +1,5 @@
-//! Commands of direct access block devices (SBC-4 §5) as an initiator writes them, and the parameter data that it
-//! reads: capacity and the state of blocks.
+//! The commands of direct access block devices (SBC-4 §5) that an initiator sends, and the parameter data
+//! that it reads: capacity and provisioning status of blocks.
 
 use alloc::vec::Vec;
 
@@ -9,50 +9,51 @@ use base::units::{BlockSize, Blocks, Lba};
 use crate::cdb::Cdb;
 use crate::opcode::{self, service_action_in_16};
 
-/// FUA in byte 1 of reads and writes: not before the blocks are on the medium.
+/// FUA in byte 1 of reads and writes: no status before the blocks are on the medium.
 const FUA: u8 = 0x08;
-/// UNMAP in byte 1 of WRITE SAME: the blocks may lose their storage.
+/// UNMAP in byte 1 of WRITE SAME: the device server may deallocate the blocks.
 const UNMAP_BIT: u8 = 0x08;
 
-/// READ(16).
+/// Builds READ(16).
 pub fn read_16(lba: Lba, blocks: u32, fua: bool) -> Cdb {
     transfer_16(opcode::READ_16, if fua { FUA } else { 0 }, lba, blocks)
 }
 
-/// WRITE(16).
+/// Builds WRITE(16).
 pub fn write_16(lba: Lba, blocks: u32, fua: bool) -> Cdb {
     transfer_16(opcode::WRITE_16, if fua { FUA } else { 0 }, lba, blocks)
 }
 
-/// READ(10), for devices that know no longer form.
+/// Builds READ(10), for devices that do not support READ(16).
 pub fn read_10(lba: u32, blocks: u16, fua: bool) -> Cdb {
     transfer_10(opcode::READ_10, if fua { FUA } else { 0 }, lba, blocks)
 }
 
-/// WRITE(10), for devices that know no longer form.
+/// Builds WRITE(10), for devices that do not support WRITE(16).
 pub fn write_10(lba: u32, blocks: u16, fua: bool) -> Cdb {
     transfer_10(opcode::WRITE_10, if fua { FUA } else { 0 }, lba, blocks)
 }
 
-/// SYNCHRONIZE CACHE(10) of the whole medium.
+/// Builds SYNCHRONIZE CACHE(10) of the whole medium.
 pub fn synchronize_cache_10() -> Cdb {
     transfer_10(opcode::SYNCHRONIZE_CACHE_10, 0, 0, 0)
 }
 
-/// WRITE SAME(16): one block of data follows. With `unmap` the blocks may lose their storage instead, if what they
-/// then read as is the same.
+/// Builds WRITE SAME(16): the data-out is one block. With `unmap` the device server may deallocate the blocks
+/// instead, if they then read the same.
 pub fn write_same_16(lba: Lba, blocks: u32, unmap: bool) -> Cdb {
     transfer_16(opcode::WRITE_SAME_16, if unmap { UNMAP_BIT } else { 0 }, lba, blocks)
 }
 
-/// COMPARE AND WRITE: twice `blocks` blocks of data follow, those to be found and those to be written.
+/// Builds COMPARE AND WRITE: the data-out is twice `blocks` blocks, first those to compare with, then those
+/// to write.
 pub fn compare_and_write(lba: Lba, blocks: u8, fua: bool) -> Cdb {
     let [a, b, c, d, e, f, g, h] = lba.0.to_be_bytes();
     let fua = if fua { FUA } else { 0 };
     Cdb::from_16([opcode::COMPARE_AND_WRITE, fua, a, b, c, d, e, f, g, h, 0, 0, 0, blocks, 0, 0])
 }
 
-/// UNMAP of one range, and the parameter list that goes with it.
+/// Builds UNMAP of one range, and its parameter list.
 pub fn unmap(lba: Lba, blocks: u32) -> (Cdb, [u8; 24]) {
     let mut list = [0; 24];
     let head = [0, 22, 0, 16, 0, 0, 0, 0].into_iter();
@@ -64,17 +65,17 @@ pub fn unmap(lba: Lba, blocks: u32) -> (Cdb, [u8; 24]) {
     (cdb, list)
 }
 
-/// READ CAPACITY(10).
+/// Builds READ CAPACITY(10).
 pub const fn read_capacity_10() -> Cdb {
     Cdb::from_16([opcode::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
-/// READ CAPACITY(16).
+/// Builds READ CAPACITY(16).
 pub fn read_capacity_16(allocation_len: u32) -> Cdb {
     service_action_in(service_action_in_16::READ_CAPACITY_16, Lba(0), allocation_len)
 }
 
-/// GET LBA STATUS(16).
+/// Builds GET LBA STATUS(16).
 pub fn get_lba_status(lba: Lba, allocation_len: u32) -> Cdb {
     service_action_in(service_action_in_16::GET_LBA_STATUS, lba, allocation_len)
 }
@@ -98,7 +99,7 @@ fn service_action_in(action: u16, lba: Lba, allocation_len: u32) -> Cdb {
     Cdb::from_16([opcode::SERVICE_ACTION_IN_16, action, a, b, c, d, e, f, g, h, i, j, k, l, 0, 0])
 }
 
-/// How large a medium is and how its blocks lie: READ CAPACITY (SBC-4 §5.20, §5.21).
+/// The size of a medium and the layout of its blocks, from READ CAPACITY (SBC-4 §5.20, §5.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// The number of logical blocks.
@@ -109,24 +110,24 @@ pub struct Capacity {
     pub physical_exponent: u8,
     /// LOWEST ALIGNED LOGICAL BLOCK ADDRESS.
     pub lowest_aligned: u16,
-    /// LBPME: blocks can lose their storage.
+    /// LBPME: blocks can be deallocated (thin provisioning).
     pub provisioning: bool,
-    /// LBPRZ: blocks that lost it read as zeros.
+    /// LBPRZ: deallocated blocks read as zeros.
     pub reads_zero: bool,
     /// PROT_EN: blocks carry protection information.
     pub protection: bool,
 }
 
-/// Why the answer to READ CAPACITY is of no use.
+/// Why the response to READ CAPACITY is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCapacity {
-    /// It ends too early.
+    /// The data is too short.
     #[error("the answer to READ CAPACITY is too short")]
     Short,
-    /// Its block length is no power of two between 512 and 65536.
+    /// The block length is not a power of two between 512 and 65536.
     #[error("the device has blocks of {0} bytes, which is no power of two from 512 to 65536")]
     BlockLength(u32),
-    /// The number of its bytes exceeds 64 bits.
+    /// The size in bytes exceeds 64 bits.
     #[error("the device claims more bytes than 64 bits hold")]
     Size,
 }
@@ -135,7 +136,8 @@ impl Capacity {
     /// The length of the parameter data of READ CAPACITY(16).
     pub const LEN_16: u32 = 32;
 
-    /// Parses the parameter data of READ CAPACITY(10); `None` if the medium is too large for it.
+    /// Parses the parameter data of READ CAPACITY(10). Returns `None` if the medium is too large for this
+    /// form.
     ///
     /// # Errors
     /// [`BadCapacity`]
@@ -155,7 +157,7 @@ impl Capacity {
     pub fn parse_16(bytes: &[u8]) -> Result<Self, BadCapacity> {
         let mut data = Reader::new(bytes);
         let mut capacity = Self::new(data.u64()?, data.u32()?)?;
-        // Devices older than SBC-3 end here, or have zeros.
+        // Devices older than SBC-3 end the data here, or send zeros.
         let [protection, exponents] = data.array().unwrap_or_default();
         let aligned = data.u16().unwrap_or(0);
         capacity.protection = protection & 1 == 1;
@@ -168,7 +170,7 @@ impl Capacity {
 
     /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
-        // `new` has made sure that it fits.
+        // `new` has checked that the size fits.
         self.block_size.len_of(self.blocks).map_or(u64::MAX, |len| len.0)
     }
 
@@ -210,17 +212,17 @@ impl Provisioning {
 pub struct LbaStatus {
     /// The first block.
     pub lba: Lba,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u32,
-    /// Their state.
+    /// The provisioning status.
     pub state: Provisioning,
 }
 
 impl LbaStatus {
-    /// Parses the parameter data of GET LBA STATUS: every whole descriptor.
+    /// Parses the parameter data of GET LBA STATUS and returns every whole descriptor.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn list(bytes: &[u8]) -> Result<Vec<Self>, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let _len = data.u32()?;

@@ -1,4 +1,4 @@
-//! Command descriptor blocks as bytes (SPC-5 §4.2). Typed views of single commands stand in the modules of their kind.
+//! Command descriptor blocks as bytes (SPC-5 §4.2). The other modules have typed views of single commands.
 
 use alloc::boxed::Box;
 
@@ -8,9 +8,9 @@ pub const MAX_CDB_LEN: usize = 260;
 /// A command descriptor block.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cdb {
-    /// The first sixteen bytes; shorter CDBs are followed by zeros.
+    /// The first sixteen bytes, padded with zeros if the CDB is shorter.
     head: [u8; 16],
-    /// All bytes, when there are more than sixteen.
+    /// All bytes, if there are more than sixteen.
     whole: Option<Box<[u8]>>,
 }
 
@@ -20,7 +20,8 @@ impl Cdb {
         Self { head, whole: None }
     }
 
-    /// Copies `bytes`, filling up with zeros to sixteen; `None` when longer than [`MAX_CDB_LEN`].
+    /// Copies `bytes` and pads them with zeros to sixteen. Returns `None` if they are longer than
+    /// [`MAX_CDB_LEN`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut head = [0; 16];
         for (to, from) in head.iter_mut().zip(bytes) {
@@ -39,7 +40,7 @@ impl Cdb {
         self.head[0]
     }
 
-    /// Returns all bytes; at least sixteen.
+    /// Returns all bytes, at least sixteen.
     pub fn bytes(&self) -> &[u8] {
         self.whole.as_deref().unwrap_or(&self.head)
     }
@@ -49,28 +50,28 @@ impl Cdb {
         self.bytes().get(at).copied().unwrap_or(0)
     }
 
-    /// Returns the two bytes at `at` as a number, zeros beyond the end.
+    /// Returns the two bytes at `at` as a number. Bytes beyond the end count as zeros.
     pub fn u16(&self, at: usize) -> u16 {
         u16::from_be_bytes(self.array(at))
     }
 
-    /// Returns the three bytes at `at` as a number, zeros beyond the end.
+    /// Returns the three bytes at `at` as a number. Bytes beyond the end count as zeros.
     pub fn u24(&self, at: usize) -> u32 {
         let [a, b, c] = self.array(at);
         u32::from_be_bytes([0, a, b, c])
     }
 
-    /// Returns the four bytes at `at` as a number, zeros beyond the end.
+    /// Returns the four bytes at `at` as a number. Bytes beyond the end count as zeros.
     pub fn u32(&self, at: usize) -> u32 {
         u32::from_be_bytes(self.array(at))
     }
 
-    /// Returns the eight bytes at `at` as a number, zeros beyond the end.
+    /// Returns the eight bytes at `at` as a number. Bytes beyond the end count as zeros.
     pub fn u64(&self, at: usize) -> u64 {
         u64::from_be_bytes(self.array(at))
     }
 
-    /// Returns `N` bytes at `at`, zeros beyond the end.
+    /// Returns the `N` bytes at `at`. Bytes beyond the end are zeros.
     pub fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut out = [0; N];
         for (to, from) in out.iter_mut().zip(self.bytes().get(at..).unwrap_or_default()) {
@@ -79,8 +80,9 @@ impl Cdb {
         out
     }
 
-    /// Returns the length that the group code of the operation code fixes (SPC-5 §4.2.5.1), or what the additional
-    /// length field says for variable-length CDBs; `None` for vendor-specific groups.
+    /// Returns the length that the group code of the operation code fixes (SPC-5 §4.2.5.1), or for
+    /// variable-length and extended CDBs the length that their length field gives. Returns `None` for
+    /// vendor-specific groups.
     pub fn len_by_opcode(&self) -> Option<usize> {
         match self.opcode() {
             0x7f => Some(usize::from(self.u8(7)) + 8),

@@ -1,8 +1,9 @@
-//! Third-party copy as bytes and nouns (SPC-4 §5.17, §6.4, §6.18; SBC-3 §5.19, §5.46): the parameter lists of EXTENDED
-//! COPY, POPULATE TOKEN and WRITE USING TOKEN, the answers of RECEIVE COPY RESULTS, ROD tokens, VPD page 8Fh.
+//! Data structures of third-party copy (SPC-4 §5.17, §6.4, §6.18; SBC-3 §5.19, §5.46): the parameter lists of
+//! EXTENDED COPY, POPULATE TOKEN and WRITE USING TOKEN, the parameter data of RECEIVE COPY RESULTS, ROD
+//! tokens, VPD page 8Fh.
 //!
-//! Parsers take the limits of the copy manager and give values whose every instance is within them; what is left to
-//! check (that a descriptor names a unit that exists, that a range lies on its medium) belongs to the copy manager.
+//! The parsers get the limits of the copy manager and return only values within them. The copy manager checks
+//! the rest: that each descriptor names an existing unit, that each range is within its medium.
 
 pub mod cscd;
 pub mod list;
@@ -36,45 +37,47 @@ pub mod copy_in {
     pub const REPORT_ALL_ROD_TOKENS: u16 = 0x08;
 }
 
-/// Names a copy operation among those of one I_T nexus. The one-byte identifiers of LID1 commands are the first 256.
+/// Identifies a copy operation among those of one I_T nexus. The one-byte identifiers of LID1 commands are
+/// the first 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListId(pub u32);
 
-/// Why a parameter list is refused before anything is copied. The pointers are byte offsets in the parameter list.
+/// Why the copy manager refuses a parameter list before it copies anything. The pointers are byte offsets in
+/// the parameter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyError {
-    /// The list is cut short, or its lengths exceed what the copy manager takes.
+    /// The list is cut short, or its lengths exceed the limits of the copy manager.
     LengthError,
-    /// A field holds what it may not hold.
+    /// A field has an invalid value.
     Field {
         /// The first byte of the field.
         byte: usize,
-        /// Its most significant bit, if it is not the whole byte.
+        /// The most significant bit of the field, unless the field is the whole byte.
         bit: Option<u8>,
     },
-    /// More CSCD descriptors than the copy manager takes.
+    /// More CSCD descriptors than the copy manager accepts.
     TooManyCscds {
-        /// The field that says how many there are.
+        /// The field with the length of the CSCD descriptors.
         byte: usize,
     },
-    /// A CSCD descriptor of a type that the copy manager does not know.
+    /// A CSCD descriptor of a type that the copy manager does not support.
     UnsupportedCscdType {
-        /// Its type code.
+        /// The type code of the descriptor.
         byte: usize,
     },
-    /// More segment descriptors (or block range descriptors) than the copy manager takes.
+    /// More segment descriptors (or block range descriptors) than the copy manager accepts.
     TooManySegments {
-        /// The first descriptor too many, or the field that says how many there are.
+        /// The first descriptor beyond the limit, or the field with the length of the descriptors.
         byte: usize,
     },
-    /// A segment descriptor of a type that the copy manager does not know.
+    /// A segment descriptor of a type that the copy manager does not support.
     UnsupportedSegmentType {
-        /// Its type code.
+        /// The type code of the descriptor.
         byte: usize,
     },
-    /// More inline data than the copy manager takes.
+    /// More inline data than the copy manager accepts.
     InlineDataTooLong {
-        /// The field that says how much it is.
+        /// The field with the length of the inline data.
         byte: usize,
     },
 }
@@ -92,7 +95,7 @@ impl CopyError {
 impl From<CopyError> for Sense {
     fn from(refusal: CopyError) -> Self {
         let pointing = |asc, byte: usize, bit| {
-            // A list that is longer than a field pointer can say is refused for its length before.
+            // A list too long for the offsets of a field pointer was already refused for its length.
             let byte = u16::try_from(byte).unwrap_or(u16::MAX);
             Self::illegal(asc).with_specific(SenseKeySpecific::FieldPointer { in_cdb: false, bit, byte })
         };
@@ -112,7 +115,7 @@ impl From<CopyError> for Sense {
     }
 }
 
-/// Reads `N` bytes at `at`; zeros beyond the end.
+/// Returns `N` bytes at `at`, with zeros beyond the end.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     for (to, from) in out.iter_mut().zip(bytes.get(at..).unwrap_or_default()) {
@@ -137,12 +140,12 @@ fn u8_at(bytes: &[u8], at: usize) -> u8 {
     bytes.get(at).copied().unwrap_or(0)
 }
 
-/// Widens a count that came off the wire; our platforms have at least 32 bits of address.
+/// Widens a count that was received; our platforms have addresses of at least 32 bits.
 fn size(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// Narrows a length for a 16-bit field; what is longer does not occur, because every list is bounded below it.
+/// Narrows a length for a 16-bit field. Longer ones do not occur, because every list is bounded below that.
 fn len16(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }

@@ -1,17 +1,17 @@
-//! Standard INQUIRY data (SPC-5 §6.7.2), for both roles.
+//! Standard INQUIRY data (SPC-5 §6.7.2), for initiators and targets.
 
 use base::bytes::{Reader, UnexpectedEof};
 
-/// PERIPHERAL QUALIFIER: what is behind the LUN.
+/// PERIPHERAL QUALIFIER: whether the LUN has a logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Qualifier(pub u8);
 
 impl Qualifier {
-    /// A logical unit is there, or could be.
+    /// The LUN has a logical unit, or may have one.
     pub const CONNECTED: Self = Self(0b000);
-    /// None is there, though the target supports one at this LUN.
+    /// The LUN has no logical unit, but the target supports one at this LUN.
     pub const NOT_CONNECTED: Self = Self(0b001);
-    /// None is there, and the target supports none at this LUN.
+    /// The LUN has no logical unit, and the target supports none at this LUN.
     pub const NOT_SUPPORTED: Self = Self(0b011);
 }
 
@@ -29,7 +29,8 @@ impl DeviceType {
     pub const UNKNOWN: Self = Self(0x1f);
 }
 
-/// Version descriptors: standards that a device claims, without a version (SPC-5 table 149).
+/// Version descriptors: the standards with which a device claims conformance, without a version (SPC-5 table
+/// 149).
 #[allow(missing_docs, reason = "the names are the standard's")]
 pub mod version_descriptor {
     pub const SAM_3: u16 = 0x0060;
@@ -42,14 +43,14 @@ pub mod version_descriptor {
     pub const ISCSI: u16 = 0x0960;
 }
 
-/// VERSION of a device that obeys SPC-3.
+/// VERSION of a device that conforms to SPC-3.
 pub const VERSION_SPC_3: u8 = 0x05;
 
-/// VERSION of a device that obeys SPC-4. Newer standards are claimed by version descriptors as well, since some initiators in
-/// use take a higher VERSION for an error.
+/// VERSION of a device that conforms to SPC-4. A device claims newer standards in its version descriptors,
+/// because some initiators in use treat a higher VERSION as an error.
 pub const VERSION_SPC_4: u8 = 0x06;
 
-/// VERSION of a device that obeys SPC-5.
+/// VERSION of a device that conforms to SPC-5.
 pub const VERSION_SPC_5: u8 = 0x07;
 
 /// Standard INQUIRY data.
@@ -63,17 +64,17 @@ pub struct StandardInquiry {
     pub removable: bool,
     /// VERSION.
     pub version: u8,
-    /// HISUP: LUNs are structured as SAM says.
+    /// HISUP: LUNs have the structure that SAM defines.
     pub hierarchical: bool,
-    /// TPGS, two bits: 1 implicit, 2 explicit asymmetric access.
+    /// TPGS, two bits: 1 implicit, 2 explicit asymmetric access (ALUA).
     pub target_port_groups: u8,
     /// 3PC: third-party copies are supported.
     pub third_party_copy: bool,
     /// PROTECT: protection information is supported.
     pub protect: bool,
-    /// MULTIP: there is more than one port.
+    /// MULTIP: the target has more than one port.
     pub multi_port: bool,
-    /// CMDQUE: commands are queued.
+    /// CMDQUE: the logical unit queues commands.
     pub command_queuing: bool,
     /// T10 VENDOR IDENTIFICATION, space-padded.
     pub vendor: [u8; 8],
@@ -81,12 +82,12 @@ pub struct StandardInquiry {
     pub product: [u8; 16],
     /// PRODUCT REVISION LEVEL, space-padded.
     pub revision: [u8; 4],
-    /// Version descriptors; zero where there is none.
+    /// Version descriptors; zero in unused places.
     pub versions: [u16; 8],
 }
 
 impl StandardInquiry {
-    /// The length of what [`Self::encode`] returns.
+    /// The length in bytes of the data that [`Self::encode`] returns.
     pub const LEN: usize = 96;
 
     /// Returns the bytes on the wire.
@@ -113,7 +114,7 @@ impl StandardInquiry {
         out
     }
 
-    /// Parses the bytes; version descriptors that are cut off read as zero.
+    /// Parses the bytes. Version descriptors that were cut off read as zero.
     ///
     /// # Errors
     /// When there are fewer than the 36 bytes that every device returns.
@@ -147,10 +148,10 @@ impl StandardInquiry {
     }
 }
 
-/// RESPONSE DATA FORMAT: the only one there is.
+/// RESPONSE DATA FORMAT: 2 is the only value in use.
 const RESPONSE_DATA_FORMAT: u8 = 2;
 
-/// ADDITIONAL LENGTH: what follows byte 4.
+/// ADDITIONAL LENGTH: the number of bytes after byte 4.
 const ADDITIONAL_LENGTH: u8 = 91;
 const _: () = assert!(ADDITIONAL_LENGTH as usize + 5 == StandardInquiry::LEN);
 

@@ -1,6 +1,8 @@
-//! SCSI as bytes and nouns, for both roles: what a CDB, a sense, a LUN is, and how it stands on the wire.
+//! SCSI data structures for initiators and targets, such as CDBs, sense data, LUNs and pages: their values
+//! and their bytes on the wire.
 //!
-//! **Invariant:** no state and no transport: every function here maps bytes to values or values to bytes.
+//! **Invariant:** this crate has no state and no transport: every function maps bytes to values or values to
+//! bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 

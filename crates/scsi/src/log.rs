@@ -1,4 +1,4 @@
-//! Log pages (SPC-5 §7.3) as bytes, for both roles.
+//! Log pages (SPC-5 §7.3) as bytes, for initiators and targets.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ pub mod page {
     pub const GENERAL_STATISTICS: u8 = 0x19;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 
-    /// Subpage that lists pages with their subpages.
+    /// The subpage that lists pages with their subpages.
     pub const SUPPORTED_SUBPAGES: u8 = 0xff;
 }
 
@@ -28,7 +28,7 @@ pub struct Parameter {
     pub code: u16,
     /// The parameter control byte, see [`control`].
     pub control: u8,
-    /// The value: at most 255 bytes.
+    /// The value, at most 255 bytes.
     pub value: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ impl Parameter {
     /// Takes the next parameter from `list`.
     ///
     /// # Errors
-    /// When the list ends within it.
+    /// When the list ends within the parameter.
     pub fn take(list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         let code = list.u16()?;
         let [control, len] = list.array()?;
@@ -67,12 +67,12 @@ pub struct Page<'a> {
     pub code: u8,
     /// SUBPAGE CODE, in pages that have one (SPF).
     pub subpage: Option<u8>,
-    /// What follows PAGE LENGTH, cut at the end of the bytes.
+    /// The bytes after PAGE LENGTH; fewer than that when the data ends earlier.
     pub body: &'a [u8],
 }
 
 impl<'a> Page<'a> {
-    /// Returns the bytes on the wire. DS is set: nothing here is saved.
+    /// Returns the bytes on the wire. DS is set, because no log parameter here is saved.
     pub fn encode(&self) -> Vec<u8> {
         let spf = u8::from(self.subpage.is_some()) << 6;
         let len = u16::try_from(self.body.len()).unwrap_or(u16::MAX);
@@ -82,10 +82,10 @@ impl<'a> Page<'a> {
         bytes
     }
 
-    /// Looks at the bytes of a page.
+    /// Parses the header of a page.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [code, subpage] = data.array()?;

@@ -1,6 +1,6 @@
 //! Logical unit numbers (SAM-5 §4.7).
 
-/// The eight bytes of a LUN as they stand on the wire.
+/// The eight bytes of a LUN as they are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lun(pub u64);
 
@@ -16,8 +16,8 @@ impl Lun {
         self.0 >> 56 == 0xc1
     }
 
-    /// Encodes a number: peripheral device addressing below 256, flat space addressing above (SAM-5 §4.7.7).
-    /// `None` beyond [`Self::MAX_NUMBER`].
+    /// Encodes a number: peripheral device addressing below 256, flat space addressing from 256 on (SAM-5
+    /// §4.7.7). Returns `None` beyond [`Self::MAX_NUMBER`].
     pub fn from_number(number: u16) -> Option<Self> {
         match number {
             0..=0xff => Some(Self(u64::from(number) << 48)),
@@ -26,7 +26,7 @@ impl Lun {
         }
     }
 
-    /// Decodes a single-level LUN in either addressing method; `None` for any other form.
+    /// Decodes a single-level LUN in either addressing method. Returns `None` for any other form.
     pub fn number(self) -> Option<u16> {
         if self.0 & 0x0000_ffff_ffff_ffff != 0 {
             return None;

@@ -1,10 +1,10 @@
-//! Mode parameters (SPC-5 §7.5) as bytes: headers, block descriptors, pages, for both roles.
+//! Mode parameters (SPC-5 §7.5) as bytes, for initiators and targets: headers, block descriptors and pages.
 
 use alloc::vec::Vec;
 
 use base::bytes::{Reader, UnexpectedEof};
 
-/// Page codes. A page with subpages is named with its subpage code.
+/// Page codes. A page with subpages is identified by its code and a subpage code.
 #[allow(missing_docs, reason = "the names are the standard's")]
 pub mod page {
     pub const READ_WRITE_ERROR_RECOVERY: u8 = 0x01;
@@ -13,25 +13,25 @@ pub mod page {
     pub const CONTROL: u8 = 0x0a;
     pub const POWER_CONDITION: u8 = 0x1a;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
-    /// Asks for every page.
+    /// Requests every page.
     pub const ALL: u8 = 0x3f;
 
     /// Subpage 01h of the control page.
     pub const CONTROL_EXTENSION: u8 = 0x01;
-    /// Asks for every subpage.
+    /// Requests every subpage.
     pub const ALL_SUBPAGES: u8 = 0xff;
 }
 
-/// Which of its values a page is asked for (PC).
+/// Which values of a page MODE SENSE requests (PC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageControl {
-    /// Those in force.
+    /// The values in force.
     Current,
     /// A one for each bit that MODE SELECT can change.
     Changeable,
-    /// Those of a device that nobody has touched.
+    /// The values that the device has before any change.
     Default,
-    /// Those that come back after a power cycle.
+    /// The values that are in force again after a power cycle.
     Saved,
 }
 
@@ -47,7 +47,7 @@ impl PageControl {
     }
 }
 
-/// The two shapes of a mode parameter header.
+/// The two forms of a mode parameter header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFormat {
     /// Four bytes: MODE SENSE(6), MODE SELECT(6).
@@ -57,7 +57,7 @@ pub enum HeaderFormat {
 }
 
 impl HeaderFormat {
-    /// Returns the length of the header.
+    /// Returns the length of the header in bytes.
     pub const fn header_len(self) -> usize {
         match self {
             Self::Six => 4,
@@ -73,7 +73,7 @@ pub struct Header {
     pub medium_type: u8,
     /// DEVICE-SPECIFIC PARAMETER.
     pub device_specific: u8,
-    /// LONGLBA: the block descriptor has 16 bytes; only in the form of ten.
+    /// LONGLBA: the block descriptor has 16 bytes; only in the header of ten-byte commands.
     pub long: bool,
 }
 
@@ -94,12 +94,13 @@ pub struct BlockDescriptor {
 }
 
 impl BlockDescriptor {
-    /// The length of the short form.
+    /// The length of the short form in bytes.
     pub const SHORT_LEN: usize = 8;
-    /// The length of the long form.
+    /// The length of the long form in bytes.
     pub const LONG_LEN: usize = 16;
 
-    /// Appends the bytes on the wire. In the short form, a number of blocks beyond 32 bits stands as FFFFFFFFh.
+    /// Appends the bytes on the wire. In the short form, a number of blocks that exceeds 32 bits is written
+    /// as FFFFFFFFh.
     pub fn encode(&self, long: bool, out: &mut Vec<u8>) {
         if long {
             out.extend_from_slice(&self.blocks.to_be_bytes());
@@ -114,7 +115,7 @@ impl BlockDescriptor {
         }
     }
 
-    /// Takes a block descriptor from `list`.
+    /// Takes the next block descriptor from `list`.
     ///
     /// # Errors
     /// When the list ends too early.
@@ -131,8 +132,8 @@ impl BlockDescriptor {
     }
 }
 
-/// Writes mode parameters: a header, a block descriptor perhaps, and pages that are already bytes. MODE DATA LENGTH is
-/// filled in, as MODE SENSE has it.
+/// Returns mode parameters: the header, the block descriptor if there is one, and pages that are already
+/// encoded. It sets MODE DATA LENGTH as MODE SENSE requires.
 pub fn encode(
     form: HeaderFormat,
     header: Header,
@@ -163,22 +164,22 @@ pub fn encode(
     bytes
 }
 
-/// Mode parameters as a view: what MODE SENSE returned, or what MODE SELECT was sent.
+/// Mode parameters as a view: the data that MODE SENSE returned, or the list that MODE SELECT received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters<'a> {
     /// The header.
     pub header: Header,
-    /// The block descriptors, not looked at.
+    /// The block descriptors, not parsed.
     pub descriptors: &'a [u8],
-    /// The pages, not looked at.
+    /// The pages, not parsed.
     pub pages: &'a [u8],
 }
 
 impl<'a> Parameters<'a> {
-    /// Takes the header and the block descriptors apart from the pages. MODE DATA LENGTH is not looked at.
+    /// Separates the header and the block descriptors from the pages. It ignores MODE DATA LENGTH.
     ///
     /// # Errors
-    /// When the bytes end within them.
+    /// When the bytes end within the header or the block descriptors.
     pub fn parse(form: HeaderFormat, bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut list = Reader::new(bytes);
         let (header, len) = match form {
@@ -202,16 +203,16 @@ impl<'a> Parameters<'a> {
 pub struct Page<'a> {
     /// PAGE CODE.
     pub code: u8,
-    /// SUBPAGE CODE; zero in the form without one.
+    /// SUBPAGE CODE; zero in the page format without one.
     pub subpage: u8,
     /// PS: the page can be saved. Reserved in MODE SELECT.
     pub saveable: bool,
-    /// What follows the page's header.
+    /// The bytes after the page's header.
     pub body: &'a [u8],
 }
 
 impl<'a> Page<'a> {
-    /// Returns the length of the page's header.
+    /// Returns the length of the page's header in bytes.
     pub const fn header_len(&self) -> usize {
         if self.subpage == 0 { 2 } else { 4 }
     }
@@ -228,11 +229,11 @@ impl<'a> Page<'a> {
         out.extend_from_slice(self.body);
     }
 
-    /// Takes the next page from `list`. A page is a header and a body of bytes: it never holds other pages, so a list is
-    /// read in one pass, however it is built.
+    /// Takes the next page from `list`. A page is a header and a body of bytes and never contains other
+    /// pages, so one pass reads any list.
     ///
     /// # Errors
-    /// When the list ends within it.
+    /// When the list ends within the page.
     pub fn take(list: &mut Reader<'a>) -> Result<Self, UnexpectedEof> {
         let first = list.u8()?;
         let (subpage, len) = if first & 0x40 == 0 {

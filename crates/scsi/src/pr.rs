@@ -1,4 +1,5 @@
-//! PERSISTENT RESERVE IN and OUT on the wire (SPC-5 §6.16, §6.17), for both roles.
+//! The parameter data and parameter lists of PERSISTENT RESERVE IN and OUT (SPC-5 §6.16, §6.17), for
+//! initiators and targets.
 
 use alloc::vec::Vec;
 
@@ -30,34 +31,35 @@ pub mod service_action_out {
     pub const REPLACE_LOST_RESERVATION: u16 = 0x08;
 }
 
-/// A reservation key; zero means none.
+/// A reservation key; zero means no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReservationKey(pub u64);
 
 impl ReservationKey {
-    /// No key: as a service action reservation key it unregisters.
+    /// No key. As a service action reservation key it unregisters the I_T nexus.
     pub const NONE: Self = Self(0);
 }
 
-/// The types of persistent reservation (SPC-5 table 228). Whoever may *not* read or write depends on them.
+/// The types of persistent reservation (SPC-5 table 228). The type decides which I_T nexuses may *not* read
+/// or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReservationType {
-    /// Only the holder writes.
+    /// Only the holder may write.
     WriteExclusive,
-    /// Only the holder reads or writes.
+    /// Only the holder may read or write.
     ExclusiveAccess,
-    /// Only registrants write; one of them holds the reservation.
+    /// Only registrants may write; one of them holds the reservation.
     WriteExclusiveRegistrantsOnly,
-    /// Only registrants read or write; one of them holds the reservation.
+    /// Only registrants may read or write; one of them holds the reservation.
     ExclusiveAccessRegistrantsOnly,
-    /// Only registrants write; all of them hold the reservation.
+    /// Only registrants may write; all of them hold the reservation.
     WriteExclusiveAllRegistrants,
-    /// Only registrants read or write; all of them hold the reservation.
+    /// Only registrants may read or write; all of them hold the reservation.
     ExclusiveAccessAllRegistrants,
 }
 
 impl ReservationType {
-    /// Every type, by code.
+    /// Every type, in the order of the codes.
     pub const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
@@ -89,12 +91,12 @@ impl ReservationType {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
 
-    /// Returns whether registrants may do what the holder may.
+    /// Returns whether registrants may do all that the holder may.
     pub const fn admits_registrants(self) -> bool {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Returns whether strangers may read.
+    /// Returns whether I_T nexuses that are not registered may read.
     pub const fn admits_readers(self) -> bool {
         matches!(
             self,
@@ -106,10 +108,11 @@ impl ReservationType {
     pub const MASK_OF_ALL: u16 = 0xea01;
 }
 
-/// The parameter list of every PERSISTENT RESERVE OUT but REGISTER AND MOVE (SPC-5 §6.17.3).
+/// The parameter list of every PERSISTENT RESERVE OUT service action except REGISTER AND MOVE (SPC-5
+/// §6.17.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BasicList {
-    /// RESERVATION KEY: who the sender says it is.
+    /// RESERVATION KEY: the key with which the sender claims to be registered.
     pub key: ReservationKey,
     /// SERVICE ACTION RESERVATION KEY.
     pub service_action_key: ReservationKey,
@@ -128,8 +131,8 @@ impl BasicList {
     /// Parses a parameter list.
     ///
     /// # Errors
-    /// Sense data: PARAMETER LIST LENGTH ERROR when a length does not fit, INVALID FIELD IN PARAMETER LIST when a
-    /// TransportID is malformed.
+    /// PARAMETER LIST LENGTH ERROR if a length is wrong, INVALID FIELD IN PARAMETER LIST if a TransportID is
+    /// malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, Sense> {
         let mut list = Reader::new(bytes);
         let (key, service_action_key, [flags, _, _, _]) = basic(&mut list).map_err(too_short)?;
@@ -174,28 +177,28 @@ impl BasicList {
 /// The parameter list of REGISTER AND MOVE (SPC-5 §6.17.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveList {
-    /// RESERVATION KEY: who the sender says it is.
+    /// RESERVATION KEY: the key with which the sender claims to be registered.
     pub key: ReservationKey,
-    /// SERVICE ACTION RESERVATION KEY: the key that the new holder gets.
+    /// SERVICE ACTION RESERVATION KEY: the key with which the new holder is registered.
     pub service_action_key: ReservationKey,
-    /// Whether the sender is unregistered afterwards (UNREG).
+    /// Whether the sender's registration is removed afterwards (UNREG).
     pub unregister: bool,
     /// Whether registrations and reservation are to survive a loss of power (APTPL).
     pub persist: bool,
-    /// RELATIVE TARGET PORT IDENTIFIER of the new holder's nexus.
+    /// RELATIVE TARGET PORT IDENTIFIER of the new holder's I_T nexus.
     pub relative_port: u16,
     /// The new holder's initiator port.
     pub initiator_port: TransportId,
 }
 
 impl MoveList {
-    /// Where the TransportID starts.
+    /// The offset of the TransportID in the list.
     pub const TRANSPORT_ID_AT: usize = 24;
 
     /// Parses a parameter list.
     ///
     /// # Errors
-    /// As [`BasicList::parse`].
+    /// The same as those of [`BasicList::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Sense> {
         let mut list = Reader::new(bytes);
         let mut fields = || -> Result<_, UnexpectedEof> {
@@ -234,12 +237,12 @@ impl MoveList {
     }
 }
 
-/// A reservation as READ RESERVATION and READ FULL STATUS tell it.
+/// A reservation as READ RESERVATION reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationFacts {
-    /// The holder's key; none when all registrants hold it.
+    /// The holder's key; zero if all registrants hold the reservation.
     pub key: ReservationKey,
-    /// What it forbids.
+    /// The type, which decides what the reservation forbids.
     pub kind: ReservationType,
 }
 
@@ -248,7 +251,7 @@ pub struct ReservationFacts {
 pub struct Keys {
     /// PRGENERATION.
     pub generation: u32,
-    /// One key for each registered nexus.
+    /// The key of each registered I_T nexus.
     pub keys: Vec<ReservationKey>,
 }
 
@@ -259,10 +262,10 @@ impl Keys {
         with_header(self.generation, &body)
     }
 
-    /// Parses the bytes; keys that an allocation length cut off are missing.
+    /// Parses the bytes. Keys that the allocation length cut off are missing.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let (generation, mut body) = header(bytes)?;
         let mut keys = Vec::new();
@@ -296,7 +299,7 @@ impl Reservation {
     /// Parses the bytes.
     ///
     /// # Errors
-    /// When they end too early.
+    /// When the data is too short.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let (generation, mut body) = header(bytes)?;
         if body.is_empty() {
@@ -312,11 +315,11 @@ impl Reservation {
 /// One full status descriptor (SPC-5 §6.16.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullStatus {
-    /// The key of the registered nexus.
+    /// The key of the registered I_T nexus.
     pub key: ReservationKey,
-    /// The type of the reservation, if this nexus holds it.
+    /// The type of the reservation, if this I_T nexus holds it.
     pub holds: Option<ReservationType>,
-    /// Which target port the nexus goes through.
+    /// The relative identifier of the target port of the I_T nexus.
     pub relative_port: u16,
     /// The initiator port, as a TransportID.
     pub initiator_port: Vec<u8>,
@@ -327,7 +330,7 @@ pub struct FullStatus {
 pub struct FullStatusList {
     /// PRGENERATION.
     pub generation: u32,
-    /// One for each registered nexus.
+    /// One descriptor for each registered I_T nexus.
     pub registrants: Vec<FullStatus>,
 }
 
@@ -347,10 +350,10 @@ impl FullStatusList {
         with_header(self.generation, &body)
     }
 
-    /// Parses the bytes; descriptors that an allocation length cut off are missing.
+    /// Parses the bytes. Descriptors that the allocation length cut off are missing.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let (generation, mut body) = header(bytes)?;
         let mut registrants = Vec::new();
@@ -374,7 +377,7 @@ pub struct Capabilities {
     pub all_target_ports: bool,
     /// PTPL_C: APTPL is supported.
     pub persist: bool,
-    /// PTPL_A: the last registration asked for APTPL.
+    /// PTPL_A: APTPL is in force, because the last registration requested it.
     pub persist_active: bool,
     /// ALLOW COMMANDS, three bits (SPC-5 table 213).
     pub allow_commands: u8,
@@ -406,7 +409,7 @@ impl Capabilities {
     /// Parses the bytes.
     ///
     /// # Errors
-    /// When they end too early.
+    /// When the data is too short.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let [_, _, can, now, types @ .., _, _] = Reader::new(bytes).array::<8>()?;
         let bit = |byte: u8, at: u8| byte >> at & 1 == 1;

@@ -1,4 +1,4 @@
-//! Sense data (SPC-5 §4.4): what a device server says when a command did not simply succeed.
+//! Sense data (SPC-5 §4.4): how a device server explains that a command did not simply succeed.
 
 mod parse;
 mod text;
@@ -7,7 +7,7 @@ use base::bytes::Writer;
 
 use crate::status::Status;
 
-/// The broad kind of a condition (SPC-5 table 48).
+/// The sense key: the general kind of a condition (SPC-5 table 48).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SenseKey(pub u8);
 
@@ -29,52 +29,53 @@ impl SenseKey {
     pub const COMPLETED: Self = Self(0xf);
 }
 
-/// Additional sense code (high byte) and qualifier (low byte).
+/// The additional sense code (high byte) and its qualifier (low byte).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asc(pub u16);
 
 /// Sense data as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sense {
-    /// The broad kind.
+    /// The sense key.
     pub key: SenseKey,
-    /// The exact condition.
+    /// The additional sense code and its qualifier.
     pub asc: Asc,
-    /// The INFORMATION field, if valid: an LBA, a byte offset of a miscompare, …
+    /// The INFORMATION field, if valid: an LBA, the byte offset of a miscompare, …
     pub information: Option<u64>,
     /// The COMMAND-SPECIFIC INFORMATION field; zero if the command defines none.
     pub command_specific: u64,
     /// The sense-key specific field, if valid.
     pub specific: Option<SenseKeySpecific>,
-    /// Whether the error was found after an earlier command had been answered GOOD.
+    /// Whether the error was found after an earlier command had ended with GOOD (deferred error).
     pub deferred: bool,
-    /// FILEMARK, EOM, ILI and SDAT_OVFL bits as byte 2 of fixed format has them (SPC-5 §4.4.3).
+    /// The FILEMARK, EOM, ILI and SDAT_OVFL bits at their positions in byte 2 of fixed format (SPC-5 §4.4.3).
     pub stream_bits: u8,
-    /// What another unit said to the copy manager; only descriptor format can tell it.
+    /// The sense data that another logical unit returned to the copy manager; only descriptor format can
+    /// carry it.
     pub forwarded: Option<Forwarded>,
 }
 
-/// The sense data of another unit that took part in a copy (SPC-5 §4.4.2.7).
+/// The sense data of another logical unit that took part in a third-party copy (SPC-5 §4.4.2.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The part that the unit had in the copy.
+    /// Whether the unit was the source or the destination.
     pub from: ForwardedFrom,
-    /// The status with which it answered.
+    /// The status that the unit returned.
     pub status: Status,
-    /// The broad kind of its sense data.
+    /// The sense key that it returned.
     pub key: SenseKey,
-    /// Its exact condition.
+    /// The additional sense code and qualifier that it returned.
     pub asc: Asc,
-    /// Its INFORMATION field, if valid.
+    /// The INFORMATION field that it returned, if valid.
     pub information: Option<u64>,
 }
 
-/// The part that a unit had in a copy, as the SENSE DATA SOURCE field has it.
+/// Whether a unit was the source or the destination of a copy (the SENSE DATA SOURCE field).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardedFrom {
-    /// It was read.
+    /// The unit was read.
     Source,
-    /// It was written.
+    /// The unit was written.
     Destination,
 }
 
@@ -106,34 +107,34 @@ impl Forwarded {
 /// The sense-key specific field (SPC-5 §4.4.2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenseKeySpecific {
-    /// Where in the CDB or the parameter list the illegal field is.
+    /// The position of the illegal field in the CDB or the parameter list.
     FieldPointer {
-        /// Whether the field stands in the CDB, else in the parameter list.
+        /// Whether the field is in the CDB, else in the parameter list.
         in_cdb: bool,
-        /// The most significant bit of the field, if it is not the whole byte.
+        /// The most significant bit of the field, unless the field is the whole byte.
         bit: Option<u8>,
         /// The first byte of the field.
         byte: u16,
     },
-    /// How far a long operation is, in 65536ths.
+    /// The progress of a long operation, in 65536ths.
     Progress(u16),
-    /// How often the device tried.
+    /// How often the device server retried.
     ActualRetryCount(u16),
-    /// Which segment descriptor of a copy failed (SPC-5 §4.4.2.4.5).
+    /// The position of the error in the parameter list of a copy (SPC-5 §4.4.2.4.5).
     SegmentPointer {
         /// Whether the pointer is relative to the segment descriptor.
         in_segment: bool,
-        /// The most significant bit of the field, if it is not the whole byte.
+        /// The most significant bit of the field, unless the field is the whole byte.
         bit: Option<u8>,
         /// The first byte of the field.
         byte: u16,
     },
-    /// A unit attention queue overflowed.
+    /// A queue of unit attentions overflowed.
     Overflow,
 }
 
 impl SenseKeySpecific {
-    /// Returns the three bytes of the field, SKSV set.
+    /// Returns the three bytes of the field, with SKSV set.
     pub fn to_bytes(self) -> [u8; 3] {
         let pointer = |flag: u8, bit: Option<u8>, byte: u16| {
             let [high, low] = byte.to_be_bytes();
@@ -152,7 +153,7 @@ impl Sense {
     /// The longest sense data that [`Self::encode`] writes.
     pub const MAX_LEN: usize = 8 + 12 + 12 + 8 + 4 + Forwarded::LEN_WITH_INFORMATION as usize;
 
-    /// Makes sense data of a key and a code alone.
+    /// Makes sense data with only a sense key and an additional sense code.
     pub const fn new(key: SenseKey, asc: Asc) -> Self {
         Self {
             key,
@@ -166,47 +167,49 @@ impl Sense {
         }
     }
 
-    /// ILLEGAL REQUEST with a code.
+    /// Makes sense data with ILLEGAL REQUEST and an additional sense code.
     pub const fn illegal(asc: Asc) -> Self {
         Self::new(SenseKey::ILLEGAL_REQUEST, asc)
     }
 
-    /// INVALID FIELD IN CDB, pointing at `byte` and, unless the field is the whole byte, at its top `bit`.
+    /// Makes INVALID FIELD IN CDB with a pointer to `byte` and, unless the field is the whole byte, to its
+    /// top `bit`.
     pub const fn invalid_cdb(byte: u16, bit: Option<u8>) -> Self {
         let mut sense = Self::illegal(Asc::INVALID_FIELD_IN_CDB);
         sense.specific = Some(SenseKeySpecific::FieldPointer { in_cdb: true, bit, byte });
         sense
     }
 
-    /// INVALID FIELD IN PARAMETER LIST, pointing at `byte` of the list.
+    /// Makes INVALID FIELD IN PARAMETER LIST with a pointer to `byte` of the list and, unless the field is
+    /// the whole byte, to its top `bit`.
     pub const fn invalid_parameter(byte: u16, bit: Option<u8>) -> Self {
         let mut sense = Self::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
         sense.specific = Some(SenseKeySpecific::FieldPointer { in_cdb: false, bit, byte });
         sense
     }
 
-    /// The same with the INFORMATION field set.
+    /// Returns the sense data with the INFORMATION field set.
     #[must_use]
     pub const fn with_information(mut self, information: u64) -> Self {
         self.information = Some(information);
         self
     }
 
-    /// The same with the COMMAND-SPECIFIC INFORMATION field set.
+    /// Returns the sense data with the COMMAND-SPECIFIC INFORMATION field set.
     #[must_use]
     pub const fn with_command_specific(mut self, value: u64) -> Self {
         self.command_specific = value;
         self
     }
 
-    /// The same with a sense-key specific field.
+    /// Returns the sense data with the sense-key specific field set.
     #[must_use]
     pub const fn with_specific(mut self, specific: SenseKeySpecific) -> Self {
         self.specific = Some(specific);
         self
     }
 
-    /// The same with what another unit said.
+    /// Returns the sense data with the sense data of another logical unit added.
     #[must_use]
     pub const fn with_forwarded(mut self, forwarded: Forwarded) -> Self {
         self.forwarded = Some(forwarded);
@@ -219,7 +222,7 @@ impl Sense {
     pub fn encode(&self, descriptor_format: bool, out: &mut [u8; Self::MAX_LEN]) -> usize {
         out.fill(0);
         let mut writer = Writer::new(out);
-        // `MAX_LEN` has room for everything either form can hold, so no write can fail.
+        // `MAX_LEN` is the length of the longest sense data of either format, so no write can fail.
         let _fits = if descriptor_format { self.descriptor(&mut writer) } else { self.fixed(&mut writer) };
         writer.len()
     }

@@ -1,21 +1,21 @@
 //! Status codes and task attributes (SAM-5 §5.3.1, §8.6).
 
-/// The status of a finished command (SAM-5 §5.3.1). Unknown values are kept.
+/// The status of a completed command (SAM-5 §5.3.1). Unknown values are preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Status(pub u8);
 
 impl Status {
     /// The command completed without an error.
     pub const GOOD: Self = Self(0x00);
-    /// Sense data tells what happened.
+    /// Sense data describes the error or condition.
     pub const CHECK_CONDITION: Self = Self(0x02);
-    /// The compare of a PRE-FETCH or another condition was met.
+    /// The condition that the command tested was met, such as that of a PRE-FETCH.
     pub const CONDITION_MET: Self = Self(0x04);
     /// The logical unit is busy; try later.
     pub const BUSY: Self = Self(0x08);
     /// Another initiator holds a reservation that forbids the command.
     pub const RESERVATION_CONFLICT: Self = Self(0x18);
-    /// The task set has no room.
+    /// The task set is full.
     pub const TASK_SET_FULL: Self = Self(0x28);
     /// An auto contingent allegiance condition exists.
     pub const ACA_ACTIVE: Self = Self(0x30);
@@ -26,12 +26,12 @@ impl Status {
 /// How a command is ordered in its task set (SAM-5 §8.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TaskAttribute {
-    /// Any order among simple commands.
+    /// In any order among simple commands.
     #[default]
     Simple,
-    /// After everything before it, before everything after it.
+    /// After every command before it, and before every command after it.
     Ordered,
-    /// Before everything that has not started.
+    /// Before every command that has not started.
     HeadOfQueue,
     /// Only while an ACA condition exists.
     Aca,

@@ -1,5 +1,5 @@
-//! What a device server supports: REPORT LUNS, REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT
-//! FUNCTIONS parameter data (SPC-5 §6.33, §6.35, §6.37), for both roles.
+//! The parameter data of REPORT LUNS, REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT
+//! FUNCTIONS (SPC-5 §6.33, §6.35, §6.37), for initiators and targets.
 
 use alloc::vec::Vec;
 
@@ -18,10 +18,10 @@ pub fn encode_luns(luns: impl Iterator<Item = Lun>) -> Vec<u8> {
     bytes
 }
 
-/// Parses the parameter data of REPORT LUNS; LUNs that an allocation length cut off are missing.
+/// Parses the parameter data of REPORT LUNS. LUNs that the allocation length cut off are missing.
 ///
 /// # Errors
-/// When not even the header is there.
+/// When the data is shorter than the header.
 pub fn parse_luns(bytes: &[u8]) -> Result<Vec<Lun>, UnexpectedEof> {
     let mut data = Reader::new(bytes);
     let len = usize::try_from(data.u32()?).unwrap_or(usize::MAX);
@@ -30,12 +30,12 @@ pub fn parse_luns(bytes: &[u8]) -> Result<Vec<Lun>, UnexpectedEof> {
     Ok(core::iter::from_fn(|| list.u64().ok().map(Lun)).collect())
 }
 
-/// How long a command may take.
+/// The timeouts of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds; zero when none is told.
+    /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds; zero if none is reported.
     pub nominal_s: u32,
-    /// RECOMMENDED COMMAND TIMEOUT in seconds; zero when none is told.
+    /// RECOMMENDED COMMAND TIMEOUT in seconds; zero if none is reported.
     pub recommended_s: u32,
 }
 
@@ -52,21 +52,21 @@ impl Timeouts {
     }
 }
 
-/// A command that is supported, as the list of all of them tells it.
+/// A supported command in the all-commands format of REPORT SUPPORTED OPERATION CODES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SupportedCommand {
     /// OPERATION CODE.
     pub opcode: u8,
-    /// SERVICE ACTION, if the operation code has them (SERVACTV).
+    /// SERVICE ACTION, if the operation code has service actions (SERVACTV).
     pub service_action: Option<u16>,
     /// CDB LENGTH.
     pub cdb_len: u16,
-    /// How long it may take, if that was asked for (CTDP).
+    /// The timeouts of the command, if the initiator requested them (CTDP).
     pub timeouts: Option<Timeouts>,
 }
 
 impl SupportedCommand {
-    /// Encodes the list of all commands.
+    /// Encodes the list of all supported commands.
     pub fn encode_all(commands: impl Iterator<Item = Self>) -> Vec<u8> {
         let mut body = Vec::new();
         for command in commands {
@@ -93,10 +93,10 @@ impl SupportedCommand {
         bytes
     }
 
-    /// Parses the list of all commands; those that an allocation length cut off are missing.
+    /// Parses the list of all supported commands. Commands that the allocation length cut off are missing.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn parse_all(bytes: &[u8]) -> Result<Vec<Self>, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let len = usize::try_from(data.u32()?).unwrap_or(usize::MAX);
@@ -114,12 +114,13 @@ impl SupportedCommand {
     }
 }
 
-/// One command, as it is told when it is asked for.
+/// One command in the one-command format of REPORT SUPPORTED OPERATION CODES.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneCommand {
-    /// CDB USAGE DATA, if the command is supported: the operation code, then a one for each bit that is evaluated.
+    /// CDB USAGE DATA, if the command is supported: the operation code, then bytes with a one for each bit
+    /// that is evaluated.
     pub usage: Option<Vec<u8>>,
-    /// How long it may take, if that was asked for (CTDP).
+    /// The timeouts of the command, if the initiator requested them (CTDP).
     pub timeouts: Option<Timeouts>,
 }
 
@@ -140,7 +141,7 @@ impl OneCommand {
     /// Parses the bytes.
     ///
     /// # Errors
-    /// When they end too early.
+    /// When the data is too short.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [_, flags] = data.array()?;
@@ -151,11 +152,11 @@ impl OneCommand {
     }
 }
 
-/// SUPPORT: not supported; supported as the standard says.
+/// SUPPORT: not supported; supported in conformance with a standard.
 const NOT_SUPPORTED: u8 = 1;
 const SUPPORTED: u8 = 3;
 
-/// The task management functions that are supported (SPC-5 table 280).
+/// The supported task management functions (SPC-5 table 280).
 #[allow(missing_docs, clippy::struct_excessive_bools, reason = "the names are the standard's, one bit each")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskManagement {
@@ -172,7 +173,8 @@ pub struct TaskManagement {
 }
 
 impl TaskManagement {
-    /// Returns the four bytes, or the sixteen that also tell timeouts, which are all told as unknown.
+    /// Returns the four bytes, or the extended sixteen bytes with timeouts, which are all reported as
+    /// unknown.
     pub fn encode(self, extended: bool) -> Vec<u8> {
         let bit = |flag: bool, at: u8| u8::from(flag) << at;
         let first = bit(self.abort_task, 7)
@@ -192,7 +194,7 @@ impl TaskManagement {
     /// Parses the bytes.
     ///
     /// # Errors
-    /// When they end too early.
+    /// When the data is too short.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let [first, second] = Reader::new(bytes).array()?;
         let bit = |byte: u8, at: u8| byte >> at & 1 == 1;

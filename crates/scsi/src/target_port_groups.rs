@@ -1,4 +1,5 @@
-//! REPORT TARGET PORT GROUPS parameter data (SPC-5 §6.36), for both roles.
+//! REPORT TARGET PORT GROUPS parameter data (SPC-5 §6.36) for asymmetric logical unit access (ALUA), for
+//! initiators and targets.
 
 use alloc::vec::Vec;
 
@@ -7,14 +8,14 @@ use base::bytes::{Reader, UnexpectedEof};
 /// PARAMETER DATA FORMAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A header that is the length alone.
+    /// The header is the length alone.
     LengthOnly,
-    /// A header that also tells how long a transition takes.
+    /// The header also has the IMPLICIT TRANSITION TIME.
     Extended,
 }
 
 impl Format {
-    /// Decodes the three bits of the CDB; `None` for a reserved value.
+    /// Decodes the three bits of the CDB. Returns `None` for a reserved value.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::LengthOnly),
@@ -45,13 +46,13 @@ pub struct Group {
     pub preferred: bool,
     /// ASYMMETRIC ACCESS STATE.
     pub state: AccessState,
-    /// The byte that says which states there are: T_SUP to AO_SUP.
+    /// The byte that lists the supported access states: T_SUP to AO_SUP.
     pub supported: u8,
     /// TARGET PORT GROUP.
     pub number: u16,
     /// STATUS CODE.
     pub status: u8,
-    /// The relative identifiers of its ports; no more than 255.
+    /// The relative identifiers of the ports in the group, at most 255.
     pub ports: Vec<u16>,
 }
 
@@ -63,18 +64,19 @@ impl Group {
 /// The parameter data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// Which header it has.
+    /// The format of the header.
     pub format: Format,
     /// The groups.
     pub groups: Vec<Group>,
 }
 
 impl Groups {
-    /// Returns the bytes on the wire. They are the same for every allocation length: what is cut off is still counted.
+    /// Returns the bytes on the wire. They do not depend on the allocation length: the length field counts
+    /// bytes that it cuts off, too.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         if self.format == Format::Extended {
-            // IMPLICIT TRANSITION TIME zero: none is told.
+            // IMPLICIT TRANSITION TIME zero: the time is not reported.
             body.extend_from_slice(&[0x10, 0, 0, 0]);
         }
         for group in &self.groups {
@@ -93,10 +95,10 @@ impl Groups {
         bytes
     }
 
-    /// Parses the bytes; groups and ports that are cut off are missing.
+    /// Parses the bytes. Groups and ports that were cut off are missing.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn parse(format: Format, bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let len = usize::try_from(data.u32()?).unwrap_or(usize::MAX);

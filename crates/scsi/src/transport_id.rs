@@ -1,4 +1,4 @@
-//! TransportIDs (SPC-5 §7.6.4): how a parameter list names an initiator port.
+//! TransportIDs (SPC-5 §7.6.4), which name initiator ports in parameter lists.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,20 +8,21 @@ use base::bytes::{Reader, UnexpectedEof};
 /// The longest iSCSI name in bytes (RFC 7143 §4.2.7.1).
 pub const MAX_ISCSI_NAME_LEN: usize = 223;
 
-/// The longest TransportID that [`TransportId::take`] accepts: a header of 4, the longest iSCSI name, the separator
-/// `,i,0x`, twelve hexadecimal digits and a null, rounded up to a multiple of four.
+/// The length of the longest TransportID that [`TransportId::take`] accepts: a header of 4 bytes, the longest
+/// iSCSI name, the separator `,i,0x`, twelve hexadecimal digits and a null, rounded up to a multiple of four.
 pub const MAX_LEN: usize = 4 + (MAX_ISCSI_NAME_LEN + 5 + 12 + 1).next_multiple_of(4);
 
-/// The shortest TransportID, and the length of every one that is not iSCSI's.
+/// The length of the shortest TransportID, and of every TransportID of a protocol other than iSCSI.
 pub const MIN_LEN: usize = 24;
 
 /// PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6.1).
 pub const PROTOCOL_ISCSI: u8 = 0x5;
 
-/// A TransportID as a value. Two that name the same initiator port are equal and encode to the same bytes.
+/// A TransportID as a value. Two values that name the same initiator port are equal and encode to the same
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TransportId {
-    /// An iSCSI initiator device, that is, each of its ports (TPID FORMAT 00b).
+    /// An iSCSI initiator device, which stands for all of its ports (TPID FORMAT 00b).
     IscsiDevice {
         /// The iSCSI name, in lower case.
         name: String,
@@ -30,19 +31,19 @@ pub enum TransportId {
     IscsiPort {
         /// The iSCSI name, in lower case.
         name: String,
-        /// The initiator part of the session identifier.
+        /// The ISID, the initiator's part of the session identifier.
         isid: [u8; 6],
     },
     /// A port of another protocol: 24 bytes, kept as they are.
     Other([u8; MIN_LEN]),
 }
 
-/// Says that bytes are no TransportID.
+/// Why bytes are not a valid TransportID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The bytes end within it.
+    /// The bytes end within the TransportID.
     Truncated,
-    /// The byte at this offset from its start makes no sense.
+    /// The field at this offset from the start of the TransportID has an invalid value.
     Field(usize),
 }
 
@@ -53,13 +54,13 @@ impl From<UnexpectedEof> for Malformed {
 }
 
 impl TransportId {
-    /// Names the port that the session `isid` of the initiator `name` comes from; `None` when the name is empty, too
-    /// long or holds a null or a comma.
+    /// Names the initiator port of the initiator `name` with the ISID `isid`. Returns `None` if the name is
+    /// empty, too long, or contains a null or a comma.
     pub fn iscsi_port(name: &str, isid: [u8; 6]) -> Option<Self> {
         Some(Self::IscsiPort { name: legal_name(name)?, isid })
     }
 
-    /// Names the initiator device `name`, with every port it has.
+    /// Names the initiator device `name`, with all of its ports. Returns `None` as [`Self::iscsi_port`] does.
     pub fn iscsi_device(name: &str) -> Option<Self> {
         Some(Self::IscsiDevice { name: legal_name(name)? })
     }
@@ -94,17 +95,18 @@ impl TransportId {
         .ok_or(Malformed::Field(4))
     }
 
-    /// Reads `bytes` as one TransportID with nothing behind it.
+    /// Parses `bytes` as one TransportID with no bytes after it.
     ///
     /// # Errors
-    /// As [`Self::take`]; bytes left over are an error at their offset.
+    /// The same as those of [`Self::take`]; [`Malformed::Field`] with the offset of the first byte left over,
+    /// if there is any.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut list = Reader::new(bytes);
         let id = Self::take(&mut list)?;
         if list.is_empty() { Ok(id) } else { Err(Malformed::Field(bytes.len() - list.remaining())) }
     }
 
-    /// Returns the bytes on the wire: 24 or more, a multiple of four.
+    /// Returns the bytes on the wire: at least 24, a multiple of four.
     pub fn encode(&self) -> Vec<u8> {
         let (format, text) = match self {
             Self::Other(bytes) => return bytes.to_vec(),
@@ -131,7 +133,7 @@ impl TransportId {
         }
     }
 
-    /// Returns whether this TransportID names `port`: the same port, or the device that the port belongs to.
+    /// Returns whether this TransportID names `port`, or the device that the port belongs to.
     pub fn covers(&self, port: &Self) -> bool {
         match (self, port) {
             (Self::IscsiDevice { name }, Self::IscsiPort { name: owner, .. }) => name == owner,
@@ -140,7 +142,7 @@ impl TransportId {
     }
 }
 
-/// iSCSI names compare after case folding (RFC 3722), so they are kept in lower case.
+/// Returns a valid name in lower case: iSCSI names compare after case folding (RFC 3722).
 fn legal_name(name: &str) -> Option<String> {
     let legal = !name.is_empty() && name.len() <= MAX_ISCSI_NAME_LEN && !name.contains(['\0', ',']);
     legal.then(|| name.to_ascii_lowercase())

@@ -1,4 +1,4 @@
-//! Vital product data pages (SPC-5 §7.7, SBC-4 §6.6), for both roles.
+//! Vital product data (VPD) pages (SPC-5 §7.7, SBC-4 §6.6), for initiators and targets.
 
 mod block;
 mod designator;
@@ -25,14 +25,14 @@ pub mod page {
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
 }
 
-/// A page as a view: well-formed, its body not looked at.
+/// A page as a view: its header is parsed, its body is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<'a> {
     /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
     pub peripheral: u8,
     /// PAGE CODE.
     pub code: u8,
-    /// What follows PAGE LENGTH, cut at the end of the bytes.
+    /// The bytes after PAGE LENGTH; fewer than that when the data ends earlier.
     pub body: &'a [u8],
 }
 
@@ -47,10 +47,10 @@ impl<'a> Page<'a> {
         bytes
     }
 
-    /// Looks at the bytes of a page.
+    /// Parses the header of a page.
     ///
     /// # Errors
-    /// When not even the header is there.
+    /// When the data is shorter than the header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [peripheral, code] = data.array()?;
@@ -60,12 +60,12 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The body of the extended INQUIRY data page (SPC-5 §7.7.7), as far as devices of ours differ.
+/// The body of the extended INQUIRY data page (SPC-5 §7.7.7): the fields in which our devices differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendedInquiry {
-    /// HEADSUP, ORDSUP and SIMPSUP: every task attribute but ACA.
+    /// HEADSUP, ORDSUP and SIMPSUP: the device supports every task attribute except ACA.
     pub task_attributes: bool,
-    /// V_SUP: there is a volatile cache.
+    /// V_SUP: the device has a volatile cache.
     pub volatile_cache: bool,
     /// EXTENDED SELF-TEST COMPLETION MINUTES.
     pub extended_self_test_minutes: u16,
@@ -99,7 +99,7 @@ impl ExtendedInquiry {
     /// Parses the body of the page.
     ///
     /// # Errors
-    /// When it ends too early.
+    /// When the body is too short.
     pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let [_, tasks, caches, _, _, _, minutes @ .., _, sense_len_max] = Reader::new(body).array::<10>()?;
         Ok(Self {

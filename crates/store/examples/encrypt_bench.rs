@@ -1,5 +1,6 @@
-//! What encryption at rest costs: bytes per second of processor time, memory with and without it, in the same run. Plain
-//! reads of memory hand out shares and move nothing; compare reads with what a network or a disk brings.
+//! Measures the cost of encryption at rest: bytes per second of processor time, memory with and without
+//! encryption, in the same run. Plain reads of memory return references and copy nothing, so compare reads
+//! with the speed of a network or a disk.
 //!
 //! ```sh
 //! cargo run --release -p targe-store --example encrypt_bench
@@ -45,7 +46,7 @@ fn main() {
     }
 }
 
-/// Gigabytes per second of both media, one after the other.
+/// Returns the gigabytes per second of both media, measured one after the other.
 fn round(len: usize, unit: DataUnit, writes: bool) -> (f64, f64) {
     let pool = Pool::new(8 << 20);
     let key = MediaKey::new([[1; 32], [2; 32]]);
@@ -78,11 +79,12 @@ fn speed(store: &mut dyn Store, pool: &Pool, len: usize, writes: bool) -> f64 {
         }
     }
     let spent = f64::from(u32::try_from(cpu_ns() - began).unwrap_or(u32::MAX));
-    // Kilobytes of one round are far below 2^32.
+    // The kilobytes of one round are far below 2^32.
     f64::from(u32::try_from(moved >> 10).unwrap_or(u32::MAX)) * 1024.0 / spent
 }
 
-/// Processor time of this thread: what others do on the machine does not count.
+/// Returns the processor time of this thread in nanoseconds, which other programs on the machine do not
+/// affect.
 fn cpu_ns() -> u64 {
     let facts = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     facts.split(' ').next().unwrap().parse().unwrap()

@@ -8,21 +8,23 @@ use base::buffer::DataList;
 
 /// A medium.
 ///
-/// Operations that are in flight together may take effect in any order; who needs an order waits for the
-/// completion. A write is *acknowledged* when its completion is polled, and *durable* when a later `Flush` completes
-/// well or when it was submitted with [`Durability::Stable`].
+/// Operations that are in flight together may take effect in any order. A caller that needs an order waits
+/// for the completion of the first before it submits the second. A write is *acknowledged* when its
+/// completion is polled. It is *durable* when a `Flush` submitted later succeeds, or when it was submitted
+/// with [`Durability::Stable`] and completed.
 pub trait Store {
-    /// Returns what the medium is and can do now. Cheap; a medium that grows answers with its new size.
+    /// Returns what the medium is and can do now. The call is cheap. A medium that has grown returns its new
+    /// size.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns how much storage the medium takes and could take now, if it can tell. Not for every operation: a medium may
-    /// have to ask its system, though never its disk.
+    /// Returns how much storage the medium occupies and could still occupy, if the medium knows. Do not call
+    /// this for every operation: a medium may have to ask the operating system, though never its disk.
     fn space(&self) -> Option<Space> {
         None
     }
 
-    /// Starts an operation. Its completion comes from [`Self::poll`], perhaps at once, exactly once, whatever
-    /// happens. A range that leaves the medium completes with [`Fault::OutOfRange`].
+    /// Starts an operation. [`Self::poll`] returns its completion exactly once, whatever happens, perhaps
+    /// immediately. A range that extends beyond the medium completes with [`Fault::OutOfRange`].
     fn submit(&mut self, op: Op);
 
     /// Returns the next completion, if there is one.
@@ -47,72 +49,74 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
 }
 
-/// Names an operation; chosen by the submitter and returned with the completion.
+/// Identifies an operation. The submitter chooses it, and the completion returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
 /// One operation on a medium.
 #[derive(Debug)]
 pub struct Op {
-    /// Returned with the completion.
+    /// The identifier that the completion returns.
     pub id: OpId,
-    /// What to do.
+    /// The action to carry out.
     pub action: OpAction,
 }
 
-/// What an operation does. Offsets and lengths are in bytes and multiples of [`Capabilities::logical_block_len`].
+/// The action of an operation. Offsets and lengths are in bytes and are multiples of
+/// [`Capabilities::logical_block_len`].
 #[derive(Debug)]
 pub enum OpAction {
-    /// Reads `len` bytes at `at`. Never-written bytes read as zeros.
+    /// Reads `len` bytes at `at`. Bytes that were never written read as zeros.
     Read {
-        /// Where to start.
+        /// The offset of the first byte.
         at: u64,
-        /// How many bytes; at most [`Capabilities::io_len_max`].
+        /// The number of bytes, at most [`Capabilities::io_len_max`].
         len: usize,
     },
     /// Writes `data` at `at`.
     Write {
-        /// Where to start.
+        /// The offset of the first byte.
         at: u64,
-        /// The bytes; at most [`Capabilities::io_len_max`] of them.
+        /// The bytes to write, at most [`Capabilities::io_len_max`] of them.
         data: DataList,
         /// When the write may be acknowledged.
         durability: Durability,
     },
-    /// Makes every write acknowledged before this operation was submitted durable.
+    /// Makes durable every write that was acknowledged before this operation was submitted.
     Flush,
-    /// Frees the storage of a range. Afterwards it reads as zeros if [`Capabilities::deallocated_reads_zero`], else as
-    /// anything that once was there.
+    /// Deallocates (unmaps) a range: its storage is freed. The range then reads as zeros if
+    /// [`Capabilities::deallocated_reads_zero`] is set, otherwise as any data that it held before.
     Deallocate {
-        /// Where to start.
+        /// The offset of the first byte.
         at: u64,
-        /// How many bytes; unbounded.
+        /// The number of bytes, without an upper bound.
         len: u64,
     },
     /// Makes a range read as zeros.
     WriteZeroes {
-        /// Where to start.
+        /// The offset of the first byte.
         at: u64,
-        /// How many bytes; unbounded.
+        /// The number of bytes, without an upper bound.
         len: u64,
-        /// Whether the range may lose its storage. If not, it stays (or becomes) allocated.
+        /// Whether the medium may deallocate the range. If not, the range stays or becomes allocated.
         may_deallocate: bool,
         /// When the operation may be acknowledged.
         durability: Durability,
     },
-    /// Lists which parts of a range have storage.
+    /// Reports which parts of a range have storage (GET LBA STATUS).
     MapStatus {
-        /// Where to start.
+        /// The offset of the first byte.
         at: u64,
-        /// How many bytes to look at.
+        /// The number of bytes to report on.
         len: u64,
-        /// At most this many extents come back; they may then cover less than was asked.
+        /// The most extents to return. The extents may then cover less than the range.
         count_max: usize,
     },
-    /// Puts a fresh key in place of the one that everything on the medium is encrypted with, durably: nothing that was
-    /// written can be read any more. Submitted while no read or write is under way, and none is until it completes.
+    /// Replaces the key that encrypts the whole medium by a fresh one, durably: no data written before can be
+    /// read any more (CRYPTOGRAPHIC ERASE). The caller submits this while no read or write is under way, and
+    /// submits none until it completes.
     ///
-    /// If it fails, either the old key is there still, or the medium answers [`Fault::Gone`] from then on.
+    /// If it fails, either the medium still has the old key, or it returns [`Fault::Gone`] from then on.
     CryptoErase,
 }
 
@@ -125,8 +129,7 @@ impl OpAction {
         )
     }
 
-    /// Returns where the operation starts and how many bytes it concerns; nothing for a flush, and for
-    /// a key.
+    /// Returns the offset of the operation and its length in bytes; (0, 0) for `Flush` and `CryptoErase`.
     pub fn range(&self) -> (u64, u64) {
         let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
         match self {
@@ -143,60 +146,61 @@ impl OpAction {
 /// When a write may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// As soon as later reads see it.
+    /// As soon as later reads return it.
     Cached,
     /// Only once it survives a loss of power (FUA).
     Stable,
 }
 
-/// What came of an operation.
+/// How an operation ended.
 #[derive(Debug)]
 pub struct Completion {
-    /// The operation's name.
+    /// The identifier of the operation.
     pub id: OpId,
     /// The result.
     pub result: Result<OpOutput, Failure>,
 }
 
-/// A success.
+/// The result of an operation that succeeded.
 #[derive(Debug)]
 pub enum OpOutput {
-    /// The bytes of a `Read`: exactly as many as were asked for.
+    /// The bytes of a `Read`: exactly as many as it asked for.
     Data(DataList),
-    /// A `Write`, `Flush`, `Deallocate`, `WriteZeroes` or `CryptoErase` is done. A write gives its data back for recycling.
+    /// A `Write`, `Flush`, `Deallocate`, `WriteZeroes` or `CryptoErase` is done. A write returns its data, so
+    /// that the caller can recycle the buffers.
     Done(DataList),
-    /// The extents of an `MapStatus`, in order, without gaps, starting at its `at`.
+    /// The extents of a `MapStatus`: in order, without gaps, the first at its `at`.
     MapStatus(Vec<Extent>),
 }
 
-/// A run of bytes that has storage, or has none.
+/// A run of bytes with one allocation state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it starts.
+    /// The offset of the first byte.
     pub at: u64,
-    /// How long it is.
+    /// The length in bytes.
     pub len: u64,
-    /// Whether it has storage.
+    /// Whether the run has storage.
     pub state: ExtentState,
 }
 
-/// Whether a run of bytes has storage.
+/// Whether a run of bytes has storage (mapped, deallocated or anchored).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
-    /// It has.
+    /// The run has storage.
     Mapped,
-    /// It has none and reads as zeros.
+    /// The run has no storage and reads as zeros.
     Hole,
-    /// It has storage reserved for it and reads as zeros.
+    /// The run has storage reserved for it and reads as zeros.
     Anchored,
 }
 
-/// A failed operation. A failed write may have changed any part of its range.
+/// How an operation failed. A failed write may have changed any part of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong.
+    /// The kind of failure.
     pub fault: Fault,
-    /// The first byte that could not be read or written, where the medium can tell.
+    /// The first byte that could not be read or written, if the medium knows it.
     pub at: Option<u64>,
 }
 
@@ -206,34 +210,34 @@ impl From<Fault> for Failure {
     }
 }
 
-/// The kinds of failure that a device server answers differently.
+/// The kinds of failure. A device server returns different sense data for different kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The medium could not deliver or keep the data (EIO).
     Medium,
-    /// No room is left (ENOSPC, EDQUOT).
+    /// No storage is left (ENOSPC, EDQUOT).
     NoSpace,
     /// The medium cannot be written (EROFS, EPERM, EBADF of a read-only open).
     ReadOnly,
-    /// The medium is gone (ENODEV, ENXIO, a file cut shorter than the device).
+    /// The medium is gone (ENODEV, ENXIO, or the file was truncated below the size of the device).
     Gone,
-    /// The range leaves the medium.
+    /// The range extends beyond the medium.
     OutOfRange,
-    /// The medium cannot do this at all.
+    /// The medium does not support the operation at all.
     Unsupported,
-    /// What drives the medium is broken.
+    /// The hardware that drives the medium is broken.
     Hardware,
-    /// Another user of the medium holds a reservation of it.
+    /// Another user of the medium holds a reservation on it.
     Reserved,
-    /// Whoever asks may not use the medium, or not in this way.
+    /// The caller may not use the medium, or may not use it in this way.
     Forbidden,
-    /// The medium had too much to do, or was not ready, for longer than was waited.
+    /// The medium was overloaded, or not ready, for longer than the timeout.
     Busy,
-    /// Somebody ended the operation before it was done.
+    /// Another party aborted the operation before it completed.
     Aborted,
-    /// The operation was kept from the medium, which knows nothing of it: a flush that is refused loses nothing.
+    /// The operation was never submitted to the medium. A flush that fails this way loses no data.
     NotSubmitted,
-    /// The operation broke the contract: our own error.
+    /// The caller broke the rules of [`Store`]: a bug in targe.
     Bug,
 }
 
@@ -257,41 +261,41 @@ impl fmt::Display for Fault {
     }
 }
 
-/// How much storage a medium takes, in bytes.
+/// How much storage a medium occupies, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What it has been given.
+    /// The storage that is allocated to the medium.
     pub used: u64,
-    /// What it could still be given: no more than it has blocks without storage.
+    /// The storage that can still be allocated to it: at most as much as the medium has deallocated blocks.
     pub available: u64,
-    /// Whether others may be given the same.
+    /// Whether other media compete for the same free storage.
     pub shared: bool,
 }
 
 /// What a medium is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Its size in bytes.
+    /// The size in bytes.
     pub len: u64,
     /// Offsets and lengths must be multiples of this many bytes (512 or more for O_DIRECT, else 1).
     pub logical_block_len: u32,
-    /// The size in bytes in which it prefers to be written; a power of two (a page, a physical sector).
+    /// The preferred granularity of writes in bytes, a power of two (a page, a physical sector).
     pub preferred_block_len: u32,
-    /// The longest read or write it takes, in bytes; a multiple of 1 MiB.
+    /// The longest read or write in bytes, a multiple of 1 MiB.
     pub io_len_max: usize,
-    /// The longest write that is never torn, not by an end of the process nor of the power, in bytes; zero if the
-    /// medium makes no such promise.
+    /// The longest atomic write in bytes: neither the end of the process nor a loss of power tears a write of
+    /// this length. Zero if the medium promises no atomic writes.
     pub atomic_len_max: usize,
-    /// Whether it refuses every change.
+    /// Whether the medium refuses every change.
     pub read_only: bool,
-    /// Whether acknowledged writes can be lost with the power before a flush.
+    /// Whether a loss of power before a flush can lose acknowledged writes (a volatile write cache).
     pub volatile_cache: bool,
-    /// Whether it can free storage.
+    /// Whether the medium can deallocate storage (thin provisioning).
     pub thin: bool,
-    /// Whether freed ranges read as zeros.
+    /// Whether deallocated ranges read as zeros.
     pub deallocated_reads_zero: bool,
-    /// Whether it is a spinning disk.
+    /// Whether the medium is a rotating disk.
     pub rotational: bool,
-    /// Whether it is encrypted under a key that it can forget ([`OpAction::CryptoErase`]).
+    /// Whether the medium is encrypted under a key that it can replace ([`OpAction::CryptoErase`]).
     pub crypto_erase: bool,
 }

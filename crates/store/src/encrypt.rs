@@ -1,17 +1,19 @@
-//! A filter that encrypts a medium at rest: AES-256-XTS, one data unit per sector, under a key that can be forgotten.
+//! A filter that encrypts a medium at rest: AES-256-XTS with one data unit per sector, under a key that can
+//! be replaced (crypto erase).
 //!
 //! # What it protects from, and what not
 //!
-//! Who gets hold of the medium without the key reads nothing that was written. He sees which sectors were never written
-//! or were given back: those stay zeros below as above, so that thin media stay thin. XTS does not tell whether a sector
-//! was changed: who can write to the medium can garble sectors, or put back what once stood there.
+//! An attacker who has the medium but not the key cannot read the data. He can see which sectors were never
+//! written or were deallocated: those are zeros on the inner medium too, so that thin media stay thin. XTS
+//! does not authenticate: an attacker who can write to the medium can garble sectors, or restore their
+//! earlier contents, and the filter does not notice.
 //!
 //! # Zeros
 //!
-//! A sector of zeros below is one of zeros above. An encrypted sector is never all zeros: of 2^4096 possible sectors of
-//! 512 bytes that is one.
+//! A sector of zeros on the inner medium reads as zeros. An encrypted sector is taken never to be all zeros:
+//! only one of the 2^4096 possible sectors of 512 bytes is.
 //!
-//! Where the key is kept is somebody else's affair ([`KeyStore`]).
+//! A [`KeyStore`] keeps the key.
 
 mod xts;
 
@@ -25,23 +27,24 @@ use zeroize::Zeroizing;
 use crate::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput, Space, Store};
 use xts::Xts;
 
-/// The length of a [`MediaKey`]: two keys of AES-256.
+/// The length of a [`MediaKey`] in bytes: two keys of AES-256.
 pub const MEDIA_KEY_LEN: usize = 64;
 
-/// Encrypted data is made in buffers of at most this size: the largest that pools keep.
+/// The largest buffer for encrypted data in bytes: the largest that pools keep.
 const BUF_LEN_MAX: usize = 1 << 20;
 
-/// What a medium is encrypted with.
+/// The key of a medium.
 #[derive(Clone)]
 pub struct MediaKey(Zeroizing<[[u8; 32]; 2]>);
 
 impl MediaKey {
-    /// Takes fresh bytes of a good generator: what encrypts the data, and what encrypts the numbers of data units.
+    /// Takes the two halves, fresh bytes of a good random generator: first the key of the data, then the key
+    /// of the tweaks (the numbers of data units).
     pub fn new(halves: [[u8; 32]; 2]) -> Self {
         Self(Zeroizing::new(halves))
     }
 
-    /// Returns all [`MEDIA_KEY_LEN`] bytes, for who keeps them.
+    /// Returns all [`MEDIA_KEY_LEN`] bytes, for the key store that keeps them.
     pub fn bytes(&self) -> &[u8] {
         self.0.as_flattened()
     }
@@ -57,7 +60,7 @@ impl fmt::Debug for MediaKey {
     }
 }
 
-/// The length of what is encrypted under one number.
+/// The length of a data unit: the bytes that are encrypted under one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataUnit {
     /// 512 bytes.
@@ -76,12 +79,12 @@ impl DataUnit {
     }
 }
 
-/// Whoever keeps the key of a medium from one start to the next.
+/// Keeps the key of a medium from one start to the next.
 pub trait KeyStore {
-    /// Begins to put a fresh key durably in place of the present one.
+    /// Starts to replace the present key by a fresh one, durably.
     fn replace(&mut self);
 
-    /// Returns how that ended, once.
+    /// Returns how the replacement ended, once.
     fn poll(&mut self) -> Option<Replaced>;
 }
 
@@ -98,11 +101,11 @@ impl<K: KeyStore + ?Sized> KeyStore for Box<K> {
 /// How the replacement of a key ended.
 #[derive(Debug)]
 pub enum Replaced {
-    /// The old key is gone, and this one is kept.
+    /// The old key is gone, and this new one is stored.
     Fresh(MediaKey),
-    /// The old key is kept, for certain.
+    /// The old key is certainly still stored.
     Kept,
-    /// Which of both will be found at the next start is not known. Nothing may be written until then.
+    /// Which of the two keys is stored is unknown until the next start. Nothing may be written until then.
     Unknown,
 }
 
@@ -110,13 +113,13 @@ pub enum Replaced {
 pub struct Encrypted<S, K> {
     inner: S,
     keeper: K,
-    /// `None` once it is not known which key is kept.
+    /// `None` once it is unknown which key is stored.
     xts: Option<Xts>,
     unit: DataUnit,
     pool: Pool,
-    /// Where the reads under way begin.
+    /// The offsets of the reads under way.
     reads: BTreeMap<OpId, u64>,
-    /// What the writes under way were given.
+    /// The plain data of the writes under way.
     writes: BTreeMap<OpId, DataList>,
     /// The other changes under way.
     changes: BTreeSet<OpId>,
@@ -125,7 +128,8 @@ pub struct Encrypted<S, K> {
 }
 
 impl<S: Store, K: KeyStore> Encrypted<S, K> {
-    /// Encrypts what goes to `inner` with `key`, which `keeper` keeps. Buffers come from `pool`.
+    /// Encrypts with `key`, which `keeper` stores, all data written to `inner`. Buffers are taken from
+    /// `pool`.
     pub fn new(inner: S, keeper: K, key: &MediaKey, unit: DataUnit, pool: Pool) -> Self {
         Self {
             inner,
@@ -205,7 +209,8 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
         Some(Completion { id: self.replacing.take()?, result })
     }
 
-    /// Undoes in a completion of the medium below what was done to its operation.
+    /// Converts a completion of the inner medium into the one for the caller: decrypts the data of a read,
+    /// and returns the plain data of a write.
     fn finish(&mut self, Completion { id, result }: Completion) -> Completion {
         self.changes.remove(&id);
         if let Some(at) = self.reads.remove(&id) {
@@ -272,7 +277,7 @@ impl<S, K> fmt::Debug for Encrypted<S, K> {
     }
 }
 
-/// Returns what `data` is below, in fresh buffers: its owners may still read it.
+/// Returns `data` encrypted, in new buffers: the owners of `data` may still read theirs.
 fn encrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: &DataList) -> DataList {
     let mut out = Gather::new(pool, data.len());
     data.parts().iter().for_each(|part| out.append(part));
@@ -283,7 +288,8 @@ fn encrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: &DataList) -
     })
 }
 
-/// Returns what `data` of the medium below is above: in its own buffers where nobody else holds them.
+/// Returns `data` of the inner medium decrypted. Buffers without another owner are decrypted in place, others
+/// are copied.
 fn decrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: DataList) -> DataList {
     let decrypt = |offset: usize, buf: &mut Buf| {
         for (number, sector) in sectors(unit, at, offset, buf) {
@@ -313,14 +319,14 @@ fn decrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: DataList) ->
     out
 }
 
-/// Returns the sectors in `buf`, which stands `offset` bytes behind `at`, with their numbers.
+/// Returns the sectors in `buf`, which starts `offset` bytes after `at`, with their numbers.
 fn sectors(unit: DataUnit, at: u64, offset: usize, buf: &mut Buf) -> impl Iterator<Item = (u64, &mut [u8])> {
     let first = at.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX)) / u64::from(unit.bytes());
     let len = usize::try_from(unit.bytes()).unwrap_or(usize::MAX);
     (first..).zip(buf.filled_mut().chunks_exact_mut(len))
 }
 
-/// Data on its way into buffers of a pool.
+/// Collects data into buffers of a pool.
 struct Gather<'a> {
     pool: &'a Pool,
     left: usize,
@@ -346,7 +352,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Ends: `work` gets each buffer with its offset.
+    /// Calls `work` with the offset of each buffer and the buffer, and returns the buffers.
     fn finish(self, mut work: impl FnMut(usize, &mut Buf)) -> DataList {
         let (mut out, mut offset) = (DataList::new(), 0);
         for mut buf in self.full.into_iter().chain(self.buf) {

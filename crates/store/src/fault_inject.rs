@@ -1,4 +1,4 @@
-//! A filter that makes operations fail: by rules, and by dice with a seed.
+//! A filter for fault injection: it fails operations by rules and by random choices from a seed.
 
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -9,20 +9,20 @@ use base::rng::Rng;
 
 use crate::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, Space, Store};
 
-/// Which operations a rule is about.
+/// The kind of operation that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// Reads.
+    /// `Read`.
     Read,
-    /// Writes.
+    /// `Write`.
     Write,
-    /// Flushes.
+    /// `Flush`.
     Flush,
-    /// Deallocations.
+    /// `Deallocate`.
     Deallocate,
-    /// Zeroing.
+    /// `WriteZeroes`.
     WriteZeroes,
-    /// Questions for extents.
+    /// `MapStatus`.
     MapStatus,
 }
 
@@ -31,7 +31,7 @@ impl OpKind {
         match action {
             OpAction::Read { .. } => Self::Read,
             OpAction::Write { .. } => Self::Write,
-            // No medium with a key of its own is tortured by rules.
+            // `CryptoErase` counts as a flush: rules are not used on media with their own key.
             OpAction::Flush | OpAction::CryptoErase => Self::Flush,
             OpAction::Deallocate { .. } => Self::Deallocate,
             OpAction::WriteZeroes { .. } => Self::WriteZeroes,
@@ -40,27 +40,27 @@ impl OpKind {
     }
 }
 
-/// What fails, how, and how often.
+/// Which operations fail, how, and how often.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The kind of operation.
     pub kind: OpKind,
-    /// The first byte of the bad range. A flush meets every rule of its kind.
+    /// The first byte of the bad range. A flush matches every rule of its kind.
     pub at: u64,
-    /// The length of the bad range.
+    /// The length of the bad range in bytes.
     pub len: u64,
-    /// How it fails.
+    /// The fault of the failure.
     pub fault: Fault,
-    /// Whether the failure names the first bad byte.
+    /// Whether the failure reports the first bad byte.
     pub names_place: bool,
-    /// It fails this many times out of the second number.
+    /// The probability of failure: the first number out of the second.
     pub chance: (u64, u64),
-    /// How often more it fails; `None` for ever.
+    /// How many more times it fails; `None` without limit.
     pub times: Option<u32>,
 }
 
 impl Rule {
-    /// A rule that always fails, and says where.
+    /// Makes a rule that always fails and reports the first bad byte.
     pub const fn always(kind: OpKind, at: u64, len: u64, fault: Fault) -> Self {
         Self { kind, at, len, fault, names_place: true, chance: (1, 1), times: None }
     }
@@ -71,7 +71,7 @@ impl Rule {
     }
 }
 
-/// The rules of a [`FaultInjector`] medium, to be changed while it serves. Clones share them.
+/// The rules of a [`FaultInjector`] medium. They can be changed while it is in use. Clones share them.
 #[derive(Clone, Debug)]
 pub struct FaultRules {
     rules: Rc<RefCell<Rules>>,
@@ -89,7 +89,7 @@ impl FaultRules {
         self.rules.borrow_mut().rules.push(rule);
     }
 
-    /// Heals the medium.
+    /// Removes all rules.
     pub fn clear(&self) {
         self.rules.borrow_mut().rules.clear();
     }
@@ -111,7 +111,7 @@ impl FaultRules {
     }
 }
 
-/// A medium that fails where its rules say. An operation that fails has not happened.
+/// A medium that fails operations by its rules. A failed operation is not passed on to the inner medium.
 #[derive(Debug)]
 pub struct FaultInjector<S> {
     inner: S,
@@ -120,7 +120,7 @@ pub struct FaultInjector<S> {
 }
 
 impl<S: Store> FaultInjector<S> {
-    /// Wraps `inner`, without rules yet; the dice start from `seed`.
+    /// Wraps `inner`, without rules at first; `seed` seeds the random choices.
     pub fn new(inner: S, seed: u64) -> (Self, FaultRules) {
         let rules = Rules { rules: Vec::new(), rng: Rng::from_seed(seed) };
         let faults = FaultRules { rules: Rc::new(RefCell::new(rules)) };

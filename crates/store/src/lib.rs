@@ -1,10 +1,12 @@
-//! The contract of a medium: byte-addressed, asynchronous, owning its buffers while it works on them.
+//! The interface of a store, or medium: byte-addressed, asynchronous operations that own their buffers until
+//! they complete.
 //!
-//! A [`Store`] is handed operations and is asked for completions. A medium that needs no I/O (`ram`, `null`) answers
-//! within `submit`; one that does (files, in the room `backends`) answers when its driver has collected the result.
-//! Filters wrap any store and pass on what they do not touch.
+//! The caller submits operations to a [`Store`] and polls it for completions. A store that needs no I/O
+//! (`ram`, `null`) completes an operation within `submit`. A store that needs I/O (files, in the crate
+//! `backends`) completes it when its driver has collected the result. Filters wrap any store and pass on the
+//! operations that they do not change.
 //!
-//! **Invariant:** this room knows no SCSI: no blocks, no LBAs, no sense.
+//! **Invariant:** this crate knows no SCSI: no logical blocks, no LBAs, no sense data.
 #![no_std]
 #![forbid(unsafe_code)]
 

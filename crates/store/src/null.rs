@@ -1,4 +1,5 @@
-//! A medium that keeps nothing: reads give zeros, writes are forgotten. For measuring everything but the medium.
+//! A medium that stores nothing: it discards writes, and reads return zeros. For measuring everything but the
+//! medium.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -9,13 +10,13 @@ use crate::api::{
     Capabilities, Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, OpOutput, Store,
 };
 
-/// The size of the zeros that every read shares.
+/// The length in bytes of the zeros that every read shares.
 const ZEROS: usize = 1 << 20;
 
-/// The longest read or write.
+/// The longest read or write in bytes.
 const IO_LEN_MAX: usize = 64 << 20;
 
-/// A medium that keeps nothing.
+/// A medium that stores nothing.
 #[derive(Debug)]
 pub struct Null {
     len: u64,
@@ -24,7 +25,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// Makes a medium of `len` zeros.
+    /// Makes a medium of `len` bytes, all zeros.
     pub fn new(len: u64) -> Self {
         let mut buf = Buf::with_capacity(ZEROS);
         buf.append_zeros(ZEROS);

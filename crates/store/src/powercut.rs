@@ -1,7 +1,8 @@
-//! A medium in memory that forgets what was not flushed when its power is cut.
+//! A medium in memory that loses unflushed writes when its power is cut.
 //!
-//! What it promises is what a disk with a volatile cache promises and no more: a sector is written whole or not at all,
-//! and what was neither flushed nor written through may be there, or any older version of it, sector by sector.
+//! It promises what a disk with a volatile write cache promises, and no more. A sector is written as a whole
+//! or not at all. After a loss of power, a sector that was neither flushed nor written with FUA holds its
+//! last contents or any version back to the last durable one, each sector independently.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -18,10 +19,10 @@ use crate::api::{
 };
 use crate::ram::Ram;
 
-/// What a disk writes whole.
+/// The length in bytes of a sector, which is written as a whole.
 pub const SECTOR: usize = 512;
 
-/// The hand on the switch of a [`PowerCut`] medium. Clones share it.
+/// Controls the power of a [`PowerCut`] medium. Clones control the same medium.
 #[derive(Clone, Debug)]
 pub struct Power {
     state: Rc<RefCell<State>>,
@@ -35,13 +36,13 @@ pub struct PowerCut {
 
 #[derive(Debug)]
 struct State {
-    /// What reads see.
+    /// What reads return.
     cached: Ram,
-    /// What survives for certain.
+    /// What certainly survives a cut.
     durable: Ram,
-    /// Versions of sectors that may survive, oldest first.
+    /// Versions of sectors that may survive a cut, oldest first.
     at_risk: BTreeMap<u64, Vec<Sector>>,
-    /// Operations not begun, while they are held back.
+    /// Operations that have not begun; `None` unless operations are held.
     held: Option<VecDeque<Op>>,
     completions: VecDeque<Completion>,
 }
@@ -63,17 +64,17 @@ impl Power {
         }
     }
 
-    /// Plugs the medium in. Use one at a time.
+    /// Returns the medium. Use one at a time.
     pub fn store(&self) -> PowerCut {
         PowerCut { state: Rc::clone(&self.state) }
     }
 
-    /// From now on, operations begin only when [`Self::begin_one`] says.
+    /// Holds operations from now on: they begin only when [`Self::begin_one`] is called.
     pub fn hold(&self) {
         self.state.borrow_mut().held.get_or_insert_default();
     }
 
-    /// Begins and ends one held operation, whichever `pick` out of their number gives. Returns whether there was one.
+    /// Executes one held operation, chosen by `rng`. Returns whether there was one.
     pub fn begin_one(&self, rng: &mut Rng) -> bool {
         let mut state = self.state.borrow_mut();
         let Some(held) = state.held.as_mut().filter(|held| !held.is_empty()) else { return false };
@@ -83,8 +84,8 @@ impl Power {
         true
     }
 
-    /// Cuts the power: every sector at risk becomes one of its versions, by the dice of `seed`. Operations not begun
-    /// are lost; of a write that was not begun, any sectors may have been written all the same.
+    /// Cuts the power: each sector at risk takes one of its versions, chosen from `seed`. Operations not
+    /// begun are lost, but any sectors of a held write may have been written all the same.
     pub fn cut(&self, seed: u64) {
         let mut rng = Rng::from_seed(seed);
         let mut state = self.state.borrow_mut();
@@ -166,7 +167,7 @@ impl State {
         for (number, sector) in (first..).zip(bytes.as_chunks::<SECTOR>().0) {
             match durability {
                 Durability::Cached => self.at_risk.entry(number).or_default().push(Box::new(*sector)),
-                // What was written before it can no longer come back.
+                // Earlier versions of the sector can no longer return.
                 Durability::Stable => {
                     self.at_risk.remove(&number);
                 }

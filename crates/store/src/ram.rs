@@ -1,7 +1,7 @@
-//! A medium in memory: chunks that are allocated when they are first written and shared with whoever reads them.
+//! A medium in memory: chunks that are allocated on the first write and shared with their readers.
 //!
-//! A read copies nothing: it hands out shares of the chunks. A write to a chunk that is still shared (an answer on its
-//! way out) copies that chunk first, so what was read never changes.
+//! A read copies nothing: it returns references to the chunks. A write to a chunk that is still shared (with
+//! a response that is being sent) copies the chunk first, so data that was read never changes.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -13,21 +13,22 @@ use crate::api::{
     Capabilities, Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, OpOutput, Space, Store,
 };
 
-/// The size of a chunk: what a write to shared bytes costs at worst against the size of the table.
+/// The length of a chunk in bytes. A write to a shared chunk copies at most this much; smaller chunks need a
+/// larger table.
 const CHUNK: usize = 64 << 10;
 
-/// Chunks under one entry of the upper table: 32 MiB of medium.
+/// The number of chunks under one entry of the upper table: 32 MiB of medium.
 const CHUNKS_PER_SHEET: usize = 512;
 
-/// The longest read or write.
+/// The longest read or write in bytes.
 const IO_LEN_MAX: usize = 64 << 20;
 
-/// A medium in memory. Its contents end with it.
+/// A medium in memory. Its contents are lost when it is dropped.
 #[derive(Debug)]
 pub struct Ram {
     len: u64,
     sheets: Vec<Option<Sheet>>,
-    /// How many chunks there are.
+    /// The number of allocated chunks.
     chunks: u64,
     zeros: Bytes,
     completions: VecDeque<Completion>,
@@ -36,7 +37,7 @@ pub struct Ram {
 /// `CHUNKS_PER_SHEET` chunks; those never written are `None`.
 type Sheet = Box<[Option<Bytes>]>;
 
-/// A piece of an operation that lies in one chunk.
+/// The part of an operation that lies in one chunk.
 #[derive(Clone, Copy)]
 struct Piece {
     chunk: u64,
@@ -51,7 +52,7 @@ impl Piece {
 }
 
 impl Ram {
-    /// Makes a medium of `len` zeros that takes no memory yet.
+    /// Makes a medium of `len` bytes, all zeros, that occupies no memory yet.
     pub fn new(len: u64) -> Self {
         let sheets = len.div_ceil(to_u64(CHUNK * CHUNKS_PER_SHEET));
         let mut table = Vec::new();
@@ -59,7 +60,7 @@ impl Ram {
         Self { len, sheets: table, chunks: 0, zeros: zero_chunk(), completions: VecDeque::new() }
     }
 
-    /// Changes the size. What is cut off is gone; what is added reads as zeros.
+    /// Changes the size to `len` bytes. Data beyond the new end is lost; added bytes read as zeros.
     pub fn resize(&mut self, len: u64) {
         let grown = Self::new(len).sheets.len();
         if len < self.len {
@@ -189,13 +190,13 @@ impl Ram {
         self.sheets.get(sheet)?.as_ref()?.get(within)?.as_ref()
     }
 
-    /// The place of a chunk, if its sheet exists.
+    /// Returns the slot of a chunk, if its sheet exists.
     fn slot(&mut self, number: u64) -> Option<&mut Option<Bytes>> {
         let (sheet, within) = place(number);
         self.sheets.get_mut(sheet)?.as_mut()?.get_mut(within)
     }
 
-    /// A chunk for writing; it is made if it was never written.
+    /// Returns a chunk for writing and allocates it if it was never written.
     fn allocated(&mut self, number: u64) -> Option<&mut Bytes> {
         let (sheet, within) = place(number);
         let sheet = self.sheets.get_mut(sheet)?.get_or_insert_with(|| {
@@ -241,7 +242,7 @@ impl Store for Ram {
     }
 }
 
-/// Cuts a range at chunk borders.
+/// Splits a range at chunk boundaries.
 fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
     let (mut at, end) = (at, at.saturating_add(len));
     core::iter::from_fn(move || {

@@ -1,10 +1,10 @@
-//! A filter that lets nothing be changed.
+//! A filter that makes a medium read-only.
 
 use alloc::collections::VecDeque;
 
 use crate::api::{Capabilities, Completion, Fault, Op, Space, Store};
 
-/// A medium of which every change is refused.
+/// A medium that refuses every change.
 #[derive(Debug)]
 pub struct ReadOnly<S> {
     inner: S,
@@ -12,7 +12,7 @@ pub struct ReadOnly<S> {
 }
 
 impl<S: Store> ReadOnly<S> {
-    /// Guards `inner`.
+    /// Wraps `inner`.
     pub const fn new(inner: S) -> Self {
         Self { inner, refused: VecDeque::new() }
     }

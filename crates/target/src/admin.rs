@@ -1,4 +1,4 @@
-//! What the daemon tells a running shard and asks of it.
+//! The interface by which the daemon controls and queries a running shard.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -21,190 +21,192 @@ use crate::nexus::Ingress;
 use crate::shard::Shard;
 use crate::transport::SessionRef;
 
-/// Reservation state that must be on stable storage before the command that changed it is answered.
+/// Reservation state that must be on stable storage before the command that changed it returns status.
 #[derive(Debug)]
 pub struct SaveRequest {
-    /// The unit it belongs to.
+    /// The unit whose state it is.
     pub unit: UnitId,
-    /// To be returned with [`Shard::state_saved`].
+    /// The daemon passes this ticket to [`Shard::state_saved`].
     pub ticket: u64,
-    /// The whole state, in place of what was stored for this unit before.
+    /// The whole state. It replaces the state that was stored for this unit before.
     pub state: Vec<u8>,
 }
 
-/// Something that an operator may want to know.
+/// An event to report to the operator.
 #[derive(Clone, Debug)]
 pub enum ShardEvent {
-    /// A session began.
+    /// A session was established.
     SessionUp {
         /// The initiator.
         initiator: String,
         /// The target.
         target: String,
-        /// Where it comes from.
+        /// The address from which the initiator connected.
         peer: Option<SocketAddr>,
-        /// The name under which the initiator proved itself.
+        /// The name with which the initiator authenticated, if it had to.
         user: Option<String>,
     },
     /// A session ended.
     SessionDown {
         /// The initiator.
         initiator: String,
-        /// The target; `None` if it is gone too.
+        /// The target; `None` if it was removed from the configuration.
         target: Option<String>,
-        /// Where its first connection came from.
+        /// The address from which its first connection came.
         peer: Option<SocketAddr>,
-        /// Why.
+        /// The reason.
         why: SessionEnd,
     },
-    /// A LUN means another disk to an initiator than the one that it has opened under it, and leads it to none until it has logged
-    /// out.
+    /// A LUN is withheld: it means another disk than the one that the initiator has used under it. It leads
+    /// the initiator to no disk until the initiator has logged out.
     LunWithheld {
         /// The initiator.
         initiator: String,
-        /// The target; `None` if it is gone too.
+        /// The target; `None` if it was removed from the configuration.
         target: Option<String>,
         /// The LUN.
         lun: u16,
     },
     /// A login failed.
     LoginRefused(FailedLogin),
-    /// An initiator does something that an operator should know of, and is served all the same.
+    /// An initiator did something that the operator should know. It is served nevertheless.
     Initiator(InitiatorNote),
-    /// A handshake of HyperSCSI came to nothing.
+    /// A HyperSCSI handshake failed.
     HandshakeRefused(hyperscsi::login::target::HandshakeRefusal),
-    /// A HyperSCSI session began.
+    /// A HyperSCSI session was established.
     HyperScsiSessionUp {
         /// The initiator.
         initiator: String,
         /// The target.
         target: String,
-        /// The group that it came with.
+        /// The group with which the initiator logged in.
         group: String,
-        /// Where it comes from; nothing vouches for that.
+        /// The MAC address of the initiator, which is not authenticated.
         peer: Mac,
-        /// Where it came in.
+        /// The Ethernet port through which the initiator logged in.
         port: EtherPort,
-        /// Whether it knew the group's password.
+        /// Whether the initiator knew the group's password.
         authenticated: bool,
     },
     /// A HyperSCSI session ended.
     HyperScsiSessionDown {
         /// The initiator.
         initiator: String,
-        /// The target; `None` if it is gone too.
+        /// The target; `None` if it was removed from the configuration.
         target: Option<String>,
-        /// Why.
+        /// The reason.
         why: hyperscsi::target::contract::SessionEnd,
     },
-    /// Something about a path of a HyperSCSI session changed.
+    /// A path of a HyperSCSI session changed.
     Path {
         /// The initiator.
         initiator: String,
-        /// Our port.
+        /// The target's Ethernet port.
         port: EtherPort,
-        /// The initiator's.
+        /// The initiator's MAC address.
         peer: Mac,
-        /// What.
+        /// The change.
         news: hyperscsi::target::contract::PathChange,
     },
-    /// A port carries frames, or something about it changed.
+    /// An Ethernet port came up, or its state changed.
     PortUp {
         /// The port.
         port: EtherPort,
-        /// How it is.
+        /// The state of the port.
         state: PortState,
     },
-    /// A port carries nothing at present.
+    /// An Ethernet port went down: it carries no frames at present.
     PortDown {
         /// The port.
         port: EtherPort,
     },
 }
 
-/// How many notices wait for whoever writes them down; more are forgotten.
+/// How many events wait to be polled; further events are dropped.
 pub(crate) const MAX_NOTICES: usize = 256;
 
-/// A session, for people.
+/// The state of an iSCSI session, for display.
 #[derive(Clone, Debug)]
 pub struct SessionReport {
     /// The target's name; `None` for a discovery session.
     pub target: Option<String>,
     /// The initiator's name.
     pub initiator: String,
-    /// The initiator's half of the session identifier.
+    /// The initiator's part of the session identifier (ISID).
     pub isid: [u8; 6],
-    /// The target's half.
+    /// The target's part of the session identifier (TSIH).
     pub tsih: u16,
-    /// Where its first connection comes from.
+    /// The address from which its first connection came.
     pub peer: Option<SocketAddr>,
-    /// How many connections it has.
+    /// The number of connections.
     pub connections: usize,
-    /// What each of them is, the leading one first.
+    /// The connections, the leading one first.
     pub members: Vec<ConnectionView>,
-    /// How many connections were lost whose tasks wait for another.
+    /// The number of lost connections whose tasks wait for allegiance reassignment.
     pub lost: usize,
-    /// How many tasks are open.
+    /// The number of open tasks.
     pub tasks: u32,
-    /// How many bytes of answers wait for the initiator to read them, or are asked for.
+    /// The bytes of data-in that wait to be sent, or that commands under way may still produce.
     pub unsent_bytes: usize,
     /// The error recovery level.
     pub error_recovery_level: u8,
-    /// What it did so far.
+    /// What the session transferred so far.
     pub traffic: Traffic,
-    /// What was repaired in it so far.
+    /// What error recovery repaired in the session so far.
     pub repairs: Repairs,
-    /// The LUNs that lead it to no disk, because they mean another one now than the one that it has opened.
+    /// The withheld LUNs. They lead the initiator to no disk, because they mean another disk than the one
+    /// that it has used under them.
     pub withheld_luns: Vec<u16>,
 }
 
-/// A HyperSCSI session, for people.
+/// The state of a HyperSCSI session, for display.
 #[derive(Clone, Debug)]
 pub struct HyperScsiSessionReport {
     /// The target's name.
     pub target: String,
     /// The initiator's name.
     pub initiator: String,
-    /// What distinguishes the initiator's ports.
+    /// The ISID, which distinguishes the initiator's ports.
     pub isid: [u8; 6],
-    /// The group that it came with.
+    /// The group with which the initiator logged in.
     pub group: String,
     /// Whether its frames can be protected.
     pub authenticated: bool,
-    /// How many tasks are open.
+    /// The number of open tasks.
     pub tasks: u32,
-    /// How many bytes of answers the initiator has not acknowledged.
+    /// The bytes of responses that the initiator has not acknowledged.
     pub unacknowledged_bytes: usize,
-    /// What it did so far.
+    /// What the session transferred so far.
     pub traffic: hyperscsi::target::contract::Traffic,
-    /// Frames that it did not take, by reason.
+    /// The number of frames that it dropped, by reason.
     pub drops: DropCounts,
-    /// What its paths did so far, those included that are gone.
+    /// The statistics of all its paths so far, including those that are gone.
     pub totals: PathTotals,
     /// Its paths.
     pub paths: Vec<PathView>,
-    /// The LUNs that lead it to no disk, because they mean another one now than the one that it has opened.
+    /// The withheld LUNs. They lead the initiator to no disk, because they mean another disk than the one
+    /// that it has used under them.
     pub withheld_luns: Vec<u16>,
 }
 
-/// A logical unit, for people.
+/// The state of a logical unit, for display.
 #[derive(Clone, Debug)]
 pub struct UnitReport {
-    /// Its number.
+    /// The number of the unit.
     pub unit: UnitId,
-    /// What it did so far, and its state.
+    /// The unit's statistics and state.
     pub stats: UnitStats,
 }
 
 impl Shard {
-    /// Brings a unit in under a number below [`crate::shard::MAX_UNITS`]. Nexuses whose map names it see it at once.
-    /// Returns whether the number was free and legal.
+    /// Adds a unit under a number below [`crate::shard::MAX_UNITS`]. I_T nexuses whose LUN map contains the
+    /// number see the unit immediately. Returns false if the number was not free or too high.
     pub fn add_unit(&mut self, now: Instant, id: UnitId, unit: LogicalUnit) -> bool {
         self.add_disk(now, id, unit, DiskId::of_unit(id))
     }
 
-    /// The same with the name of its disk, which tells whether an initiator that comes back to a LUN finds what it has opened
-    /// there.
+    /// Adds a unit like [`Self::add_unit`], with the identifier of its disk. The identifier decides whether
+    /// an initiator that reconnects finds under a LUN the disk that it has used there.
     pub fn add_disk(&mut self, now: Instant, id: UnitId, unit: LogicalUnit, disk: DiskId) -> bool {
         if !self.units.put(id, Box::new(unit), disk) {
             return false;
@@ -221,10 +223,11 @@ impl Shard {
         true
     }
 
-    /// Takes a unit out: nothing reaches it any more, and every command and function that it has is answered.
-    /// [`Self::poll_removed`] gives it back when its medium has ended what it was asked for. Its number is free at once.
+    /// Removes a unit: no command reaches it any more, and every command and task management function that it
+    /// has is answered. [`Self::poll_removed`] returns the unit when its medium has completed all its
+    /// operations. The number is free immediately.
     ///
-    /// Returns whether there was one.
+    /// Returns whether the unit existed.
     pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> bool {
         let Some(retiring) = self.units.retire(id) else { return false };
         self.owners.rename(id, retiring);
@@ -235,13 +238,13 @@ impl Shard {
         true
     }
 
-    /// Returns a unit that was removed and has nothing under way any more, so that its medium can be closed, and the number
-    /// that it had.
+    /// Returns a removed unit that has nothing under way any more, so that its medium can be closed, and the
+    /// number that it had.
     pub fn poll_removed(&mut self) -> Option<(UnitId, Box<LogicalUnit>)> {
         if self.units.has_retiring() { self.units.take_retired() } else { None }
     }
 
-    /// Tells units that were removed that the medium which had this number has completions.
+    /// Notifies the retiring units with this number that their medium has completions.
     pub(crate) fn retiring_ready(&mut self, now: Instant, given: UnitId) {
         let ids: Vec<UnitId> = self.units.retiring_from(given).collect();
         for id in ids {
@@ -251,7 +254,7 @@ impl Shard {
         }
     }
 
-    /// Changes how a unit presents itself.
+    /// Changes the configuration that a unit presents to initiators.
     pub fn reconfigure_unit(&mut self, now: Instant, id: UnitId, config: UnitConfig) {
         if let Some(unit) = self.units.mark_dirty(id) {
             unit.reconfigure(now, config);
@@ -259,7 +262,7 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Tells a unit that its medium has another size now.
+    /// Notifies a unit that the size of its medium has changed.
     pub fn capacity_changed(&mut self, now: Instant, id: UnitId) {
         if let Some(unit) = self.units.mark_dirty(id) {
             unit.capacity_changed(now);
@@ -267,7 +270,7 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Withholds the medium of a unit that is not what it was, or gives it back.
+    /// Withholds the medium of a unit because it is not the same as before, or makes it available again.
     pub fn withhold_medium(&mut self, now: Instant, id: UnitId, withheld: bool) {
         if let Some(unit) = self.units.mark_dirty(id) {
             unit.withhold_medium(now, withheld);
@@ -275,8 +278,8 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Takes over changed limits, those of sessions at hand included: `limits` counts for what may change while connections
-    /// live, and that is what concerns sessions and logins. Call it before [`Self::apply`].
+    /// Replaces the limits of sessions and logins, also for existing sessions. Of `limits`, it uses those
+    /// that may change while connections exist. Call this before [`Self::apply`].
     pub fn set_limits(&mut self, limits: &Limits) {
         self.limits = limits.of_session();
         self.engine.set_logins(limits.sessions_max, limits.login_within);
@@ -284,8 +287,9 @@ impl Shard {
         self.engine.allow_connections(limits.connections_max);
     }
 
-    /// Takes over a changed configuration. Sessions stay, except those with a target that is gone, that is no longer
-    /// served through their portal, or whose initiator is no longer admitted; those are asked to log out and closed.
+    /// Replaces the configuration (reload). Sessions continue, except those whose target was removed or is no
+    /// longer served through their portal, and those whose initiator is no longer admitted. The initiators of
+    /// these sessions are notified, and the sessions are closed.
     pub fn apply(&mut self, now: Instant, mut config: ShardConfig) {
         config.sort();
         self.engine.set_session_limits(now, self.limits, config.session_limits());
@@ -296,8 +300,8 @@ impl Shard {
             let target = self.config.targets.iter().find(|target| target.id == entry.target);
             let admitted = target.filter(|target| {
                 let way_is_open = match &entry.ingress {
-                    // A portal that is gone leaves its port to the others of its group; one that is there and does not
-                    // serve the target any more is closed to it.
+                    // If the portal was removed, the target port may still be served by other portals of its
+                    // group. If the portal exists but no longer serves the target, the session must end.
                     Ingress::Portal(portal) => match self.config.has_portal(*portal) {
                         true => target.port_at(*portal).is_some(),
                         false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
@@ -324,7 +328,7 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Has every nexus look again at what stands under its LUNs.
+    /// Updates the LUN map of every I_T nexus.
     fn remap_all(&mut self) {
         let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -336,8 +340,8 @@ impl Shard {
         }
     }
 
-    /// Tells the operator which LUNs a nexus cannot use because they mean other disks than those that it has opened. `known`
-    /// are those that were told of before.
+    /// Reports the LUNs that are withheld from an I_T nexus to the operator, except those in `known`, which
+    /// were reported before.
     pub(crate) fn report_withheld(&mut self, id: NexusId, known: &[u16]) {
         let Some(entry) = self.nexuses.get(id) else { return };
         let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
@@ -352,8 +356,8 @@ impl Shard {
         }
     }
 
-    /// Tells units about a nexus whose map changed: those that it lost, those that it gained, those that stay.
-    /// `moved` says whether another disk than before stands under some LUN.
+    /// Notifies the units of an I_T nexus whose LUN map changed: units that it lost, units that it gained,
+    /// and units that stay. `moved` is whether a LUN leads to another disk than before.
     fn announce_map(&mut self, now: Instant, id: NexusId, before: &[UnitId], moved: bool) {
         let Some(entry) = self.nexuses.get(id) else { return };
         let after = entry.units();
@@ -377,12 +381,12 @@ impl Shard {
         }
     }
 
-    /// Returns the next piece of state to store. Ask after every call into the shard.
+    /// Returns the next state to store. Call this after every call into the shard.
     pub fn poll_save(&mut self) -> Option<SaveRequest> {
         self.saves.pop_front()
     }
 
-    /// Tells whether a [`SaveRequest`] is on stable storage now.
+    /// Records whether the state of a [`SaveRequest`] is on stable storage.
     pub fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
         let incarnation = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
         let id = self.units.find(incarnation).filter(|id| self.units.given(*id) == unit);
@@ -393,8 +397,9 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Asks every session to log out within `within` (at least a second) and takes no new ones. Those of HyperSCSI are closed:
-    /// their initiators come back by themselves and begin again what was not answered.
+    /// Requests that every iSCSI session log out within `within` (at least one second), and accepts no new
+    /// sessions. HyperSCSI sessions are closed: their initiators reconnect by themselves and repeat the
+    /// commands that were not answered.
     pub fn drain(&mut self, now: Instant, within: Duration) {
         self.draining = true;
         let sessions: Vec<SessionId> = self.engine.sessions().map(|view| view.session).collect();
@@ -408,12 +413,12 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Returns whether no session is left.
+    /// Returns whether there are no sessions.
     pub fn is_idle(&self) -> bool {
         self.engine.sessions().next().is_none() && self.frames.sessions().next().is_none()
     }
 
-    /// Returns something that an operator may want to know.
+    /// Returns the next event to report to the operator.
     pub fn poll_event(&mut self) -> Option<ShardEvent> {
         let logins = &mut self.engine;
         let notice =
@@ -428,7 +433,7 @@ impl Shard {
         }
     }
 
-    /// Returns every session.
+    /// Returns the state of every iSCSI session.
     pub fn sessions(&self) -> Vec<SessionReport> {
         let report = |view: iscsi::target::contract::SessionView<'_>| SessionReport {
             target: view.target.and_then(|id| Some(self.config.target(id)?.name.as_str().into())),
@@ -453,7 +458,7 @@ impl Shard {
         self.nexuses.get(session.nexus()).map(|entry| entry.withheld().collect()).unwrap_or_default()
     }
 
-    /// Returns every HyperSCSI session.
+    /// Returns the state of every HyperSCSI session.
     pub fn frame_sessions(&self) -> Vec<HyperScsiSessionReport> {
         let report = |view: hyperscsi::target::contract::SessionView<'_>| HyperScsiSessionReport {
             target: (**view.target).into(),
@@ -472,22 +477,23 @@ impl Shard {
         self.frames.sessions().map(report).collect()
     }
 
-    /// Returns what the HyperSCSI engine did so far.
+    /// Returns the statistics of the HyperSCSI engine.
     pub const fn frame_stats(&self) -> &hyperscsi::target::engine::EngineStats {
         self.frames.stats()
     }
 
-    /// Returns what became of handshakes of HyperSCSI so far.
+    /// Returns the statistics of HyperSCSI handshakes.
     pub const fn frame_handshakes(&self) -> hyperscsi::login::target::HandshakeStats {
         self.frames.handshakes()
     }
 
-    /// Returns what the paths of all HyperSCSI sessions did so far, those included that are gone.
+    /// Returns the statistics of the paths of all HyperSCSI sessions, including those that are gone.
     pub fn frame_totals(&self) -> PathTotals {
         self.frames.path_totals()
     }
 
-    /// Returns what was lost or damaged on the way so far, in sessions at hand and gone, and what was repaired.
+    /// Returns the counts of lost or damaged PDUs and of their recovery, for all iSCSI sessions, including
+    /// those that have ended.
     pub const fn repairs(&self) -> Repairs {
         let stats = self.engine.stats();
         Repairs {
@@ -499,24 +505,24 @@ impl Shard {
         }
     }
 
-    /// Returns how many logins succeeded and how many failed so far.
+    /// Returns how many logins succeeded and how many failed so far, of both transports.
     pub const fn logins(&self) -> (u64, u64) {
         let (stats, handshakes) = (self.engine.stats(), self.frames.handshakes());
         let failed = handshakes.refused + handshakes.unfinished;
         (stats.logins + self.frames.stats().sessions, stats.logins_failed + failed)
     }
 
-    /// Returns what the protocol engine did so far.
+    /// Returns the statistics of the iSCSI engine.
     pub const fn wire_stats(&self) -> &iscsi::target::engine::EngineStats {
         self.engine.stats()
     }
 
-    /// Returns how many bytes of data commands hold: none when none is open.
+    /// Returns how many bytes of data open commands hold; zero if no command is open.
     pub const fn data_bytes(&self) -> usize {
         self.engine.data_bytes() + self.frames.data_bytes()
     }
 
-    /// Returns every unit.
+    /// Returns the state of every unit.
     pub fn units(&self) -> Vec<UnitReport> {
         self.units.iter().map(|(unit, lu)| UnitReport { unit, stats: lu.stats() }).collect()
     }

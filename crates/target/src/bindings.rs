@@ -1,8 +1,9 @@
-//! Which disk each I_T nexus has opened under each LUN.
+//! Nexus bindings: which disk each I_T nexus has used under each LUN.
 //!
-//! An initiator keeps a LUN open for as long as it wants, over lost connections and new sessions, and its host never looks again
-//! whether the disk behind it is still the one that it mounted. So a LUN that an I_T nexus has used means this disk to it,
-//! or none: not until the initiator has logged out deliberately may the number lead it to another disk.
+//! An initiator can keep a LUN open over lost connections and new sessions. Its host does not check again
+//! whether the LUN still leads to the disk that it mounted. Therefore a LUN that an I_T nexus has used leads
+//! this nexus to the same disk or to none. Only after the initiator has logged out deliberately may the LUN
+//! lead it to another disk.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -12,31 +13,33 @@ use iscsi::login::directory::TargetId;
 
 use crate::config::DiskId;
 
-/// How many I_T nexuses without a session are remembered. The one that lost its session longest ago is forgotten first: if its
-/// initiator comes back, its LUNs lead to whatever the configuration says then.
+/// How many I_T nexuses without a session are remembered. The one that lost its session first is forgotten
+/// first: if its initiator reconnects, its LUNs lead to the disks of the configuration at that time.
 const LOST_MAX: usize = 4096;
 
-/// How many LUNs of nexuses without a session are remembered: 16 for each on average, 64 bytes each.
+/// How many LUNs of I_T nexuses without a session are remembered: 16 for each nexus on average, 64 bytes
+/// each.
 const LOST_LUNS_MAX: usize = 65_536;
 
-/// An initiator port and a target. Portal groups make no difference: a host that comes back by another portal is still the host
-/// that has the LUN open.
+/// An I_T nexus: an initiator port and a target. Portal groups make no difference: a host that reconnects
+/// through another portal is the same host and still has the LUN open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NexusName {
     pub(crate) target: TargetId,
     /// The TransportID: the initiator's name and its ISID.
     pub(crate) initiator_port: Rc<[u8]>,
-    /// The HyperSCSI group that it came with. Initiators claim their names among those who know a group's password.
+    /// The HyperSCSI group of the session. Any initiator that knows a group's password can claim any name
+    /// within the group.
     pub(crate) group: Option<GroupName>,
 }
 
-/// What all I_T nexuses have opened.
+/// The bindings of all I_T nexuses.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     nexuses: BTreeMap<NexusName, Bound>,
-    /// The nexuses without a session, by when they lost it.
+    /// The I_T nexuses without a session, in the order in which they lost it.
     lost: BTreeMap<u64, NexusName>,
-    /// How many LUNs these have opened.
+    /// How many LUNs the nexuses in `lost` have used.
     lost_luns: usize,
     losses: u64,
 }
@@ -44,14 +47,14 @@ pub(crate) struct Bindings {
 #[derive(Debug, Default)]
 struct Bound {
     luns: BTreeMap<u16, DiskId>,
-    /// How many sessions it has: one for each portal group at most.
+    /// How many sessions the nexus has: at most one for each portal group.
     sessions: usize,
-    /// Its place among those without a session.
+    /// The key of the nexus in `lost`, if it has no session.
     lost_at: Option<u64>,
 }
 
 impl Bindings {
-    /// Takes note that a session of a nexus begins.
+    /// Records that a session of an I_T nexus begins.
     pub(crate) fn session_begins(&mut self, name: &NexusName) {
         let bound = self.nexuses.entry(name.clone()).or_default();
         bound.sessions += 1;
@@ -61,7 +64,8 @@ impl Bindings {
         }
     }
 
-    /// Takes note that a session of a nexus has ended: `deliberately`, so that its initiator has let go of the LUNs, or not.
+    /// Records that a session of an I_T nexus has ended. `deliberately` is whether its initiator has logged
+    /// out and so no longer uses the LUNs.
     pub(crate) fn session_ended(&mut self, name: &NexusName, deliberately: bool) {
         let Some(bound) = self.nexuses.get_mut(name) else { return };
         bound.sessions = bound.sessions.saturating_sub(1);
@@ -83,14 +87,14 @@ impl Bindings {
         }
     }
 
-    /// Records that a nexus uses a disk under a LUN. The first stays.
+    /// Records that an I_T nexus uses a disk under a LUN. An existing binding stays.
     pub(crate) fn bind(&mut self, name: &NexusName, number: u16, disk: DiskId) {
         if let Some(bound) = self.nexuses.get_mut(name) {
             bound.luns.entry(number).or_insert(disk);
         }
     }
 
-    /// Returns the disk that a nexus has opened under a LUN.
+    /// Returns the disk that an I_T nexus has used under a LUN.
     pub(crate) fn disk_of(&self, name: &NexusName, number: u16) -> Option<DiskId> {
         self.nexuses.get(name)?.luns.get(&number).copied()
     }

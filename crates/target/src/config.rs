@@ -1,4 +1,5 @@
-//! What a shard serves, to whom: plain values that the daemon makes from its configuration file.
+//! The configuration of a shard: which targets it serves, and to which initiators. The daemon makes these
+//! plain values from its configuration file.
 
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -16,131 +17,132 @@ use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::engine::SessionLimits;
 
-/// A logical unit, as the daemon numbers it. An unchanged unit keeps its number across a reload.
+/// The number that the daemon gives to a logical unit. An unchanged unit keeps its number across a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(pub u32);
 
-/// Names a disk across reloads: units with equal names hold the same data for an initiator, others do not. A disk that is taken out
-/// and comes back has the name that it had.
+/// Identifies a disk across reloads: units with equal identifiers hold the same data for an initiator, others
+/// do not. A disk that is removed and added again has the same identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(pub u64);
 
 impl DiskId {
-    /// A disk that never changes under its number.
+    /// Returns the identifier of a disk that is always the same one under its unit number.
     pub const fn of_unit(unit: UnitId) -> Self {
         Self(1 << 63 | unit.0 as u64)
     }
 }
 
-/// Where a shard listens and what it serves there.
+/// The portals of a shard, and its targets.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
     /// Every portal through which this shard can be reached.
     pub portals: Vec<Portal>,
     /// Its targets, sorted by name.
     pub targets: Vec<TargetConfig>,
-    /// Who may ask for targets.
+    /// Which initiators may discover targets.
     pub discovery: DiscoveryConfig,
-    /// What is served by HyperSCSI.
+    /// What is served over HyperSCSI.
     pub frames: HyperScsiConfig,
 }
 
-/// What a shard serves by HyperSCSI, and to whom.
+/// What a shard serves over HyperSCSI, and to which groups.
 #[derive(Clone, Debug, Default)]
 pub struct HyperScsiConfig {
-    /// What the server is recognized by, from one of its addresses to the next and from one start to the next.
+    /// The identity of the server, which stays the same whatever port it answers from and after a restart.
     pub instance: [u8; 16],
-    /// The top byte of the names of its sessions.
+    /// The top byte of the session identifiers of this shard.
     pub steering: u8,
     /// The groups.
     pub groups: Vec<GroupConfig>,
 }
 
-/// Those who know a group's name, and its password if it has one.
+/// A HyperSCSI group: its members know its name, and its password if it has one.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// Its name.
+    /// The name of the group.
     pub name: GroupName,
-    /// What its members must know besides.
+    /// Whether a member must know a password, and which.
     pub access: GroupAccess,
-    /// The least protection of whatever they do.
+    /// The minimum protection level of everything that members do.
     pub min_level: Level,
-    /// The ports on which it is heard; `None` for all.
+    /// The Ethernet ports on which the group is served; `None` for all.
     pub ports: Option<Vec<EtherPort>>,
 }
 
-/// Discovery sessions: SendTargets lists what the asking initiator may log in to.
+/// Discovery sessions: SendTargets lists the targets to which the requesting initiator may log in.
 #[derive(Clone, Debug)]
 pub struct DiscoveryConfig {
-    /// Whether they are served at all.
+    /// Whether discovery sessions are accepted at all.
     pub enabled: bool,
-    /// How the initiator must prove who it is.
+    /// How the initiator must authenticate.
     pub auth: AuthPolicy,
-    /// Who may prove what.
+    /// The CHAP names and secrets of initiators.
     pub users: Vec<Credentials>,
-    /// What we agree to.
+    /// Which negotiated key values the target accepts.
     pub keys: KeyPolicy,
 }
 
 /// A network portal (RFC 7143 §2.2, §4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
-    /// Its number.
+    /// The number of the portal.
     pub id: PortalId,
-    /// The portal group it belongs to: all portals of a group can carry connections of one session.
+    /// The portal group: all portals of a group can carry connections of one session.
     pub group: PortalGroupTag,
-    /// The address it listens on, when that names one interface; `None` for a wildcard.
+    /// The address on which the portal listens, if it is one address; `None` for a wildcard.
     pub bound: Option<core::net::SocketAddr>,
-    /// What SendTargets says about it; `None` announces the address that the asking connection arrived at, which
-    /// is right unless an address translator stands between.
+    /// The address that SendTargets reports. `None` reports the local address of the requesting connection,
+    /// which is right unless there is network address translation (NAT) between.
     pub announced: Option<TargetAddress>,
 }
 
-/// A target node: who may log in, and what they see.
+/// A target node: which initiators may log in, and which LUNs they see.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
-    /// Its number.
+    /// The number of the target.
     pub id: TargetId,
-    /// Its iSCSI name.
+    /// The iSCSI name.
     pub name: IscsiName,
-    /// `TargetAlias`, if it has one.
+    /// `TargetAlias`, if the target has one.
     pub alias: Option<String>,
-    /// The portals that serve it, with the relative port identifier of the target port that each portal group makes.
+    /// The portals that serve the target, each with the relative target port identifier of its portal group.
     pub ports: Vec<(PortalId, RelativePort)>,
-    /// The LUN map of an initiator whose row has none of its own.
+    /// The LUN map of initiators without a map of their own in `initiators`.
     pub luns: Vec<LunEntry>,
-    /// Who may log in. Empty: everyone, with the map above.
+    /// The access control list: which initiators may log in. If it is empty, all may, with the map in `luns`.
     pub initiators: Vec<InitiatorEntry>,
-    /// How initiators must prove who they are.
+    /// How initiators must authenticate.
     pub auth: AuthPolicy,
-    /// Who may prove what.
+    /// The CHAP names and secrets of initiators.
     pub users: Vec<Credentials>,
-    /// What we agree to.
+    /// Which negotiated key values the target accepts.
     pub keys: KeyPolicy,
     /// The most sessions at a time.
     pub sessions_max: u32,
-    /// The HyperSCSI groups that it is exported to, each with the target port that its sessions come through. These ports
-    /// differ: initiators are known by names that they claim among those who know the group's password, so that the same
-    /// name in two groups must be two nexuses.
+    /// The HyperSCSI groups that the target is exported to, each with the target port of its sessions. These
+    /// ports differ: any initiator that knows a group's password can claim any name within the group, so the
+    /// same name in two groups must be two I_T nexuses.
     pub groups: Vec<(GroupName, RelativePort)>,
-    /// How many commands a HyperSCSI session may have under way.
+    /// The most commands that a HyperSCSI session may have outstanding.
     pub exchanges: u16,
-    /// The limits of each session; `None` for those that the shard has for every target.
+    /// The limits of each session; `None` for the limits that the shard has for every target.
     pub session_limits: Option<SessionLimits>,
 }
 
 /// One row of a LUN map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LunEntry {
-    /// The number under which the unit appears: 0..=16383.
+    /// The LUN, 0 to 16383.
     pub number: u16,
     /// The unit.
     pub unit: UnitId,
-    /// What may be done with it.
+    /// The access to the unit.
     pub access: Access,
-    /// The least protection with which it is reached. iSCSI has none that counts, so what needs some is not seen there.
+    /// The minimum protection level with which the unit may be accessed. iSCSI has no protection that counts
+    /// as one, so iSCSI sessions do not see units that require some.
     pub min_level: Level,
-    /// The HyperSCSI groups that see it, of those that the target is exported to; `None` for all.
+    /// The HyperSCSI groups that see the unit, out of those that the target is exported to; `None` for all.
     pub groups: Option<Rc<[GroupName]>>,
 }
 
@@ -149,14 +151,14 @@ pub struct LunEntry {
 pub struct InitiatorEntry {
     /// The initiator name, or a pattern with `*` for any run of characters.
     pub pattern: Rc<str>,
-    /// What it sees; `None` for the target's own map.
+    /// The LUN map of the initiator; `None` for the target's map.
     pub luns: Option<Vec<LunEntry>>,
-    /// How it must prove who it is, and who may; `None` for what the target asks of everyone.
+    /// How the initiator must authenticate, and the CHAP names and secrets; `None` for those of the target.
     pub auth: Option<(AuthPolicy, Vec<Credentials>)>,
 }
 
 impl LunEntry {
-    /// Shows a unit to everyone who reaches the target.
+    /// Makes a row that all initiators of the target see.
     pub const fn new(number: u16, unit: UnitId, access: Access) -> Self {
         Self { number, unit, access, min_level: Level::None, groups: None }
     }
@@ -174,7 +176,7 @@ impl TargetConfig {
         }
     }
 
-    /// Returns the LUN map of `initiator`; empty when it may not log in.
+    /// Returns the LUN map of `initiator`; empty if it may not log in.
     pub fn luns_of(&self, initiator: &str) -> &[LunEntry] {
         match self.admit(initiator) {
             Admission::Refused => &[],
@@ -183,7 +185,7 @@ impl TargetConfig {
         }
     }
 
-    /// Returns how `initiator` must prove who it is, and who may.
+    /// Returns how `initiator` must authenticate, and the CHAP names and secrets.
     pub fn auth_of(&self, initiator: &str) -> (&AuthPolicy, &[Credentials]) {
         match self.admit(initiator) {
             Admission::Row(InitiatorEntry { auth: Some((policy, users)), .. }) => (policy, users),
@@ -191,30 +193,31 @@ impl TargetConfig {
         }
     }
 
-    /// Returns the port that serves this target to a group; `None` if it is not exported to it.
+    /// Returns the port that serves this target to a group; `None` if the target is not exported to the
+    /// group.
     pub fn port_of(&self, group: &GroupName) -> Option<RelativePort> {
         self.groups.iter().find(|(known, _)| known == group).map(|(_, port)| *port)
     }
 
-    /// Returns the port that serves this target through `portal`.
+    /// Returns the port that serves this target through `portal`; `None` if the portal does not serve it.
     pub fn port_at(&self, portal: PortalId) -> Option<RelativePort> {
         self.ports.iter().find(|(id, _)| *id == portal).map(|(_, port)| *port)
     }
 }
 
-/// What an access control list says about an initiator.
+/// The result of the access control list for an initiator.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission<'a> {
-    /// There is no list.
+    /// The target has no access control list.
     Everyone,
-    /// This row admits it.
+    /// This row admits the initiator.
     Row(&'a InitiatorEntry),
-    /// No row names it.
+    /// No row matches the initiator.
     Refused,
 }
 
-/// Returns whether `text` matches `pattern`, where `*` stands for any run of characters. Linear in both: after the first
-/// star only the latest one is ever retried.
+/// Returns whether `text` matches `pattern`, where `*` stands for any run of characters. The time is linear
+/// in the length of each: after the first star, only the latest one is ever retried.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (mut pattern, mut text) = (pattern.as_bytes(), text.as_bytes());
     let mut retry: Option<(&[u8], &[u8])> = None;

@@ -1,4 +1,4 @@
-//! The configuration as HyperSCSI's handshakes, discoveries and requests ask for it.
+//! Answers the queries of HyperSCSI handshakes, discoveries and commands from the configuration.
 
 use alloc::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::config::{GroupConfig, ShardConfig, TargetConfig};
 use crate::nexus::{Ingress, Nexuses};
 use crate::transport::SessionRef;
 
-/// The directory of a running shard: its configuration, and what is up at present.
+/// The directory of a running shard: its configuration, its present sessions and the ports that are up.
 pub(crate) struct GroupDirectory<'a> {
     pub(crate) config: &'a ShardConfig,
     pub(crate) nexuses: &'a Nexuses,
@@ -28,7 +28,8 @@ impl ShardConfig {
         self.frames.groups.iter().find(|group| group.name == *name)
     }
 
-    /// Returns whether a session of the group may go on, whose initiator knew the group's password or not.
+    /// Returns whether a session of the group may continue. `authenticated` is whether its initiator knew the
+    /// group's password.
     pub(crate) fn admits(&self, group: &GroupName, authenticated: bool) -> bool {
         let demands = |group: &GroupConfig| matches!(group.access, GroupAccess::Password(_));
         self.group(group).is_some_and(|group| authenticated || !demands(group))
@@ -42,13 +43,13 @@ impl GroupConfig {
 }
 
 impl GroupDirectory<'_> {
-    /// Returns a group that may be served through a port now.
+    /// Returns a group that may be served through a port at present.
     fn group(&self, port: EtherPort, name: &GroupName) -> Option<&GroupConfig> {
         self.config.group(name).filter(|group| !self.draining && group.is_heard_on(port))
     }
 
-    /// Returns whether the target has room for another session. The one whose place a new session may take does not count,
-    /// and it is not known yet which that is.
+    /// Returns whether the target can accept another session. One existing session is not counted, because
+    /// the new session may replace it; which one is not known yet.
     fn has_room(&self, target: &TargetConfig) -> bool {
         let sessions = self.nexuses.iter().filter(|(_, entry)| entry.target == target.id).count();
         u32::try_from(sessions).is_ok_and(|count| count <= target.sessions_max) && target.sessions_max > 0
@@ -89,7 +90,7 @@ impl LoginDirectory for GroupDirectory<'_> {
             after.map_or(0, |after| targets.partition_point(|target| target.name.as_str() <= &**after));
         let way = Ingress::Group(group.clone(), true);
         targets.get(start..)?.iter().find_map(|target| {
-            // Targets of other shards have no room for sessions here.
+            // Targets of other shards accept no sessions here: their `sessions_max` is zero.
             if target.port_of(group).is_none() || target.sessions_max == 0 {
                 return None;
             }
@@ -121,7 +122,8 @@ impl LoginDirectory for GroupDirectory<'_> {
     }
 
     fn sid_taken(&self, _sid: u32) -> bool {
-        // Sessions live in the engine, which asks itself before it asks us; those of other shards have another first byte.
+        // Sessions are in the engine, which checks its own sessions before it calls this. Sessions of other
+        // shards have another first byte.
         false
     }
 }

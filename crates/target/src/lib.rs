@@ -1,11 +1,12 @@
-//! A whole SCSI target without I/O: ports, nexuses, access control and logical units, joined.
+//! A complete SCSI target without I/O: ports, I_T nexuses, access control and logical units, joined.
 //!
-//! [`shard::Shard`] is a [`base::state_machine::StreamMachine`] and a [`base::ether::FrameMachine`]: drivers feed it bytes and frames.
-//! Within, `iscsi` turns bytes and `hyperscsi` frames into commands, this room finds the logical unit that a command means *to the nexus it came from*, `device` executes it,
-//! and the answers take the way back. Nothing reaches a unit but through `nexus`'s map, so what an initiator may
-//! see is decided in one place.
+//! [`shard::Shard`] is a [`base::state_machine::StreamMachine`] and a [`base::ether::FrameMachine`]: drivers
+//! pass bytes and frames to it. `iscsi` turns bytes into commands, and `hyperscsi` turns frames into
+//! commands. This crate finds the logical unit that a LUN addresses *for the I_T nexus of the command*.
+//! `device` executes the command, and the responses take the same path back. Every access to a unit goes
+//! through the LUN map in `nexus`, so LUN masking is decided in one place.
 //!
-//! **Invariant:** no event loop, no configuration file, no medium of its own.
+//! **Invariant:** this crate has no event loop, no configuration file and no medium of its own.
 #![no_std]
 #![forbid(unsafe_code)]
 

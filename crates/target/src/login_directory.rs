@@ -1,4 +1,4 @@
-//! The configuration as the login phase asks for it.
+//! Answers the queries of the login phase and of SendTargets from the configuration.
 
 use alloc::collections::BTreeMap;
 use core::net::SocketAddr;
@@ -21,17 +21,17 @@ impl ShardConfig {
         self.targets.iter().find(|target| target.id == id)
     }
 
-    /// Puts the targets into the order of their names, which look-ups and SendTargets rely on.
+    /// Sorts the targets by name, as look-ups and SendTargets require.
     pub(crate) fn sort(&mut self) {
         self.targets.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
-    /// Returns the limits of sessions with targets that have limits of their own.
+    /// Returns the session limits of the targets that have limits of their own.
     pub(crate) fn session_limits(&self) -> BTreeMap<TargetId, SessionLimits> {
         self.targets.iter().filter_map(|target| Some((target.id, target.session_limits?))).collect()
     }
 
-    /// Returns a target by its name in HyperSCSI, which is the one in iSCSI.
+    /// Returns a target by its name in HyperSCSI, which is its iSCSI name.
     pub(crate) fn target_called(&self, name: &str) -> Option<&TargetConfig> {
         let at = self.targets.binary_search_by(|target| target.name.as_str().cmp(name)).ok()?;
         self.targets.get(at)
@@ -42,7 +42,8 @@ impl ShardConfig {
         self.targets.get(at)
     }
 
-    /// What an initiator may know of a target that it asks about through a portal.
+    /// Returns the SendTargets entry of a target for an initiator and a portal; `None` if the portal does not
+    /// serve the target or the target does not admit the initiator.
     fn listed(
         &self,
         target: &TargetConfig,
@@ -55,7 +56,7 @@ impl ShardConfig {
             .then(|| SendTargetsEntry { name: target.name.clone(), addresses: self.addresses(target, via) })
     }
 
-    /// Returns whether there is such a portal.
+    /// Returns whether the portal exists.
     pub(crate) fn has_portal(&self, id: PortalId) -> bool {
         self.portals.iter().any(|portal| portal.id == id)
     }
@@ -64,7 +65,8 @@ impl ShardConfig {
         self.portals.iter().find(|portal| portal.id == via.portal)
     }
 
-    /// The addresses of `target` as an initiator that came in `via` should try them, that way first.
+    /// Returns the addresses of `target` for an initiator that connected through `via`, in the order in which
+    /// it should try them: the address of this connection first.
     fn addresses(
         &self,
         target: &TargetConfig,
@@ -83,13 +85,14 @@ impl ShardConfig {
 }
 
 impl Portal {
-    /// What to say about this portal to someone who, perhaps, arrived through it.
+    /// Returns the address that SendTargets reports for this portal. `arrived_at` is the local address of the
+    /// initiator's connection if that came through this portal.
     fn address(&self, arrived_at: Option<SocketAddr>) -> Option<TargetAddress> {
         self.announced.clone().or(arrived_at.or(self.bound).map(TargetAddress::Socket))
     }
 }
 
-/// The directory of a running shard: its configuration, and who is logged in now.
+/// The directory of a running shard: its configuration and its present sessions.
 pub(crate) struct LoginDirectory<'a> {
     pub(crate) config: &'a ShardConfig,
     pub(crate) nexuses: &'a Nexuses,
@@ -97,8 +100,8 @@ pub(crate) struct LoginDirectory<'a> {
 }
 
 impl LoginDirectory<'_> {
-    /// Returns whether the target has room for another session of `initiator`. One of its own does not count: the
-    /// login may be about to take that session's place.
+    /// Returns whether the target can accept another session of `initiator`. One existing session of the same
+    /// initiator is not counted, because the login may replace it (session reinstatement).
     fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
         let (mut own, mut others) = (0_u32, 0_u32);
         for (_, entry) in self.nexuses.iter().filter(|(_, entry)| entry.target == target.id) {
@@ -149,7 +152,7 @@ impl Directory for LoginDirectory<'_> {
     }
 
     fn find_session(&self, _query: &SessionQuery<'_>) -> Option<SessionInfo> {
-        // Sessions live in the engine, which asks itself before it asks us.
+        // Sessions are in the engine, which checks its own sessions before it calls this.
         None
     }
 

@@ -1,4 +1,4 @@
-//! I_T nexuses: which session sees which unit under which number.
+//! I_T nexuses: which session sees which logical unit under which LUN.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -20,37 +20,39 @@ use crate::bindings::{Bindings, NexusName};
 use crate::config::{DiskId, LunEntry, TargetConfig, UnitId};
 use crate::transport::{SessionRef, nexus_slot};
 
-/// The iSCSIProtocolLevel from which on a session has the functions of RFC 7144. HyperSCSI has them always.
+/// The lowest iSCSIProtocolLevel at which a session has the functions of RFC 7144. HyperSCSI sessions always
+/// have them.
 const RFC_7144: u8 = 2;
 
-/// Every nexus of a shard. A nexus has the number of its session, which is dense among those of its transport.
+/// Every I_T nexus of a shard. A nexus has the number of its session, which is dense among those of its
+/// transport.
 #[derive(Debug, Default)]
 pub(crate) struct Nexuses {
     iscsi: Vec<Option<NexusEntry>>,
     hyperscsi: Vec<Option<NexusEntry>>,
 }
 
-/// Which way in a nexus took.
+/// How the initiator of an I_T nexus logged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ingress {
-    /// Through a portal.
+    /// Through an iSCSI portal.
     Portal(PortalId),
-    /// As a member of a group, whose password it knew or not.
+    /// As a member of a HyperSCSI group, and whether it knew the group's password.
     Group(GroupName, bool),
 }
 
-/// A nexus and what it sees.
+/// An I_T nexus and its LUN map.
 #[derive(Debug)]
 pub(crate) struct NexusEntry {
     pub(crate) session: SessionRef,
     pub(crate) target: TargetId,
     pub(crate) initiator: IscsiName,
     pub(crate) ingress: Ingress,
-    /// Where it came from, for people: connections of the session may have gone since.
+    /// The address from which the initiator connected, for display. That connection may have ended since.
     pub(crate) peer: Option<SocketAddr>,
-    /// What is known of it from one session to the next.
+    /// The name under which the nexus' bindings are kept from one session to the next.
     pub(crate) name: NexusName,
-    /// What the configuration shows it, sorted by number.
+    /// The LUN map that the configuration gives the nexus, sorted by LUN.
     map: Vec<Row>,
     initiator_name: Rc<str>,
     target_port: RelativePort,
@@ -58,32 +60,32 @@ pub(crate) struct NexusEntry {
     luns: Rc<[Lun]>,
 }
 
-/// One LUN of a nexus.
+/// One LUN in the map of an I_T nexus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     entry: LunEntry,
-    /// The disk that stands there; `None` while there is no such unit.
+    /// The disk of the unit; `None` if the unit does not exist at present.
     disk: Option<DiskId>,
     binding: LunBinding,
 }
 
-/// What a nexus sees of what the configuration shows it under a LUN.
+/// Which disk an I_T nexus sees under a LUN of its map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LunBinding {
-    /// The disk. No command has reached it yet.
+    /// The disk of the map. No command has used it yet.
     Unbound,
-    /// The disk that it has opened under this LUN.
+    /// The disk of the map, which is the one that the nexus has used under this LUN.
     Bound,
-    /// Nothing: it has opened another disk under this LUN.
+    /// None (a withheld LUN): the nexus has used another disk under this LUN.
     Withheld,
 }
 
-/// What a LUN leads to.
+/// The result of a LUN look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LunLookup {
-    /// The disk that the nexus has opened.
+    /// The disk that the nexus has used under this LUN.
     Bound(UnitId),
-    /// A disk that it opens with this command.
+    /// A disk that the nexus uses for the first time with this command.
     Unbound(UnitId),
 }
 
@@ -115,7 +117,7 @@ impl Nexuses {
         self.slot(id)?.take()
     }
 
-    /// Returns every nexus, in the order of their numbers.
+    /// Returns every I_T nexus: those of iSCSI in the order of their numbers, then those of HyperSCSI.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NexusId, &NexusEntry)> {
         let entries = self.iscsi.iter().chain(&self.hyperscsi).flatten();
         entries.map(|entry| (entry.session.nexus(), entry))
@@ -129,9 +131,9 @@ impl Nexuses {
 }
 
 impl NexusEntry {
-    /// Makes the nexus of a new iSCSI session; `None` when the target or its port is no more, or the names make no
-    /// TransportID.
-    /// It sees nothing until [`Self::remap`].
+    /// Makes the I_T nexus of a new iSCSI session. Returns `None` if the target no longer has the port, or if
+    /// the initiator's name and ISID form no valid TransportID. The nexus sees no unit until [`Self::remap`]
+    /// is called.
     pub(crate) fn of_iscsi(up: &SessionUp, target: &TargetConfig) -> Option<Self> {
         let (session, port) = (SessionRef::Iscsi(up.session), target.port_at(up.portal)?);
         let entry =
@@ -139,7 +141,8 @@ impl NexusEntry {
         Some(Self { newer_functions: up.parameters.protocol_level >= RFC_7144, ..entry })
     }
 
-    /// Makes the nexus of a new HyperSCSI session; `None` when the target is no more there for its group.
+    /// Makes the I_T nexus of a new HyperSCSI session. Returns `None` if the target is no longer exported to
+    /// its group, or if the initiator's name and ISID form no valid TransportID.
     pub(crate) fn of_hyperscsi(up: &hyperscsi_target::SessionUp, target: &TargetConfig) -> Option<Self> {
         let port = target.port_of(&up.group)?;
         let initiator = up.initiator.parse().ok()?;
@@ -174,7 +177,7 @@ impl NexusEntry {
         })
     }
 
-    /// Takes over what the target's configuration says now. Returns whether anything changed.
+    /// Replaces the LUN map by the one of the target's present configuration. Returns whether it changed.
     pub(crate) fn remap(
         &mut self,
         target: &TargetConfig,
@@ -203,17 +206,17 @@ impl NexusEntry {
         changed
     }
 
-    /// Returns the rows that are more than words to it.
+    /// Returns the rows of the map that are not withheld.
     fn rows(&self) -> impl Iterator<Item = &Row> {
         self.map.iter().filter(|row| row.binding != LunBinding::Withheld)
     }
 
-    /// Returns the LUNs that mean another disk now than the one that it has opened.
+    /// Returns the withheld LUNs: those that mean another disk than the one that the nexus has used.
     pub(crate) fn withheld(&self) -> impl Iterator<Item = u16> {
         self.map.iter().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
     }
 
-    /// Returns which disk stands under each LUN.
+    /// Returns which disk each LUN leads to.
     pub(crate) fn disks(&self) -> Vec<(u16, Option<DiskId>)> {
         self.rows().map(|row| (row.entry.number, row.disk)).collect()
     }
@@ -224,7 +227,7 @@ impl NexusEntry {
         self.map.get(at)
     }
 
-    /// Opens a LUN that was not: the disk that stands there now is what it means from now on.
+    /// Binds a LUN that was not used before to the disk that it leads to now.
     pub(crate) fn bind_lun(&mut self, lun: Lun, bindings: &mut Bindings) {
         let Some(number) = lun.number() else { return };
         let Ok(at) = self.map.binary_search_by_key(&number, |row| row.entry.number) else { return };
@@ -237,12 +240,13 @@ impl NexusEntry {
         }
     }
 
-    /// Returns the least protection that the unit under `lun` wants; `None` when there is none.
+    /// Returns the minimum protection level of the unit under `lun`; `None` if the map has no such LUN.
     pub(crate) fn least_at(&self, lun: Lun) -> Option<Level> {
         self.row_at(lun).map(|row| row.entry.min_level)
     }
 
-    /// Returns what `lun` leads to.
+    /// Returns the unit that `lun` leads to, and whether the nexus has used it; `None` for a LUN that is not
+    /// in the map or is withheld.
     pub(crate) fn find(&self, lun: Lun) -> Option<LunLookup> {
         let row = self.row_at(lun)?;
         match row.binding {
@@ -252,12 +256,12 @@ impl NexusEntry {
         }
     }
 
-    /// Returns the unit under `lun`.
+    /// Returns the unit that `lun` leads to.
     pub(crate) fn unit_at(&self, lun: Lun) -> Option<UnitId> {
         self.find(lun).map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit)
     }
 
-    /// Returns how this nexus appears to `unit`; `None` when it does not see it.
+    /// Returns the description of this nexus for `unit`; `None` if the nexus does not see the unit.
     pub(crate) fn seen_by(&self, id: NexusId, unit: UnitId) -> Option<Nexus> {
         let access = self.access_to(unit)?;
         Some(Nexus {
@@ -271,8 +275,8 @@ impl NexusEntry {
         })
     }
 
-    /// Returns what this nexus may do with `unit`; `None` when it does not see it. A unit under several numbers gets the
-    /// widest access that any of them grants.
+    /// Returns the access that this nexus has to `unit`; `None` if it does not see the unit. A unit under
+    /// several LUNs gets the widest access that any of them grants.
     pub(crate) fn access_to(&self, unit: UnitId) -> Option<Access> {
         let rows = self.rows().filter(|row| row.entry.unit == unit);
         rows.map(|row| row.entry.access).reduce(wider)
@@ -283,12 +287,12 @@ impl NexusEntry {
         &self.luns
     }
 
-    /// Returns the port of the target that it came in through.
+    /// Returns the target port of the nexus.
     pub(crate) const fn target_port(&self) -> RelativePort {
         self.target_port
     }
 
-    /// Returns the units that this nexus sees, each once, in the order of their numbers.
+    /// Returns the units that this nexus sees, each once, sorted by number.
     pub(crate) fn units(&self) -> Vec<UnitId> {
         let mut units: Vec<_> = self.rows().map(|row| row.entry.unit).collect();
         units.sort_unstable();
@@ -298,7 +302,7 @@ impl NexusEntry {
 }
 
 impl Ingress {
-    /// Returns whether those who took this way see what stands under a LUN.
+    /// Returns whether initiators that logged in this way see a LUN.
     pub(crate) fn shows(&self, row: &LunEntry) -> bool {
         match self {
             Self::Portal(_) => row.min_level == Level::None,

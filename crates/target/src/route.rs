@@ -1,4 +1,4 @@
-//! Events on their way: from the engine to the unit that they mean, and back.
+//! Routes events from the engines to the units that they concern, and back.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use crate::tmf::TmfRequest;
 use crate::transport::{SessionRef, TaskRef, TmfRef};
 
 impl Shard {
-    /// Takes one event of the iSCSI engine to where it belongs.
+    /// Routes one event of the iSCSI engine.
     pub(crate) fn route_iscsi(&mut self, now: Instant, event: Event) {
         match event {
             Event::SessionUp(up) => self.session_up(now, &up),
@@ -37,7 +37,7 @@ impl Shard {
             Event::Tmf(request) => self.route_tmf(now, &TmfRequest::of_iscsi(&request)),
             Event::TaskGone { task } => self.task_gone(now, TaskRef::Iscsi(task)),
             Event::SessionDown { session, why } => {
-                // While we shut down, initiators log out because they were asked to.
+                // While the target shuts down, initiators log out because the target requested it.
                 let deliberate = why == iscsi_target::SessionEnd::LoggedOut && !self.draining;
                 let session = SessionRef::Iscsi(session);
                 let peer = self.nexuses.get(session.nexus()).and_then(|entry| entry.peer);
@@ -48,14 +48,14 @@ impl Shard {
         }
     }
 
-    /// Takes one event of the HyperSCSI engine to where it belongs.
+    /// Routes one event of the HyperSCSI engine.
     pub(crate) fn route_hyperscsi(&mut self, now: Instant, event: hyperscsi_target::Event) {
         match event {
             hyperscsi_target::Event::SessionUp(up) => self.hyperscsi_session_up(now, &up),
             hyperscsi_target::Event::Command(command) => {
                 let (session, task) =
                     (SessionRef::HyperScsi(command.session), TaskRef::HyperScsi(command.task));
-                // The numbers are those of iSCSI.
+                // HyperSCSI has the task attribute codes of iSCSI.
                 let attribute = attribute_of(WireAttribute(command.attribute.0));
                 let lens = (command.data_in_len, command.data_out_len);
                 let order = (attribute, command.priority);
@@ -98,7 +98,7 @@ impl Shard {
         let entry = self.config.target(up.target).and_then(|target| NexusEntry::of_iscsi(up, target));
         let peer = self.engine.peer(up.session);
         let Some(mut entry) = entry.filter(|_| !self.draining) else {
-            // The configuration changed between the login's first question and its end.
+            // The configuration changed during the login, or the target shuts down.
             self.engine.close_session(now, up.session);
             return;
         };
@@ -134,7 +134,7 @@ impl Shard {
         self.establish_nexus(now, id);
     }
 
-    /// Finds out what a new nexus sees, and tells every unit of that about it.
+    /// Makes the LUN map of a new nexus, and notifies every unit in it.
     fn establish_nexus(&mut self, now: Instant, id: NexusId) {
         let Some(entry) = self.nexuses.get_mut(id) else { return };
         self.bindings.session_begins(&entry.name);
@@ -150,8 +150,8 @@ impl Shard {
         }
     }
 
-    /// Takes a nexus away, whose initiator let go of it `deliberately` or not. Returns the initiator and, if it is still there,
-    /// the target, for people.
+    /// Removes a nexus. `deliberately` is whether its initiator has logged out and no longer uses the LUNs.
+    /// Returns the names of the initiator and, if it still exists, of the target, for display.
     fn session_down(
         &mut self,
         now: Instant,
@@ -200,7 +200,7 @@ impl Shard {
         unit.execute(now, Command { nexus, key, attribute, priority, cdb, data_in_len, data_out_len });
     }
 
-    /// Answers a command to a LUN behind which there is nothing (SPC-5 §5.12, §6.6, §6.33).
+    /// Responds to a command for a LUN without a logical unit (SPC-5 §5.12, §6.6, §6.33).
     fn answer_no_lun(&mut self, nexus: NexusId, task: TaskRef, cdb: &Cdb, data_in_len: u32) {
         let luns = self.nexuses.get(nexus).map(NexusEntry::luns).unwrap_or_default();
         let answer = device::no_lun::respond(cdb, luns, data_in_len);
@@ -241,7 +241,7 @@ impl Shard {
         }
     }
 
-    /// Takes every event of one unit to where it belongs.
+    /// Routes all events of one unit.
     pub(crate) fn drain_unit_events(&mut self, now: Instant, id: UnitId) {
         while let Some(event) = self.units.poll(id) {
             self.route_unit_event(now, id, event);
@@ -311,7 +311,7 @@ impl Owners {
         (if frames { &mut self.hyperscsi } else { &mut self.iscsi }).get_mut(at)?.take()
     }
 
-    /// Takes note that a unit has another number.
+    /// Records that a unit has a new number.
     pub(crate) fn rename(&mut self, old: UnitId, new: UnitId) {
         let owners = self.iscsi.iter_mut().chain(&mut self.hyperscsi);
         owners.filter(|owner| **owner == Some(old)).for_each(|owner| *owner = Some(new));
@@ -329,12 +329,12 @@ impl Owners {
     }
 }
 
-/// Answers task management.
+/// Sends responses to task management requests.
 impl Shard {
     pub(crate) fn answer_tmf(&mut self, tmf: TmfRef, result: iscsi::pdu::tmf_response::TmfResult) {
         match tmf {
             TmfRef::Iscsi(tmf) => self.engine.finish_tmf(tmf, result),
-            // The numbers are those of iSCSI.
+            // HyperSCSI has the response codes of iSCSI.
             TmfRef::HyperScsi(tmf) => {
                 self.frames.finish_tmf(tmf, hyperscsi::pdu::reply::ManageResult(result.0))
             }

@@ -1,4 +1,5 @@
-//! The shard: everything that can touch each other, as one value on one thread.
+//! The shard: targets and logical units that can affect each other, with all their sessions, as one value on
+//! one thread.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,15 +26,16 @@ use crate::tmf::PendingTmfs;
 
 /// A set of targets with their logical units, sessions and connections.
 ///
-/// A driver feeds it as a [`StreamMachine`]; the daemon talks to it through the methods in [`crate::admin`].
+/// Drivers use it as a [`StreamMachine`] and a [`FrameMachine`]. The daemon calls the methods in
+/// [`crate::admin`].
 pub struct Shard {
     pub(crate) config: ShardConfig,
-    /// Of sessions with targets that have none of their own.
+    /// The limits of sessions with targets that have no limits of their own.
     pub(crate) limits: SessionLimits,
     pub(crate) engine: Engine,
-    /// HyperSCSI.
+    /// The HyperSCSI engine.
     pub(crate) frames: HyperScsiEngine,
-    /// The ports that are up.
+    /// The Ethernet ports that are up.
     pub(crate) ports: BTreeMap<EtherPort, PortState>,
     pub(crate) units: Units,
     pub(crate) nexuses: Nexuses,
@@ -42,22 +44,23 @@ pub struct Shard {
     pub(crate) pending_tmfs: PendingTmfs,
     pub(crate) saves: VecDeque<SaveRequest>,
     pub(crate) draining: bool,
-    /// What the operator may want to know, and was not told.
+    /// Events for the operator that were not polled yet.
     pub(crate) notices: VecDeque<ShardEvent>,
 }
 
-/// The logical units of a shard, by number, and which of them may have something to say.
+/// The logical units of a shard, by number, and the dirty ones: those that may have events.
 #[derive(Default)]
 pub(crate) struct Units {
     slots: Vec<Option<Slot>>,
-    /// Units that were removed and still have something under way. Their numbers count from [`MAX_UNITS`], so that the
-    /// number that each had can be another's.
+    /// Retiring units: removed, with operations still under way. Their numbers start at [`MAX_UNITS`], so
+    /// that another unit can take the former number of each.
     retiring: Vec<Option<Slot>>,
-    /// Where each unit is. What comes late for a unit names it by what is never given twice.
+    /// The number of each unit by its incarnation. A late completion names its unit by the incarnation, which
+    /// no other unit has.
     incarnations: BTreeMap<u32, UnitId>,
     incarnation_next: u32,
     stirred: VecDeque<UnitId>,
-    /// When units want to be called, soonest first. Only a stirred unit can change its mind about it.
+    /// The deadlines of units, earliest first. Only the deadline of a dirty unit can change.
     deadlines: BTreeSet<(Instant, UnitId)>,
 }
 
@@ -65,17 +68,18 @@ struct Slot {
     unit: Box<LogicalUnit>,
     disk: DiskId,
     incarnation: u32,
-    /// The number that it came with, which its medium has as well.
+    /// The number with which the unit was added. The unit's medium has the same number.
     given: UnitId,
-    /// What stands in `deadlines` for it.
+    /// The unit's entry in `deadlines`.
     deadline: Option<Instant>,
 }
 
-/// The highest number a unit may have: as many units as there are LUNs.
+/// The number of unit numbers: as many units as there are LUNs. Unit numbers are below it.
 pub const MAX_UNITS: u32 = 16384;
 
 impl Units {
-    /// Returns a unit in order to tell it something; it will be asked for events afterwards.
+    /// Returns a unit for a call that may change its state, and marks the unit dirty, so that its events are
+    /// polled afterwards.
     pub(crate) fn mark_dirty(&mut self, id: UnitId) -> Option<&mut LogicalUnit> {
         let retired = id.0.checked_sub(MAX_UNITS);
         let slots = if retired.is_some() { &mut self.retiring } else { &mut self.slots };
@@ -98,12 +102,12 @@ impl Units {
         slots.get_mut(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_mut()
     }
 
-    /// Returns a stirred unit's next event.
+    /// Returns the next event of a dirty unit.
     pub(crate) fn poll(&mut self, id: UnitId) -> Option<UnitEvent> {
         self.slot_mut(id)?.unit.poll()
     }
 
-    /// Takes note of when a stirred unit wants to be called.
+    /// Records the deadline of a dirty unit.
     pub(crate) fn note_deadline(&mut self, id: UnitId) {
         let Some(slot) = self.slot_mut(id) else { return };
         let wanted = slot.unit.poll_timeout();
@@ -116,7 +120,7 @@ impl Units {
         self.deadlines.extend(wanted.map(|at| (at, id)));
     }
 
-    /// Returns the soonest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
@@ -130,38 +134,38 @@ impl Units {
         Some(&self.slot(id)?.unit)
     }
 
-    /// Returns the name of the disk that a unit is.
+    /// Returns the identifier of a unit's disk.
     pub(crate) fn disk_of(&self, id: UnitId) -> Option<DiskId> {
         Some(self.slot(id)?.disk)
     }
 
-    /// Returns the name of a unit that no other has or will have.
+    /// Returns the incarnation of a unit: a number that no other unit has or will have.
     pub(crate) fn incarnation(&self, id: UnitId) -> Option<u32> {
         Some(self.slot(id)?.incarnation)
     }
 
-    /// Returns where a unit is, by the name that no other has.
+    /// Returns the number of the unit with this incarnation.
     pub(crate) fn find(&self, incarnation: u32) -> Option<UnitId> {
         self.incarnations.get(&incarnation).copied()
     }
 
-    /// Returns the number that a unit was given when it came, removed or not.
+    /// Returns the number with which a unit was added, whether it is retiring or not.
     pub(crate) fn given(&self, id: UnitId) -> UnitId {
         self.slot(id).map_or(id, |slot| slot.given)
     }
 
-    /// Returns the units that were removed whose medium had this number.
+    /// Returns the retiring units that were added with this number, which their media have.
     pub(crate) fn retiring_from(&self, given: UnitId) -> impl Iterator<Item = UnitId> {
         let slots = (MAX_UNITS..).map(UnitId).zip(&self.retiring);
         slots.filter(move |(_, slot)| slot.as_ref().is_some_and(|slot| slot.given == given)).map(|(id, _)| id)
     }
 
-    /// Returns whether a unit was removed and still has something under way.
+    /// Returns whether there are retiring units.
     pub(crate) const fn has_retiring(&self) -> bool {
         !self.retiring.is_empty()
     }
 
-    /// Takes a unit from its number, which is free then. Returns the number by which it is known until it has come to its end.
+    /// Removes a unit from its number, which is then free. Returns the unit's number while it is retiring.
     pub(crate) fn retire(&mut self, id: UnitId) -> Option<UnitId> {
         let slot = self.slots.get_mut(usize::try_from(id.0).ok()?)?.take()?;
         if let Some(deadline) = slot.deadline {
@@ -178,7 +182,8 @@ impl Units {
         Some(new)
     }
 
-    /// Takes out a unit that was removed and has come to its end, with the number that it came with.
+    /// Removes a retiring unit that has nothing under way any more. Returns it with the number with which it
+    /// was added.
     pub(crate) fn take_retired(&mut self) -> Option<(UnitId, Box<LogicalUnit>)> {
         let is_over = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.unit.is_retired());
         let at = self.retiring.iter().position(is_over)?;
@@ -192,7 +197,7 @@ impl Units {
         Some((slot.given, slot.unit))
     }
 
-    /// Puts a unit in. Returns false when the number is too high, or not free.
+    /// Adds a unit. Returns false if the number is too high or not free.
     pub(crate) fn put(&mut self, id: UnitId, unit: Box<LogicalUnit>, disk: DiskId) -> bool {
         let Some(at) = usize::try_from(id.0).ok().filter(|_| id.0 < MAX_UNITS) else { return false };
         while self.slots.len() <= at {
@@ -209,12 +214,12 @@ impl Units {
         true
     }
 
-    /// Returns the next unit that was stirred and not yet asked.
+    /// Returns the next dirty unit whose events were not polled yet.
     pub(crate) fn next_stirred(&mut self) -> Option<UnitId> {
         self.stirred.pop_front()
     }
 
-    /// Returns every unit, in the order of their numbers.
+    /// Returns every unit except the retiring ones, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (UnitId, &LogicalUnit)> {
         (0..)
             .map(UnitId)
@@ -224,7 +229,7 @@ impl Units {
 }
 
 impl Shard {
-    /// Makes a shard without units; [`Self::add_unit`] brings them in before the first connection.
+    /// Makes a shard without units. [`Self::add_unit`] adds them before the first connection.
     pub fn new(mut config: ShardConfig, limits: Limits, pool: Pool) -> Self {
         config.sort();
         let mut engine = Engine::new(limits, pool.clone());
@@ -246,12 +251,12 @@ impl Shard {
         }
     }
 
-    /// Serves HyperSCSI within these limits. To be called before the first port is up.
+    /// Sets the limits of HyperSCSI sessions. Call this before the first port is up.
     pub fn limit_frames(&mut self, limits: HyperScsiLimits, pool: Pool) {
         self.frames = HyperScsiEngine::new(limits, pool);
     }
 
-    /// Moves events between the engine and the units until neither has any.
+    /// Moves events between the engines and the units until none has any.
     pub(crate) fn process_pending(&mut self, now: Instant) {
         loop {
             while let Some(event) = self.engine.poll_event() {
@@ -355,7 +360,7 @@ impl StreamMachine for Shard {
 
     fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         self.engine.transmit(now, conn, out);
-        // Room in the queue of answers can let waiting commands through.
+        // Free slots in the queue of responses can let waiting commands proceed.
         self.process_pending(now);
     }
 

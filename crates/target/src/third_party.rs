@@ -1,4 +1,4 @@
-//! Third-party copies: a unit's call to another, routed only to what its nexus may see.
+//! Third-party copy: routes a call of one unit to another, which the I_T nexus must see.
 
 use base::time::Instant;
 use device::contract::{NexusId, ThirdPartyCall, ThirdPartyCaller, ThirdPartyError, ThirdPartyUnit};
@@ -8,10 +8,10 @@ use crate::nexus::LunLookup;
 use crate::shard::Shard;
 
 impl Shard {
-    /// Takes a call of `from`'s copy manager to the unit that it names, or refuses it.
+    /// Routes a call of the copy manager of `from` to the unit that the call names, or refuses the call.
     ///
-    /// The map of the nexus is the only place that is searched, so a copy reaches exactly what READ and WRITE of the
-    /// same initiator reach (CVE-2020-28374, CVE-2021-3139).
+    /// Only the LUN map of the I_T nexus is searched, so a copy reaches exactly the units that READ and WRITE
+    /// of the same initiator reach (CVE-2020-28374, CVE-2021-3139).
     pub(crate) fn route_third_party(&mut self, now: Instant, from: UnitId, call: ThirdPartyCall) {
         let Some(incarnation) = self.units.incarnation(from) else { return };
         let caller = ThirdPartyCaller { unit: incarnation, call: call.call };

@@ -1,4 +1,5 @@
-//! Task management: one request of an initiator can mean several units (RFC 7143 §11.5.1, SAM-5 §7).
+//! Task management functions: one request of an initiator can apply to several units (RFC 7143 §11.5.1, SAM-5
+//! §7).
 
 use alloc::vec::Vec;
 
@@ -14,7 +15,7 @@ use crate::config::UnitId;
 use crate::shard::Shard;
 use crate::transport::{SessionRef, TaskRef, TmfRef};
 
-/// The requests that wait for units.
+/// The task management requests that wait for units.
 #[derive(Debug, Default)]
 pub(crate) struct PendingTmfs {
     open: Vec<PendingTmf>,
@@ -24,15 +25,15 @@ pub(crate) struct PendingTmfs {
 struct PendingTmf {
     tmf: TmfRef,
     nexus: NexusId,
-    /// How many units have not answered.
+    /// The number of units that have not responded.
     left: usize,
-    /// The answer so far.
+    /// The outcome so far.
     outcome: TmfOutcome,
-    /// Whether the target's sessions end with the answer.
+    /// Whether the sessions of the target end with the response (TARGET COLD RESET).
     cold: bool,
 }
 
-/// A request, whichever transport it came by.
+/// A task management request of either transport.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TmfRequest {
     tmf: TmfRef,
@@ -57,7 +58,7 @@ impl TmfRequest {
         Self {
             tmf: TmfRef::HyperScsi(request.tmf),
             nexus: SessionRef::HyperScsi(request.session).nexus(),
-            // The numbers are those of iSCSI.
+            // HyperSCSI has the function codes of iSCSI.
             function: TmfFunction(request.function.0),
             lun: Lun(request.lun),
             task: request.task.map(|task| TaskRef::HyperScsi(task).key()),
@@ -66,7 +67,7 @@ impl TmfRequest {
 }
 
 impl PendingTmfs {
-    /// Forgets the requests of a nexus that is gone; nobody waits for their answers.
+    /// Removes the requests of an I_T nexus that has ended. No initiator waits for their responses.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
         self.open.retain(|open| open.nexus != nexus);
     }
@@ -80,9 +81,9 @@ impl Shard {
         let cold = request.function == TmfFunction::TARGET_COLD_RESET;
         match request.function {
             TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => {
-                // SAM-5 §7 resets every unit of the target. What a nexus does not see it has no business with: an
-                // initiator that was let in to one unit must not end the tasks of others. For the same reason, one that may
-                // only read one of them resets none.
+                // SAM-5 §7 resets every unit of the target. This resets only the units that the I_T nexus
+                // sees: an initiator with access to one unit must not abort the tasks of others. For the same
+                // reason, a nexus with read-only access to one of its units may reset none.
                 let Some(entry) = self.nexuses.get(nexus) else { return };
                 let units = entry.units();
                 let reads_only = |unit| entry.access_to(unit) != Some(Access::ReadWrite);
@@ -108,8 +109,9 @@ impl Shard {
         }
     }
 
-    /// Aborts or queries a task whose LUN leads its initiator to nothing any more. The task may live on: its unit can be seen under
-    /// another LUN. If it does not, it has been answered, and does not exist.
+    /// Aborts or queries a task whose LUN leads its initiator to no unit any more. If the task still exists,
+    /// its unit receives the function: the initiator can see this unit under another LUN. If the task does
+    /// not exist, it was answered before.
     fn manage_without_unit(&mut self, now: Instant, request: &TmfRequest) {
         let owner = request.task.and_then(|key| self.owner(TaskRef::of(key)));
         match (owner, to_device(request.function, request)) {
@@ -144,7 +146,7 @@ impl Shard {
         }
     }
 
-    /// Takes one unit's answer.
+    /// Records the outcome of one unit.
     pub(crate) fn tmf_complete(&mut self, now: Instant, key: TmfKey, outcome: TmfOutcome) {
         let tmf = TmfRef::of(key);
         if let Some(open) = self.pending_tmfs.open.iter_mut().find(|open| open.tmf == tmf) {
@@ -166,8 +168,8 @@ impl Shard {
         }
     }
 
-    /// Ends every session with the target of a nexus that sees a unit which the nexus sees too: the end of TARGET
-    /// COLD RESET.
+    /// Ends TARGET COLD RESET: closes every session with the nexus' target that sees a unit which the nexus
+    /// sees too.
     fn close_target_of(&mut self, now: Instant, nexus: NexusId) {
         let Some((target, seen)) = self.nexuses.get(nexus).map(|entry| (entry.target, entry.units())) else {
             return;

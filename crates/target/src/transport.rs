@@ -1,30 +1,32 @@
-//! Names of sessions, tasks and requests, whichever transport they came by.
+//! Identifiers of sessions, tasks and task management requests of both transports.
 //!
-//! To `device` a nexus and a task are numbers. Each transport numbers its own from zero, densely; those of HyperSCSI have the
-//! top bit of the index set here, so that both can be told apart and none is used twice.
+//! In `device` an I_T nexus and a task are numbers. Each transport numbers its own densely from zero. This
+//! module sets the top bit of the index in the numbers of HyperSCSI, so that they differ from those of iSCSI
+//! and none is used twice.
 
 use device::contract::{NexusId, TaskKey, TmfKey};
 use hyperscsi::target::contract as hyperscsi_target;
 use iscsi::target::contract as iscsi_target;
 
-/// Set in the index of what came by HyperSCSI. A shard would need terabytes of sessions to reach it by counting.
+/// This bit is set in the index of a HyperSCSI session or task. No index reaches it: that many sessions would
+/// need terabytes.
 const HYPERSCSI: u32 = 1 << 31;
 
-/// A session.
+/// A session of either transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionRef {
     Iscsi(iscsi_target::SessionId),
     HyperScsi(hyperscsi_target::SessionId),
 }
 
-/// A task.
+/// A task of either transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskRef {
     Iscsi(iscsi_target::TaskRef),
     HyperScsi(hyperscsi_target::TaskRef),
 }
 
-/// A task management request.
+/// A task management request of either transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TmfRef {
     Iscsi(iscsi_target::TmfRef),
@@ -32,7 +34,7 @@ pub(crate) enum TmfRef {
 }
 
 impl SessionRef {
-    /// Returns the number of the nexus that the session is.
+    /// Returns the number of the session's I_T nexus.
     pub(crate) const fn nexus(self) -> NexusId {
         NexusId(match self {
             Self::Iscsi(session) => session.index(),
@@ -41,7 +43,7 @@ impl SessionRef {
     }
 }
 
-/// Returns whether a nexus came by HyperSCSI, and its place among those of its transport.
+/// Returns whether an I_T nexus is a HyperSCSI session, and its index among the sessions of its transport.
 pub(crate) fn nexus_slot(nexus: NexusId) -> (bool, usize) {
     (nexus.0 & HYPERSCSI != 0, usize::try_from(nexus.0 & !HYPERSCSI).unwrap_or(usize::MAX))
 }
@@ -61,7 +63,7 @@ impl TaskRef {
         }
     }
 
-    /// Returns whether it came by HyperSCSI, and its place among the tasks of its transport.
+    /// Returns whether the task is a HyperSCSI task, and its index among the tasks of its transport.
     pub(crate) fn slot(self) -> (bool, usize) {
         let (frames, index) = match self {
             Self::Iscsi(task) => (false, task.index()),

@@ -1,4 +1,4 @@
-//! Operations on their way, by the token under which the file queue knows them.
+//! Operations under way, by the token that the file queue knows them by.
 
 use base::buffer::DataList;
 use drivers::files::Errno;
@@ -12,7 +12,7 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
-/// What the file operation under way is for.
+/// The purpose of a file operation that is under way.
 #[derive(Debug)]
 pub(super) enum Work {
     Read {
@@ -22,19 +22,19 @@ pub(super) enum Work {
     Write {
         at: u64,
         stable: bool,
-        /// What the submitter gave, if a copy of it is written.
+        /// The data from the submitter, if a copy of it is written.
         original: Option<DataList>,
-        /// The data once more, if it may have to be tried again.
+        /// The data again, if the write may have to be repeated.
         again: Option<DataList>,
-        /// Why the first try failed, if this is the second.
+        /// The error of the first attempt, if this is the second.
         first_errno: Option<Errno>,
     },
-    /// A flush, or what makes another change durable.
+    /// A flush, or the sync that makes another change durable.
     Sync,
     Deallocate {
         stable: bool,
     },
-    /// The range that is still to become zeros.
+    /// The range that remains to be zeroed.
     Zero {
         at: u64,
         len: u64,
@@ -54,7 +54,7 @@ pub(super) enum ZeroWay {
 }
 
 impl ZeroWay {
-    /// Returns what to try where the system cannot do it this way.
+    /// Returns the method to try next where the system does not support this one.
     pub(super) fn next(self, kind: Kind) -> Option<Self> {
         match (self, kind) {
             (Self::Punch, Kind::File) => Some(Self::ZeroRange),

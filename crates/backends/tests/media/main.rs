@@ -1,4 +1,4 @@
-//! Files and block devices as stores, on real file systems, with either engine.
+//! Tests of files and block devices as stores, on real file systems, with either engine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -313,7 +313,8 @@ fn serves_a_block_device(engine: EngineChoice) {
     }
 }
 
-/// A loop device over a sparse file on a full file system takes writes into the cache that it can never store.
+/// A loop device over a sparse file on a full file system accepts writes into the cache that it can never
+/// store.
 fn never_flushes_well_again_after_a_failed_flush(engine: EngineChoice) {
     let Some(scratch) = Scratch::small("1m") else { return };
     let path = scratch.file("image");
@@ -323,7 +324,7 @@ fn never_flushes_well_again_after_a_failed_flush(engine: EngineChoice) {
     let Some(mut rig) = Rig::serve(engine, open_soon(|| block.open())) else { return };
     rig.write(0, &model::pattern(1, 4 * MIB as usize), Durability::Cached).unwrap();
     assert_eq!(rig.one(OpAction::Flush).unwrap_err().fault, Fault::Medium);
-    // The kernel has forgotten by now and would say that all is well.
+    // The kernel has forgotten the error by now, and its next `fdatasync` would succeed.
     assert_eq!(rig.one(OpAction::Flush).unwrap_err().fault, Fault::Medium);
     rig.write(0, &[2; 512], Durability::Cached).unwrap();
     assert_eq!(rig.one(OpAction::Flush).unwrap_err().fault, Fault::Medium);
@@ -333,8 +334,8 @@ fn never_flushes_well_again_after_a_failed_flush(engine: EngineChoice) {
     rig.one(OpAction::Flush).unwrap();
 }
 
-/// Opens what is closed already. A process that another test has just forked holds the lock until it becomes another
-/// program.
+/// Opens a medium that was closed. A process that another test has just forked holds the lock until it
+/// executes another program.
 fn open_soon(open: impl Fn() -> Result<Opened, OpenError>) -> Opened {
     for _ in 0..10_000 {
         match open() {
@@ -429,7 +430,7 @@ fn creates_and_grows_a_file_and_keeps_what_is_in_it() {
 #[test]
 fn what_cannot_be_given_its_size_is_left_as_it_was() {
     let scratch = Scratch::new();
-    // No file system has that much room, and few take a file of that length.
+    // No file system has that much space, and few support a file of that length.
     let vast = |name: &str, allocation| FileSpec { allocation, ..spec(scratch.file(name), 1 << 62) };
     for allocation in [Allocation::Full, Allocation::Sparse] {
         if vast("new", allocation).open().is_ok() {

@@ -1,4 +1,4 @@
-//! Random operations on a store, compared with the same on plain memory.
+//! Random operations on a store, compared with the same operations on plain memory.
 
 use base::buffer::DataList;
 use base::rng::Rng;
@@ -9,13 +9,13 @@ use crate::rig::{Rig, flat, list};
 
 pub(crate) const SIZE: u64 = 4 << 20;
 
-/// How many batches of operations one comparison takes.
+/// How many batches of operations one comparison runs.
 const BATCHES: usize = 60;
 
-/// Operations of one batch are under way together, each in a part of its own.
+/// The operations of one batch are under way together, each in its own part of the medium.
 const PARTS: u64 = 8;
 
-/// Three fixed seeds, or the one in `TARGE_SEED`.
+/// Returns three fixed seeds, or the one in `TARGE_SEED`.
 pub(crate) fn seeds() -> Vec<u64> {
     match std::env::var("TARGE_SEED") {
         Ok(seed) => vec![seed.parse().expect("TARGE_SEED is a number")],
@@ -81,7 +81,7 @@ fn range(rng: &mut Rng, part: u64, granule: u64) -> (u64, u64) {
     (part * size + from, len.min(size - from))
 }
 
-/// Picks an operation, does it to `memory`, and returns it with the bytes that a read must bring.
+/// Picks an operation and applies it to `memory`. Returns it with the bytes that a read must return.
 fn choose(rng: &mut Rng, memory: &mut [u8], at: u64, len: u64, granule: u64) -> (OpAction, Option<Vec<u8>>) {
     let room = &mut memory[at as usize..(at + len) as usize];
     let durability = if rng.chance(1, 8) { Durability::Stable } else { Durability::Cached };

@@ -1,4 +1,4 @@
-//! A store on a reactor of its own, driven by the test's thread.
+//! A store on a reactor of its own, which the thread of the test runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use drivers::reactor::{Reactor, ReactorError};
 use store::Store;
 use store::api::{Durability, Failure, Op, OpAction, OpId, OpOutput};
 
-/// Nothing in these tests takes a second; what takes this long hangs.
+/// No step of these tests takes a second; a step that takes this long hangs.
 const HANG: Duration = Duration::from_secs(60);
 
 const MEDIUM: MediumId = MediumId(3);
 
-/// A machine without connections, which hears of media.
+/// A state machine without connections, which is notified of media.
 #[derive(Default)]
 pub(crate) struct Listener {
     pub(crate) told: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Serves a medium; `None` when the engine cannot be had here, which is printed.
+    /// Serves a medium. Returns `None` and prints the reason if the engine is not available here.
     pub(crate) fn serve(engine: EngineChoice, opened: Opened) -> Option<Self> {
         let config = Config { engine, ..Config::default() };
         let reactor = match Reactor::new(&config) {
@@ -126,7 +126,7 @@ impl Rig {
     }
 }
 
-/// Data in one piece.
+/// Returns the bytes as data in one piece.
 pub(crate) fn list(bytes: &[u8]) -> DataList {
     Bytes::copied_from(bytes).into()
 }
@@ -135,7 +135,7 @@ pub(crate) fn flat(data: &DataList) -> Vec<u8> {
     data.parts().iter().flat_map(|part| part.iter().copied()).collect()
 }
 
-/// A directory of its own, removed with its contents at the end.
+/// A directory for one test, removed with its contents at the end.
 pub(crate) struct Scratch {
     path: PathBuf,
     mounted: bool,
@@ -151,7 +151,8 @@ impl Scratch {
         Self { path, mounted: false }
     }
 
-    /// Makes it a small file system in memory; `None` when that takes a privilege we lack, which is printed.
+    /// Mounts a small file system in memory. Returns `None` and prints the reason if the privilege for that
+    /// is missing.
     pub(crate) fn small(size: &str) -> Option<Self> {
         let mut scratch = Self::new();
         let option = format!("size={size}");
@@ -196,7 +197,7 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches one; `None` when that takes a privilege we lack, which is printed.
+    /// Attaches a loop device. Returns `None` and prints the reason if the privilege for that is missing.
     pub(crate) fn over(file: &Path) -> Option<Self> {
         match Command::new("losetup").args(["--find", "--show"]).arg(file).output() {
             Ok(output) if output.status.success() => {
@@ -221,7 +222,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// The settings of most tests.
+/// Returns the settings of most tests.
 pub(crate) fn spec(path: PathBuf, size: u64) -> FileSpec {
     FileSpec {
         path,
@@ -233,7 +234,7 @@ pub(crate) fn spec(path: PathBuf, size: u64) -> FileSpec {
     }
 }
 
-/// Opens with `O_DIRECT`; `None` where the file system cannot, which is printed.
+/// Opens with `O_DIRECT`. Returns `None` and prints the reason if the file system does not support it.
 pub(crate) fn open_direct(spec: &FileSpec) -> Option<Opened> {
     match (FileSpec { direct: true, ..spec.clone() }).open() {
         Ok(opened) => Some(opened),

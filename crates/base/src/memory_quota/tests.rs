@@ -5,7 +5,7 @@ use super::*;
 const MIB: usize = 1 << 20;
 const NOW: Instant = Instant::ORIGIN;
 
-/// Takes a mebibyte at a time until that fails.
+/// Takes a mebibyte at a time until that fails. Returns how many the session holds.
 fn fill(budget: &mut MemoryQuota, share: &mut QuotaShare) -> usize {
     while budget.try_reserve(NOW, share, MIB) {}
     share.held / MIB
@@ -18,7 +18,7 @@ fn greedy_sessions_leave_as_much_as_each_of_them_holds() {
         let mut shares: Vec<QuotaShare> = (0..count).map(|_| QuotaShare::default()).collect();
         let first = fill(&mut budget, &mut shares[0]);
         assert_eq!(first, 32);
-        // Whoever comes first has more; nobody gets nothing.
+        // An earlier session gets more; no session gets nothing.
         let held: Vec<_> = shares.iter_mut().map(|share| fill(&mut budget, share)).collect();
         assert!(held.windows(2).all(|two| two[0] >= two[1]), "{held:?}");
         let mut modest = QuotaShare::default();
@@ -70,7 +70,8 @@ fn everyone_in_line_is_looked_at_once_for_each_time_that_room_was_made() {
     assert_eq!(budget.next_waiter(NOW), Some(keys[1]));
 }
 
-/// Sessions that want one thing again and again, each time as soon as it may, and give it back in turns.
+/// Simulates sessions that want one amount each, again and again, each as soon as it may, and release it in
+/// turns. Returns how often each was served.
 fn served(max: usize, wants: &[usize], rounds: u64) -> Vec<usize> {
     use crate::arena::Arena;
     let mut arena = Arena::new();
@@ -89,7 +90,7 @@ fn served(max: usize, wants: &[usize], rounds: u64) -> Vec<usize> {
             if shares[at].held >= wants[at] {
                 budget.release(Some(&mut shares[at]), wants[at]);
             }
-            // Whoever gives something back looks first whether there is room now.
+            // The session that releases memory first tries to get some again.
             want(now, &mut budget, &mut shares, &mut counts, at);
             for _ in 0..WAITERS_PER_TURN {
                 let Some(key) = budget.next_waiter(now) else { break };
@@ -103,7 +104,8 @@ fn served(max: usize, wants: &[usize], rounds: u64) -> Vec<usize> {
     counts
 }
 
-/// The same, where everybody keeps what it got for so many ms, as long as a slow medium takes, and never has more at a time.
+/// The same, but each session keeps what it got for `hold` ms, as long as a slow medium takes, and never
+/// holds more at a time.
 fn held_for(max: usize, wants: &[usize], hold: u64, rounds: u64) -> Vec<usize> {
     use crate::arena::Arena;
     let mut arena = Arena::new();
@@ -143,14 +145,14 @@ fn held_for(max: usize, wants: &[usize], hold: u64, rounds: u64) -> Vec<usize> {
 
 #[test]
 fn a_large_step_is_not_passed_by_small_ones_for_ever() {
-    // In 10 s, one that wants much beside others that leave too little of what is free.
+    // In 10 s: one session that wants much, beside others that leave too little of what is free.
     for others in [1, 3, 15] {
         let mut wants = alloc::vec![MIB; others];
         wants.push(15 * MIB);
         let counts = served(64 * MIB, &wants, 10_000);
         assert!(counts.iter().all(|count| *count >= 50), "{counts:?}");
     }
-    // Two that both want more than goes beside each other.
+    // Two sessions, each of which wants more than fits beside the other.
     let counts = served(64 * MIB, &[40 * MIB, 41 * MIB], 1000);
     assert!(counts.iter().all(|count| *count >= 400), "{counts:?}");
 }
@@ -218,7 +220,7 @@ fn whoever_says_anything_gets_no_more_than_half_beforehand() {
         assert_eq!(budget.reservation_len(FLOOR, most), FLOOR);
         assert!(budget.try_reserve(NOW, &mut greedy, claim));
         assert!(budget.try_reserve(NOW, &mut modest, (max / 4).max(FLOOR)));
-        // What came anyway counts, and is given back like all else.
+        // Data received anyway is charged, and released like all other memory.
         budget.charge(&mut greedy, 2 * max);
         assert!(!budget.try_reserve(NOW, &mut modest, 1));
         budget.release(Some(&mut greedy), claim + 2 * max);
@@ -236,7 +238,7 @@ fn nobody_waits_where_nothing_is_taken() {
     budget.enqueue_waiter(NOW, gone, &mut first);
     assert!(!budget.try_reserve(NOW, &mut second, 2 * MIB), "another one waits");
     budget.enqueue_waiter(NOW, other, &mut second);
-    // The first one does not want anything any more.
+    // The first session does not want anything any more.
     assert_eq!(budget.next_waiter(NOW), Some(gone));
     first.mark_dequeued();
     assert_eq!(budget.next_waiter(NOW), Some(other));

@@ -1,5 +1,5 @@
-//! What the copy manager can do, in one place: its commands check it; VPD page 8Fh and RECEIVE COPY OPERATING
-//! PARAMETERS report it.
+//! The limits of the copy manager, in one place: its commands check them; VPD page 8Fh and RECEIVE COPY
+//! OPERATING PARAMETERS report them.
 
 use alloc::vec::Vec;
 
@@ -16,8 +16,8 @@ use super::operations::MAX_RUNNING;
 use super::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_LIFETIME_S, MAX_RANGES};
 use crate::device_server::{DeviceServer, UnitInfo};
 
-/// What a parameter list may hold: room for every descriptor at its longest, and no inline data, since no descriptor
-/// that we know uses it.
+/// The limits of a parameter list: long enough for the maximum number of descriptors at their longest, and no
+/// inline data, since no supported descriptor uses it.
 pub(super) const LIMITS: Limits = Limits {
     cscds_max: 8,
     segments_max: 64,
@@ -26,17 +26,18 @@ pub(super) const LIMITS: Limits = Limits {
     cscd_fields: CscdFields::Spc4,
 };
 
-/// The longest segment. 65535 blocks of 4 KiB, the most that block segments can say, are just below it.
+/// The longest segment, in bytes. 65535 blocks of 4 KiB, the most that a block segment can name, are just
+/// below it.
 pub(super) const SEGMENT_LEN_MAX: u32 = 256 << 20;
 
-/// Segments are multiples of the smallest block there is: 2^9 bytes.
+/// Segments are multiples of the smallest supported block length: 2^9 bytes.
 const SEGMENT_GRANULARITY: u8 = 9;
 
-/// The most bytes that a token represents or one WRITE USING TOKEN writes. A slow disk writes them within the time that
-/// initiators wait for a command.
+/// The most bytes that a token represents or one WRITE USING TOKEN writes. A slow disk writes them within the
+/// time limit of initiators for a command.
 const TOKEN_LEN_MAX: u64 = 256 << 20;
 
-/// How many bytes one WRITE USING TOKEN should write: Windows wants an answer within four seconds.
+/// How many bytes one WRITE USING TOKEN should write: Windows expects an answer within four seconds.
 const TOKEN_LEN_OPTIMAL: u64 = 64 << 20;
 
 /// Returns the most blocks that a token represents or one WRITE USING TOKEN writes.
@@ -66,7 +67,7 @@ pub(crate) fn body(server: &DeviceServer) -> Vec<u8> {
         cscd_ids: [CscdId::COPY_MANAGER_UNIT].to_vec(),
         token_features: tokens.then_some(TokenFeatures {
             remote_tokens: 0,
-            // A write to what it represents ends a token at any time.
+            // A write to the blocks of a token ends the token at any time.
             lifetime_min_s: 0,
             lifetime_max_s: MAX_LIFETIME_S,
             inactivity_timeout_max_s: MAX_INACTIVITY_S,
@@ -92,7 +93,7 @@ pub(crate) fn body(server: &DeviceServer) -> Vec<u8> {
     .encode()
 }
 
-/// Returns the answer to RECEIVE COPY OPERATING PARAMETERS.
+/// Returns the data of RECEIVE COPY OPERATING PARAMETERS.
 pub(super) fn operating_parameters() -> OperatingParameters {
     OperatingParameters {
         no_list_id: true,

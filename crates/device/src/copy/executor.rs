@@ -1,4 +1,4 @@
-//! An EXTENDED COPY at work: one segment after the other, each a transfer between two units.
+//! The copy executor: runs an EXTENDED COPY segment by segment, each as a transfer between two units.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,41 +23,41 @@ use crate::device_server::DeviceServer;
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
-/// An EXTENDED COPY at work.
+/// An EXTENDED COPY in progress.
 pub(super) struct Executor {
     running: OperationHandle,
     cscds: Vec<Cscd>,
     segments: Vec<Segment>,
     myself: ThirdPartyUnit,
-    /// What is known of the units.
+    /// The answers of the units to `Describe`.
     descriptions: Vec<(CscdId, ThirdPartyResult)>,
-    /// The units that were asked what they are.
+    /// The `Describe` calls that are not answered yet.
     pending_describes: Vec<(u32, CscdId)>,
-    /// The segment that is being done.
+    /// The index of the present segment.
     at: usize,
     transfer: Option<Box<Transfer>>,
-    /// How many bytes the segments before wrote.
+    /// How many bytes the previous segments wrote.
     written: u64,
 }
 
-/// What a unit says it is.
+/// The capacity that a unit reports.
 #[derive(Clone, Copy)]
 struct UnitCapacity {
     blocks: Blocks,
     block: BlockSize,
 }
 
-/// What to do about a segment.
+/// What to do next for a segment.
 enum Next {
-    /// Units were asked what they are.
+    /// Wait: units were asked for their descriptions.
     Asked,
-    /// Nothing is left to do.
+    /// Nothing: the segment is complete.
     Done,
-    /// Bytes are to be moved.
+    /// Run this transfer.
     Move(Box<Transfer>),
 }
 
-/// Bytes to move, before it is known whether they can be.
+/// The transfer that a segment requests, before its units and addresses are checked.
 struct SegmentTransfer {
     source: CscdId,
     destination: CscdId,
@@ -66,7 +66,7 @@ struct SegmentTransfer {
     destination_lba: Lba,
     destination_offset: u64,
     len: Length,
-    /// Where the length stands in the descriptor.
+    /// The offset of the length in the descriptor.
     len_field: u16,
 }
 
@@ -78,7 +78,7 @@ enum Length {
 }
 
 impl Executor {
-    /// Takes a parameter list to be carried out by the unit of `config`.
+    /// Creates the executor of a parameter list on the unit of `config`.
     pub(super) fn new(running: OperationHandle, list: CopyList, config: &UnitConfig) -> Self {
         Self {
             running,
@@ -209,7 +209,7 @@ impl Executor {
         self.plan(&wish)
     }
 
-    /// Asks units what they are unless that is known, and returns whether all of it is known.
+    /// Requests the descriptions that are not known yet, and returns whether all are known.
     fn ask(
         &mut self,
         server: &mut DeviceServer,
@@ -231,7 +231,8 @@ impl Executor {
         if id == CscdId::COPY_MANAGER_UNIT {
             return Some(self.myself.clone());
         }
-        // SPC-3 §6.3.6.1: a segment that would need a command to a null device fails as if it could not be reached.
+        // SPC-3 §6.3.6.1: a segment that requires a command to a null device fails as if the device could not
+        // be reached.
         let cscd = self.cscds.get(usize::from(id.0)).filter(|cscd| !cscd.null)?;
         Some(ThirdPartyUnit::Designator {
             code_set: cscd.code_set,
@@ -240,7 +241,7 @@ impl Executor {
         })
     }
 
-    /// Returns what a unit is, if it is what its descriptor says.
+    /// Returns the capacity of a unit, if the unit matches its descriptor.
     fn facts(&self, id: CscdId, field: u16) -> Result<UnitCapacity, Sense> {
         let known = self.descriptions.iter().find(|(other, _)| *other == id).map(|(_, result)| result);
         let (blocks, block, device_type) = match known {
@@ -269,7 +270,7 @@ impl Executor {
         Ok(UnitCapacity { blocks, block })
     }
 
-    /// Turns a wish into a transfer, if units and addresses allow.
+    /// Plans the transfer of a segment, if its units and addresses allow one.
     fn plan(&self, wish: &SegmentTransfer) -> Result<Next, Sense> {
         let from = self.facts(wish.source, SOURCE_FIELD)?;
         let to = self.facts(wish.destination, DESTINATION_FIELD)?;
@@ -281,8 +282,8 @@ impl Executor {
         if len > u64::from(SEGMENT_LEN_MAX) {
             return Err(self.aborted(Asc::INVALID_FIELD_IN_PARAMETER_LIST, wish.len_field));
         }
-        // What does not fill whole blocks would have to be kept for the next segment, or padded: neither is done, so
-        // that the rest of a block is never changed.
+        // Data that does not fill whole blocks would have to be kept for the next segment, or padded. Neither
+        // is done, so that the rest of a block is never changed.
         let part = |bytes: u64, block: BlockSize| bytes & (u64::from(block.bytes()) - 1) != 0;
         let starts_inside = wish.source_offset >= u64::from(from.block.bytes());
         if starts_inside {
@@ -315,7 +316,7 @@ impl Executor {
         Ok(Next::Move(Box::new(Transfer::new(source, destination, to.block, &[range]))))
     }
 
-    /// COPY ABORTED in the present segment, because of a field of its descriptor.
+    /// Returns COPY ABORTED in the present segment, because of a field of its descriptor.
     fn aborted(&self, asc: Asc, field: u16) -> Sense {
         let pointer = SenseKeySpecific::SegmentPointer { in_segment: true, bit: None, byte: field };
         self.aborted_with(asc).with_specific(pointer)
@@ -326,7 +327,7 @@ impl Executor {
         Sense::new(SenseKey::COPY_ABORTED, asc).with_command_specific(segment)
     }
 
-    /// COPY ABORTED in the present segment, because of what a unit said.
+    /// Returns COPY ABORTED in the present segment, because of the status that a unit returned.
     fn third_party(&self, TransferFault { side, fault }: TransferFault) -> Sense {
         let field = match side {
             ForwardedFrom::Source => SOURCE_FIELD,
@@ -364,7 +365,7 @@ impl Job for Executor {
     }
 }
 
-/// What a unit said, for the sense data of the command.
+/// Returns the status and sense data of a unit, for the sense data of the command.
 pub(super) fn forwarded(from: ForwardedFrom, status: Status, sense: Option<Sense>) -> Forwarded {
     Forwarded {
         from,
@@ -382,7 +383,7 @@ fn fits(lba: Lba, blocks: Blocks, capacity: Blocks) -> bool {
 /// ASSOCIATION of a designator that names a logical unit.
 const LOGICAL_UNIT: u8 = 0;
 
-// Where the fields of a block segment descriptor stand, of either type.
+// The offsets of the fields in a block segment descriptor, of either type.
 const SOURCE_FIELD: u16 = 4;
 const DESTINATION_FIELD: u16 = 6;
 const SOURCE_LBA_FIELD: u16 = 12;

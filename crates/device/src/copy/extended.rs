@@ -29,7 +29,7 @@ pub(super) fn extended_copy_lid4(_: &mut DeviceServer, task: &TaskInfo) -> Outco
     parameters(task, |server, task, list| begin(server, task, CopyList::parse_lid4(list, &LIMITS)))
 }
 
-/// Fetches the parameter list. Not to send one is no error.
+/// Fetches the parameter list. A missing list is no error.
 fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome) -> Outcome {
     match task.cdb.u32(10) {
         0 => Outcome::Good,
@@ -47,7 +47,7 @@ fn begin(server: &mut DeviceServer, task: &TaskInfo, list: Result<CopyList, Copy
     };
     let immediate = matches!(list.format, Format::Lid4 { immediate: true, .. });
     if immediate && list.usage == ListIdUsage::Unnamed {
-        // Nobody could ever ask how it went. IMMED stands in byte 15.
+        // Without a list identifier, no initiator could query the result. IMMED is in byte 15.
         return Outcome::CheckCondition(Sense::invalid_parameter(15, Some(0)));
     }
     let named = CopyIdentifier { list_id: list.list_id, usage: list.usage, immediate };
@@ -60,7 +60,7 @@ fn begin(server: &mut DeviceServer, task: &TaskInfo, list: Result<CopyList, Copy
     }
 }
 
-/// COPY OPERATION ABORT: answered when nothing more of the copy can happen.
+/// COPY OPERATION ABORT: answered when all calls and operations of the copy have ended.
 pub(super) fn copy_operation_abort(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let Some(operation) = server.copy_manager.operations.find(task.nexus, ListId(task.cdb.u32(2))) else {
         return Outcome::CheckCondition(Sense::invalid_cdb(2, None));

@@ -1,5 +1,5 @@
-//! The copy operations of a unit, by list identifier: which go on, and how those ended whose results are still held
-//! (SPC-4 §5.17.4).
+//! The copy operations of a unit, by list identifier: those that run, and the results of ended ones that are
+//! still held (SPC-4 §5.17.4).
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -18,8 +18,8 @@ use crate::task::TaskId;
 /// TOTAL CONCURRENT COPIES: with four pieces of half a mebibyte each, they hold 64 MiB at most.
 pub(crate) const MAX_RUNNING: u8 = 32;
 
-/// How many ended operations are remembered, of all nexuses together; the oldest is forgotten first. One takes about
-/// 700 bytes: 175 KiB in all.
+/// How many ended operations are recorded, of all nexuses together; the oldest is discarded first. One takes
+/// about 700 bytes: 175 KiB in all.
 pub(crate) const MAX_HELD: usize = 256;
 
 /// Every operation of a unit, oldest first.
@@ -28,32 +28,32 @@ pub(crate) struct Operations {
     list: Vec<Rc<Operation>>,
 }
 
-/// One operation. Its task and the list of operations share it.
+/// One copy operation. Its task and the list of operations share it.
 #[derive(Debug)]
 pub(crate) struct Operation {
-    /// Who asked.
+    /// The nexus that requested it.
     pub(crate) nexus: NexusId,
-    /// Its name, unless it has none.
+    /// Its list identifier, if it has one.
     pub(crate) list_id: Option<ListId>,
     /// The service action of the command.
     pub(crate) service_action: u8,
     /// Whether its command is answered before it ends.
     pub(crate) background: bool,
-    /// Whether its results are held.
+    /// Whether its results are held (SPC-4 §5.17.4).
     held: bool,
     task: Cell<Option<TaskId>>,
     progress: Cell<Progress>,
     end: RefCell<Option<OperationResult>>,
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Segments done.
     pub(crate) segments: u16,
     /// Bytes written, or represented by the token.
     pub(crate) bytes: u64,
-    /// Grows with every change.
+    /// Incremented with every change.
     pub(crate) counter: u16,
 }
 
@@ -64,27 +64,28 @@ pub(crate) struct OperationResult {
     pub(crate) status: Status,
     /// Its sense data.
     pub(crate) sense: Option<Sense>,
-    /// The same in the words of RECEIVE COPY STATUS(LID4).
+    /// The status as reported by RECEIVE COPY STATUS(LID4).
     pub(crate) operation: OperationStatus,
-    /// The token that it made.
+    /// The token that the operation created.
     pub(crate) token: Option<RodToken>,
 }
 
-/// What a task holds of its operation. Dropping it before the end says that the operation was aborted.
+/// The handle by which a task owns its operation. Dropping it before the end records the operation as
+/// aborted.
 #[derive(Debug)]
 pub(crate) struct OperationHandle(Rc<Operation>);
 
 /// Why an operation cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeginError {
-    /// An operation of this name goes on.
+    /// An operation with this list identifier is running.
     InUse,
-    /// Too many go on.
+    /// Too many operations are running.
     TooMany,
 }
 
 impl Operations {
-    /// Begins an operation. One of the same name that ended is forgotten.
+    /// Begins an operation. An ended operation with the same list identifier is discarded.
     pub(crate) fn begin(
         &mut self,
         nexus: NexusId,
@@ -119,7 +120,7 @@ impl Operations {
         Ok(OperationHandle(operation))
     }
 
-    /// Finds an operation by its name.
+    /// Finds an operation by its list identifier.
     pub(crate) fn find(&self, nexus: NexusId, list_id: ListId) -> Option<&Operation> {
         let named = |operation: &&Rc<Operation>| {
             operation.nexus == nexus && operation.list_id == Some(list_id) && operation.is_known()
@@ -127,24 +128,24 @@ impl Operations {
         self.list.iter().find(named).map(AsRef::as_ref)
     }
 
-    /// Forgets an operation that ended.
+    /// Discards an operation that ended.
     pub(crate) fn forget(&mut self, nexus: NexusId, list_id: ListId) {
         self.list.retain(|operation| {
             operation.is_running() || operation.nexus != nexus || operation.list_id != Some(list_id)
         });
     }
 
-    /// Forgets what ended of a nexus that is gone.
+    /// Discards the ended operations of a lost nexus.
     pub(crate) fn nexus_lost(&mut self, nexus: NexusId) {
         self.list.retain(|operation| operation.is_running() || operation.nexus != nexus);
     }
 
-    /// Forgets everything that ended.
+    /// Discards every ended operation.
     pub(crate) fn reset(&mut self) {
         self.list.retain(|operation| operation.is_running());
     }
 
-    /// Returns how many operations go on.
+    /// Returns how many operations are running.
     pub(crate) fn running(&self) -> usize {
         self.list.iter().filter(|operation| operation.is_running()).count()
     }
@@ -162,22 +163,22 @@ impl Operations {
 }
 
 impl Operation {
-    /// Returns whether it has not ended.
+    /// Returns whether the operation has not ended.
     pub(crate) fn is_running(&self) -> bool {
         self.end.borrow().is_none()
     }
 
-    /// Returns the task that does it, once it has one.
+    /// Returns the task that executes the operation, once it has one.
     pub(crate) const fn task(&self) -> Option<TaskId> {
         self.task.get()
     }
 
-    /// Returns how far it is.
+    /// Returns the progress of the operation.
     pub(crate) const fn progress(&self) -> Progress {
         self.progress.get()
     }
 
-    /// Returns how it ended, if it did.
+    /// Returns the result of the operation, if it has ended.
     pub(crate) fn end(&self) -> Option<OperationResult> {
         self.end.borrow().clone()
     }
@@ -188,18 +189,18 @@ impl Operation {
 }
 
 impl OperationHandle {
-    /// Takes note of the task that does it.
+    /// Records the task that executes the operation.
     pub(crate) fn is_done_by(&self, task: TaskId) {
         self.0.task.set(Some(task));
     }
 
-    /// Takes note of progress.
+    /// Records progress.
     pub(crate) fn advance(&self, segments: u16, bytes: u64) {
         let counter = self.0.progress.get().counter.wrapping_add(1);
         self.0.progress.set(Progress { segments, bytes, counter });
     }
 
-    /// Ends it.
+    /// Ends the operation.
     pub(crate) fn finish(&self, end: OperationResult) {
         self.0.end.borrow_mut().get_or_insert(end);
     }

@@ -1,5 +1,5 @@
-//! RECEIVE COPY STATUS, DATA, OPERATING PARAMETERS and FAILURE DETAILS, RECEIVE ROD TOKEN INFORMATION, REPORT ALL ROD
-//! TOKENS (SPC-4 §6.18 to §6.25).
+//! RECEIVE COPY STATUS, DATA, OPERATING PARAMETERS and FAILURE DETAILS, RECEIVE ROD TOKEN INFORMATION, REPORT
+//! ALL ROD TOKENS (SPC-4 §6.18 to §6.25).
 
 use alloc::vec::Vec;
 
@@ -21,7 +21,8 @@ pub(super) fn operating_parameters(_: &mut DeviceServer, task: &TaskInfo) -> Out
     answer(task, copy_limits::operating_parameters().to_bytes())
 }
 
-/// The status of a copy that ended well is forgotten once it was told; of one that failed, when the details were.
+/// Answers RECEIVE COPY STATUS(LID1). The operation is discarded after its status was reported if the copy
+/// succeeded; if it failed, after RECEIVE COPY FAILURE DETAILS.
 pub(super) fn copy_status_lid1(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let list_id = lid1(task);
     let Some(operation) = server.copy_manager.operations.find(task.nexus, list_id) else { return unknown() };
@@ -39,7 +40,8 @@ pub(super) fn copy_status_lid1(server: &mut DeviceServer, task: &TaskInfo) -> Ou
     answer(task, bytes)
 }
 
-/// Nothing is ever held for the application client: no segment descriptor that we know asks for it.
+/// Answers RECEIVE COPY DATA. No data is ever held for the application client: no supported segment
+/// descriptor requests it.
 pub(super) fn copy_data_lid1(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match server.copy_manager.operations.find(task.nexus, lid1(task)) {
         Some(_) => answer(task, held_data(&[])),
@@ -115,7 +117,7 @@ fn status_of(server: &DeviceServer, operation: &Operation) -> CopyStatus4 {
     }
 }
 
-/// When to ask again while a copy goes on.
+/// How long an initiator should wait before it queries a running copy again.
 const UPDATE_DELAY_MS: u32 = 100;
 
 fn sense_bytes(server: &DeviceServer, sense: Option<Sense>) -> Vec<u8> {
@@ -131,7 +133,7 @@ fn lid4(task: &TaskInfo) -> ListId {
     ListId(task.cdb.u32(2))
 }
 
-/// No operation of this nexus has that list identifier.
+/// The outcome when no operation of this nexus has the list identifier.
 const fn unknown() -> Outcome {
     Outcome::CheckCondition(Sense::invalid_cdb(2, None))
 }

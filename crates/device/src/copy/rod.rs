@@ -28,10 +28,10 @@ use crate::sbc::address::Span;
 use crate::sbc::limits;
 use crate::task::TaskInfo;
 
-/// The longest parameter list: the larger header, and every range.
+/// The longest parameter list, in bytes: the larger header, and every range.
 const LIST_LEN_MAX: u32 = 536 + 16 * MAX_RANGES as u32;
 
-// Where fields stand in the parameter lists.
+// The offsets of fields in the parameter lists.
 const INACTIVITY_FIELD: u16 = 4;
 const ROD_TYPE_FIELD: u16 = 8;
 const OFFSET_FIELD: u16 = 8;
@@ -50,7 +50,7 @@ pub(super) fn write_using_token(_: &mut DeviceServer, task: &TaskInfo) -> Outcom
     })
 }
 
-/// Fetches the parameter list. Not to send one is no error.
+/// Fetches the parameter list. A missing list is no error.
 fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome) -> Outcome {
     match task.cdb.u32(10) {
         0 => Outcome::Good,
@@ -61,7 +61,8 @@ fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> 
     }
 }
 
-/// Checks that ranges lie on the medium and are not too many blocks together. `field` is where the list says how many.
+/// Checks that ranges lie on the medium and together have no more blocks than allowed. `field` is the offset
+/// of the number of ranges in the list.
 fn check_ranges(server: &DeviceServer, ranges: &[BlockRange], field: u16) -> Result<Blocks, Outcome> {
     for range in ranges {
         Span::new(&server.info, range.lba, range.blocks).map_err(Outcome::CheckCondition)?;
@@ -102,8 +103,8 @@ fn populate(
     Ok(start(server, task, named, Box::new(Populate { running, list, blocks })))
 }
 
-/// A token in the making: it waits until no write to its blocks is under way, so that all who read by it read the
-/// same.
+/// A POPULATE TOKEN in progress: it waits until no write to its blocks is in progress, so that every read by
+/// the token returns the same data.
 struct Populate {
     running: OperationHandle,
     list: PopulateToken,
@@ -111,7 +112,7 @@ struct Populate {
 }
 
 impl Populate {
-    /// The shortest run of bytes that covers every range.
+    /// Returns the shortest range of bytes that covers every range of the token.
     fn hull(&self, server: &DeviceServer) -> ByteRange {
         let ranges = || self.list.ranges.iter().filter(|range| range.blocks.0 > 0);
         let start = ranges().map(|range| range.lba.0).min().unwrap_or(0);
@@ -151,7 +152,7 @@ impl Populate {
         let waiting = server.medium.writes_held_back();
         server.copy_manager.tokens.add(server.now, token.clone(), NewToken { owner, ranges, inactivity_s });
         for range in waiting {
-            // It was asked for before the token was there, and will be done when it is.
+            // This write was requested before the token was created, and is executed after it.
             server.copy_manager.tokens.revoke_overlapping_bytes(block, range);
         }
         Some(token)
@@ -187,7 +188,7 @@ impl Job for Populate {
     }
 }
 
-/// The CSCD descriptor of a unit.
+/// Returns the CSCD descriptor of a unit.
 fn creator(naa: &[u8], block_len: u32) -> [u8; scsi::copy::cscd::CSCD_LEN] {
     let designator = Designator::naa(naa);
     Cscd {
@@ -221,7 +222,7 @@ fn write(
     Ok(start(server, task, named, Box::new(job)))
 }
 
-/// Where the data of a token comes from, and how many blocks of it there are from the offset on.
+/// Returns the source of a token's data, and how many of its blocks follow the offset.
 fn source_of(server: &DeviceServer, list: &WriteUsingToken) -> Result<(Source, Blocks), Sense> {
     let token = &list.token;
     if !token.is_well_formed() {
@@ -254,13 +255,13 @@ fn source_of(server: &DeviceServer, list: &WriteUsingToken) -> Result<(Source, B
     Ok((source, Blocks(available)))
 }
 
-/// A WRITE USING TOKEN at work.
+/// A WRITE USING TOKEN in progress.
 struct Write {
     running: OperationHandle,
     transfer: Transfer,
-    /// Whether the token has fewer blocks than were asked for.
+    /// Whether the token has fewer blocks than were requested.
     partial: bool,
-    /// The token, if it is to be forgotten afterwards.
+    /// The token, if it is to be deleted afterwards.
     delete: Option<RodToken>,
 }
 
@@ -273,7 +274,7 @@ impl Job for Write {
         }
         let standing =
             self.transfer.advance(&mut |unit, request| server.call_third_party(task, unit, request));
-        // Initiators go on from the transfer count, so it counts what is there without a gap.
+        // Initiators continue at the transfer count, so it counts only data that was written without a gap.
         self.running.advance(0, self.transfer.prefix());
         let (outcome, operation) = match standing {
             TransferState::Going => return JobStep::Wait,
@@ -281,7 +282,7 @@ impl Job for Write {
                 if let Some(token) = &self.delete {
                     server.copy_manager.tokens.delete(token.bytes());
                 }
-                // 03h is what Windows knows as "completed with residual data".
+                // Windows calls 03h "completed with residual data".
                 let status = match self.partial {
                     true => OperationStatus::COMPLETED_PARTIAL_TOKEN,
                     false => OperationStatus::COMPLETED,
@@ -300,17 +301,17 @@ impl Job for Write {
     }
 }
 
-/// What a WRITE USING TOKEN answers when a unit would not do its part.
+/// Returns the outcome of a WRITE USING TOKEN after a unit failed a call.
 fn failed(TransferFault { side, fault }: TransferFault) -> Outcome {
     match (side, fault) {
-        // Whether there is no such unit or it may not be seen is nobody's business.
+        // The initiator must not learn whether the unit does not exist or is hidden from it.
         (ForwardedFrom::Source, ThirdPartyError::NotReachable) => {
             Outcome::CheckCondition(Sense::illegal(Asc::TOKEN_UNKNOWN))
         }
         (ForwardedFrom::Source, ThirdPartyError::Status(_, Some(sense))) if is_about_the_token(sense) => {
             Outcome::CheckCondition(sense)
         }
-        // The unit that is written is this one: what it says of the write, it says of the command.
+        // The unit that is written is this one: its status for the write is the status of the command.
         (ForwardedFrom::Destination, ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense))) => {
             Outcome::CheckCondition(sense)
         }
@@ -329,7 +330,7 @@ fn failed(TransferFault { side, fault }: TransferFault) -> Outcome {
     }
 }
 
-/// Whether the code is INVALID TOKEN OPERATION of any kind, or the offset lies beyond the token.
+/// Returns whether the code is any form of INVALID TOKEN OPERATION, or the offset lies beyond the token.
 fn is_about_the_token(sense: Sense) -> bool {
     let [code, _] = sense.asc.0.to_be_bytes();
     code == 0x23 || sense.asc == Asc::INVALID_FIELD_IN_PARAMETER_LIST

@@ -1,7 +1,8 @@
-//! The rows of the third-party copy commands.
+//! The table rows of the third-party copy commands.
 //!
-//! What reads the state of copies is stopped by no reservation, so that a nexus can find out how its copy ended when
-//! another has taken the unit from it; what moves blocks is classed by what it does to this unit.
+//! No reservation stops a command that reads the state of copies, so that a nexus can query the end of its
+//! copy after another nexus has reserved the unit. The conflict class of a command that moves blocks follows
+//! from its effect on this unit.
 
 use scsi::copy::{copy_in, copy_out};
 use scsi::opcode as op;
@@ -12,8 +13,9 @@ use crate::device_server::UnitInfo;
 use crate::pr::conflict::Conflict;
 use crate::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 
-/// A row with what most of these commands have in common. What they leave behind belongs to the nexus that sent them; blocks
-/// that they change are written through the unit that has them, with the access that the nexus has there.
+/// The common values of most of these commands. Their state in this unit belongs to the nexus that sent them.
+/// Blocks that they change are written through the unit that holds the blocks, with the access that the nexus
+/// has there.
 const ROW: Row = Row {
     opcode: op::THIRD_PARTY_COPY_OUT,
     service_action: None,
@@ -28,21 +30,21 @@ const ROW: Row = Row {
     enabled: always,
 };
 
-/// A copy: 64 segments of 256 MiB take a slow disk this long.
+/// The timeout of a copy, in seconds: 64 segments of 256 MiB take a slow disk this long.
 const COPY_TIMEOUT_S: u32 = 600;
 
 fn makes_tokens(facts: &UnitInfo) -> bool {
     facts.makes_tokens && is_of_spc_4(facts)
 }
 
-/// What SPC-4 brought.
+/// For commands that SPC-4 introduced.
 fn is_of_spc_4(facts: &UnitInfo) -> bool {
     facts.config.overrides.level > SpcLevel::Spc3
 }
 
 /// A THIRD-PARTY COPY IN command.
 const IN: Row = Row { opcode: op::THIRD_PARTY_COPY_IN, ..ROW };
-/// A command about tokens.
+/// A command that uses tokens.
 const TOKEN: Row = Row { enabled: makes_tokens, ..ROW };
 
 /// Every third-party copy command.
@@ -112,7 +114,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         service_action: Some(copy_in::RECEIVE_COPY_OPERATING_PARAMETERS),
         name: "RECEIVE COPY OPERATING PARAMETERS",
-        // SPC-3 had a list identifier here, and initiators still fill it in.
+        // SPC-3 defined a list identifier here, and initiators still fill it in.
         usage: &[0x84, 0x03, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: results::operating_parameters,
         ..IN

@@ -1,4 +1,4 @@
-//! Units joined by a router, copying among each other.
+//! Tests of copies among units that a router connects.
 
 mod abort;
 mod abuse;

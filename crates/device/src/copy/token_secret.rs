@@ -1,12 +1,13 @@
-//! Numbers that cannot be guessed, from a seed that the operating system gave: the ChaCha20 block function (RFC 8439
-//! §2.3) in counter mode.
+//! Unpredictable numbers, from a seed that the operating system provided: the ChaCha20 block function (RFC
+//! 8439 §2.3) in counter mode.
 //!
-//! The rooms of protocols have no randomness of their own; a unit is handed 32 bytes when it is made, and every ROD
-//! token takes 32 bytes of what follows from them. The stream is 2^70 bytes long: it does not end.
+//! The protocol crates have no source of randomness. A unit receives 32 bytes when it is created, and every
+//! ROD token takes 32 bytes of the stream that they generate. The stream is 2^70 bytes long, so it does not
+//! end in practice.
 
 use scsi::copy::rod::SECRET_LEN;
 
-/// Makes secrets, each only once.
+/// Generates secrets, each only once.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     key: [u32; 8],
@@ -14,7 +15,7 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Starts from a seed that nobody else knows.
+    /// Starts from a secret seed.
     pub(crate) fn from_seed(seed: &[u8; 32]) -> Self {
         Self { key: words(seed), counter: 0 }
     }

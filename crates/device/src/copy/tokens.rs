@@ -1,8 +1,9 @@
-//! The ROD tokens that a unit has given out (SPC-4 §5.17.6, SBC-3 §4.21).
+//! The ROD tokens that a unit has created (SPC-4 §5.17.6, SBC-3 §4.21).
 //!
-//! Ours are of the type *point in time copy, change vulnerable*: a token stands for blocks as they were when it was
-//! made, nothing is kept apart for it, and the first write to any of its blocks revokes it. So a token never gives
-//! bytes that were not there when it was made. Tokens do not outlive the unit object: after a restart they are unknown.
+//! Their type is *point in time copy, change vulnerable*: a token represents blocks as they were when it was
+//! created, their data is not copied, and the first write to any of its blocks revokes the token. So a read
+//! by a token never returns data that was written after its creation. Tokens do not outlive the unit object:
+//! after a restart they are unknown.
 
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -15,24 +16,25 @@ use scsi::sense::{Asc, Sense};
 
 use crate::range_lock::ByteRange;
 
-/// How many tokens a unit remembers, dead ones among them. One takes at most 512 bytes and [`MAX_RANGES`] ranges of
-/// 16: 200 KiB in all. Windows has a handful in use at a time.
+/// How many tokens a unit records, including invalid ones. One takes at most 512 bytes and [`MAX_RANGES`]
+/// ranges of 16: 200 KiB in all. Windows has a handful in use at a time.
 pub(crate) const MAX_TOKENS: usize = 128;
 
-/// How many tokens of one initiator live: a quarter, so that four busy ones leave each other alone. Its least recently
-/// used one is cancelled for the next.
+/// How many valid tokens one initiator may have: a quarter, so that four busy initiators do not affect each
+/// other. Its least recently used token is cancelled to admit a new one.
 pub(crate) const MAX_TOKENS_OF_ONE: usize = MAX_TOKENS / 4;
 
 /// MAXIMUM RANGE DESCRIPTORS of POPULATE TOKEN and WRITE USING TOKEN.
 pub(crate) const MAX_RANGES: u16 = 64;
 
-/// How long a token lives unused if the initiator does not say: long enough to hand it to another server.
+/// How long an unused token remains valid if the initiator sets no timeout: long enough to pass it to another
+/// server.
 pub(crate) const DEFAULT_INACTIVITY_S: u32 = 300;
 
-/// The longest time it may ask for.
+/// The longest inactivity timeout that an initiator may set.
 pub(crate) const MAX_INACTIVITY_S: u32 = 3600;
 
-/// How long a token lives at most: a day.
+/// How long a token remains valid at most: a day.
 pub(crate) const MAX_LIFETIME_S: u32 = 86_400;
 
 /// Every token of a unit, least recently used first.
@@ -58,7 +60,7 @@ enum State {
     Alive,
     /// One of its blocks was written.
     Revoked,
-    /// It had to make room.
+    /// It was cancelled to admit another token.
     Cancelled,
 }
 
@@ -73,25 +75,25 @@ impl Entry {
     }
 }
 
-/// What a token is to stand for.
+/// The description of a new token.
 #[derive(Debug)]
 pub(crate) struct NewToken {
-    /// Who asked for it: the TransportID of the initiator port.
+    /// The TransportID of the initiator port that requested it.
     pub(crate) owner: Rc<[u8]>,
-    /// What it represents, in order.
+    /// The blocks that it represents, in order.
     pub(crate) ranges: Vec<BlockRange>,
-    /// How long it lives unused, in seconds; at most [`MAX_INACTIVITY_S`].
+    /// How long the token remains valid unused, in seconds; at most [`MAX_INACTIVITY_S`].
     pub(crate) inactivity_s: u32,
 }
 
 impl Tokens {
-    /// Returns a number for the next token. Numbers are no secret.
+    /// Returns a number for the next token. Numbers are not secret.
     pub(crate) const fn next_id(&mut self) -> u64 {
         self.next_id = self.next_id.wrapping_add(1);
         self.next_id
     }
 
-    /// Remembers a token.
+    /// Adds a token.
     pub(crate) fn add(&mut self, now: Instant, token: RodToken, new: NewToken) {
         let own = |entry: &&mut Entry| *entry.owner == *new.owner && entry.is_alive(now);
         let owned = self.tokens.iter_mut().filter(own).count();
@@ -115,11 +117,12 @@ impl Tokens {
         });
     }
 
-    /// Finds where block `offset` of a token's data lies, and how many of the `blocks` from there on follow it on the
-    /// medium. Counts as use.
+    /// Finds where block `offset` of a token's data lies, and how many of the `blocks` from there on follow
+    /// it on the medium. Counts as a use of the token.
     ///
     /// # Errors
-    /// The sense that answers a token that is not, or no longer, one of ours, or an offset beyond its data.
+    /// The sense data for a token that this unit does not know, or that is no longer valid, or for an offset
+    /// beyond its data.
     pub(crate) fn resolve(
         &mut self,
         now: Instant,
@@ -127,7 +130,7 @@ impl Tokens {
         offset: Blocks,
         blocks: Blocks,
     ) -> Result<BlockRange, Sense> {
-        // Every token is compared, so that the time taken tells nothing about any of them.
+        // Every token is compared, so that the time taken reveals nothing about any of them.
         let mut found = None;
         for (at, entry) in self.tokens.iter().enumerate() {
             if entry.token.same(token) {
@@ -150,8 +153,8 @@ impl Tokens {
         answer
     }
 
-    /// Takes note that blocks are about to change: tokens that stand for any of them are revoked. Cheap when there are
-    /// no tokens.
+    /// Revokes the tokens that represent any of the blocks that are about to change. Cheap when there are no
+    /// tokens.
     pub(crate) fn revoke_overlapping(&mut self, lba: Lba, blocks: Blocks) {
         let written = BlockRange { lba, blocks };
         for entry in self.tokens.iter_mut().filter(|entry| entry.state == State::Alive) {
@@ -161,7 +164,7 @@ impl Tokens {
         }
     }
 
-    /// The same for bytes of the medium.
+    /// Revokes the tokens that represent any of these bytes of the medium.
     pub(crate) fn revoke_overlapping_bytes(&mut self, block: BlockSize, range: ByteRange) {
         if self.tokens.is_empty() {
             return;
@@ -171,10 +174,10 @@ impl Tokens {
         self.revoke_overlapping(Lba(first), Blocks(end.saturating_sub(first)));
     }
 
-    /// Returns why what was read by a token does not count: one of its blocks was written meanwhile.
+    /// Checks that data read by a token is valid: none of its blocks was written meanwhile.
     ///
     /// # Errors
-    /// TOKEN REVOKED and the like.
+    /// TOKEN REVOKED or a similar code.
     pub(crate) fn check_valid(&self, token: &[u8]) -> Result<(), Sense> {
         let found = self.tokens.iter().find(|entry| entry.token.same(token));
         match found.map(|entry| entry.state) {
@@ -185,18 +188,18 @@ impl Tokens {
         }
     }
 
-    /// Forgets a token, if it is one of ours.
+    /// Deletes a token, if this unit knows it.
     pub(crate) fn delete(&mut self, token: &[u8]) {
         self.tokens.retain(|entry| !entry.token.same(token));
     }
 
-    /// Returns the tokens that can be used now.
+    /// Returns the valid tokens.
     pub(crate) fn alive(&self, now: Instant) -> impl Iterator<Item = &RodToken> {
         self.tokens.iter().filter(move |entry| entry.is_alive(now)).map(|entry| &entry.token)
     }
 }
 
-/// Finds the run of blocks that stands `offset` into the concatenation of `ranges`.
+/// Finds the blocks at `offset` in the concatenation of `ranges`.
 fn run_at(ranges: &[BlockRange], offset: Blocks, blocks: Blocks) -> Option<BlockRange> {
     let mut skip = offset.0;
     for range in ranges {

@@ -1,10 +1,11 @@
-//! Moving bytes from one unit to another, or to another place of the same unit, in pieces.
+//! Transfers of bytes from one unit to another, or to another address of the same unit, in pieces.
 //!
-//! Several pieces are under way at a time. Where source and destination overlap, the result is what it would be if
-//! everything had been read before anything was written: pieces go in the direction that leaves what is yet to be read
-//! alone, and a piece is written only when it and all before it have been read.
+//! Several pieces are in progress at a time. Where source and destination overlap, the result is the same as
+//! if everything had been read before anything was written: the transfer proceeds in the direction that does
+//! not overwrite bytes still to be read, and a piece is written only when it and all before it have been
+//! read.
 //!
-//! This knows nothing of tasks: it places calls and is told the answers.
+//! This module knows no tasks: it makes calls and receives the answers.
 
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -21,59 +22,59 @@ use crate::contract::{
     ThirdPartyUnit,
 };
 
-/// The longest piece: a multiple of every block size, and a buffer that the pool keeps.
+/// The longest piece, in bytes: a multiple of every block size, and a buffer size that the pool keeps.
 pub(crate) const PIECE_LEN: u64 = 512 << 10;
 
 const _: () = assert!(PIECE_LEN + 2 * 4096 <= THIRD_PARTY_TRANSFER_MAX as u64);
 
-/// How many pieces are under way: one being written and one being read, twice, to hide the latency between. A copy
-/// holds at most this many pieces in memory: 2 MiB.
+/// How many pieces are in progress: one being written and one being read, twice, to hide the latency between.
+/// A copy holds at most this many pieces in memory: 2 MiB.
 pub(crate) const PIECES_UNDER_WAY: usize = 4;
 
-/// Where the bytes come from.
+/// The source of the bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// A unit, from a byte on.
     Unit {
-        /// Which.
+        /// The unit.
         unit: ThirdPartyUnit,
         /// Its block size.
         block: BlockSize,
         /// The first byte.
         at: u64,
     },
-    /// What a ROD token represents, from a block on.
+    /// The data that a ROD token represents, from a block on.
     Token {
-        /// The unit that made it.
+        /// The unit that created the token.
         unit: ThirdPartyUnit,
         /// The token.
         token: Rc<[u8]>,
-        /// Its block size.
+        /// The block size of the unit.
         block: BlockSize,
         /// The first block.
         offset: Blocks,
     },
-    /// Nowhere: zeros.
+    /// Zeros, without a source unit.
     Zeros,
 }
 
-/// A failed call, and what it was for.
+/// A failed call, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferFault {
     /// Whether the unit was being read or written.
     pub(crate) side: ForwardedFrom,
-    /// What it said.
+    /// The failure that the unit returned.
     pub(crate) fault: ThirdPartyError,
 }
 
-/// How a transfer stands.
+/// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferState {
-    /// Calls are under way.
+    /// Calls are in progress.
     Going,
     /// Everything was written.
     Finished,
-    /// A call failed, and none is under way any more.
+    /// A call failed, and no call is in progress any more.
     Failed(TransferFault),
 }
 
@@ -83,21 +84,21 @@ pub(crate) struct Transfer {
     source: Source,
     destination: ThirdPartyUnit,
     block: BlockSize,
-    /// The pieces not begun, in the order in which they are to go.
+    /// The pieces not begun, in order of execution.
     pending: VecDeque<PendingRun>,
-    /// The pieces begun, in that order.
+    /// The pieces begun, in the same order.
     pieces: VecDeque<Piece>,
     /// How many bytes were written.
     written: u64,
-    /// How many bytes were written without a gap from the start of the order.
+    /// How many bytes were written without a gap from the first piece on.
     prefix: u64,
     fault: Option<TransferFault>,
 }
 
-/// A run of the transfer that is written to consecutive blocks; cut into pieces when its turn comes.
+/// A part of the transfer that is written to consecutive blocks. It is cut into pieces when they are begun.
 #[derive(Clone, Copy, Debug)]
 struct PendingRun {
-    /// Where in the bytes of the transfer it starts.
+    /// The offset of its first byte in the bytes of the transfer.
     start: u64,
     len: u64,
     lba: Lba,
@@ -116,16 +117,16 @@ struct Piece {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// To be read, or read further.
+    /// To be read, or to be read further.
     Unread,
     Reading(u32),
-    /// Waits for those before it to be read.
+    /// Waits until the pieces before it are read.
     Read,
     Writing(u32),
     Written,
 }
 
-/// Places a call and returns its number.
+/// Makes a call and returns its number.
 pub(crate) type Place<'a> = &'a mut dyn FnMut(ThirdPartyUnit, ThirdPartyRequest) -> u32;
 
 impl Transfer {
@@ -146,7 +147,7 @@ impl Transfer {
         if let (Source::Unit { at, .. }, Some(only)) = (&source, pending.front_mut())
             && ranges.len() == 1
         {
-            // Harmless where the units are not the same, so nobody has to know whether they are.
+            // Harmless if the units differ, so the transfer need not know whether they do.
             let to = only.lba.0 << block.shift();
             only.backward = to > *at && to - at < only.len;
         }
@@ -172,7 +173,7 @@ impl Transfer {
         self.prefix
     }
 
-    /// Places every call that can be placed now, and tells how things stand.
+    /// Makes every call that can be made now, and returns the state of the transfer.
     pub(crate) fn advance(&mut self, place: Place<'_>) -> TransferState {
         if let Some(fault) = self.fault {
             let under_way = self.pieces.iter().any(Piece::is_under_way);
@@ -191,7 +192,7 @@ impl Transfer {
         if self.pieces.is_empty() { TransferState::Finished } else { TransferState::Going }
     }
 
-    /// Takes the answer to a call.
+    /// Handles the answer to a call.
     pub(crate) fn answered(&mut self, call: u32, result: ThirdPartyResult) {
         let Some(piece) = self.pieces.iter_mut().find(|piece| piece.waits_for(call)) else { return };
         let side = match piece.state {
@@ -305,7 +306,7 @@ impl Piece {
         matches!(self.state, State::Reading(mine) | State::Writing(mine) if mine == call)
     }
 
-    /// Takes bytes that were read, and returns whether they are what was asked for.
+    /// Adds bytes that were read, and returns whether they are the bytes requested.
     fn take(&mut self, source: &Source, data: &DataList) -> bool {
         let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
         let missing = self.len - wide(self.data.len());
@@ -318,7 +319,7 @@ impl Piece {
                 (skip, missing)
             }
             Source::Token { block, .. } => {
-                // A token's ranges may be shorter than a piece: it gives what one of them has.
+                // A token's ranges may be shorter than a piece: the answer has the blocks of one range only.
                 let len = wide(data.len());
                 if len == 0 || len > missing || len & (u64::from(block.bytes()) - 1) != 0 {
                     return false;
@@ -343,7 +344,7 @@ fn covering(block: BlockSize, at: u64, len: u64) -> (Lba, Blocks, u64) {
     (Lba(at >> block.shift()), Blocks(blocks), skip)
 }
 
-/// A unit answered what it was not asked: an error of ours.
+/// The answer of a unit did not match its request: a bug in this program.
 const BROKEN_ANSWER: ThirdPartyError = ThirdPartyError::Status(
     Status::CHECK_CONDITION,
     Some(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)),
@@ -354,7 +355,7 @@ pub(crate) fn blocks_of(ranges: &[BlockRange]) -> Option<Blocks> {
     ranges.iter().try_fold(0_u64, |sum, range| sum.checked_add(range.blocks.0)).map(Blocks)
 }
 
-/// The ranges that are left of `ranges` when they are cut to `blocks` blocks.
+/// Returns the ranges that remain of `ranges` when they are cut to `blocks` blocks.
 pub(crate) fn cut_to(ranges: &[BlockRange], blocks: Blocks) -> Vec<BlockRange> {
     let mut left = blocks.0;
     let mut out = Vec::new();

@@ -1,15 +1,16 @@
-//! The operations that the medium has, close together: the search for those of the same bytes does not pass over the slots of
-//! operations that ended long ago.
+//! The operations that the medium has in progress, stored contiguously: a search for operations on the same
+//! bytes does not scan the slots of operations that ended long ago.
 
 use alloc::vec::Vec;
 
 use crate::range_lock::{AccessKind, ByteRange};
 
-/// Operations under way, without abandoned ones.
+/// Operations in progress, without abandoned ones.
 #[derive(Debug)]
 pub(super) struct InFlight {
     operations: Vec<Entry>,
-    /// By slot, where its operation stands in `operations`. Out of date for slots that have none under way.
+    /// For each slot, the index of its operation in `operations`. Out of date for slots that have no
+    /// operation in progress.
     places: Vec<u32>,
     reads: usize,
     writes: usize,
@@ -27,7 +28,7 @@ impl InFlight {
         Self { operations: Vec::new(), places: Vec::new(), reads: 0, writes: 0 }
     }
 
-    /// Adds the operation of a slot that has none under way.
+    /// Adds the operation of a slot that has none in progress.
     pub(super) fn begin(&mut self, slot: u32, range: ByteRange, touch: AccessKind) {
         let at = to_usize(slot);
         if self.places.len() <= at {
@@ -60,8 +61,8 @@ impl InFlight {
         }
     }
 
-    /// Returns whether an operation that does this clashes with one that is under way on the same bytes. Where only reads, or
-    /// only writes, are under way that question is one comparison.
+    /// Returns whether an operation with this kind of access conflicts with one that is in progress on the
+    /// same bytes. While only reads, or only writes, are in progress, this check is one comparison.
     pub(super) fn clashes(&self, range: ByteRange, touch: AccessKind) -> bool {
         let others = match touch {
             AccessKind::Reads => self.writes,
@@ -72,7 +73,7 @@ impl InFlight {
             && self.operations.iter().any(|op| op.access.conflicts_with(touch) && op.range.overlaps(range))
     }
 
-    /// Returns whether any operation is under way on these bytes.
+    /// Returns whether any operation is in progress on these bytes.
     pub(super) fn touches(&self, range: ByteRange) -> bool {
         self.operations.iter().any(|op| op.range.overlaps(range))
     }
@@ -103,7 +104,7 @@ mod tests {
             under_way.begin(slot, range(u64::from(slot)), touch);
         }
         under_way.begin(4, range(4), AccessKind::Other);
-        // The last one takes the place of the one that ended.
+        // The last entry takes the index of the one that ended.
         for (ended, left) in [(0, [1, 2, 3, 4].as_slice()), (3, &[1, 2, 4]), (1, &[2, 4]), (1, &[2, 4])] {
             under_way.end(ended);
             for slot in 0..5_u32 {

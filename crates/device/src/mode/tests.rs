@@ -26,13 +26,13 @@ fn answer(request: SenseRequest, settings: &Settings) -> Vec<u8> {
     sense(request, lists(settings, &fresh()), MEDIUM).unwrap()
 }
 
-/// These current settings and these saved ones.
+/// Returns mode values with these current settings and these saved ones.
 fn lists<'a>(current: &'a Settings, saved: &'a Settings) -> ModeValues<'a> {
     const DEFAULTS: &Settings = &Settings::new(true, TaskRules::SHARED);
     ModeValues { current, defaults: DEFAULTS, saved }
 }
 
-/// The pages that a request returns, as (code, subpage).
+/// Returns the pages that a request returns, as (code, subpage).
 fn pages(code: u8, subpage: u8) -> Vec<(u8, u8)> {
     let bytes = answer(ask(code, subpage), &fresh());
     let view = Parameters::parse(HeaderFormat::Six, &bytes).unwrap();
@@ -40,14 +40,14 @@ fn pages(code: u8, subpage: u8) -> Vec<(u8, u8)> {
     Page::list(view.pages).iter().map(|page| (page.code, page.subpage)).collect()
 }
 
-/// A MODE SELECT(6) parameter list with one page in it.
+/// Returns a MODE SELECT(6) parameter list with one page in it.
 fn list(page: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 0, 0];
     bytes.extend_from_slice(page);
     bytes
 }
 
-/// The current page, ready to be sent back.
+/// Returns the current page, ready to be sent back.
 fn current(code: u8, subpage: u8) -> Vec<u8> {
     answer(ask(code, subpage), &fresh())[4..].to_vec()
 }
@@ -222,7 +222,7 @@ fn a_list_that_is_cut_anywhere_is_an_error_or_has_fewer_pages() {
     }
 }
 
-/// spdk#873: a page parser that followed lengths from page to page ran out of its buffer.
+/// spdk#873: a page parser that followed lengths from page to page read beyond its buffer.
 #[test]
 fn pages_that_claim_to_hold_pages_are_refused() {
     let control = current(0x0a, 0);

@@ -9,9 +9,9 @@ use crate::contract::TaskRules;
 use crate::pr::out::{KnownPorts, Request};
 use crate::pr::{NexusName, PrRole};
 
-/// What releases with version 1 and with version 2 wrote: three registrants, the second of which holds Exclusive Access - Registrants
-/// Only, and identifying information of both kinds; in version 2 also settings, in version 3 also a
-/// failed format operation.
+/// Files written by releases with versions 1, 2 and 3: three registrants, the second of which holds Exclusive
+/// Access - Registrants Only, and identifying information of both kinds. Version 2 also has settings, version
+/// 3 also a failed format operation.
 const V1: &[u8] = include_bytes!("v1.bin");
 const V2: &[u8] = include_bytes!("v2.bin");
 const V3: &[u8] = include_bytes!("v3.bin");
@@ -26,7 +26,7 @@ fn nexus(id: &TransportId, target_port: u16) -> NexusName {
     NexusName { initiator_port: id.encode().into(), target_port: RelativePort(target_port) }
 }
 
-/// The state that the fixture holds, made by commands.
+/// Returns the state of the fixture, made by commands.
 fn sample() -> (PersistentReservations, IdentifyingInformation) {
     let a = port("iqn.1993-08.org.debian:01:node-a", 1);
     let b = port("iqn.1991-05.com.microsoft:node-b", 2);
@@ -57,7 +57,7 @@ fn sample() -> (PersistentReservations, IdentifyingInformation) {
     (pr, information)
 }
 
-/// The state with `change` made to it and the checksum put right.
+/// Returns the state with `change` applied and the checksum corrected.
 fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = V3[..V3.len() - CHECKSUM_LEN].to_vec();
     change(&mut bytes);
@@ -72,12 +72,12 @@ fn version_3_is_what_is_written() {
     assert_eq!(encode(&pr, &information, Some(&settings()), Some(&work())), V3);
 }
 
-/// The work on the medium that the fixture holds.
+/// Returns the sanitize journal of the fixture.
 fn work() -> SanitizeJournal {
     SanitizeJournal::take(&mut Reader::new(&[1, 1, 1])).unwrap().unwrap()
 }
 
-/// The settings that the fixture holds.
+/// Returns the settings of the fixture.
 fn settings() -> Settings {
     Settings { write_cache: false, descriptor_sense: true, ..Settings::new(true, TaskRules::SHARED) }
 }
@@ -125,7 +125,8 @@ fn the_checksum_is_crc32c() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
 }
 
-/// CVE-2025-57275 was a state file that was believed. Every cut and every flipped bit of ours is an error.
+/// CVE-2025-57275 was a state file that was not checked. Every truncation and every flipped bit of the
+/// fixture is an error.
 #[test]
 fn a_damaged_state_is_an_error() {
     for len in 1..V3.len() {
@@ -144,14 +145,14 @@ fn a_state_that_lies_with_a_good_checksum_is_an_error() {
     for (change, why) in [
         ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateDecodeError::Foreign),
         (|bytes| bytes[5] = 4, StateDecodeError::UnknownVersion(4)),
-        // Whether settings are saved, and which.
+        // Whether settings are saved, and their bits.
         (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 0, StateDecodeError::Inconsistent),
         (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 2, StateDecodeError::Inconsistent),
         (|bytes| *bytes.iter_mut().nth_back(3).unwrap() |= 0x80, StateDecodeError::Inconsistent),
-        // Work on the medium.
+        // The sanitize journal.
         (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 5, StateDecodeError::Inconsistent),
         (|bytes| *bytes.last_mut().unwrap() = 2, StateDecodeError::Inconsistent),
-        // Whether it persists, type, holder, count.
+        // APTPL, type, holder, count.
         (|bytes| bytes[6] = 0, StateDecodeError::Inconsistent),
         (|bytes| bytes[6] = 2, StateDecodeError::Inconsistent),
         (|bytes| bytes[7] = 2, StateDecodeError::Inconsistent),
@@ -175,7 +176,7 @@ fn a_state_that_lies_with_a_good_checksum_is_an_error() {
 
 #[test]
 fn the_same_nexus_twice_is_an_error() {
-    // The first registrant stands in bytes 12..76; the count goes up by one.
+    // The first registrant occupies bytes 12..76; the count is incremented.
     let bytes = forged(|bytes| {
         let first = bytes[12..76].to_vec();
         bytes.splice(12..12, first);

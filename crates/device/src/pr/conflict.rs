@@ -1,4 +1,4 @@
-//! Which commands a reservation stops (SPC-5 table 66, SBC-4 table 13, SPC-2 §5.5.1).
+//! Which commands conflict with a reservation (SPC-5 table 66, SBC-4 table 13, SPC-2 §5.5.1).
 
 use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
@@ -7,21 +7,21 @@ use scsi::pr::{ReservationType, service_action_out};
 
 use super::{PersistentReservations, PrRole};
 
-/// How a command stands to reservations of others.
+/// The conflict class of a command: which reservations of other nexuses stop it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Conflict {
     /// No reservation stops it (INQUIRY, LOG SENSE, READ CAPACITY, …).
     Never,
-    /// A RESERVE stops it, a persistent reservation does not (TEST UNIT READY).
+    /// A RESERVE stops it; a persistent reservation does not (TEST UNIT READY).
     Reserve,
-    /// It looks: exclusive access stops it (READ, MODE SENSE, …).
+    /// It reads: exclusive access stops it (READ, MODE SENSE, …).
     Reads,
     /// It changes: every reservation stops it (WRITE, MODE SELECT, …).
     Writes,
-    /// PERSISTENT RESERVE IN and OUT: any RESERVE stops them, even the sender's own (SPC-2 §5.5.1). What persistent
-    /// reservations say to OUT is decided where it is done.
+    /// PERSISTENT RESERVE IN and OUT: any RESERVE stops them, even the sender's own (SPC-2 §5.5.1). The code
+    /// that executes OUT checks its conflicts with persistent reservations.
     Persistent,
-    /// RESERVE and RELEASE, whose own code knows both kinds of reservation.
+    /// RESERVE and RELEASE, whose own code checks both kinds of reservation.
     Own,
     /// Depends on other bytes of the CDB.
     ByCdb(fn(&Cdb) -> Conflict),
@@ -39,8 +39,8 @@ impl Conflict {
         }
     }
 
-    /// Returns whether a persistent reservation of type `kind` stops a command of this class from a nexus that is
-    /// `standing` to it.
+    /// Returns whether a persistent reservation of type `kind` stops a command of this class from a nexus
+    /// with the role `standing`.
     pub(crate) const fn conflicts_with(self, kind: ReservationType, standing: PrRole) -> bool {
         let admitted = match standing {
             PrRole::Holder => true,
@@ -65,7 +65,7 @@ impl Conflict {
 }
 
 impl PersistentReservations {
-    /// Returns whether the reservation stops a command of `class` from a nexus that is `standing` to it.
+    /// Returns whether the reservation stops a command of `class` from a nexus with the role `standing`.
     pub(crate) fn conflicts(&self, class: Conflict, standing: PrRole) -> bool {
         if standing == PrRole::Unregistered && fault_injection::is_injected(Bug::ReserveAdmitsStranger) {
             return false;

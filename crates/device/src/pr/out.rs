@@ -11,7 +11,7 @@ use scsi::transport_id::TransportId;
 use super::{Effects, Held, MAX_REGISTRANTS, NexusName, PersistentReservations, PrError, PrRole, Registrant};
 use crate::contract::RelativePort;
 
-/// What is asked, parsed and so far legal.
+/// A parsed request, whose fields are legal by themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// REGISTER.
@@ -28,11 +28,11 @@ pub(crate) enum Request {
     Preempt {
         /// RESERVATION KEY.
         key: ReservationKey,
-        /// SERVICE ACTION RESERVATION KEY: whom to preempt.
+        /// SERVICE ACTION RESERVATION KEY: the key of the registrants to preempt.
         victims: ReservationKey,
-        /// SCOPE and TYPE, which count only if a reservation is preempted.
+        /// SCOPE and TYPE, which are evaluated only if a reservation is preempted.
         new: Result<ReservationType, Sense>,
-        /// Whether the victims' tasks are aborted.
+        /// Whether the tasks of the preempted nexuses are aborted.
         abort: bool,
     },
     /// REGISTER AND MOVE.
@@ -41,17 +41,17 @@ pub(crate) enum Request {
     ReplaceLost(BasicList, ReservationType),
 }
 
-/// What a request needs to know of the world around the logical unit.
+/// The ports of the target and of its initiators, which some requests need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownPorts<'a> {
     /// The target ports, for ALL_TG_PT and REGISTER AND MOVE.
     pub(crate) target_ports: &'a [RelativePort],
-    /// The encoded TransportIDs of initiator ports that have a session now: a TransportID that names only the device
-    /// stands for those of them that are its own.
+    /// The encoded TransportIDs of initiator ports that have a session now. A TransportID that names only the
+    /// device stands for all of that device's ports among them.
     pub(crate) initiator_ports: &'a [Rc<[u8]>],
 }
 
-/// Where things stand in the basic parameter list.
+/// Field offsets in the basic parameter list.
 mod at {
     pub(super) const SERVICE_ACTION_KEY: u16 = 8;
     pub(super) const MOVE_RELATIVE_PORT: u16 = 18;
@@ -62,10 +62,10 @@ mod at {
 }
 
 impl PersistentReservations {
-    /// Does what `from` asks.
+    /// Executes the request of `from`.
     ///
     /// # Errors
-    /// What to answer instead; nothing has changed then.
+    /// The error to answer with; nothing has changed then.
     pub(crate) fn out(
         &mut self,
         from: &NexusName,
@@ -104,7 +104,7 @@ impl PersistentReservations {
                 for port in core::iter::once(Rc::clone(&from.initiator_port)).chain(others) {
                     nexuses.extend(through(&port, from, list.all_target_ports, world));
                 }
-                // As if each target port had been sent the command, and none is registered unless all are.
+                // As if the command had been sent to each target port; no port is registered unless all are.
                 if nexuses
                     .iter()
                     .any(|nexus| nexus.initiator_port == from.initiator_port && self.is_registered(nexus))
@@ -246,7 +246,8 @@ impl PersistentReservations {
         if takes_over {
             let new = new?;
             let old = self.kind();
-            // The old holder is a victim, unless the sender preempts itself; either way its reservation ends here.
+            // The old holder is preempted, unless the sender preempts itself; either way its reservation ends
+            // here.
             let before = self.reservation.take();
             let (gone, _) = self.remove(|registrant| is_victim(registrant) && registrant.nexus != *from);
             if old != Some(new) {
@@ -327,7 +328,7 @@ impl PersistentReservations {
         Ok(Effects::default())
     }
 
-    /// Only who is registered, and knows its key, may do anything but register.
+    /// Checks that `from` is registered under `key`, which every service action but registration requires.
     fn authenticate(&self, from: &NexusName, key: ReservationKey) -> Result<(), PrError> {
         match self.registrant(from) {
             Some(registrant) if registrant.key == key => Ok(()),
@@ -350,8 +351,8 @@ impl PersistentReservations {
         Ok(())
     }
 
-    /// Removes registrations, and the reservation with them if nobody is left who holds it. Returns who is gone and
-    /// the type of the reservation that ended.
+    /// Removes registrations, and the reservation if no holder remains. Returns the removed nexuses and the
+    /// type of the reservation that ended.
     fn remove(&mut self, is_gone: impl Fn(&Registrant) -> bool) -> (Vec<NexusName>, Option<ReservationType>) {
         let (gone, kept): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.registrants).into_iter().partition(is_gone);
@@ -372,13 +373,13 @@ impl PersistentReservations {
         Effects::default()
     }
 
-    /// An attention for every registrant but `from`.
+    /// Returns a unit attention for every registrant except `from`.
     fn others(&self, from: &NexusName, asc: Asc) -> Vec<(NexusName, Asc)> {
         let others = self.registrants.iter().filter(|registrant| registrant.nexus != *from);
         others.map(|registrant| (registrant.nexus.clone(), asc)).collect()
     }
 
-    /// The initiator ports that SPEC_I_PT lists.
+    /// Returns the initiator ports that SPEC_I_PT lists.
     fn listed_ports(
         &self,
         from: &NexusName,
@@ -409,7 +410,7 @@ impl PersistentReservations {
     }
 }
 
-/// The nexuses of `port` through the target port of `from`, or through all of them.
+/// Returns the nexuses of `port` through the target port of `from`, or through all target ports.
 fn through(port: &Rc<[u8]>, from: &NexusName, all: bool, world: KnownPorts<'_>) -> Vec<NexusName> {
     let nexus = |target_port| NexusName { initiator_port: Rc::clone(port), target_port };
     if all {
@@ -428,7 +429,7 @@ fn spec_i_pt_invalid() -> PrError {
     Sense::invalid_parameter(at::FLAGS, Some(at::SPEC_I_PT_BIT)).into()
 }
 
-/// INVALID FIELD IN CDB, pointing at the service action.
+/// Returns INVALID FIELD IN CDB, pointing at the service action.
 const fn no_reservation_to_move() -> Sense {
     let pointer = SenseKeySpecific::FieldPointer { in_cdb: true, bit: Some(4), byte: 1 };
     Sense::illegal(Asc::INVALID_FIELD_IN_CDB).with_specific(pointer)

@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE IN (SPC-5 §6.16): what is registered and reserved.
+//! PERSISTENT RESERVE IN (SPC-5 §6.16): the registrations and the reservation.
 
 use scsi::pr::{
     Capabilities, FullStatus, FullStatusList, Keys, Reservation, ReservationFacts, ReservationKey,
@@ -8,7 +8,7 @@ use scsi::pr::{
 use super::{PersistentReservations, PrRole};
 
 impl PersistentReservations {
-    /// READ KEYS.
+    /// Returns the data of READ KEYS.
     pub(crate) fn keys(&self) -> Keys {
         Keys {
             generation: self.generation,
@@ -16,14 +16,15 @@ impl PersistentReservations {
         }
     }
 
-    /// READ RESERVATION. The key of an all registrants reservation is reported as zero.
+    /// Returns the data of READ RESERVATION. The key of an all registrants reservation is reported as zero.
     pub(crate) fn reservation(&self) -> Reservation {
         let key = self.holder_key().unwrap_or(ReservationKey::NONE);
         let reservation = self.kind().map(|kind| ReservationFacts { key, kind });
         Reservation { generation: self.generation, reservation }
     }
 
-    /// READ FULL STATUS. Each nexus is told by itself, also those that one ALL_TG_PT registered.
+    /// Returns the data of READ FULL STATUS. Each nexus has its own descriptor, including those that one
+    /// ALL_TG_PT registered.
     pub(crate) fn full_status(&self) -> FullStatusList {
         let told = self.registrants.iter().map(|registrant| {
             let holds = self.role_of(&registrant.nexus) == PrRole::Holder;
@@ -37,7 +38,7 @@ impl PersistentReservations {
         FullStatusList { generation: self.generation, registrants: told.collect() }
     }
 
-    /// REPORT CAPABILITIES.
+    /// Returns the data of REPORT CAPABILITIES.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         Capabilities {
             replace_lost: true,
@@ -52,7 +53,7 @@ impl PersistentReservations {
     }
 }
 
-/// ALLOW COMMANDS 100b (SPC-5 table 213): TEST UNIT READY and RECEIVE COPY RESULTS go through every reservation; MODE
-/// SENSE, READ BUFFER, RECEIVE DIAGNOSTIC RESULTS, the REPORT SUPPORTED commands and READ DEFECT DATA go through those
-/// that let strangers read.
+/// ALLOW COMMANDS 100b (SPC-5 table 213): TEST UNIT READY and RECEIVE COPY RESULTS pass every reservation.
+/// MODE SENSE, READ BUFFER, RECEIVE DIAGNOSTIC RESULTS, the REPORT SUPPORTED commands and READ DEFECT DATA
+/// pass the reservations that let unregistered nexuses read.
 const ALLOW_COMMANDS: u8 = 0b100;

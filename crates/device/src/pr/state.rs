@@ -1,4 +1,4 @@
-//! Registrations and reservation as bytes, for the state that survives a loss of power (APTPL).
+//! Encodes registrations and reservation for the persistent state (APTPL).
 
 use alloc::vec::Vec;
 
@@ -10,17 +10,19 @@ use super::{Held, MAX_REGISTRANTS, NexusName, PersistentReservations, Registrant
 use crate::contract::RelativePort;
 use crate::persistent_state::StateDecodeError;
 
-/// The longest that [`PersistentReservations::encode`] appends: every registrant with the longest TransportID.
+/// The most bytes that [`PersistentReservations::encode`] appends: every registrant with the longest
+/// TransportID.
 pub(crate) const MAX_LEN: usize = HEADER_LEN + MAX_REGISTRANTS * (12 + transport_id::MAX_LEN);
 
 const HEADER_LEN: usize = 1 + 1 + 2 + 2;
-/// The index of the holder when there is none, or all registrants hold the reservation.
+/// The index of the holder when there is none, or when all registrants hold the reservation.
 const NOBODY: u16 = 0xffff;
 
 impl PersistentReservations {
-    /// Appends the bytes: whether anything is to survive (1), type code of the reservation or zero (1), index of the
-    /// holder or FFFFh (2), count of registrants (2); for each: key (8), relative target port (2), length of the
-    /// TransportID (2), the TransportID. What is not to survive is left out.
+    /// Appends the encoded state: whether registrations are to survive (1), type code of the reservation or
+    /// zero (1), index of the holder or FFFFh (2), count of registrants (2); for each: key (8), relative
+    /// target port (2), length of the TransportID (2), the TransportID. Without APTPL, there is no
+    /// reservation and no registrant in it.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         if !self.persist {
             out.extend_from_slice(&[0, 0, 0xff, 0xff, 0, 0]);
@@ -42,7 +44,7 @@ impl PersistentReservations {
         }
     }
 
-    /// Takes what [`Self::encode`] appended.
+    /// Decodes the output of [`Self::encode`].
     ///
     /// # Errors
     /// Why the bytes cannot be used.

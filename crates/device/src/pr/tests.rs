@@ -50,7 +50,7 @@ impl Unit {
         }
     }
 
-    /// With a and b registered under K1 and K2.
+    /// Creates a unit with a and b registered under K1 and K2.
     fn of_two() -> Self {
         let mut unit = Self::new();
         unit.register(&unit.a.clone(), K1);
@@ -58,7 +58,7 @@ impl Unit {
         unit
     }
 
-    /// With a, b and c registered and a holding `kind`.
+    /// Creates a unit with a, b and c registered and a holding `kind`.
     fn held(kind: ReservationType) -> Self {
         let mut unit = Self::of_two();
         unit.register(&unit.c.clone(), K3);
@@ -531,7 +531,7 @@ fn full_status_tells_who_holds_through_which_port() {
     assert_eq!(unit.pr.reservation().reservation.unwrap().key, NONE);
 }
 
-/// The whole table, as it is reviewed: every class of command, under every type, from everybody.
+/// The whole table in reviewable form: every class of command, under every type, for every role.
 #[test]
 fn the_conflict_table_is_the_one_in_the_snapshot() {
     let mut table =
@@ -559,7 +559,7 @@ fn the_conflict_table_is_the_one_in_the_snapshot() {
     assert_eq!(table, include_str!("conflict.snap"), "the table is now:\n{table}");
 }
 
-/// Random commands of four nexuses; prints the seed of the run that breaks an invariant.
+/// Random commands of four nexuses; a failure prints the seed of the run that broke an invariant.
 #[test]
 fn random_commands_keep_the_invariants() {
     for seed in 0..400 {

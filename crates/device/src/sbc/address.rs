@@ -1,4 +1,4 @@
-//! Where a command wants to work: address and length out of the CDB, checked against the medium.
+//! The blocks that a command addresses: address and length from the CDB, checked against the medium.
 
 use base::units::{Blocks, Lba};
 use scsi::cdb::Cdb;
@@ -6,7 +6,7 @@ use scsi::sense::{Asc, Sense};
 
 use crate::device_server::UnitInfo;
 
-/// A run of logical blocks that lies on the medium, in blocks and in bytes.
+/// A range of logical blocks that lies on the medium, in blocks and in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// The first block.
@@ -19,8 +19,9 @@ pub(crate) struct Span {
     pub(crate) len: u64,
 }
 
-/// Reads the address and length fields of a CDB, by the length of the CDB: every SBC command of a length has them at
-/// one place (SBC-4 §5). A zero length of a six-byte CDB means 256 blocks.
+/// Reads the address and length fields of a CDB. Their offsets follow from the length of the CDB, because all
+/// SBC commands of one length have them at the same offsets (SBC-4 §5). A length of zero in a six-byte CDB
+/// means 256 blocks.
 pub(crate) fn fields(cdb: &Cdb) -> (Lba, Blocks) {
     let (lba, blocks) = match cdb.len_by_opcode() {
         Some(6) => {
@@ -47,16 +48,17 @@ pub(crate) fn length_field(cdb: &Cdb) -> u16 {
 }
 
 impl Span {
-    /// Takes the span a CDB names.
+    /// Returns the span that a CDB addresses.
     ///
     /// # Errors
-    /// LOGICAL BLOCK ADDRESS OUT OF RANGE when it leaves the medium; also with a length of zero behind the end.
+    /// LOGICAL BLOCK ADDRESS OUT OF RANGE when it exceeds the medium; also with a length of zero behind the
+    /// end.
     pub(crate) fn of(facts: &UnitInfo, cdb: &Cdb) -> Result<Self, Sense> {
         let (lba, blocks) = fields(cdb);
         Self::new(facts, lba, blocks)
     }
 
-    /// The same for a given address and length.
+    /// Returns the span for a given address and length.
     ///
     /// # Errors
     /// LOGICAL BLOCK ADDRESS OUT OF RANGE.
@@ -69,10 +71,10 @@ impl Span {
         }
     }
 
-    /// The span a CDB names for a transfer.
+    /// Returns the span that a CDB addresses for a transfer.
     ///
     /// # Errors
-    /// Also INVALID FIELD IN CDB when it is longer than MAXIMUM TRANSFER LENGTH allows.
+    /// Those of [`Self::of`], and INVALID FIELD IN CDB when the span is longer than MAXIMUM TRANSFER LENGTH.
     pub(crate) fn of_transfer(facts: &UnitInfo, cdb: &Cdb) -> Result<Self, Sense> {
         let span = Self::of(facts, cdb)?;
         span.check_length(cdb, u64::from(facts.config.transfer_blocks_max))?;

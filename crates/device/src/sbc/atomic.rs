@@ -1,7 +1,7 @@
-//! Commands that are atomic against every other access: COMPARE AND WRITE (SBC-4 §5.3), ORWRITE (§5.10) and WRITE ATOMIC
-//! (§5.48).
+//! Commands that are atomic against every other access: COMPARE AND WRITE (SBC-4 §5.3), ORWRITE (§5.10) and
+//! WRITE ATOMIC (§5.48).
 //!
-//! All data is fetched first, so that a slow initiator keeps nobody waiting; only then the range is taken.
+//! All data is fetched before the range is locked, so that a slow initiator delays no other task.
 
 use alloc::boxed::Box;
 
@@ -33,7 +33,7 @@ pub(super) fn compare_and_write(server: &mut DeviceServer, task: &TaskInfo) -> O
     if span.len == 0 {
         return no_blocks(task);
     }
-    // First what is to be there, then what to write.
+    // The Data-Out buffer holds the expected data first, then the data to write.
     let total = span.len * 2;
     task.transferable.set(total);
     if u64::from(task.data_out_len) != total {
@@ -44,10 +44,10 @@ pub(super) fn compare_and_write(server: &mut DeviceServer, task: &TaskInfo) -> O
     run(task, span, Action::CompareAndWrite, total)
 }
 
-/// Answers a COMPARE AND WRITE of no blocks: nothing is compared, and that is GOOD (SBC-4 §5.3).
+/// Answers a COMPARE AND WRITE of no blocks: nothing is compared, and the status is GOOD (SBC-4 §5.3).
 ///
-/// Not so for an initiator that has data to send. Its count is 256 blocks or more, cut to the eight bits of the field,
-/// and GOOD would tell it that it holds a lock that nobody gave it.
+/// An initiator that has data to send receives an error instead. Its count is 256 blocks or more, cut to the
+/// eight bits of the field; GOOD would make it believe that it holds a lock that it does not have.
 fn no_blocks(task: &TaskInfo) -> Outcome {
     if task.data_out_len == 0 { Outcome::Good } else { Outcome::CheckCondition(Sense::invalid_cdb(13, None)) }
 }
@@ -72,7 +72,8 @@ fn set_bits(server: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcom
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    // Judged again when nobody else can change it; whoever comes too late need not send what nobody takes.
+    // The generation is checked again under the range lock, when no other task can change it. This early
+    // check spares an outdated request the transfer of data that would be refused.
     if server.orw_generations.disposition_of(expected) == Disposition::Refused {
         return Outcome::CheckCondition(GENERATION_DOES_NOT_MATCH);
     }
@@ -82,8 +83,8 @@ fn set_bits(server: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcom
     }
 }
 
-/// SBC-4 §4.27.3: nothing else is under way on the medium when a generation begins, so that no operation of the one before
-/// comes after it.
+/// Begins a generation. No other operation is in progress on the medium at that time (SBC-4 §4.27.3), so that
+/// no operation of the previous generation takes effect later.
 fn change_generation(server: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcome {
     let Some(policy) = Policy::from_code(task.cdb.u8(3) & 0x0f) else {
         return Outcome::CheckCondition(Sense::invalid_cdb(3, Some(3)));
@@ -99,7 +100,7 @@ fn change_generation(server: &mut DeviceServer, task: &TaskInfo, expected: u32) 
     match check_data_out(server, task, span) {
         Ok(len) if u64::try_from(len) != Ok(span.len) => Outcome::CheckCondition(super::wrong_data_out()),
         Ok(_) => run(task, span, action, span.len),
-        // No bit is to be cleared.
+        // The command addresses no blocks, so it clears no bit.
         Err(Outcome::Good) if span.len == 0 => run(task, span, action, 0),
         Err(Outcome::Good) => Outcome::CheckCondition(super::wrong_data_out()),
         Err(outcome) => outcome,
@@ -115,7 +116,8 @@ pub(super) fn write_atomic(server: &mut DeviceServer, task: &TaskInfo) -> Outcom
         Ok(span) => span,
         Err(outcome) => return outcome,
     };
-    // SBC-4, atomic writes: what is not aligned, or no whole multiple of the granularity, is refused.
+    // SBC-4, atomic writes: a write that is not aligned, or not a whole multiple of the granularity, is
+    // refused.
     let block = u64::from(server.info.block_size().bytes());
     let is_off = |value: u64, step: u32| step > 1 && !value.is_multiple_of(block * u64::from(step));
     if is_off(span.at, limits.atomic_alignment) {
@@ -125,7 +127,7 @@ pub(super) fn write_atomic(server: &mut DeviceServer, task: &TaskInfo) -> Outcom
         return Outcome::CheckCondition(Sense::invalid_cdb(length_field(&task.cdb), None));
     }
     match check_data_out(server, task, span) {
-        // Part of it is not all of it.
+        // A WRITE ATOMIC of which the initiator sends only a part cannot be executed as a whole.
         Ok(len) if u64::try_from(len) != Ok(span.len) => Outcome::CheckCondition(super::wrong_data_out()),
         Ok(_) => run(task, span, Action::Put, span.len),
         Err(outcome) => outcome,
@@ -156,11 +158,11 @@ fn run(task: &TaskInfo, span: Span, action: Action, total: u64) -> Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     CompareAndWrite,
-    /// Bits are set, if the generation is right.
+    /// Sets bits, if the generation is right.
     Or {
         expected: u32,
     },
-    /// Bits are cleared, and a generation begins.
+    /// Clears bits and begins a generation.
     Clear {
         expected: u32,
         new: u32,
@@ -169,7 +171,7 @@ enum Action {
     Put,
 }
 
-/// Bytes of a store operation's tag.
+/// The tags of store operations.
 mod tag {
     pub(super) const READ: u32 = 0;
     pub(super) const WRITE: u32 = 1;
@@ -181,7 +183,7 @@ struct AtomicJob {
     action: Action,
     force_unit_access: bool,
     data_out: DataOutCollector,
-    /// How many bytes are through, for ORWRITE, which works part by part.
+    /// How many bytes are complete, for ORWRITE, which works part by part.
     done: usize,
 }
 
@@ -190,7 +192,8 @@ impl AtomicJob {
         self.at.saturating_add(u64::try_from(self.done).unwrap_or(u64::MAX))
     }
 
-    /// How much is read and written at a time: the others must do it whole.
+    /// Returns how many bytes are read and written at a time. The other commands need the whole range at
+    /// once.
     fn step_len(&self, server: &DeviceServer) -> usize {
         match self.action {
             Action::Or { .. } | Action::Clear { .. } => part_len(server).min(self.len - self.done),
@@ -208,13 +211,13 @@ impl AtomicJob {
         server.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
     }
 
-    /// Writes the second half of what was sent with a COMPARE AND WRITE.
+    /// Writes the second half of the data of a COMPARE AND WRITE.
     fn put(&self, server: &mut DeviceServer, task: &TaskInfo) {
         let data = self.data_out.data().slice(self.len, self.len * 2);
         self.write(server, task, data);
     }
 
-    /// Returns whether this compares without having its range.
+    /// Returns whether the fault `CompareUnlocked` is injected: the comparison runs without its range lock.
     fn compares_unlocked(&self) -> bool {
         self.action == Action::CompareAndWrite && fault_injection::is_injected(Bug::CompareUnlocked)
     }
@@ -227,7 +230,8 @@ impl AtomicJob {
         server.lock(task, range);
     }
 
-    /// Judges by the generation that it is now, which nobody changes while we hold our range.
+    /// Returns the disposition under the present generation, which no other task changes while this one holds
+    /// its range.
     const fn disposition(&self, server: &DeviceServer) -> Disposition {
         match self.action {
             Action::Or { expected } => server.orw_generations.disposition_of(expected),
@@ -238,7 +242,7 @@ impl AtomicJob {
         }
     }
 
-    /// Everything is written.
+    /// Ends the command after everything is written.
     const fn end(&self, server: &mut DeviceServer) -> Outcome {
         if let Action::Clear { new, policy, .. } = self.action {
             server.orw_generations.change(new, policy);
@@ -246,7 +250,7 @@ impl AtomicJob {
         Outcome::Good
     }
 
-    /// Goes on with what the medium holds.
+    /// Continues with the data that was read from the medium.
     fn process_read(&self, server: &mut DeviceServer, task: &TaskInfo, held: DataList) -> Option<Outcome> {
         if self.action == Action::CompareAndWrite {
             let expected = self.data_out.data().slice(0, self.len);
@@ -310,7 +314,7 @@ impl Job for AtomicJob {
                 }
             }
             JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
-                // The medium need not give back what it has written.
+                // A medium need not return the data that it has written.
                 self.done += self.step_len(server);
                 server.recycle(data);
                 if self.done >= self.len {
@@ -333,7 +337,7 @@ impl Job for AtomicJob {
     }
 }
 
-/// Returns the bits set in either of two runs of bytes of one length, or in both of them.
+/// Returns the bitwise OR of two runs of bytes of one length, or their AND if `both` is set.
 fn merge(server: &DeviceServer, held: &DataList, sent: &DataList, both: bool) -> Bytes {
     let mut buf = server.pool.take(held.len());
     held.parts().iter().for_each(|part| {

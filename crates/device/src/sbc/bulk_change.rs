@@ -1,4 +1,4 @@
-//! One change carried over many blocks: WRITE SAME and UNMAP.
+//! One change applied to many blocks: WRITE SAME and UNMAP.
 
 use alloc::collections::VecDeque;
 
@@ -12,27 +12,28 @@ use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
-/// What happens to the blocks.
+/// The change to the blocks.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// They lose their storage.
+    /// Deallocate them.
     Free,
-    /// They become zeros.
+    /// Fill them with zeros.
     Zero {
-        /// Whether they may lose their storage.
+        /// Whether they may be deallocated.
         may_deallocate: bool,
     },
-    /// They are filled with this, again and again: a whole number of blocks, at least one part long.
+    /// Fill them with these bytes, repeatedly: a whole number of blocks, at least one part long.
     Fill(Bytes),
 }
 
-/// A change on its way over its ranges.
+/// A change in progress over its ranges.
 pub(super) struct BulkChange {
     change: Change,
     ranges: VecDeque<ByteRange>,
-    /// How many operations are under way.
+    /// How many operations are in progress.
     under_way: usize,
-    /// Where the last one started: the best guess for a medium that cannot tell.
+    /// The start of the last operation: the best estimate of the failing block for a medium that cannot
+    /// report it.
     last: u64,
     flushing: bool,
 }
@@ -60,7 +61,7 @@ impl BulkChange {
         if self.under_way > 0 {
             return JobStep::Wait;
         }
-        // What is freed cannot be made durable piece by piece.
+        // Deallocations cannot be made durable one by one.
         let flush = matches!(self.change, Change::Free) && server.durability(false) == Durability::Stable;
         if flush && !self.flushing {
             self.flushing = true;
@@ -70,8 +71,9 @@ impl BulkChange {
         JobStep::Done(Outcome::Good)
     }
 
-    /// Freeing and zeroing are one operation for a range of any length, and one after the other, so that a medium
-    /// that cannot zero in place can be told apart from one that fails.
+    /// Returns how many operations may be in progress. Deallocating and zeroing are one operation for a range
+    /// of any length. They run one after the other, so that a medium that cannot zero in place can be
+    /// distinguished from one that fails.
     const fn most_under_way(&self) -> usize {
         if matches!(self.change, Change::Fill(_)) { PARTS_UNDER_WAY } else { 1 }
     }
@@ -97,7 +99,7 @@ impl BulkChange {
         };
         server.submit(task, 0, action);
         if let Change::Zero { .. } = self.change {
-            // Kept until it is known to be done: see `failed`.
+            // Kept until it is known to be complete: see `failed`.
             self.ranges.push_front(range);
         }
     }

@@ -8,8 +8,8 @@ use crate::flush::FlushThen;
 use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
-/// SYNCHRONIZE CACHE 10 and 16. The whole cache is written, whatever the range; and IMMED makes no difference, for an
-/// answer that comes before the blocks are safe would have to be taken back when they turn out not to be.
+/// SYNCHRONIZE CACHE 10 and 16. The whole cache is written, whatever the range. IMMED has no effect: an
+/// answer before the blocks are durable could not be withdrawn if the flush then failed.
 pub(super) fn synchronize(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match Span::of(&server.info, &task.cdb) {
         Err(sense) => Outcome::CheckCondition(sense),
@@ -20,8 +20,8 @@ pub(super) fn synchronize(server: &mut DeviceServer, task: &TaskInfo) -> Outcome
     }
 }
 
-/// PRE-FETCH 10 and 16. There is no cache of ours to fetch into, so the answer is GOOD and never CONDITION MET, which
-/// would promise that all of the blocks fitted.
+/// PRE-FETCH 10 and 16. The unit has no cache to fetch into, so the answer is GOOD and never CONDITION MET,
+/// which would assert that all of the blocks fitted.
 pub(super) fn pre_fetch(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match Span::of(&server.info, &task.cdb) {
         Err(sense) => Outcome::CheckCondition(sense),

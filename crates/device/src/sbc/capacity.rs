@@ -10,12 +10,13 @@ use crate::device_server::{DeviceServer, UnitInfo};
 use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
-/// TEST UNIT READY: whether the unit is ready was checked on the way here.
+/// TEST UNIT READY: dispatch has already checked that the unit is ready.
 pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     Outcome::Good
 }
 
-/// READ CAPACITY(10): an address that does not fit says "ask READ CAPACITY(16)".
+/// READ CAPACITY(10): a last address that does not fit is reported as FFFFFFFFh, which directs the initiator
+/// to READ CAPACITY(16).
 pub(super) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     // The LOGICAL BLOCK ADDRESS and PMI fields are obsolete since SBC-3, where they must be zero.
     if task.cdb.u8(8) & 1 == 0 && task.cdb.u32(2) != 0 {

@@ -1,10 +1,10 @@
-//! Comparing what was sent with what the medium holds.
+//! Compares data from the initiator with data on the medium.
 
 use base::buffer::DataList;
 use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense, SenseKey};
 
-/// Returns where two runs of bytes of one length first differ.
+/// Returns the offset of the first difference between two runs of bytes of one length.
 pub(super) fn first_difference(left: &DataList, right: &DataList) -> Option<usize> {
     let (mut lefts, mut rights) = (left.parts().iter(), right.parts().iter());
     let (mut a, mut b): (&[u8], &[u8]) = (&[], &[]);
@@ -29,7 +29,7 @@ pub(super) fn first_difference(left: &DataList, right: &DataList) -> Option<usiz
     }
 }
 
-/// MISCOMPARE, with the offset of the first byte that differs as INFORMATION (SBC-4 §5.3).
+/// Returns MISCOMPARE, with the offset of the first byte that differs as INFORMATION (SBC-4 §5.3).
 pub(super) fn miscompare(at: usize) -> Sense {
     let at = u64::try_from(at).unwrap_or(u64::MAX);
     let at = if fault_injection::is_injected(Bug::MiscompareElsewhere) { at + 1 } else { at };

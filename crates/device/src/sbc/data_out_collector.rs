@@ -1,4 +1,4 @@
-//! Data-Out that is needed whole before anything is done with it.
+//! Collects the Data-Out of commands that need all of it before they begin.
 
 use base::buffer::DataList;
 
@@ -6,7 +6,7 @@ use super::PART_LEN;
 use crate::device_server::DeviceServer;
 use crate::task::TaskInfo;
 
-/// A Data-Out buffer on its way, fetched a part at a time.
+/// A Data-Out buffer that is fetched one part at a time.
 #[derive(Debug)]
 pub(super) struct DataOutCollector {
     total: usize,
@@ -14,19 +14,19 @@ pub(super) struct DataOutCollector {
 }
 
 impl DataOutCollector {
-    /// Expects `total` bytes, which is not zero.
+    /// Expects `total` bytes, which must not be zero.
     pub(super) fn new(total: usize) -> Self {
         Self { total, data: DataList::new() }
     }
 
-    /// Asks for the next part.
+    /// Requests the next part.
     pub(super) fn ask(&self, server: &mut DeviceServer, task: &TaskInfo) {
         let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let have = self.data.len();
         server.fetch_data_out(task, narrow(have), narrow(PART_LEN.min(self.total - have)));
     }
 
-    /// Takes a part and returns whether it was the last; if not, asks for the next.
+    /// Adds a part and returns whether it was the last; if not, requests the next.
     pub(super) fn take(&mut self, server: &mut DeviceServer, task: &TaskInfo, part: DataList) -> bool {
         part.into_parts().for_each(|bytes| self.data.push(bytes));
         let whole = self.data.len() >= self.total;
@@ -36,12 +36,12 @@ impl DataOutCollector {
         whole
     }
 
-    /// Returns what is here.
+    /// Returns the data received so far.
     pub(super) const fn data(&self) -> &DataList {
         &self.data
     }
 
-    /// Takes what is here.
+    /// Takes the data received so far.
     pub(super) fn take_all(&mut self) -> DataList {
         core::mem::take(&mut self.data)
     }

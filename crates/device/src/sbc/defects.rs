@@ -1,10 +1,10 @@
-//! READ DEFECT DATA (SBC-4 §5.22, §5.23): there are no defects that anyone has to know of.
+//! READ DEFECT DATA (SBC-4 §5.22, §5.23): the defect lists are always empty.
 
 use crate::device_server::DeviceServer;
 use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
-/// READ DEFECT DATA(10): an empty list, in the format asked for.
+/// READ DEFECT DATA(10): an empty list, in the requested format.
 pub(super) fn read_10(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let asked = task.cdb.u8(2) & 0x1f;
     Outcome::ParameterData { bytes: [0, asked, 0, 0].into(), allocation: u64::from(task.cdb.u16(7)) }

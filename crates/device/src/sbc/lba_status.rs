@@ -12,7 +12,8 @@ use crate::medium_error::IoKind;
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
-/// How many descriptors one answer has: 4 KiB of them. Whoever wants more asks again where they end.
+/// How many descriptors one answer has at most: 4 KiB of them. An initiator that needs more sends another
+/// command for the block where they end.
 const MAX_DESCRIPTORS: usize = 256;
 
 const HEADER_LEN: usize = 8;
@@ -29,7 +30,7 @@ pub(super) fn get_32(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     get(server, Lba(task.cdb.u64(12)), scanned, u64::from(task.cdb.u32(28)))
 }
 
-/// Looks from `start` over `scanned` blocks; zero means to the end.
+/// Reports the status of `scanned` blocks from `start`; zero means to the end.
 fn get(server: &DeviceServer, start: Lba, scanned: Blocks, allocation: u64) -> Outcome {
     if let Err(sense) = Span::new(&server.info, start, Blocks(1)) {
         return Outcome::CheckCondition(sense);
@@ -72,7 +73,8 @@ impl Job for Look {
         let Span { at, len, .. } = self.span;
         match input {
             JobInput::Start => {
-                // One more than wanted: the last may end within a block and then says nothing of it.
+                // One more than requested: the last one may end within a block and then does not determine
+                // the status of that block.
                 server.submit(task, 0, OpAction::MapStatus { at, len, count_max: self.count + 1 });
                 JobStep::Wait
             }
@@ -89,7 +91,8 @@ impl Job for Look {
     }
 }
 
-/// Turns extents of bytes into runs of blocks: a block with any storage is mapped. Starts at the span's first block.
+/// Converts extents of bytes to runs of blocks: a block with any storage is mapped. The first run starts at
+/// the span's first block.
 fn runs(facts: &UnitInfo, span: Span, extents: &[Extent]) -> Vec<Run> {
     let shift = facts.block_size().shift();
     let round = u64::from(facts.block_size().bytes()) - 1;
@@ -102,8 +105,8 @@ fn runs(facts: &UnitInfo, span: Span, extents: &[Extent]) -> Vec<Run> {
             ExtentState::Hole => (end >> shift, DEALLOCATED),
             ExtentState::Anchored => (end >> shift, ANCHORED),
         };
-        // The rest of a block that the extent before only began belongs to what comes after it, which is mapped, or
-        // to nothing we know better of.
+        // The rest of a block that this extent only begins belongs to the next extent, which reports the
+        // block as mapped. Without a next extent, nothing more is known about the block.
         if end <= next {
             continue;
         }
@@ -135,7 +138,7 @@ fn encode(runs: &[Run], count_max: usize) -> Vec<u8> {
     let mut count = 0;
     for run in runs {
         let mut start = run.start;
-        // A descriptor counts to 2^32 - 1.
+        // A descriptor can count up to 2^32 - 1 blocks.
         while start < run.end && count < count_max {
             let blocks = u32::try_from(run.end - start).unwrap_or(u32::MAX);
             bytes.extend(start.to_be_bytes());

@@ -1,25 +1,27 @@
-//! What block commands can do, in one place: the commands check it and the vital product data report it.
+//! The limits of block commands, in one place: the commands check them and the vital product data reports
+//! them.
 
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType};
 
 use crate::contract::SpcLevel;
 use crate::device_server::UnitInfo;
 
-/// The longest compare buffer, and write buffer, of a COMPARE AND WRITE, and the longest WRITE ATOMIC: both are held
-/// whole in memory before others are kept out.
+/// The longest compare buffer, and write buffer, of a COMPARE AND WRITE, and the longest WRITE ATOMIC, in
+/// bytes: both are held whole in memory before their range is locked.
 const EXCLUSIVE_LEN_MAX: u32 = 1 << 20;
 
-/// How many descriptors one UNMAP may bring. Initiators send one, or a few dozen when a file system trims.
+/// How many descriptors one UNMAP may contain. Initiators send one, or a few dozen when a file system trims.
 const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 
-/// How many blocks one UNMAP descriptor may free: 512 MiB of the smallest, 4 GiB of the usual large ones, either of which
-/// is punched out of a file in well under a command timeout. libiscsi's suite takes more for insane.
+/// How many blocks one UNMAP descriptor may deallocate: 512 MiB with the smallest block length, 4 GiB with
+/// the usual large one. Either is punched out of a file in well under a command timeout. libiscsi's suite
+/// considers a higher limit insane.
 const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 
-/// MEDIUM ROTATION RATE of a disk that turns: not reported, since the medium tells no more than that it does.
+/// MEDIUM ROTATION RATE of a rotating disk: not reported, since the medium reports only that it rotates.
 const NOT_REPORTED: u16 = 0;
 
-/// MEDIUM ROTATION RATE of a disk that does not turn.
+/// MEDIUM ROTATION RATE of a non-rotating disk.
 const NON_ROTATING: u16 = 1;
 
 /// WABEREQ and WACEREQ 01b: after the erasure, reads succeed.
@@ -38,7 +40,7 @@ pub(crate) fn limits(facts: &UnitInfo) -> BlockLimits {
     let atomic_max = if facts.config.overrides.level > SpcLevel::Spc3 {
         u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max)
     } else {
-        // WRITE ATOMIC came with SBC-4.
+        // SBC-4 introduced WRITE ATOMIC.
         0
     };
     let atomic_max = atomic_max - atomic_max % atomic_step;
@@ -65,7 +67,7 @@ pub(crate) fn limits(facts: &UnitInfo) -> BlockLimits {
     }
 }
 
-/// Returns what the medium is made of.
+/// Returns the block device characteristics of the medium.
 pub(crate) fn characteristics(facts: &UnitInfo) -> BlockCharacteristics {
     BlockCharacteristics {
         rotation_rate: facts.config.overrides.rotation_rate.unwrap_or(if facts.capabilities.rotational {
@@ -80,8 +82,9 @@ pub(crate) fn characteristics(facts: &UnitInfo) -> BlockCharacteristics {
     }
 }
 
-/// Returns how blocks are provisioned, if the unit is thin. Anchored blocks are not offered (ANC_SUP): a file system tells a
-/// block that is allocated and unwritten as a hole, so GET LBA STATUS could not tell it from a deallocated one.
+/// Returns how blocks are provisioned, if the unit is thin. Anchored blocks are not supported (ANC_SUP): a
+/// file system reports a block that is allocated and unwritten as a hole, so GET LBA STATUS could not
+/// distinguish it from a deallocated one.
 pub(crate) fn provisioning(facts: &UnitInfo) -> Option<LogicalBlockProvisioning> {
     let zeros = unmapped_zeros(facts);
     facts.is_thin().then_some(LogicalBlockProvisioning {
@@ -95,8 +98,9 @@ pub(crate) fn provisioning(facts: &UnitInfo) -> Option<LogicalBlockProvisioning>
     })
 }
 
-/// Returns the base-2 logarithm of the blocks in which storage is counted, if it is (SBC-4 §4.7.3.7.2): those of a mebibyte,
-/// or as many more as bring the capacity below 2^32 of them.
+/// Returns the base-2 logarithm of the number of blocks in a threshold set, if storage is counted in them
+/// (SBC-4 §4.7.3.7.2): a mebibyte of blocks, or as many more as are needed to keep the number of sets below
+/// 2^32.
 pub(crate) fn threshold_exponent(facts: &UnitInfo) -> Option<u8> {
     const MEBIBYTE_SHIFT: u32 = 20;
     let usual = MEBIBYTE_SHIFT.saturating_sub(facts.block_size().shift()).max(1);
@@ -105,22 +109,23 @@ pub(crate) fn threshold_exponent(facts: &UnitInfo) -> Option<u8> {
     (facts.is_thin() && facts.tells_space).then_some(exponent)
 }
 
-/// Returns whether unmapped blocks are promised to read as zeros.
+/// Returns whether unmapped blocks are guaranteed to read as zeros.
 pub(crate) const fn unmapped_zeros(facts: &UnitInfo) -> bool {
     facts.is_thin() && facts.capabilities.deallocated_reads_zero && facts.config.overrides.unmapped_zeros
 }
 
-/// Returns whether blocks can be erased by giving their storage back: only where nothing of them can be read then.
+/// Returns whether blocks can be erased by deallocating them: only where their data cannot be read
+/// afterwards.
 pub(crate) fn supports_block_erase(facts: &UnitInfo) -> bool {
     facts.is_thin() && facts.capabilities.deallocated_reads_zero
 }
 
-/// Returns whether the medium has a key that it can forget.
+/// Returns whether the medium has a key that it can replace.
 pub(crate) fn supports_crypto_erase(facts: &UnitInfo) -> bool {
     facts.capabilities.crypto_erase
 }
 
-/// Returns whether there is anything that is written whole or not at all.
+/// Returns whether the unit supports atomic writes.
 pub(crate) fn writes_atomically(facts: &UnitInfo) -> bool {
     limits(facts).atomic_max > 0
 }

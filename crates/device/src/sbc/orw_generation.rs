@@ -1,7 +1,8 @@
-//! The generations by which those who share a bitmap keep pace (SBC-4 §4.27.2 to §4.27.4): a change of generation clears bits,
-//! and what is to become of late requests of the generation before is the changer's choice.
+//! ORWRITE generations, which keep the initiators that share a bitmap synchronized (SBC-4 §4.27.2 to
+//! §4.27.4). A change of generation clears bits; its sender chooses how late requests of the previous
+//! generation are processed.
 
-/// The generation codes of a unit. They survive a LOGICAL UNIT RESET, and nothing harder.
+/// The generation codes of a unit. They survive a LOGICAL UNIT RESET, but no harder reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OrwGenerations {
     current: u32,
@@ -9,27 +10,27 @@ pub(crate) struct OrwGenerations {
     policy: Policy,
 }
 
-/// The ORWRITE processing policy: what becomes of a set operation that expects the previous generation, and of one that
-/// expects any other.
+/// The ORWRITE processing policy: how a set operation is processed that expects the previous generation, and
+/// one that expects any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     previous: Disposition,
     other: Disposition,
 }
 
-/// What becomes of a set operation.
+/// How a set operation is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// It is done.
+    /// It is executed.
     Done,
-    /// Its data is thrown away, and that is GOOD.
+    /// Its data is discarded, and the status is GOOD.
     Discarded,
     /// It ends with ORWRITE GENERATION DOES NOT MATCH.
     Refused,
 }
 
 impl Policy {
-    /// Takes PREVIOUS GENERATION PROCESSING (SBC-4 table 29); `None` for a reserved code.
+    /// Decodes PREVIOUS GENERATION PROCESSING (SBC-4 table 29); `None` for a reserved code.
     pub(super) const fn from_code(code: u8) -> Option<Self> {
         use Disposition::{Discarded, Done, Refused};
         let (previous, other) = match code {
@@ -45,7 +46,7 @@ impl Policy {
 }
 
 impl OrwGenerations {
-    /// Returns what becomes of a set operation that expects this generation.
+    /// Returns how a set operation that expects this generation is processed.
     pub(super) const fn disposition_of(&self, expected: u32) -> Disposition {
         if expected == self.current {
             Disposition::Done
@@ -56,7 +57,7 @@ impl OrwGenerations {
         }
     }
 
-    /// Returns whether this is the generation that it is now.
+    /// Returns whether this is the current generation.
     pub(super) const fn is_current(&self, expected: u32) -> bool {
         expected == self.current
     }
@@ -68,7 +69,7 @@ impl OrwGenerations {
 }
 
 impl Default for OrwGenerations {
-    /// As after a power on: everything zero, policy 7h.
+    /// Returns the state after a power on: everything zero, policy 7h.
     fn default() -> Self {
         let policy = Policy { previous: Disposition::Refused, other: Disposition::Refused };
         Self { current: 0, previous: 0, policy }

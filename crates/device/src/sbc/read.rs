@@ -15,7 +15,7 @@ use crate::medium_error::IoKind;
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
-/// READ 6, 10, 12, 16 and 32. With FUA, what is read is durable (SBC-4 §4.15.2).
+/// READ 6, 10, 12, 16 and 32. With FUA, the data read is durable (SBC-4 §4.15.2).
 pub(crate) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if super::force_unit_access(&task.cdb) && server.info.capabilities.volatile_cache {
         return match Span::of_transfer(&server.info, &task.cdb) {
@@ -26,13 +26,13 @@ pub(crate) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     deliver_blocks(server, task)
 }
 
-/// Reads what the initiator has room for, and delivers it.
+/// Reads as much as the initiator accepts, and delivers it.
 fn deliver_blocks(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    // An initiator that is set up to send instead has no room, and gets nothing.
+    // An initiator that sends data instead accepts none, and receives none.
     task.transferable.set(if task.data_out_len > 0 { 0 } else { span.len });
     let wanted = span.len.min(u64::from(task.data_in_len));
     server.stats.reads += 1;
@@ -72,19 +72,19 @@ impl Read {
     }
 }
 
-/// A read of several operations: some are under way at a time, and their data leaves in order.
+/// A read of several operations: some are in progress at a time, and their data is delivered in order.
 #[derive(Debug, Default)]
 struct LongRead {
     at: u64,
     wanted: usize,
     part: usize,
-    /// How many bytes were asked of the medium.
+    /// How many bytes were requested from the medium.
     asked: usize,
     /// How many bytes were delivered.
     delivered: usize,
-    /// The parts under way, in order, with the data of those that are here.
+    /// The parts in progress, in order, with the data of those that are complete.
     parts: VecDeque<Option<DataList>>,
-    /// The tag of the first of them.
+    /// The tag of the first of these parts.
     first: u32,
 }
 

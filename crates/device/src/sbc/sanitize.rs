@@ -1,11 +1,12 @@
-//! SANITIZE (SBC-4 §5.29) and FORMAT UNIT (§5.4): work on the whole medium that outlives its command, its nexus and
-//! every reset.
+//! SANITIZE (SBC-4 §5.29) and FORMAT UNIT (§5.4): operations on the whole medium that outlive their command,
+//! its nexus and every reset.
 //!
-//! It outlives the daemon as well: what is to be done is written down before it begins, and so is its end before anybody
-//! may write again. A unit that is started meanwhile does all of it once more.
+//! They outlive the daemon as well: the sanitize journal records the operation before it begins, and its end
+//! before any initiator may write again. A unit that is started in between executes the whole operation
+//! again.
 //!
-//! While it runs, the unit answers little but questions. It goes at a measured pace, so that the other units of its
-//! thread are served meanwhile.
+//! While an operation runs, the unit processes only commands that report about the device. The operation is
+//! limited in speed, so that the other units of its thread are served meanwhile.
 
 mod journal;
 mod worker;
@@ -32,7 +33,7 @@ const AUSE: u8 = 0x20;
 /// The header of the OVERWRITE parameter list.
 const OVERWRITE_HEADER_LEN: usize = 4;
 
-/// SANITIZE with BLOCK ERASE: the medium gives all storage back and reads as zeros.
+/// SANITIZE with BLOCK ERASE: the medium deallocates all storage and reads as zeros.
 pub(super) fn block_erase(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match without_parameters(server, task) {
         Ok(()) => start(server, task, Kind::Sanitize, Method::Erase),
@@ -40,7 +41,7 @@ pub(super) fn block_erase(server: &mut DeviceServer, task: &TaskInfo) -> Outcome
     }
 }
 
-/// SANITIZE with CRYPTOGRAPHIC ERASE: the medium forgets its key, and gives all storage back if it is thin.
+/// SANITIZE with CRYPTOGRAPHIC ERASE: the medium replaces its key, and deallocates all storage if it is thin.
 pub(super) fn crypto_erase(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let deallocates = server.info.is_thin();
     match without_parameters(server, task) {
@@ -66,7 +67,7 @@ fn overwrite_with(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Ou
     let [first, _, high, low, pattern @ ..] = list else {
         return Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     };
-    // TEST asks for vendor-specific behaviour, which there is none of.
+    // TEST requests vendor-specific behaviour, which is not supported.
     if first & 0x60 != 0 {
         return Outcome::CheckCondition(Sense::invalid_parameter(0, Some(6)));
     }
@@ -96,7 +97,8 @@ pub(super) fn exit_failure_mode(server: &mut DeviceServer, task: &TaskInfo) -> O
     Outcome::QueueStateChange { list: Vec::new(), then: exit_in_turn }
 }
 
-/// The failure is left only when it is written down that it is over: the next start would close the unit again.
+/// Leaves the failure only when the journal records that: otherwise the next start would close the unit
+/// again.
 fn exit_in_turn(server: &mut DeviceServer, _: &TaskInfo, _: &[u8]) -> Outcome {
     if server.spc.sanitize_journal.is_none() || server.sanitizer.is_running() {
         server.sanitizer.leave_failure();
@@ -129,7 +131,8 @@ pub(super) fn format(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 
 const FMTDATA: u8 = 0x10;
 const LONGLIST: u8 = 0x20;
-/// FOV, DPRY, DCRT and STPF only say how defects are handled; IP and protection fields ask for what there is not.
+/// FOV, DPRY, DCRT and STPF only control how defects are handled; IP and the protection fields request
+/// unsupported features.
 const FORMAT_OPTIONS_IGNORED: u8 = 0xf0;
 const FORMAT_IMMED: u8 = 0x02;
 
@@ -161,7 +164,7 @@ fn start_formatting(server: &mut DeviceServer, task: &TaskInfo, immediate: bool)
     begin(server, task, Kind::Format, plan, immediate, true)
 }
 
-/// Whether the unit has BLOCK ERASE.
+/// Returns whether the unit supports BLOCK ERASE.
 pub(super) fn erases_blocks(facts: &UnitInfo) -> bool {
     supports_block_erase(facts)
 }
@@ -186,7 +189,7 @@ fn begin(
     immediate: bool,
     may_leave_failure: bool,
 ) -> Outcome {
-    // Another may have begun while the parameter list of this one was on its way.
+    // Another operation may have begun while the parameter list of this one was being fetched.
     if let Some(sense) = server.sanitizer.progress(server.info.capabilities.len) {
         return Outcome::CheckCondition(sense);
     }
@@ -194,7 +197,8 @@ fn begin(
     Outcome::Run(Box::new(Waiting))
 }
 
-/// A command that waits for the work it has started, or for that to be written down. Aborting it does not abort the work.
+/// A command that waits for the operation that it started, or (IMMED) for its journal entry. Aborting the
+/// command does not abort the operation.
 struct Waiting;
 
 impl Job for Waiting {
@@ -209,8 +213,8 @@ impl Job for Waiting {
     }
 }
 
-/// Returns whether a command is processed while the unit sanitizes or has failed to (SBC-4 §4.11.3): those that only
-/// tell about the device.
+/// Returns whether a command is processed while the unit sanitizes or has failed to (SBC-4 §4.11.3): only
+/// commands that report about the device.
 const fn passes_meanwhile(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -227,7 +231,7 @@ const fn passes_meanwhile(opcode: u8) -> bool {
 }
 
 impl Sanitizer {
-    /// Returns why a command is not processed now, if so.
+    /// Returns why a command is not processed now, or `None` if it is.
     pub(crate) fn obstacle(&self, opcode: u8) -> Option<Sense> {
         if self.is_idle() || passes_meanwhile(opcode) {
             return None;
@@ -237,7 +241,7 @@ impl Sanitizer {
     }
 }
 
-/// What a failed sanitize operation leaves behind.
+/// The sense data after a failed sanitize operation.
 const FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
-/// What a failed format operation leaves behind.
+/// The sense data after a failed format operation.
 const FORMAT_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::FORMAT_COMMAND_FAILED);

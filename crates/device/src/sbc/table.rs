@@ -1,8 +1,8 @@
-//! The rows of the block commands.
+//! The table rows of the block commands.
 //!
-//! Protection fields (RDPROTECT and its like) are in no usage map, so a command that asks for protection information is
-//! refused. Nor is ANCHOR: no medium here tells a block that keeps its storage from one that has none (see
-//! [`limits::provisioning`]).
+//! Protection fields (RDPROTECT and similar) are in no usage map, so a command that requests protection
+//! information is refused. ANCHOR is in none either: no medium distinguishes a block that keeps its storage
+//! from one that has none (see [`limits::provisioning`]).
 
 use scsi::opcode as op;
 use scsi::opcode::{sanitize as erase, service_action_in_16 as in_16, variable_length as long};
@@ -14,7 +14,7 @@ use crate::device_server::UnitInfo;
 use crate::pr::conflict::Conflict;
 use crate::table::{AttentionRule, Handler, MediumNeed, ReadOnlyNexus, Row, always};
 
-/// A row with what most commands have in common.
+/// The common values of most commands.
 const ROW: Row = Row {
     opcode: 0,
     service_action: None,
@@ -29,36 +29,37 @@ const ROW: Row = Row {
     enabled: always,
 };
 
-/// A command that changes nothing and that reservations let pass.
+/// A command that passes reservations and changes nothing.
 const REPORTS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
 /// A command that reads.
 const READS: Row = Row { conflict: Conflict::Reads, ..REPORTS };
-/// A command that writes caches: reservations stop it as they stop a write, and no nexus meets anything new.
+/// A command that writes caches: it conflicts with reservations as a write does, but other nexuses observe no
+/// change.
 const FLUSHES: Row = Row { conflict: Conflict::Writes, timeout_s: 120, ..REPORTS };
 /// A command that writes.
 const WRITES: Row = Row { conflict: Conflict::Writes, medium: MediumNeed::Writable, ..ROW };
-/// A command that works on the whole medium and checks for itself whether it may.
+/// A command that works on the whole medium and itself checks whether it may.
 const ERASES: Row =
     Row { conflict: Conflict::Writes, medium: MediumNeed::NotNeeded, timeout_s: 86_400, ..ROW };
 
-/// Ten bytes with an address of four and a length of two.
+/// Returns the usage map of a 10-byte CDB with an address of four bytes and a length of two.
 const fn usage_10(opcode: u8, flags: u8) -> [u8; 10] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0x3f, 0xff, 0xff, 0]
 }
 
-/// Twelve bytes with an address of four and a length of four.
+/// Returns the usage map of a 12-byte CDB with an address of four bytes and a length of four.
 const fn usage_12(opcode: u8, flags: u8) -> [u8; 12] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0]
 }
 
-/// Sixteen bytes with an address of eight and a length of four.
+/// Returns the usage map of a 16-byte CDB with an address of eight bytes and a length of four.
 const fn usage_16(opcode: u8, flags: u8) -> [u8; 16] {
     let f = 0xff;
     [opcode, flags, f, f, f, f, f, f, f, f, f, f, f, f, 0x3f, 0]
 }
 
-/// Thirty-two bytes with an address of eight and a length of four. The expected tags between them belong to protection
-/// information: they are carried and, without it, mean nothing.
+/// Returns the usage map of a 32-byte CDB with an address of eight bytes and a length of four. The expected
+/// tags between them belong to protection information; without it they are accepted and ignored.
 const fn usage_32(action: u16, flags: u8) -> [u8; 32] {
     let [high, low] = action.to_be_bytes();
     let f = 0xff;
@@ -68,7 +69,8 @@ const fn usage_32(action: u16, flags: u8) -> [u8; 32] {
     ]
 }
 
-/// ORWRITE(32): the same with BMOP, PREVIOUS GENERATION PROCESSING, and generations where the tags would be.
+/// Returns the usage map of ORWRITE(32): as [`usage_32`] with BMOP, PREVIOUS GENERATION PROCESSING, and
+/// generations in place of the tags.
 const fn usage_orwrite_32() -> [u8; 32] {
     let mut usage = usage_32(long::ORWRITE_32, CACHING);
     usage[2] = 0x07;
@@ -76,7 +78,7 @@ const fn usage_orwrite_32() -> [u8; 32] {
     usage
 }
 
-/// The 32-byte form of a command.
+/// Returns the row of the 32-byte form of a command.
 const fn long(like: Row, action: u16, name: &'static str, usage: &'static [u8; 32], handler: Handler) -> Row {
     Row { opcode: op::VARIABLE_LENGTH, service_action: Some(action), name, usage, handler, ..like }
 }
@@ -90,7 +92,7 @@ const fn is_thin(facts: &UnitInfo) -> bool {
     facts.is_thin()
 }
 
-/// Every block command, and the two of SPC that the medium answers.
+/// Every block command, and TEST UNIT READY of SPC.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     Row { opcode: op::TEST_UNIT_READY, name: "TEST UNIT READY", usage: &[0x00, 0, 0, 0, 0, 0],

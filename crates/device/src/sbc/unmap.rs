@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
-/// The bytes before the descriptors, and of each descriptor.
+/// The length of the header before the descriptors, and of each descriptor.
 const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
 
@@ -32,7 +32,7 @@ fn free(server: &mut DeviceServer, _: &TaskInfo, list: &[u8]) -> Outcome {
     Outcome::Run(Box::new(BulkChange::new(Change::Free, ranges)))
 }
 
-/// Reads the list, and checks all of it before anything is done.
+/// Decodes the list, and checks all of it before any block is deallocated.
 fn ranges(facts: &UnitInfo, list: &[u8]) -> Result<VecDeque<ByteRange>, Sense> {
     if list.is_empty() {
         return Ok(VecDeque::new());

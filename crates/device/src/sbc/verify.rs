@@ -21,9 +21,9 @@ use crate::task::TaskInfo;
 mod byte_check {
     /// The medium is read, and nothing is compared.
     pub(super) const NONE: u8 = 0;
-    /// Every block is compared with its own in the Data-Out buffer.
+    /// Every block is compared with the corresponding block in the Data-Out buffer.
     pub(super) const EACH: u8 = 1;
-    /// Every block is compared with the one in the Data-Out buffer.
+    /// Every block is compared with the only block in the Data-Out buffer.
     pub(super) const SAME: u8 = 3;
 }
 
@@ -52,7 +52,7 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     run(server, span, len, compare, None)
 }
 
-/// WRITE AND VERIFY 10, 12, 16 and 32: part by part, what was written is made durable and read back.
+/// WRITE AND VERIFY 10, 12, 16 and 32: each part is written, made durable and read back.
 pub(super) fn write_and_verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let compare = match byte_check(&task.cdb) {
         byte_check::NONE => Compare::Nothing,
@@ -109,7 +109,7 @@ enum Compare {
     Same(DataList),
 }
 
-/// What a store operation's tag says.
+/// The tags of store operations.
 mod tag {
     pub(super) const READ: u32 = 0;
     pub(super) const WRITE: u32 = 1;
@@ -120,11 +120,11 @@ struct Verify {
     len: usize,
     part: usize,
     compare: Compare,
-    /// Whether what is sent is written first, and how.
+    /// How the data is written before it is verified; `None` if it is not written.
     write: Option<Durability>,
-    /// How many bytes are verified.
+    /// How many bytes are verified so far.
     done: usize,
-    /// The part of the Data-Out buffer in hand.
+    /// The present part of the Data-Out buffer.
     sent: Option<DataList>,
 }
 
@@ -170,7 +170,7 @@ impl Verify {
         }
     }
 
-    /// Judges what the medium holds.
+    /// Compares the data that was read from the medium.
     fn found(&mut self, server: &DeviceServer, held: DataList) -> Result<(), Outcome> {
         let block_len = server.info.block_len();
         let difference = match (&self.compare, &self.sent) {

@@ -33,10 +33,11 @@ pub(crate) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
-/// Returns how many bytes of a span the initiator sends, which is a whole number of blocks and not zero.
+/// Returns how many bytes of a span the initiator sends: a whole number of blocks, never zero.
 ///
 /// # Errors
-/// What to answer when it sends nothing, or part of a block (FCP-4 §9.4.2 calls for that sense; RFC 7143 is silent).
+/// The outcome when the initiator sends nothing, or part of a block (FCP-4 §9.4.2 requires that sense; RFC
+/// 7143 does not specify one).
 pub(super) fn check_data_out(
     server: &mut DeviceServer,
     task: &TaskInfo,
@@ -73,7 +74,7 @@ impl Write {
                 JobStep::Wait
             }
             JobInput::DataOut { data, .. } if data.len() == self.len => {
-                // The write cache may have been disabled while the data was on its way.
+                // The write cache may have been disabled while the data was being fetched.
                 let durability = server.durability(self.force_unit_access);
                 server.submit(task, 0, OpAction::Write { at: self.at, data, durability });
                 if fault_injection::is_injected(Bug::AckBeforeWrite) {
@@ -91,16 +92,16 @@ impl Write {
     }
 }
 
-/// A write of several parts: each is written when it is here, while the next ones are on their way.
+/// A write of several parts: each is written when it is received, while the next ones are being fetched.
 #[derive(Debug)]
 struct LongWrite {
     at: u64,
     len: usize,
     part: usize,
     force_unit_access: bool,
-    /// How many bytes were asked of the initiator.
+    /// How many bytes were requested from the initiator.
     asked: usize,
-    /// How many parts are asked for or being written.
+    /// How many parts are being fetched or written.
     under_way: usize,
     flushing: bool,
 }
@@ -120,8 +121,8 @@ impl LongWrite {
         }
     }
 
-    /// Writes a part that has arrived. Its tag is its offset, so that a failure knows where. One flush at the end is
-    /// worth as much as a durable write of every part.
+    /// Writes a part that was received. Its tag is its offset, so that a failure can be located. One flush at
+    /// the end is equivalent to a durable write of every part.
     fn put(&self, server: &mut DeviceServer, task: &TaskInfo, offset: u32, data: DataList) {
         let at = self.at.saturating_add(u64::from(offset));
         server.submit(task, offset, OpAction::Write { at, data, durability: Durability::Cached });

@@ -16,11 +16,11 @@ use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
-/// The bits that say what to do.
+/// The flags of the CDB that select the operation.
 #[derive(Clone, Copy)]
 struct Flags {
     unmap: bool,
-    /// There is no Data-Out buffer: write zeros.
+    /// Write zeros; the command has no Data-Out buffer.
     no_data: bool,
 }
 
@@ -43,7 +43,8 @@ fn prepare(facts: &UnitInfo, cdb: &Cdb) -> Result<(Flags, Span), Sense> {
     }
     let (lba, blocks) = fields(cdb);
     let span = Span::new(facts, lba, blocks)?;
-    // SBC-4, Block Limits VPD page: with WSNZ set, a WRITE SAME of no blocks is refused; else it goes to the end.
+    // SBC-4, Block Limits VPD page: with WSNZ set, a WRITE SAME of no blocks is refused; otherwise it extends
+    // to the end of the medium.
     if blocks.0 == 0 && limits::limits(facts).write_same_non_zero {
         return Err(Sense::invalid_cdb(length_field(cdb), None));
     }
@@ -71,7 +72,7 @@ fn begin(server: &mut DeviceServer, task: &TaskInfo, flags: Flags, span: Span) -
     Outcome::Run(Box::new(OneBlock { flags, span, data_out: DataOutCollector::new(server.info.block_len()) }))
 }
 
-/// Spreads `block`, or zeros if it is empty.
+/// Writes `block` to every block of the span, or zeros if it is empty.
 fn spread(server: &DeviceServer, flags: Flags, span: Span, block: &[u8]) -> Outcome {
     let change = if block.iter().all(|byte| *byte == 0) {
         Change::Zero { may_deallocate: flags.unmap }
@@ -82,7 +83,7 @@ fn spread(server: &DeviceServer, flags: Flags, span: Span, block: &[u8]) -> Outc
     Outcome::Run(Box::new(BulkChange::new(change, ranges)))
 }
 
-/// Waits for the block.
+/// A job that waits for the block from the initiator.
 struct OneBlock {
     flags: Flags,
     span: Span,

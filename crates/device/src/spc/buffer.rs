@@ -11,7 +11,7 @@ use crate::device_server::DeviceServer;
 use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
-/// MODE (SPC-5 tables 236 and 318). Those that bring new microcode are not among them.
+/// MODE (SPC-5 tables 236 and 318). The modes that download microcode are not supported.
 mod mode {
     pub(super) const DATA: u8 = 0x02;
     pub(super) const DESCRIPTOR: u8 = 0x03;
@@ -19,7 +19,7 @@ mod mode {
     pub(super) const ECHO_DESCRIPTOR: u8 = 0x0b;
 }
 
-/// What a READ BUFFER asks for, and where its CDB says so.
+/// What a READ BUFFER requests, and the offsets of these fields in its CDB.
 struct Request {
     buffer: u8,
     offset: u64,
@@ -89,14 +89,16 @@ fn read_data(server: &DeviceServer, request: &Request) -> Result<Vec<u8>, Sense>
     server.spc.data_buffers.read_data(request.offset, u64::from(request.allocation), request.offset_at)
 }
 
-/// There is one data buffer, number 0, that can be written at any byte; any other has no capacity.
+/// Returns the descriptor of a buffer. There is one data buffer, number 0, that can be written at any byte;
+/// every other number has no capacity.
 fn descriptor(buffer: u8) -> Vec<u8> {
     let capacity = if buffer == 0 { u32::try_from(DATA_LEN).unwrap_or(0) } else { 0 };
     // OFFSET BOUNDARY zero, and 24 bits of BUFFER CAPACITY.
     Vec::from((capacity & 0x00ff_ffff).to_be_bytes())
 }
 
-/// EBOS: who reads an echo that another nexus has overwritten is told so.
+/// Returns the descriptor of the echo buffer. EBOS: a nexus that reads an echo that another nexus has
+/// overwritten receives an error.
 fn echo_descriptor() -> Vec<u8> {
     let [high, low] = u16::try_from(ECHO_LEN).unwrap_or(0).to_be_bytes();
     Vec::from([1, 0, high & 0x1f, low])

@@ -1,6 +1,7 @@
 //! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 §6.40, §6.27).
 //!
-//! A self-test reads blocks. It is over in a moment, so one that runs in the background is over before it is answered.
+//! A self-test reads blocks. It takes a moment only, so a background test ends before its command is
+//! answered.
 
 use alloc::boxed::Box;
 
@@ -20,7 +21,7 @@ const SUPPORTED_PAGES: u8 = 0x00;
 const SHORT_SAMPLES: u64 = 2;
 const EXTENDED_SAMPLES: u64 = 64;
 
-/// SELF-TEST CODE 100b: abort the test that runs in the background. None ever does when a command arrives.
+/// SELF-TEST CODE 100b: abort the background test. No test ever runs when a command arrives.
 const ABORT_BACKGROUND: u8 = 0b100;
 
 pub(super) fn send(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -37,7 +38,7 @@ pub(super) fn send(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
     match len {
         0 => Outcome::Good,
-        // A list is of pages, and PF says so.
+        // A parameter list consists of pages, which PF must announce.
         _ if flags & 0x10 == 0 => Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4))),
         len => Outcome::FetchParameterList { len, then: send_list },
     }
@@ -50,7 +51,8 @@ pub(super) fn receive(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     data([SUPPORTED_PAGES, 0, 0, 1, SUPPORTED_PAGES].into(), u32::from(task.cdb.u16(3)))
 }
 
-/// The only page that can be sent asks for the list of pages, which RECEIVE DIAGNOSTIC RESULTS returns anyway.
+/// Handles the parameter list. The only page that an initiator can send requests the list of pages, which
+/// RECEIVE DIAGNOSTIC RESULTS returns anyway.
 fn send_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, u32::from(task.cdb.u16(3))) {
         Ok([SUPPORTED_PAGES, _, 0, 0]) => Outcome::Good,
@@ -78,7 +80,7 @@ fn start(server: &DeviceServer, code: u8) -> Outcome {
 
 /// Reads samples of the medium, one after the other.
 struct SelfTest {
-    /// `None` for the default self-test, which leaves no result behind.
+    /// `None` for the default self-test, which records no result.
     code: Option<SelfTestCode>,
     samples: u64,
     done: u64,
@@ -113,7 +115,8 @@ impl SelfTest {
         JobStep::Wait
     }
 
-    /// The first sample is the first block, the last one the last.
+    /// Returns the block of the next sample. The first sample is the first block of the medium, the last
+    /// sample is the last block.
     fn lba(&self, server: &DeviceServer) -> u64 {
         let last = server.info.capacity().0.saturating_sub(1);
         let step = last / self.samples.saturating_sub(1).max(1);

@@ -34,7 +34,7 @@ fn portrait(server: &DeviceServer, port: RelativePort) -> InquiryData<'_> {
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
         port,
         third_party_copy: copies,
-        // The page came with SPC-4.
+        // SPC-4 introduced this page.
         third_party_copy_page: (copies && facts.config.overrides.level > SpcLevel::Spc3)
             .then(|| copy_limits::body(server)),
         volatile_cache: facts.capabilities.volatile_cache,

@@ -1,8 +1,9 @@
 //! START STOP UNIT (SBC-4 §5.31) and PREVENT ALLOW MEDIUM REMOVAL (SBC-4 §5.15).
 //!
-//! A disk that is stopped writes its caches and is NOT READY for every nexus until it is started (SBC-4 §4.20.4). One with a
-//! removable medium starts by itself when it is used, as drives of such media do (MMC-6 §6.43) and as initiators expect of
-//! them. Every other power condition is as good as active: there is no spindle here that takes time to start.
+//! A disk that is stopped writes its caches and is NOT READY for every nexus until it is started (SBC-4
+//! §4.20.4). A disk with a removable medium starts by itself when it is used, as drives of such media do
+//! (MMC-6 §6.43) and as initiators expect of them. Every other power condition is equivalent to active: the
+//! unit has no spindle that takes time to start.
 
 use alloc::boxed::Box;
 
@@ -25,28 +26,30 @@ const NO_FLUSH: u8 = 0x04;
 const LOEJ: u8 = 0x02;
 const START: u8 = 0x01;
 
-/// Only starting goes through reservations of others.
+/// Returns the conflict class of a START STOP UNIT: only starting passes reservations of other nexuses.
 pub(super) fn start_stop_conflict(cdb: &Cdb) -> Conflict {
     if cdb.u8(4) & (0xf0 | START) == START { Conflict::Never } else { Conflict::Writes }
 }
 
-/// Whether a START STOP UNIT does no more than start the unit.
+/// Returns whether a START STOP UNIT does no more than start the unit.
 pub(super) fn only_starts(cdb: &Cdb) -> bool {
     cdb.u8(4) & (0xf0 | LOEJ | START) == START
 }
 
-/// Only allowing goes through reservations of others.
+/// Returns the conflict class of a PREVENT ALLOW MEDIUM REMOVAL: only allowing passes reservations of other
+/// nexuses.
 pub(super) fn prevent_allow_conflict(cdb: &Cdb) -> Conflict {
     if only_allows(cdb) { Conflict::Never } else { Conflict::Writes }
 }
 
-/// Whether a PREVENT ALLOW MEDIUM REMOVAL allows, which a nexus does for itself alone.
+/// Returns whether a PREVENT ALLOW MEDIUM REMOVAL allows removal, which affects only the prevention of its
+/// own nexus.
 pub(super) fn only_allows(cdb: &Cdb) -> bool {
     cdb.u8(4) & 3 == 0
 }
 
-/// Every POWER CONDITION is taken, also those that SBC-4 reserves: all start a stopped unit, there is nothing more to be done
-/// for any of them, and initiators walk through all values.
+/// Executes START STOP UNIT. Every POWER CONDITION is accepted, also those that SBC-4 reserves: each starts a
+/// stopped unit and requires nothing more, and initiators try all values.
 pub(super) fn start_stop(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(4);
     let condition = flags >> 4;
@@ -81,7 +84,7 @@ pub(super) fn prevent_allow(server: &mut DeviceServer, task: &TaskInfo) -> Outco
     }
 }
 
-/// Starts the unit. A nexus that may only read does not undo what another has done.
+/// Starts the unit. A nexus with read-only access cannot start a unit that another nexus has stopped.
 fn start(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let access = server.nexuses.find(task.nexus).map(|state| state.nexus.access);
     if server.spc.removal.is_stopped() && access != Some(Access::ReadWrite) {
@@ -91,7 +94,7 @@ fn start(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     Outcome::Good
 }
 
-/// Stops the unit: no command that comes from now on uses the medium, and what was acknowledged is made durable.
+/// Stops the unit: no later command uses the medium, and every acknowledged write is made durable.
 fn stop(server: &mut DeviceServer, flags: u8) -> Outcome {
     if !server.info.config.removable {
         server.spc.removal.stop(true);
@@ -99,7 +102,7 @@ fn stop(server: &mut DeviceServer, flags: u8) -> Outcome {
     flushed(server, flags)
 }
 
-/// Writes the caches, unless that is not wanted, and answers then.
+/// Flushes the medium, unless NO_FLUSH is set or the medium is ejected, and then answers.
 fn flushed(server: &DeviceServer, flags: u8) -> Outcome {
     if flags & NO_FLUSH != 0 || !server.spc.removal.is_present() {
         Outcome::Good
@@ -108,7 +111,7 @@ fn flushed(server: &DeviceServer, flags: u8) -> Outcome {
     }
 }
 
-/// Removal may have been prevented while caches were written.
+/// Ejects the medium, unless a nexus has prevented removal while caches were written.
 fn eject(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     match server.spc.removal.check() {
         Ok(()) => {

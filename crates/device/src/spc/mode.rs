@@ -40,7 +40,7 @@ pub(super) fn sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 
 pub(super) fn select(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = list_len(task);
-    // Pages of a vendor's own format are all that is left without PF.
+    // Without PF only pages of a vendor-specific format remain, which are not supported.
     if len > 0 && task.cdb.u8(1) & 0x10 == 0 {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4)));
     }
@@ -54,8 +54,8 @@ fn selected(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     }
 }
 
-/// Judges the list by the settings in force. Those that it asks for replace them when they are saved, if they are to be, and
-/// when nothing that was acknowledged can be lost any more, if the write cache goes.
+/// Checks the list against the settings in force. The requested settings replace them after they are saved
+/// (if SP is set), and, if the write cache is disabled, after every acknowledged write is durable.
 fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let new = match mode::select(form(task), list, &server.settings, medium_facts(server, task)) {
         Ok(new) => new,
@@ -91,9 +91,9 @@ fn set(server: &mut DeviceServer, task: &TaskInfo, new: Settings) {
     }
 }
 
-/// Makes everything durable that was acknowledged under the write cache, before the setting changes. Writes that are
-/// submitted from its start on are durable when they are acknowledged; those that were under way end first, then comes a
-/// flush. If that fails, the write cache stays.
+/// Makes every write that was acknowledged under the write cache durable before the setting changes. Writes
+/// that are submitted after this job starts are durable when they are acknowledged. The job waits for the
+/// writes that were already in progress, then flushes. If the flush fails, the write cache stays enabled.
 struct DisableCache {
     list: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Commands that only report: what there is, what is supported, what is pending.
+//! Commands that only report: existing units, supported commands, pending conditions.
 
 use alloc::vec::Vec;
 
@@ -22,7 +22,7 @@ pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let Some(state) = server.nexuses.find_mut(task.nexus) else { return Outcome::Good };
     match report_luns::answer(&task.cdb, &state.nexus.luns) {
         Ok((bytes, allocation)) => {
-            // Whoever reads the list has seen what changed in it (SPC-5 §6.33).
+            // A nexus that reads the list has seen what changed in it (SPC-5 §6.33).
             state.attentions.clear(Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
             Outcome::ParameterData { bytes, allocation }
         }
@@ -30,7 +30,7 @@ pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
-/// REQUEST SENSE: the unit attention that waits, or why the unit is not ready, or that all is well.
+/// REQUEST SENSE: returns the pending unit attention, or why the unit is not ready, or NO SENSE.
 pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let waiting = server.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
     let nothing = Sense::new(SenseKey::NO_SENSE, Asc::NONE);
@@ -46,8 +46,8 @@ pub(super) fn target_port_groups(server: &mut DeviceServer, task: &TaskInfo) -> 
     }
 }
 
-/// What the nexus that asks can request. There is never an auto contingent allegiance to clear (NACA is refused), so CLEAR
-/// ACA is not offered.
+/// Reports the task management functions that the requesting nexus can use. An auto contingent allegiance
+/// never exists (NACA is refused), so CLEAR ACA is not reported.
 pub(super) fn supported_task_management(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let newer = server.nexuses.find(task.nexus).is_some_and(|state| state.nexus.rfc_7144_functions);
     let functions = TaskManagement {
@@ -79,7 +79,8 @@ mod options {
     pub(super) const ONE: u8 = 0b011;
 }
 
-/// The opcode and service action come from the initiator and are only ever compared (CVE-2024-42416 was an index).
+/// Returns the data for one operation code. The opcode and service action are chosen by the initiator and are
+/// only ever compared (CVE-2024-42416 used one as an index).
 fn operation_codes(
     server: &DeviceServer,
     option: u8,
@@ -145,7 +146,7 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
 }
 
-/// LOG SELECT: parameters cannot be set, only put back to what they were at the start (PCR).
+/// LOG SELECT: parameters cannot be set, only reset to their initial values (PCR).
 pub(super) fn log_select(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     if cdb.u16(7) != 0 {
@@ -163,7 +164,8 @@ pub(super) fn log_select(server: &mut DeviceServer, task: &TaskInfo) -> Outcome 
     Outcome::Good
 }
 
-/// Returns how much storage a thin unit takes: what is begun counts as used, what is not whole not as available.
+/// Returns how much storage a thin unit uses: a threshold set that is partly used counts as used, one that is
+/// partly available does not count as available.
 fn storage(server: &DeviceServer) -> Option<Storage> {
     let shift = server.info.block_size().shift() + u32::from(limits::threshold_exponent(&server.info)?);
     let space = server.medium.space()?;

@@ -1,4 +1,4 @@
-//! RESERVE, RELEASE, PERSISTENT RESERVE IN and OUT, and what reservations do to other commands.
+//! RESERVE, RELEASE, PERSISTENT RESERVE IN and OUT, and the effect of reservations on other commands.
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -18,12 +18,12 @@ use crate::pr::{Effects, NexusName, PersistentReservations, PrError};
 use crate::table::Row;
 use crate::task::TaskInfo;
 
-/// The longest parameter list of PERSISTENT RESERVE OUT: room for 64 of the longest TransportIDs (CVE-2024-39281 was a
-/// length that was believed).
+/// The longest parameter list of PERSISTENT RESERVE OUT, in bytes: enough for 64 of the longest TransportIDs
+/// (CVE-2024-39281 was a length that was not checked).
 const MAX_LIST: u32 = 16 << 10;
 
 impl DeviceServer {
-    /// Returns the verdict with which a reservation stops a command.
+    /// Returns the outcome of a command that conflicts with a reservation, or `None` if it does not conflict.
     pub(crate) fn reservation_conflict(&self, task: &TaskInfo, row: &Row) -> Option<Outcome> {
         let spc = &self.spc;
         if spc.pr.is_lost() && !PersistentReservations::passes_while_lost(&task.cdb) {
@@ -42,7 +42,7 @@ impl DeviceServer {
     }
 }
 
-/// What is answered while saved reservations could not be read (SPC-5 §5.14.5.4).
+/// The sense data of a command while the saved reservations could not be read (SPC-5 §5.14.5.4).
 const LOST: Sense = Sense::new(SenseKey::DATA_PROTECT, Asc::PERSISTENT_RESERVATION_INFORMATION_LOST);
 
 pub(super) fn reserve(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
@@ -91,10 +91,10 @@ fn persistent_reserve_out_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8
     }
 }
 
-/// Decides on a copy of the registrations, which takes the place of those in force when it is stored.
+/// Decides on a copy of the registrations, which replaces those in force when it is stored.
 fn persistent_reserve_out_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     if server.spc.spc2_reservation.holder().is_some() {
-        // A RESERVE came while the list was on its way.
+        // A RESERVE was executed while the parameter list was being fetched.
         return Outcome::Status(Status::RESERVATION_CONFLICT);
     }
     let request = match request(task, list) {
@@ -128,7 +128,7 @@ fn persistent_reserve_out_in_turn(server: &mut DeviceServer, task: &TaskInfo, li
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
-/// Puts changed registrations in force and carries out what the change asks of the rest of the unit.
+/// Applies changed registrations and the effects that the change requires of the rest of the unit.
 fn changed(server: &mut DeviceServer, new: PersistentReservations, change: &Effects) -> Outcome {
     server.spc.pr = new;
     server.refresh_pr_roles();
@@ -138,7 +138,7 @@ fn changed(server: &mut DeviceServer, new: PersistentReservations, change: &Effe
     abort_tasks(server, &change.abort)
 }
 
-/// Aborts the tasks of preempted nexuses, lifts their prevention of medium removal, and then answers.
+/// Aborts the tasks of preempted nexuses, ends their prevention of medium removal, and then answers.
 fn abort_tasks(server: &mut DeviceServer, victims: &[NexusName]) -> Outcome {
     if victims.is_empty() {
         return Outcome::Good;
@@ -152,7 +152,7 @@ fn abort_tasks(server: &mut DeviceServer, victims: &[NexusName]) -> Outcome {
     Outcome::AbortOthers { nexuses, then: Box::new(Outcome::Good) }
 }
 
-/// Answers a command whose change could not be saved: nothing has changed.
+/// Returns the outcome of a command whose change could not be saved: nothing has changed.
 pub(super) const fn not_saved() -> Outcome {
     Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
 }

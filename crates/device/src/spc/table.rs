@@ -1,4 +1,4 @@
-//! The rows of the commands that every kind of device has.
+//! The table rows of the commands that every device type has.
 
 use scsi::opcode as op;
 use scsi::opcode::{maintenance_in as report, maintenance_out as set};
@@ -11,7 +11,7 @@ use crate::device_server::UnitInfo;
 use crate::pr::conflict::Conflict;
 use crate::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 
-/// A row with what most of these commands have in common: they need no medium.
+/// The common values of most of these commands: they need no medium.
 const ROW: Row = Row {
     opcode: 0,
     service_action: None,
@@ -26,11 +26,11 @@ const ROW: Row = Row {
     enabled: always,
 };
 
-/// A command that reservations and attentions let pass.
+/// A command that passes reservations and unit attentions.
 const UA_EXEMPT: Row = Row { attention: AttentionRule::Exempt, ..REPORTS };
-/// A command that reservations let pass and that changes nothing.
+/// A command that passes reservations and changes nothing.
 const REPORTS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
-/// A command that looks.
+/// A command that reads.
 const READS: Row = Row { conflict: Conflict::Reads, ..REPORTS };
 /// A command that changes.
 const WRITES: Row = Row { conflict: Conflict::Writes, ..ROW };
@@ -39,7 +39,7 @@ const fn is_removable(facts: &UnitInfo) -> bool {
     facts.config.removable
 }
 
-/// A service action of PERSISTENT RESERVE IN.
+/// Returns the row of a service action of PERSISTENT RESERVE IN.
 const fn persistent_in(action: u16, name: &'static str, usage: &'static [u8; 10]) -> Row {
     Row {
         opcode: op::PERSISTENT_RESERVE_IN,
@@ -52,7 +52,8 @@ const fn persistent_in(action: u16, name: &'static str, usage: &'static [u8; 10]
     }
 }
 
-/// A service action of PERSISTENT RESERVE OUT. SCOPE and TYPE are evaluated where they count.
+/// Returns the row of a service action of PERSISTENT RESERVE OUT. SCOPE and TYPE are evaluated where they
+/// apply.
 const fn persistent_out(action: u16, name: &'static str, usage: &'static [u8; 10]) -> Row {
     Row {
         opcode: op::PERSISTENT_RESERVE_OUT,
@@ -66,7 +67,7 @@ const fn persistent_out(action: u16, name: &'static str, usage: &'static [u8; 10
     }
 }
 
-/// The commands, but TEST UNIT READY, which stands with those that the medium answers.
+/// The commands, except TEST UNIT READY, which is listed with the commands that need the medium.
 pub(crate) const ROWS: &[Row] = &[
     Row {
         opcode: op::INQUIRY,
@@ -210,7 +211,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "RELEASE(6)",
         usage: &[0x17, 0, 0, 0, 0, 0],
         conflict: Conflict::Own,
-        // It gives up what this nexus holds, which is nothing.
+        // Admitted: it releases only what this nexus holds, and a read-only nexus holds nothing.
         handler: reservation::release,
         ..REPORTS
     },
@@ -219,7 +220,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "RELEASE(10)",
         usage: &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         conflict: Conflict::Own,
-        // It gives up what this nexus holds, which is nothing.
+        // Admitted: it releases only what this nexus holds, and a read-only nexus holds nothing.
         handler: reservation::release,
         ..REPORTS
     },

@@ -1,5 +1,5 @@
-//! The commands as an initiator meets them, through a whole logical unit. Where libiscsi's suite asks for a behaviour, the
-//! test says so.
+//! The commands as an initiator observes them, through a whole logical unit. A test of a behaviour that
+//! libiscsi's suite requires names the case.
 
 mod access;
 mod identity;
@@ -29,20 +29,20 @@ use crate::testing::{A, B, BLOCKS, Reply, Rig, config};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
-/// A unit with a removable medium.
+/// Returns a unit with a removable medium.
 fn removable() -> Rig {
     let config = crate::contract::UnitConfig { removable: true, ..config() };
     Rig::with(config, Box::new(Ram::new(BLOCKS * 512)))
 }
 
 impl Rig {
-    /// TEST UNIT READY.
+    /// Sends TEST UNIT READY.
     #[track_caller]
     fn ready_for(&mut self, nexus: NexusId) -> Reply {
         self.run(nexus, &TEST_UNIT_READY, 0, &[])
     }
 
-    /// Expects this unit attention, and nothing behind it.
+    /// Expects this unit attention, and no other after it.
     #[track_caller]
     fn hears(&mut self, nexus: NexusId, asc: Asc) {
         self.ready_for(nexus).check(SenseKey::UNIT_ATTENTION, asc);
@@ -56,7 +56,7 @@ impl Rig {
     }
 }
 
-/// A medium in memory that remembers what was asked of it, and can be told to answer later.
+/// A medium in memory that records its operations, and can be made to answer later.
 struct Recorder {
     inner: Ram,
     shared: Rc<RefCell<Recording>>,

@@ -1,4 +1,5 @@
-//! From a transport's task key to a slot: open addressing in one block, which is replaced by a larger one when it is half full.
+//! A map from a transport's task key to a slot: open addressing in one array, which is replaced by a larger
+//! one when it is half full.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,7 +8,7 @@ use crate::contract::TaskKey;
 
 /// The index. It never shrinks.
 pub(super) struct KeyIndex {
-    /// A power of two of them, at most half in use.
+    /// The entries. Their number is a power of two; at most half are in use.
     cells: Vec<Option<(TaskKey, u32)>>,
     len: usize,
 }
@@ -28,7 +29,7 @@ impl KeyIndex {
         }
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key that is not in the index.
     pub(super) fn insert(&mut self, key: TaskKey, slot: u32) {
         if (self.len + 1) * 2 > self.cells.len() {
             self.grow();
@@ -52,7 +53,7 @@ impl KeyIndex {
         }
     }
 
-    /// Moves up what stood behind a cell that was emptied, so that no search stops short.
+    /// Moves entries up after a cell was emptied, so that no search stops early.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.cells.len() - 1;
         let mut at = self.next(gap);
@@ -93,7 +94,8 @@ impl KeyIndex {
         (at + 1) & (self.cells.len() - 1)
     }
 
-    /// Fibonacci hashing: keys are often consecutive, or differ in their high half only.
+    /// Returns the first cell to search, by Fibonacci hashing: keys are often consecutive, or differ in their
+    /// high half only.
     fn home(&self, key: TaskKey) -> usize {
         let mixed = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         usize::try_from(mixed).unwrap_or(0) & (self.cells.len() - 1)

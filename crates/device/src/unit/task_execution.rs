@@ -1,4 +1,4 @@
-//! How a task goes from its arrival to its end.
+//! The execution of a task, from its arrival to its end.
 
 use alloc::boxed::Box;
 
@@ -25,7 +25,7 @@ use crate::third_party;
 use crate::{medium_error, no_lun, unit_attention};
 
 impl LogicalUnit {
-    /// Takes a task in and starts it if the task set allows.
+    /// Adds a task to the task set and starts it if the order of the set allows.
     pub(super) fn admit(&mut self, info: TaskInfo) {
         match self.tasks.add(info) {
             Ok(id) => {
@@ -44,7 +44,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Lets everything happen that can happen now.
+    /// Processes everything that is ready, until nothing is.
     pub(super) fn process_pending(&mut self) {
         loop {
             if let Some(ended) = self.server.next_ended() {
@@ -75,7 +75,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Ends what has waited for the medium for too long.
+    /// Ends operations and lock requests that have waited for the medium for too long.
     pub(super) fn expire_operations(&mut self) {
         self.io_deadline = None;
         let Some(limit) = self.server.info.config.io_timeout else { return };
@@ -89,12 +89,12 @@ impl LogicalUnit {
         self.io_deadline = self.server.medium.next_expiry(limit);
     }
 
-    /// Answers tasks of nexuses that do not see the unit any more.
+    /// Answers tasks of nexuses that no longer see the unit.
     pub(super) fn withdraw_tasks(&mut self, chosen: impl Fn(&TaskInfo) -> bool) {
         for id in self.tasks.select_all(chosen) {
             let Some(task) = self.tasks.find_mut(id) else { continue };
             if task.info.calls.get() > 0 || matches!(task.state, TaskState::Saving(_)) {
-                // Other units are at work for it, or its state is half way to where it is kept.
+                // Other units execute calls for this task, or its state is being stored.
                 self.abort(id, AbortReport::LunNotSupported);
                 continue;
             }
@@ -108,7 +108,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Answers task management functions, whatever they wait for.
+    /// Answers task management functions, even those that still wait for aborted tasks.
     pub(super) fn answer_functions(&mut self, chosen: impl Fn(&PendingTmf) -> bool) {
         for managing in core::mem::take(&mut self.pending_tmfs) {
             if chosen(&managing) {
@@ -128,7 +128,7 @@ impl LogicalUnit {
         self.apply(id, outcome);
     }
 
-    /// Carries a verdict out, and those that follow from it at once.
+    /// Applies an outcome, and the outcomes that follow from it at once.
     fn apply(&mut self, id: TaskId, outcome: Outcome) {
         let mut next = Some(outcome);
         while let Some(outcome) = next {
@@ -157,7 +157,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Tells the job of a task what happened.
+    /// Passes an event to the job of a task.
     fn step(&mut self, id: TaskId, input: JobInput) {
         let Some(task) = self.tasks.find_mut(id) else { return };
         if let Some(outcome) = self.server.step(task, input) {
@@ -181,7 +181,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Goes on with a task that only waited for what was under way.
+    /// Continues a task that waited only for its operations and calls to end.
     fn resume_idle(&mut self, id: TaskId) {
         let Some(task) = self.tasks.find_mut(id).filter(|task| task.info.is_idle()) else { return };
         match core::mem::replace(&mut task.state, TaskState::Draining) {
@@ -263,7 +263,8 @@ impl LogicalUnit {
         None
     }
 
-    /// Aborts a task. It is gone, and reported as `send_response` says, when the medium has let go of it.
+    /// Aborts a task. The task is removed, and reported as `answer` says, when the medium has ended its
+    /// operations.
     pub(crate) fn abort(&mut self, id: TaskId, answer: AbortReport) {
         let Some(task) = self.tasks.find_mut(id) else { return };
         if task.aborted.is_some() {
@@ -279,7 +280,7 @@ impl LogicalUnit {
         self.finish_aborted(id);
     }
 
-    /// Removes an aborted task once nothing of it is under way.
+    /// Removes an aborted task once none of its operations and calls is in progress.
     fn finish_aborted(&mut self, id: TaskId) {
         let Some(task) = self.tasks.find_mut(id) else { return };
         if task.aborted.is_none() || !task.info.is_idle() || matches!(task.state, TaskState::Saving(_)) {
@@ -307,15 +308,15 @@ impl LogicalUnit {
 
     fn abort_others(&mut self, id: TaskId, nexuses: &[NexusId], then: Box<Outcome>) -> Option<Outcome> {
         self.abort_victims(id, nexuses);
-        // A write that its own host aborted, or whose session is lost, can reach the medium late as well: a host that
-        // fences another must not be told that it is out before.
+        // A write that its own host aborted, or whose session is lost, can also reach the medium late. A host
+        // that fences another must receive no confirmation before that write has ended.
         let aborted = self
             .tasks
             .select_all(|task| task.id != id && !fault_injection::is_injected(Bug::PreemptWaitsForNone));
         self.resume_after_aborts(id, &aborted, then)
     }
 
-    /// Aborts every task of `nexuses` but one, which is in the set.
+    /// Aborts every task of `nexuses` except task `id`, which sent the request.
     fn abort_victims(&mut self, id: TaskId, nexuses: &[NexusId]) {
         let Some(requester) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { return };
         for other in self.tasks.select_live(|task| nexuses.contains(&task.nexus) && task.id != id) {
@@ -328,7 +329,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Lets a task go on when those that it aborted are gone.
+    /// Lets a task continue when the tasks that it aborted are removed.
     fn resume_after_aborts(&mut self, id: TaskId, aborted: &[TaskId], then: Box<Outcome>) -> Option<Outcome> {
         let wait = self.tasks.wait_for(aborted);
         self.tasks.find_mut(id)?.state = TaskState::AbortingOthers(wait, then);
@@ -336,7 +337,8 @@ impl LogicalUnit {
         None
     }
 
-    /// Begins work that has no command any more. Where there is no room for it, it counts as aborted.
+    /// Begins background work whose command has already been answered. When the task set is full, the work
+    /// counts as aborted.
     fn begin_background(&mut self, nexus: NexusId, job: Box<dyn Job>) {
         let info = TaskInfo::new(Origin::Background, nexus, Cdb::from_16([0; 16]));
         if let Ok(id) = self.tasks.add(info) {
@@ -344,8 +346,8 @@ impl LogicalUnit {
         }
     }
 
-    /// Answers task management functions, and goes on with tasks, that waited for aborted tasks to be gone. Returns
-    /// whether there was one.
+    /// Answers task management functions, and continues tasks, that waited for aborted tasks to be removed.
+    /// Returns whether there was one.
     fn complete_waiting_tmf(&mut self) -> bool {
         if let Some(at) = self.pending_tmfs.iter().position(|managing| self.tasks.is_over(managing.wait))
             && let Some(managing) = self.pending_tmfs.remove(at)
@@ -377,7 +379,8 @@ impl LogicalUnit {
         false
     }
 
-    /// Goes on with a task that waited for its turn to change what is stored. A reservation that was made meanwhile stops it.
+    /// Continues a task that waited for its turn to change the persistent state. A reservation that was made
+    /// meanwhile stops it.
     fn run_state_change(&mut self, id: TaskId) {
         if id == TaskId::BACKGROUND {
             return self.server.record_sanitizing();
@@ -396,8 +399,8 @@ impl LogicalUnit {
         }
     }
 
-    /// Goes on with a task whose state was stored, or not. A change that is stored has all of its effects, the aborts of other
-    /// tasks among them, even if its task was aborted meanwhile.
+    /// Continues a task whose state was stored, or could not be. A stored change has all of its effects,
+    /// including aborts of other tasks, even if its task was aborted meanwhile.
     pub(super) fn finish_save(&mut self, ticket: u64, ok: bool) {
         let Some(id) = self.server.saves.end(ticket) else { return };
         if id == TaskId::BACKGROUND {
@@ -419,7 +422,7 @@ impl LogicalUnit {
 }
 
 impl DeviceServer {
-    /// Finds the handler of a command, or the verdict that keeps it from being executed.
+    /// Finds the handler of a command, or the outcome that prevents its execution.
     fn find_handler(&mut self, task: &TaskInfo) -> Result<Handler, Outcome> {
         let Some(access) = self.nexuses.find(task.nexus).map(|state| state.nexus.access) else {
             return Err(Outcome::CheckCondition(Sense::new(
@@ -443,7 +446,7 @@ impl DeviceServer {
         Ok(row.handler)
     }
 
-    /// Reports the next unit attention of a task's nexus, if it is one of those that `counts` says.
+    /// Reports the next unit attention of a task's nexus, if `counts` selects it.
     fn attention(&mut self, task: &TaskInfo, passed: bool, counts: fn(Asc) -> bool) -> Option<Outcome> {
         let kept = self.settings.attention_interlock == AttentionInterlock::Kept;
         let state = self.nexuses.find_mut(task.nexus)?;
@@ -483,7 +486,7 @@ impl DeviceServer {
         obstacle.map_or(Ok(()), |sense| Err(Outcome::CheckCondition(sense)))
     }
 
-    /// Begins what a verdict asks for, or returns the verdict that follows from it at once.
+    /// Begins the work that an outcome requests, or returns the outcome that follows from it at once.
     fn begin(&mut self, task: &mut Task, outcome: Outcome) -> Option<Outcome> {
         match outcome {
             Outcome::ParameterData { bytes, allocation } => {
@@ -572,7 +575,7 @@ impl DeviceServer {
         }
     }
 
-    /// Tells whoever asked for a task how it ended.
+    /// Sends the result of a task to its transport or to the copy manager that requested it.
     fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
         let transferable = task.transferable.get();
         match &task.origin {
@@ -593,15 +596,15 @@ impl DeviceServer {
         }
     }
 
-    /// What a copy manager read, unless the token by which it did is worth nothing any more.
+    /// Returns the data that a copy manager read, unless the ROD token by which it read has become invalid.
     fn read_for(&self, peer: &ThirdPartyTask) -> ThirdPartyResult {
         let good = peer.token.as_ref().map_or(Ok(()), |token| self.copy_manager.tokens.check_valid(token));
         let refused = |sense| ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense));
         good.map(|()| ThirdPartyReply::Data(peer.data_in.take())).map_err(refused)
     }
 
-    /// Throws away what came of an operation whose owner does not care any more. A flush that failed is remembered all the
-    /// same: the medium reports it once.
+    /// Discards the result of an operation whose owner no longer waits for it. A failed flush is recorded all
+    /// the same: the medium reports it only once.
     fn discard(&mut self, flushes: bool, result: Result<store::api::OpOutput, store::api::Failure>) {
         if flushes
             && result

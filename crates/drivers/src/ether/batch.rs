@@ -1,4 +1,4 @@
-//! Many frames in one system call.
+//! Batches of frames: many frames in one system call.
 
 #![allow(unsafe_code, reason = "recvmmsg and sendmmsg, which no safe interface offers")]
 
@@ -12,34 +12,36 @@ use super::rx_timestamp::RxTimestamp;
 use super::socket;
 use crate::files::Errno;
 
-/// How many frames one call moves at most.
+/// How many frames one call receives or sends at most.
 pub(super) const FRAMES_MAX: usize = 64;
 
-/// How many bytes of room one receive offers: what a core's cache holds well beside what is made of it.
+/// How much memory one receive offers, in bytes: an amount that fits into the cache of a core together with
+/// the results of processing it.
 const ROOM_BYTES: usize = 128 << 10;
 
-/// A receive that finds little offers so many places next time; each costs something to prepare.
+/// The least number of slots that a receive offers. After a receive that found few frames, the next one
+/// offers few slots, since each costs time to prepare.
 const PLACES_MIN: usize = 8;
 
-/// What is received into.
+/// The memory for receives.
 pub(super) struct RxBatch {
     room: Vec<u8>,
-    /// The room of one frame.
+    /// The length of the slot of one frame.
     stride: usize,
     names: Vec<libc::sockaddr_ll>,
     arrivals: Vec<RxTimestamp>,
     pieces: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
-    /// How many places the next receive offers.
+    /// How many slots the next receive offers.
     places: usize,
 }
 
 /// A frame that was received.
 pub(crate) struct RxFrame<'a> {
     pub(crate) source: Mac,
-    /// One of the `PACKET_` kinds.
+    /// One of the `PACKET_` types.
     pub(crate) kind: u8,
-    /// How long it waited until it was received.
+    /// How long the frame waited until it was received.
     pub(crate) age: Duration,
     pub(crate) bytes: &'a mut [u8],
 }
@@ -57,7 +59,7 @@ impl RxBatch {
         }
     }
 
-    /// Makes room for frames of this length.
+    /// Enlarges the slots for frames of this length.
     pub(super) fn fit(&mut self, len: usize) {
         if len > self.stride {
             self.stride = len.next_multiple_of(64);
@@ -66,8 +68,8 @@ impl RxBatch {
         }
     }
 
-    /// Receives what is there, and hands each frame over. Returns how many there were, and whether there may be more.
-    /// Frames that are longer than the room for one are left out.
+    /// Receives the frames that wait, and passes each one to `each`. Returns how many there were, and whether
+    /// there may be more. Frames longer than a slot are skipped.
     pub(super) fn receive(
         &mut self,
         socket: &OwnedFd,
@@ -79,8 +81,9 @@ impl RxBatch {
         let offered = self.places.min(self.room.len() / self.stride);
         self.prepare(offered);
         let count = u32::try_from(offered).unwrap_or(0);
-        // SAFETY: each of the `count` headers names one address, one arrival and one piece of memory of their true lengths; the
-        // vectors they are in are neither touched nor moved until the call returns.
+        // SAFETY: each of the `count` headers refers to one address, one timestamp and one piece of memory of
+        // their true lengths; the vectors that hold them are neither changed nor moved until the call
+        // returns.
         let result = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -113,7 +116,7 @@ impl RxBatch {
         Ok((taken, taken == offered))
     }
 
-    /// Writes the headers of a receive of so many frames.
+    /// Writes the headers for a receive of `count` frames.
     fn prepare(&mut self, count: usize) {
         self.names.clear();
         self.names.resize(count, socket::address(0, 0));
@@ -137,11 +140,11 @@ impl RxBatch {
     }
 }
 
-/// What is sent from.
+/// The memory for sends.
 pub(super) struct TxBatch {
     names: Vec<libc::sockaddr_ll>,
     pieces: Vec<libc::iovec>,
-    /// Where the pieces of each frame end.
+    /// The index after the last piece of each frame.
     ends: Vec<usize>,
     headers: Vec<libc::mmsghdr>,
 }
@@ -156,11 +159,10 @@ impl TxBatch {
         }
     }
 
-    /// Sends frames, in order: to whom (nobody, if the frame has its own header) and of which pieces. Returns how many
-    /// went.
+    /// Sends frames, in order, each given as its destination (none if the frame contains its own header) and
+    /// its pieces. Returns how many were sent.
     ///
-    /// # Errors
-    /// Why the first did not.
+    /// # Errors Why the first frame was not sent.
     pub(super) fn send<'a, P: Iterator<Item = &'a [u8]>>(
         &mut self,
         socket: &OwnedFd,
@@ -203,8 +205,9 @@ impl TxBatch {
             self.headers.push(header);
         }
         let count = u32::try_from(self.headers.len()).unwrap_or(0);
-        // SAFETY: each of the `count` headers names an address, or none, and a list of pieces, all of which live, with the
-        // frames that the pieces point into, until the call returns; the kernel writes to none of them but the headers.
+        // SAFETY: each of the `count` headers refers to an address, or none, and a list of pieces; all of
+        // them, and the frames that the pieces point into, live until the call returns; the kernel writes to
+        // none of them but the headers.
         let result = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count, libc::MSG_DONTWAIT)
         };
@@ -213,6 +216,7 @@ impl TxBatch {
 }
 
 fn empty_header() -> libc::mmsghdr {
-    // SAFETY: the header is plain integers and pointers, for which all bits zero is a value: nothing.
+    // SAFETY: the header is plain integers and pointers, for which all bits zero is a valid value: an empty
+    // header.
     unsafe { std::mem::zeroed() }
 }

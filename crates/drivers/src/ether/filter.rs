@@ -1,11 +1,12 @@
-//! The program by which the kernel decides, before a frame costs us anything, whether it is ours.
+//! The packet filter of a port: the kernel drops frames that are not for us before they cost time in this
+//! process.
 //!
-//! It is a classic BPF program (linux/filter.h), run on what follows the Ethernet header. A load beyond the end of a
-//! frame ends it with "no".
+//! It is a classic BPF program (linux/filter.h). It runs on the bytes after the Ethernet header. A load
+//! beyond the end of a frame ends the program, and the frame is dropped.
 
 use crate::ether::PortConfig;
 
-/// An instruction, as `struct sock_filter` has it: code, jump if true, jump if false, operand.
+/// An instruction with the fields of `struct sock_filter`: code, jump if true, jump if false, operand.
 pub(super) type Instruction = (u16, u8, u8, u32);
 
 const LOAD_WORD: u16 = 0x20;
@@ -15,22 +16,24 @@ const JUMP_GREATER: u16 = 0x25;
 const JUMP_NOT_LESS: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-/// Where what the kernel knows about a frame can be loaded from (`SKF_AD_OFF`), and what stands there.
+/// The offset from which metadata of a frame can be loaded (`SKF_AD_OFF`), and the offsets of two of its
+/// fields.
 const KNOWN: u32 = 0xffff_f000;
 const PACKET_TYPE: u32 = KNOWN + 4;
 const VLAN_TAG_PRESENT: u32 = KNOWN + 48;
 
-/// The last of the kinds of frames that are for us: host 0, broadcast 1, multicast 2. Then come other hosts', and with
-/// them those of VLANs that are not ours, whose tag is gone already.
+/// The highest packet type that is for us: host 0, broadcast 1, multicast 2. Higher types are frames to other
+/// hosts, and also frames of VLANs that are not ours, whose tag the kernel has already removed.
 const FOR_US_MAX: u32 = 2;
 
-/// Answers of the program: how many bytes of the frame are wanted.
+/// Return values of the program: how many bytes of the frame to keep.
 const WHOLE: u32 = 0x4_0000;
 const NOTHING: u32 = 0;
 
 /// Returns the program for a port.
 pub(super) fn program(config: &PortConfig) -> Vec<Instruction> {
-    // Jumps are relative, and all that fail lead to the end: they are written as `NO` and filled in last.
+    // Jumps are relative, and all jumps that reject lead to the end: they are written as `NO` and filled in
+    // last.
     let mut program = vec![
         (LOAD_WORD, 0, 0, PACKET_TYPE),
         (JUMP_GREATER, NO, 0, FOR_US_MAX),
@@ -41,7 +44,8 @@ pub(super) fn program(config: &PortConfig) -> Vec<Instruction> {
         let (first, last) = (u32::from(*steering.mine.start()), u32::from(*steering.mine.end()));
         program.extend([
             (LOAD_WORD, 0, 0, u32::from(steering.at)),
-            // A frame that names no session is everybody's: over the next three, to the yes.
+            // A frame without a session is for every reactor: jump over the next three instructions, to the
+            // one that accepts.
             (JUMP_EQUAL, 3, 0, 0),
             (SHIFT_RIGHT, 0, 0, 24),
             (JUMP_NOT_LESS, 0, NO, first),
@@ -68,7 +72,7 @@ mod tests {
     use super::*;
     use crate::ether::Steering;
 
-    /// Runs a program as the kernel does, on a frame of this kind, with a VLAN tag or not.
+    /// Runs a program as the kernel does, on a frame of this packet type, with a VLAN tag or without.
     fn accepts(program: &[Instruction], frame: &[u8], kind: u32, tagged: bool) -> bool {
         let (mut at, mut value) = (0, 0_u32);
         loop {

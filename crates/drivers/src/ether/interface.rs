@@ -1,4 +1,4 @@
-//! What the system knows of a network interface.
+//! The properties of a network interface, as the system reports them.
 
 #![allow(
     unsafe_code,
@@ -11,28 +11,28 @@ use base::ether::Mac;
 
 use crate::files::Errno;
 
-/// An interface at one moment.
+/// The state of an interface at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
-    /// Its number in the system. An interface that vanished and came back has a new one.
+    /// Its index in the system. An interface that vanished and came back has a new one.
     pub(super) index: i32,
     pub(super) mac: Mac,
     pub(super) mtu: usize,
-    /// It is switched on and has a link.
+    /// Whether it is switched on and has a link.
     pub(super) up: bool,
-    /// What it carries, an `ARPHRD_` number.
+    /// The link type, an `ARPHRD_` number.
     pub(super) kind: u16,
 }
 
 impl Interface {
-    /// Looks an interface up, with any socket.
+    /// Looks an interface up. Any socket will do.
     ///
     /// # Errors
-    /// `ENODEV` when there is none of this name.
+    /// `ENODEV` when there is no interface with this name.
     pub(super) fn look_up(socket: &OwnedFd, name: &str) -> Result<Self, Errno> {
         let mut request = request(name).ok_or(Errno::NODEV)?;
         ask(socket, libc::SIOCGIFINDEX, &mut request)?;
-        // SAFETY: the kernel has just filled this member of the union, and any bits are a number.
+        // SAFETY: the kernel has just filled this member of the union, and any bits are a valid number.
         let index = unsafe { request.ifr_ifru.ifru_ifindex };
         ask(socket, libc::SIOCGIFMTU, &mut request)?;
         // SAFETY: as above.
@@ -57,15 +57,15 @@ impl Interface {
         })
     }
 
-    /// Returns whether it carries Ethernet frames.
+    /// Returns whether the interface carries Ethernet frames.
     pub(super) const fn is_ethernet(&self) -> bool {
         matches!(self.kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
     }
 }
 
-/// Returns an empty request about an interface; none if there can be no interface of this name.
+/// Returns an empty request about an interface, or `None` if no interface can have this name.
 fn request(name: &str) -> Option<libc::ifreq> {
-    // SAFETY: a request is bytes, integers and pointers, for which all bits zero is a value.
+    // SAFETY: a request is bytes, integers and pointers, for which all bits zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero.
     if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
@@ -78,7 +78,8 @@ fn request(name: &str) -> Option<libc::ifreq> {
 }
 
 fn ask(socket: &OwnedFd, what: libc::Ioctl, request: &mut libc::ifreq) -> Result<(), Errno> {
-    // SAFETY: these requests read the name in `request` and write one member of its union, all of which is there.
+    // SAFETY: these requests read the name in `request` and write one member of its union; both are within
+    // `request`.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), what, std::ptr::from_mut(request)) };
     if result < 0 { Err(last_error()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Tells when something about an interface changed, not what: that is looked up.
+//! Reports that an interface changed. What changed must be looked up.
 
 use std::os::fd::OwnedFd;
 
@@ -10,19 +10,19 @@ use crate::files::Errno;
 /// The group of messages about links (`RTMGRP_LINK` of linux/rtnetlink.h).
 const LINKS: u32 = 1;
 
-/// So much of a message is looked at: nothing in it is needed.
+/// How much of a message is read; its contents are not needed.
 const SCRATCH_BYTES: usize = 64;
 
-/// Opens a socket that becomes readable when an interface changed.
+/// Opens a socket that becomes readable when an interface has changed.
 pub(super) fn watch() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Its first protocol, which is the default, is that of links and routes.
+    // The default protocol is the first one, that of links and routes.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     bind(&socket, &SocketAddrNetlink::new(0, LINKS))?;
     Ok(socket)
 }
 
-/// Takes what was told so far; that some of it may have been lost for lack of room makes no difference.
+/// Discards the messages received so far. Messages lost for lack of buffer memory make no difference.
 pub(super) fn take(socket: &OwnedFd) {
     let mut scratch = [0_u8; SCRATCH_BYTES];
     loop {

@@ -1,4 +1,4 @@
-//! The ports of one reactor at work.
+//! The Ethernet ports of one reactor while they are in use.
 
 mod send;
 
@@ -18,40 +18,44 @@ use crate::engine::Engine;
 use crate::files::Errno;
 use crate::stats::Stats;
 
-/// How many times one port receives, and sends, in one turn before others have theirs.
+/// How many times one port receives, and sends, in one turn before other ports get their turn.
 const RECEIVES_PER_TURN: usize = 8;
 const BATCHES_PER_TURN: usize = 8;
 
-/// So many times in a row a frame came alone: then the kernel is asked for more only every so often.
+/// After this many frames in a row that arrived alone, the kernel is asked for further frames only
+/// occasionally.
 const ALONE: u8 = 16;
 
-/// How long a port rests whose buffer is full, or whose link or receiver is: twice as long with each time in a row that the
-/// latter refuse the same frame, so that slow links have the time of a frame.
+/// How long a port pauses sending when the socket buffer is full, or the queue of the link or the receiver
+/// is. The pause doubles each time that the link or the receiver refuses the same frame again, so that a slow
+/// link has the time to send one.
 const REST: Duration = Duration::from_micros(100);
 
-/// How often it is asked how many frames were lost, at most: before many more are. It costs about as much as sending one.
+/// How often the number of lost frames is queried, at most: often enough to notice before many more are lost.
+/// A query costs about as much as sending a frame.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 
-/// How often interfaces are looked at where the kernel tells nothing.
+/// How often interfaces are checked where the kernel does not report changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many blocks of entropy a machine is given in one turn.
+/// How many blocks of entropy a state machine is given in one turn.
 const BLOCKS_PER_TURN: usize = 16;
 
-/// The number by which the engine knows the socket that tells of changes. Ports count from zero.
+/// The number under which the engine watches the socket that reports interface changes. Ports count from
+/// zero.
 const LINKS: u32 = u32::MAX;
 
 pub(crate) struct Ports {
     ports: Vec<Option<Port>>,
     open: usize,
     links: Option<Rc<OwnedFd>>,
-    /// When to look at the interfaces, if nothing tells.
+    /// When to check the interfaces, if the kernel does not report changes.
     look_at: Option<Instant>,
-    /// Something may have changed about interfaces.
+    /// An interface may have changed.
     changed: bool,
-    /// Ports that have frames, or may have.
+    /// Ports that may have frames to receive.
     readable: Vec<u32>,
-    /// What came through the engine since it was counted, in frames and bytes.
+    /// The frames received through the engine since they were last counted, in frames and bytes.
     came: (usize, usize),
     intake: RxBatch,
     outtake: TxBatch,
@@ -62,29 +66,30 @@ pub(crate) struct Ports {
 struct Port {
     port: EtherPort,
     socket: Rc<PortSocket>,
-    /// Where frames come in, unless it is the socket's queue.
+    /// The ring that receives frames, unless the queue of the socket does.
     ring: Option<Ring>,
-    /// The engine tells when there is something to receive, and does not receive it.
+    /// The engine reports when there is something to receive, and does not receive it itself.
     told: bool,
-    /// Frames were taken from the ring since it did.
+    /// Frames were taken from the ring since the engine last reported.
     took: bool,
-    /// Which interface the socket is bound to.
+    /// The index of the interface that the socket is bound to.
     bound: Option<i32>,
-    /// What the machine was told, if the port is up.
+    /// The state that the state machine was told, if the port is up.
     state: Option<PortState>,
-    /// How many times in a row nothing was found behind a frame that the engine brought, and how many such were not looked behind.
+    /// How many times in a row no further frame was found after one that the engine received; and after how
+    /// many such frames no further one was looked for.
     alone: u8,
     trusted: u8,
-    /// The machine has something to send.
+    /// The state machine has something to send.
     wants: bool,
-    /// The batch is one frame, which goes with the next wait unless more joins it.
+    /// The batch is one frame. It is sent with the next wait unless more frames join it.
     held: bool,
-    /// The batch was with the engine, which could not send it.
+    /// The engine had the batch and could not send it.
     refused: bool,
-    /// What is being sent, and how many frames of it are done with.
+    /// The batch that is being sent, and how many of its frames are finished.
     batch: FrameBatch,
     done: usize,
-    /// How many batches it may still send in this turn.
+    /// How many more batches the port may send in this turn.
     budget: usize,
     rest_until: Option<Instant>,
     /// How many times in a row the first frame of the batch was refused.
@@ -113,12 +118,12 @@ impl Ports {
         self.open == 0
     }
 
-    /// Returns the present moment if frames make it worth asking, else `then`.
+    /// Returns the present time if a port is open, which makes the query worth its cost, else `then`.
     pub(crate) fn now_or(&self, then: Instant) -> Instant {
         if self.is_empty() { then } else { self.clock.now() }
     }
 
-    /// Takes a port in. The machine hears of it with the next [`Self::refresh_interfaces`].
+    /// Adds a port. The state machine is informed with the next [`Self::refresh_interfaces`].
     pub(crate) fn add(
         &mut self,
         engine: &mut dyn Engine,
@@ -183,7 +188,7 @@ impl Ports {
         }
     }
 
-    /// Takes note that a socket is readable.
+    /// Records that a socket is readable.
     pub(crate) fn note(&mut self, number: u32) {
         if number != LINKS {
             self.readable.push(number);
@@ -193,7 +198,7 @@ impl Ports {
         }
     }
 
-    /// Takes a frame that the engine received.
+    /// Handles a frame that the engine received.
     pub(crate) fn frame(
         &mut self,
         machine: &mut dyn FrameMachine,
@@ -212,18 +217,18 @@ impl Ports {
         port.hand_over(machine, now, taken);
     }
 
-    /// Takes note that a port cannot receive.
+    /// Records that a port cannot receive.
     pub(crate) const fn failed(&mut self) {
-        // The interface went down or vanished: the error is told once.
+        // The interface went down or vanished: the error is reported once.
         self.changed = true;
     }
 
-    /// Returns whether frames came where that can be seen.
+    /// Returns whether a ring holds frames. Frames in socket queues cannot be seen without a system call.
     pub(crate) fn has_frames(&self) -> bool {
         self.ports.iter().flatten().any(|port| port.ring.as_ref().is_some_and(Ring::has_more))
     }
 
-    /// Receives what came. Returns whether there was anything.
+    /// Receives the frames that have arrived. Returns whether there were any.
     pub(crate) fn receive_all(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine) -> bool {
         let (frames, bytes) = std::mem::take(&mut self.came);
         Stats::bump(&mut stats.frames_in, frames);
@@ -243,7 +248,8 @@ impl Ports {
     fn receive(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, number: u32) -> bool {
         let Some(Some(port)) = self.ports.get_mut(crate::slab::index(number)) else { return false };
         if port.ring.is_some() {
-            // It has just been emptied. If nothing was in it, there may be an error, which makes readable until it is taken.
+            // The ring has just been emptied. If it held no frame, the socket may have an error, which keeps
+            // it readable until the error is taken.
             let took = std::mem::take(&mut port.took);
             self.changed |= !took && socket::take_error(&port.socket.socket).is_some();
             return false;
@@ -273,7 +279,8 @@ impl Ports {
         any
     }
 
-    /// Tells the machine what changed about the interfaces, and gives it entropy. Returns whether there was anything.
+    /// Informs the state machine of changes of the interfaces, and gives it entropy. Returns whether an
+    /// interface may have changed.
     pub(crate) fn refresh_interfaces(
         &mut self,
         engine: &mut dyn Engine,
@@ -315,7 +322,7 @@ impl Ports {
         changed
     }
 
-    /// Lets those send that had their share of the last turn, or had to rest.
+    /// Gives every port its share of a new turn, and ends the pauses that are over.
     pub(crate) fn next_turn(&mut self, now: Instant) {
         for port in self.ports.iter_mut().flatten() {
             port.budget = BATCHES_PER_TURN;
@@ -325,20 +332,20 @@ impl Ports {
         }
     }
 
-    /// Returns whether somebody waits for the next turn.
+    /// Returns whether a port waits for the next turn.
     pub(crate) fn is_hungry(&self) -> bool {
         let hungry = |port: &Port| port.has_more() && port.rest_until.is_none();
         self.changed || self.ports.iter().flatten().any(hungry)
     }
 
-    /// Returns when [`Self::next_turn`] or [`Self::refresh_interfaces`] has something to do.
+    /// Returns the time at which [`Self::next_turn`] or [`Self::refresh_interfaces`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let rests = self.ports.iter().flatten().filter_map(|port| port.rest_until);
         rests.chain(self.look_at).min()
     }
 
-    /// Sends what the machine has to send, but a frame that is alone: that is for [`Self::flush`], if the engine sends such.
-    /// Returns whether there was anything.
+    /// Sends what the state machine has to send, except a frame that is alone: [`Self::flush`] sends it, if
+    /// the engine can send single frames. Returns whether there was anything to send.
     pub(crate) fn send_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) -> bool {
         if self.is_empty() {
             return false;
@@ -364,7 +371,7 @@ impl Ports {
                     port.wants = port.batch.len() > before;
                 }
                 if holds && is_fresh && port.batch.len() == 1 {
-                    // Asked once more, the machine may have others.
+                    // When it is asked once more, the state machine may have other frames.
                     port.held = !port.wants;
                     continue;
                 }
@@ -374,8 +381,8 @@ impl Ports {
         any
     }
 
-    /// Hands frames that are alone to the engine, which sends them with the next wait. Nothing may be sent between this and that,
-    /// as it would pass them.
+    /// Gives frames that are alone to the engine, which sends them with the next wait. Nothing may be sent
+    /// between this call and the wait, since it would overtake them.
     pub(crate) fn flush(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) {
         for (number, place) in (0..).zip(&mut self.ports) {
             let Some(port) = place.as_mut().filter(|port| port.held) else { continue };
@@ -389,17 +396,17 @@ impl Ports {
         }
     }
 
-    /// Has the engine send what it still may, for nobody waits any more.
+    /// Has the engine send the frames that are still held, since the reactor will not wait again.
     pub(crate) fn part(&mut self, engine: &mut dyn Engine) {
         for (number, place) in (0..).zip(&mut self.ports) {
             if let Some(port) = place.as_mut().filter(|port| port.held) {
-                // It is lost if one before it has not gone yet.
+                // The frame is lost if an earlier one has not been sent yet.
                 let _ = engine.send_frame(number, port.origin(), std::mem::take(&mut port.batch));
             }
         }
     }
 
-    /// Takes note of what became of a frame that the engine sent.
+    /// Handles the result of a frame that the engine sent.
     pub(crate) fn frame_sent(
         &mut self,
         stats: &mut Stats,
@@ -418,7 +425,7 @@ impl Ports {
                     port.batch = batch;
                 }
             }
-            // The same call without the engine says what is to be done about it.
+            // The same send by the port itself will find out what to do about the error.
             (Some(port), Err(_)) if port.state.is_some() => {
                 (port.batch, port.refused) = (batch, true);
             }
@@ -429,7 +436,8 @@ impl Ports {
         }
     }
 
-    /// Takes what the machine has for a port that is down, so that it asks no more.
+    /// Discards the frames that the state machine has for a port that is down, so that it stops announcing
+    /// them.
     fn discard(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, name: EtherPort) {
         let mut nowhere = FrameBatch::new();
         for _ in 0..BATCHES_PER_TURN {
@@ -448,14 +456,14 @@ impl Port {
         self.state.is_some() && (self.wants || (self.done < self.batch.len() && !self.held))
     }
 
-    /// The interface's number and the EtherType that frames are sent with.
+    /// Returns the interface index and the EtherType that frames are sent with.
     fn origin(&self) -> (i32, u16) {
         (self.bound.unwrap_or(0), self.socket.config.ether_type)
     }
 
-    /// Hands a frame to the machine.
+    /// Passes a frame to the state machine.
     fn hand_over(&self, machine: &mut dyn FrameMachine, now: Instant, taken: RxFrame<'_>) {
-        // The filter has seen to it; kernels differ in what they do to tags.
+        // The filter has checked the packet type already, but kernels differ in how they treat VLAN tags.
         if self.state.is_some() && taken.kind <= libc::PACKET_MULTICAST {
             let group = taken.kind != libc::PACKET_HOST;
             let (source, age) = (taken.source, taken.age);
@@ -466,7 +474,7 @@ impl Port {
         }
     }
 
-    /// Hands over what came into the ring. Returns whether there was anything.
+    /// Passes the frames in the ring to the state machine. Returns whether there were any.
     fn empty_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock) -> bool {
         let Some(mut ring) = self.ring.take() else { return false };
         let (frames, bytes) = ring.receive(clock, |now, taken| self.hand_over(machine, now, taken));
@@ -477,8 +485,8 @@ impl Port {
         frames > 0
     }
 
-    /// Replaces the ring by one whose slots are long enough, if they are not. What is beyond the share of a turn, or comes
-    /// meanwhile, is lost.
+    /// Replaces the ring by one with longer slots if the present slots are too short. Frames beyond the share
+    /// of one turn, and frames that arrive meanwhile, are lost.
     fn fit_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock, mtu: usize) {
         let fits = |ring: &Ring| ring.fits(mtu.min(MTU_MAX));
         if self.ring.as_ref().is_none_or(fits) {
@@ -491,13 +499,13 @@ impl Port {
         }
     }
 
-    /// Lets go of the batch.
+    /// Drops the batch.
     fn forget(&mut self, pool: &Pool) {
         self.batch.clear(pool);
         (self.done, self.held, self.refused) = (0, false, false);
     }
 
-    /// Finds out how the interface is, and tells what changed.
+    /// Queries the state of the interface, and informs the state machine if it changed.
     fn refresh_interface(
         &mut self,
         stats: &mut Stats,
@@ -512,7 +520,7 @@ impl Port {
         }
         let index = interface.as_ref().map(|it| it.index);
         if let Some(index) = index.filter(|index| self.bound != Some(*index)) {
-            // An interface that came back is another one to the kernel; being bound to it needs no privilege.
+            // To the kernel, an interface that came back is another one. Binding to it needs no privilege.
             let bound = socket::bind(&self.socket.socket, index, self.socket.config.ether_type);
             self.bound = bound.is_ok().then_some(index);
         } else if index.is_none() {
@@ -527,7 +535,7 @@ impl Port {
         match &state {
             Some(known) => match entropy() {
                 Ok(entropy) => machine.port_up(now, self.port, known, entropy),
-                // Without it nobody can be let in; it is tried again with the next change.
+                // Without entropy no session can be established; the query is repeated with the next change.
                 Err(_) => return,
             },
             None => {

@@ -1,4 +1,4 @@
-//! An interface as a wire ends in it: every frame of it, whole, and none held back.
+//! A raw interface: every frame on it, whole, with its header, unfiltered.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,10 +12,10 @@ use crate::files::Errno;
 /// All EtherTypes (`ETH_P_ALL` of linux/if_ether.h).
 const EVERY_TYPE: u16 = 3;
 
-/// What comes before a frame's payload at most: addresses, a VLAN tag and an EtherType.
+/// The longest header before the payload of a frame: addresses, a VLAN tag and an EtherType.
 const HEADER_BYTES: usize = 18;
 
-/// One end of a wire.
+/// An interface opened for raw frames.
 pub struct RawPort {
     socket: OwnedFd,
     name: String,
@@ -26,19 +26,20 @@ pub struct RawPort {
     refusals: u8,
 }
 
-/// What became of frames that were to be sent.
+/// The result of sending frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentRaw {
-    /// How many were dealt with, in order. Those behind them found no room; they may be tried again.
+    /// How many frames are finished, in order. The frames after them found no free buffer; they may be sent
+    /// again.
     pub done: usize,
-    /// How many of these did not go because they are longer than the interface allows.
+    /// How many of these were not sent because they are longer than the interface allows.
     pub too_long: usize,
-    /// How many did not go for another reason: the interface is down, or whatever is behind it refuses them.
+    /// How many were not sent for another reason: the interface is down, or the link refuses them.
     pub failed: usize,
 }
 
 impl RawPort {
-    /// Opens an interface for frames of a type, or all, to whomever they are sent.
+    /// Opens an interface for frames of an EtherType, or of all, whatever their destination.
     ///
     /// # Errors
     /// [`PortError`]
@@ -58,12 +59,12 @@ impl RawPort {
         Ok(Self { socket, name: interface.to_owned(), mtu: known.mtu, intake, outtake, refusals: 0 })
     }
 
-    /// Returns the interface's MTU as of when it was opened, or looked at.
+    /// Returns the MTU of the interface when it was opened, or last refreshed with [`Self::look`].
     pub const fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// Takes note of a changed MTU.
+    /// Queries the MTU of the interface again.
     pub fn look(&mut self) {
         if let Ok(known) = Interface::look_up(&self.socket, &self.name) {
             self.mtu = known.mtu;
@@ -71,10 +72,10 @@ impl RawPort {
         }
     }
 
-    /// Receives what is there, and hands each frame over. Returns how many there were, and whether there may be more. An
-    /// interface that is down has nothing.
+    /// Receives the frames that wait, and passes each one to `each`. Returns how many there were, and whether
+    /// there may be more. An interface that is down delivers none.
     pub fn receive(&mut self, mut each: impl FnMut(&[u8])) -> (usize, bool) {
-        // An error is that of an interface that went down, and told once.
+        // An error means that the interface went down; it is reported once.
         self.intake
             .receive(&self.socket, |taken| {
                 if taken.kind != libc::PACKET_OUTGOING {
@@ -84,7 +85,7 @@ impl RawPort {
             .unwrap_or((0, false))
     }
 
-    /// Sends frames until there is no room.
+    /// Sends frames until the buffer of the socket is full.
     pub fn send<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]> + Clone) -> SentRaw {
         let mut sent = SentRaw::default();
         let mut left = frames;
@@ -119,7 +120,7 @@ impl RawPort {
         sent
     }
 
-    /// Returns how many frames were lost, since this was asked last, because nobody had received those before them.
+    /// Returns how many frames were lost since the last call because the receive buffer was full.
     pub fn take_drops(&self) -> u64 {
         u64::from(socket::take_drops(&self.socket))
     }

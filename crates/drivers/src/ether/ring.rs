@@ -1,12 +1,14 @@
-//! Frames that the kernel puts where they are read: the receive ring of a packet socket (`PACKET_RX_RING`, packet(7)).
+//! The receive ring of a packet socket, memory into which the kernel puts received frames (`PACKET_RX_RING`,
+//! packet(7)).
 //!
-//! The kernel copies each frame into a slot when it comes, on the processor that brought it, and nobody makes a system call
-//! for it: to see whether there are more is one look at memory. Its room is its own, so that a process that may not pass the
-//! system's limit for socket buffers has as much of it as one that may.
+//! The kernel copies each frame into a slot when it arrives, on the processor that received it, and the
+//! receiver makes no system call for it: a check for more frames is one read of memory. The memory of the
+//! ring is its own. A process that may not exceed the system's limit for socket buffers gets as much of it as
+//! one that may.
 //!
-//! A slot belongs to the kernel or to us, and its first word says to whom: who is done with it writes the other's name there.
-//! Version 2 of the ring is meant. Version 3 hands over many frames at once and a single one only when a timer of at least a
-//! millisecond ends.
+//! A slot belongs either to the kernel or to us, and its first word says to which. The owner that has
+//! finished with the slot writes the other owner there. This is version 2 of the ring. Version 3 delivers
+//! many frames at once, and a single frame only when a timer of at least a millisecond expires.
 
 #![allow(unsafe_code, reason = "memory that is shared with the kernel")]
 
@@ -27,36 +29,38 @@ use crate::clock::Clock;
 use crate::files::Errno;
 use crate::slab;
 
-/// What the kernel writes before a frame's payload: what it knows about it, the sender's address, and what aligns that.
+/// What the kernel writes before the payload of a frame: its metadata, the address of the sender, and
+/// alignment.
 const BEFORE_PAYLOAD: usize = 96;
 
-/// The kernel allocates so much at once, unless a single frame needs more, and what it needs is a multiple of this.
+/// The kernel allocates blocks of this size, unless a single frame needs more. Block sizes are multiples of a
+/// page.
 const BLOCK_BYTES: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// How much is handed over in one turn before others have theirs.
+/// How much is processed in one turn before other ports get their turn.
 const FRAMES_PER_TURN: usize = 512;
 const BYTES_PER_TURN: usize = 1 << 20;
 
-/// Slots begin where lines of the processor's cache do.
+/// Slots begin at the lines of the processor's cache.
 const LINE: usize = 64;
 
-/// Where the sender's address is in a slot.
+/// The offset of the sender's address in a slot.
 const ADDRESS_AT: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
-/// A ring, and what it is mapped to.
+/// A ring and its mapped memory.
 pub(super) struct Ring {
     memory: NonNull<u8>,
     len: usize,
     shape: Shape,
-    /// The slot that is filled next.
+    /// The slot that the kernel fills next.
     next: usize,
 }
 
-// SAFETY: the memory is the ring's own, which nothing binds to a thread.
+// SAFETY: the memory belongs to the ring alone, and nothing binds it to a thread.
 unsafe impl Send for Ring {}
 
-/// How the slots lie: a block is whole pages, and no slot crosses from one to the next.
+/// The arrangement of the slots: a block is whole pages, and no slot crosses the end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     slot: usize,
@@ -66,7 +70,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Returns one for frames of this payload, in so many bytes, but with two slots at least.
+    /// Returns the arrangement for frames of this payload in `bytes` bytes, but with at least two slots.
     fn of(payload: usize, bytes: usize) -> Self {
         let slot = (BEFORE_PAYLOAD + payload).next_multiple_of(LINE);
         let block = BLOCK_BYTES.min(bytes).max(2 * slot).next_multiple_of(PAGE);
@@ -77,22 +81,21 @@ impl Shape {
         self.per_block * self.blocks
     }
 
-    /// Returns where a slot begins.
+    /// Returns the offset of a slot.
     const fn offset(&self, slot: usize) -> usize {
         slot / self.per_block * self.block + slot % self.per_block * self.slot
     }
 }
 
 impl Ring {
-    /// Has a socket receive into a ring from now on, with slots for frames of this payload.
+    /// Makes a socket receive into a ring from now on, with slots for frames of this payload.
     ///
-    /// # Errors
-    /// There is not so much memory, or the kernel knows no rings.
+    /// # Errors There is not enough memory, or the kernel does not support receive rings.
     pub(super) fn set_up(socket: &OwnedFd, payload: usize, bytes: usize) -> Result<Self, Errno> {
         let shape = Shape::of(payload, bytes);
         socket::set_receive_ring(socket, shape.block, shape.blocks, shape.slot, shape.slots())?;
         let len = shape.block * shape.blocks;
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses an address range that is free.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -106,34 +109,33 @@ impl Ring {
         let mapped = if memory == libc::MAP_FAILED { None } else { NonNull::new(memory.cast()) };
         let Some(memory) = mapped else {
             let errno = super::interface::last_error();
-            // Nobody else could read what would come into it.
+            // Without the mapping, nothing could read the frames that would be received into the ring.
             socket::set_receive_ring(socket, 0, 0, 0, 0)?;
             return Err(errno);
         };
         Ok(Self { memory, len, shape, next: 0 })
     }
 
-    /// Has a socket, which is this ring's, receive into its queue again.
+    /// Makes the socket of this ring receive into its queue again.
     ///
-    /// # Errors
-    /// None that is known.
+    /// # Errors None is known.
     pub(super) fn take_down(self, socket: &OwnedFd) -> Result<(), Errno> {
         drop(self);
         socket::set_receive_ring(socket, 0, 0, 0, 0)
     }
 
-    /// Returns how many frames have room.
+    /// Returns how many frames the ring holds at most.
     pub(super) const fn slots(&self) -> usize {
         self.shape.slots()
     }
 
-    /// Returns whether frames of this payload have room in a slot.
+    /// Returns whether frames of this payload fit into a slot.
     pub(super) const fn fits(&self, payload: usize) -> bool {
         BEFORE_PAYLOAD + payload <= self.shape.slot
     }
 
-    /// Hands over what came, up to what one turn may have, and the moment at which it does. Returns how many frames these
-    /// were, and bytes. What is longer than a slot is left out.
+    /// Passes the frames that have arrived to `each`, up to the limit of one turn, together with the time.
+    /// Returns how many frames there were, and bytes. Frames longer than a slot are skipped.
     pub(super) fn receive(
         &mut self,
         clock: Clock,
@@ -151,31 +153,35 @@ impl Ring {
         (frames, bytes)
     }
 
-    /// Returns whether the slot that is filled next was.
+    /// Returns whether the next slot is filled.
     pub(super) fn has_more(&self) -> bool {
         self.next_slot().1.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// Returns the slot that is filled next, and the word in it that says whose it is.
+    /// Returns the next slot, and the word in it that says who owns it.
     fn next_slot(&self) -> (NonNull<u8>, &AtomicU32) {
         // SAFETY: the offset of a slot of this ring is within its memory.
         let slot = unsafe { self.memory.add(self.shape.offset(self.next)) };
-        // SAFETY: the slot begins with that word, aligned, which both sides use as an atomic one as long as the ring exists.
+        // SAFETY: the slot begins with that word, aligned; both sides use it as an atomic as long as the ring
+        // exists.
         let owner = unsafe { AtomicU32::from_ptr(slot.cast().as_ptr()) };
         (slot, owner)
     }
 
-    /// Hands over the frame in the next slot, which is filled, and gives the slot back. Returns how many bytes it had.
+    /// Passes on the frame in the next slot, which is filled, and returns the slot to the kernel. Returns the
+    /// length of the frame in bytes.
     fn take(&mut self, now: SystemTime, each: impl FnOnce(RxFrame<'_>)) -> usize {
         let (slot, owner) = self.next_slot();
-        // SAFETY: the slot is ours: the kernel has written this, and writes no more until it is told to.
+        // SAFETY: the slot is ours: the kernel has written the header, and writes no more until it owns the
+        // slot again.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         // SAFETY: as above; the address follows the header, aligned.
         let name = unsafe { slot.add(ADDRESS_AT).cast::<libc::sockaddr_ll>().read() };
         let (start, len) = (usize::from(header.tp_mac), slab::index(header.tp_snaplen));
         let whole = header.tp_snaplen == header.tp_len && start + len <= self.shape.slot;
         if whole {
-            // SAFETY: within the slot, which nobody else uses until `owner` says so.
+            // SAFETY: the range is within the slot, which nothing else uses until `owner` is set to the
+            // kernel.
             let bytes = unsafe { std::slice::from_raw_parts_mut(slot.add(start).as_ptr(), len) };
             let [a, b, c, d, e, f, ..] = name.sll_addr;
             let came = Duration::new(header.tp_sec.into(), header.tp_nsec.min(999_999_999));
@@ -190,7 +196,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: this is what was mapped, and nothing refers to it any more.
+        // SAFETY: this is the range that was mapped, and nothing refers to it any more.
         let result = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.len) };
         debug_assert_eq!(result, 0, "{}", io::Error::last_os_error());
     }

@@ -1,6 +1,7 @@
-//! How long frames waited at a port before they were read: the kernel tells beside each frame when it took it in.
+//! How long frames waited at a port before they were read. The kernel delivers with each frame the time at
+//! which it received it.
 //!
-//! A reader that has to wait for its processor would else take that time for time on the way.
+//! A reader that had to wait for a processor would otherwise count that time as network delay.
 
 #![allow(
     unsafe_code,
@@ -10,10 +11,11 @@
 use std::mem::{offset_of, size_of};
 use std::time::{Duration, SystemTime};
 
-/// No frame waits longer where anybody reads; who says so had its clock set.
+/// No frame waits longer than this where a reactor reads. A longer age means that the clock was set
+/// meanwhile.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Room for what the kernel tells beside a frame.
+/// Memory for the ancillary data that the kernel delivers with a frame.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RxTimestamp {
@@ -21,12 +23,11 @@ pub(crate) struct RxTimestamp {
     when: libc::timespec,
 }
 
-// The kernel puts what it tells behind the head, aligned.
-// SAFETY: it only computes.
+// The kernel puts the data after the header, aligned. SAFETY: it only computes.
 const _: () = assert!(offset_of!(RxTimestamp, when) == unsafe { libc::CMSG_LEN(0) } as usize);
 
 impl Default for RxTimestamp {
-    /// Says nothing.
+    /// Contains no time.
     fn default() -> Self {
         // SAFETY: both are plain integers, for which all bits zero is a value.
         unsafe { std::mem::zeroed() }
@@ -34,13 +35,14 @@ impl Default for RxTimestamp {
 }
 
 impl RxTimestamp {
-    /// Has the kernel write to it when it fills what `header` names. It must stay where it is until then.
+    /// Makes the kernel write here when it fills what `header` refers to. The value must not move until then.
     pub(crate) const fn point(&mut self, header: &mut libc::msghdr) {
         header.msg_control = std::ptr::from_mut(self).cast();
         header.msg_controllen = size_of::<Self>() as _;
     }
 
-    /// Returns how long the frame waited; `now` is the present moment by the wall clock, which the kernel uses as well.
+    /// Returns how long the frame waited. `now` is the present time of the wall clock, which the kernel uses
+    /// as well.
     pub(crate) fn age(&self, now: SystemTime) -> Duration {
         let told = (self.head.cmsg_level, self.head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
         let since = u64::try_from(self.when.tv_sec).ok().zip(u32::try_from(self.when.tv_nsec).ok());
@@ -49,7 +51,7 @@ impl RxTimestamp {
     }
 }
 
-/// Returns how long a frame waited that came at a moment since the epoch, as the wall clock counts.
+/// Returns how long a frame waited that was received at `came`, a time of the wall clock since the epoch.
 pub(super) fn age(came: Duration, now: SystemTime) -> Duration {
     let came = SystemTime::UNIX_EPOCH.checked_add(came);
     let age = came.and_then(|came| now.duration_since(came).ok()).unwrap_or_default();

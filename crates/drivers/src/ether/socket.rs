@@ -1,4 +1,4 @@
-//! Packet sockets: opening them, binding them, and what they count.
+//! Packet sockets: opening, binding, options, and counters.
 
 #![allow(unsafe_code, reason = "socket options and addresses of AF_PACKET, which no safe interface offers")]
 
@@ -11,34 +11,35 @@ use super::filter::Instruction;
 use super::interface::last_error;
 use crate::files::Errno;
 
-/// The shortest time for which sleeps are bundled with others', in nanoseconds: protocols over frames count in
-/// microseconds, the system's default in fifty of them.
+/// The timer slack in nanoseconds: how much the kernel may delay a timer to bundle it with others. Protocols
+/// over frames count in microseconds; the default of the system is fifty of them.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
 /// Opens a socket that receives nothing until it is bound.
 pub(super) fn open(kind: SocketType) -> Result<OwnedFd, Errno> {
     let socket =
         socket_with(AddressFamily::PACKET, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    // Kernels before 4.20 do not know it; the filter refuses our own frames as well.
+    // Kernels before 4.20 do not know this option. The filter rejects our own frames as well.
     let _ = set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32);
     Ok(socket)
 }
 
-/// Has the kernel tell when each frame came. Where it cannot, frames seem to come when they are read.
+/// Makes the kernel deliver the time at which it received each frame. Where it cannot, frames count as
+/// received when they are read.
 pub(super) fn tell_arrivals(socket: &OwnedFd) {
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32);
 }
 
-/// Wants frames of this type from the interface with this number.
+/// Makes the socket receive frames of this EtherType from the interface with this index.
 pub(super) fn bind(socket: &OwnedFd, index: i32, ether_type: u16) -> Result<(), Errno> {
     let address = address(index, ether_type);
-    // SAFETY: `address` is there for the call, and its length is said.
+    // SAFETY: `address` exists during the call, and its length is passed.
     let result =
         unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length_of(&address)) };
     if result < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Has the kernel run `program` on every frame.
+/// Makes the kernel run `program` on every frame.
 pub(super) fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> Result<(), Errno> {
     let mut program: Vec<libc::sock_filter> = program
         .iter()
@@ -50,7 +51,7 @@ pub(super) fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> Result
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
 
-/// Wants frames for other stations too.
+/// Makes the socket receive frames for other stations too.
 pub(super) fn be_promiscuous(socket: &OwnedFd, index: i32) -> Result<(), Errno> {
     let request = libc::packet_mreq {
         mr_ifindex: index,
@@ -61,25 +62,25 @@ pub(super) fn be_promiscuous(socket: &OwnedFd, index: i32) -> Result<(), Errno> 
     set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Makes room for so many bytes that wait to be received, and a share of that to be sent; the system's limit holds for
-/// those who may not pass it. Returns how many bytes there is room for, as the kernel counts.
+/// Sets the sizes of the receive buffer and of the send buffer, in bytes. Without the privilege to exceed it,
+/// the limit of the system applies. Returns the size of the receive buffer, as the kernel counts.
 pub(super) fn make_room(socket: &OwnedFd, receive: usize, send: usize) -> usize {
-    // The kernel doubles what it is asked for, since it counts its own overhead as well.
+    // The kernel doubles the requested size, since it counts its own overhead as well.
     for (forced, plain, bytes) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive / 2),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send / 2),
     ] {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
         if set_option(socket, libc::SOL_SOCKET, forced, &bytes).is_err() {
-            // It never fails for being too much; what it became is asked below.
+            // It never fails because the size is too large; the actual size is read below.
             let _ = set_option(socket, libc::SOL_SOCKET, plain, &bytes);
         }
     }
     sockopt::socket_recv_buffer_size(socket).unwrap_or(0)
 }
 
-/// Has frames come into a ring of blocks of slots, or into the socket's queue if there are none. What waits to be received is
-/// lost.
+/// Makes frames arrive in a ring of blocks of slots, or in the queue of the socket if there are none. Frames
+/// that wait to be received are lost.
 pub(super) fn set_receive_ring(
     socket: &OwnedFd,
     block: usize,
@@ -105,16 +106,16 @@ pub(super) fn set_receive_ring(
     set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
-/// Takes the error that is kept for the next call on a socket, if there is one.
+/// Takes the pending error of a socket, if there is one.
 pub(super) fn take_error(socket: &OwnedFd) -> Option<Errno> {
     sockopt::socket_error(socket).map_or_else(Some, Result::err)
 }
 
-/// Returns how many frames were lost, since this was asked last, because nobody had received those before them.
+/// Returns how many frames were lost since the last call because the receive buffer was full.
 pub(super) fn take_drops(socket: &OwnedFd) -> u32 {
     let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = length_of(&counts);
-    // SAFETY: the kernel writes at most `len` bytes into `counts`, and how many those were into `len`.
+    // SAFETY: the kernel writes at most `len` bytes into `counts`, and their number into `len`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -127,13 +128,13 @@ pub(super) fn take_drops(socket: &OwnedFd) -> u32 {
     if result < 0 { 0 } else { counts.tp_drops }
 }
 
-/// Has this thread sleep no longer than it says.
+/// Sets the timer slack of this thread, so that it sleeps no longer than it asks for.
 pub(super) fn sleep_exactly() {
-    // SAFETY: it takes a number and touches no memory. It cannot fail for a number that is not zero.
+    // SAFETY: the call takes a number and accesses no memory. It cannot fail for a number that is not zero.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
 }
 
-/// Returns an address on an interface, for frames of a type.
+/// Returns the address of an interface, for frames of an EtherType.
 pub(crate) fn address(index: i32, ether_type: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
@@ -151,8 +152,8 @@ pub(super) fn length_of<T>(_: &T) -> libc::socklen_t {
 }
 
 fn set_option<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> Result<(), Errno> {
-    // SAFETY: the kernel reads `value`, whose length is said; of the options that are set here, only the filter holds a
-    // pointer, and what it points to lives as long as the call.
+    // SAFETY: the kernel reads `value`, whose length is passed; of the options that are set here, only the
+    // filter contains a pointer, and the memory that it points to lives as long as the call.
     let result = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), length_of(value))
     };

@@ -1,9 +1,11 @@
-//! What the reactor's own thread does at once, instead of handing it to a ring or a thread.
+//! File operations that the thread of the reactor does itself, instead of passing them to a ring or to
+//! another thread.
 //!
-//! Data that lies in memory is copied faster than it is handed over. The art is to know when it lies there: reads ask
-//! the kernel not to wait (`RWF_NOWAIT`). Most file systems cannot promise that for writes; a write of moderate size
-//! is mere copying there too, unless the system makes writers wait because it has too much to store. So writes are
-//! just done until one had to wait; then the file's writes go elsewhere for a while.
+//! Copying data that is in memory is faster than passing the operation on. The difficulty is to know whether
+//! it is in memory. Reads ask the kernel not to wait (`RWF_NOWAIT`). Most file systems do not support that
+//! flag for writes. A write of moderate size is mere copying there too, unless the system makes writers wait
+//! because too much data is to be written back. So writes are done here until one had to wait; after that,
+//! the writes of the file are passed on for a while.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -15,31 +17,32 @@ use super::sync::{Attempt, progress, raw, transfer};
 use super::{Errno, FileOpKind, PendingOp};
 use crate::clock::Clock;
 
-/// The largest read that is copied at once: some 100 µs, for which other connections wait.
+/// The largest read that is done here: some 100 µs, for which other connections wait.
 const READ_MAX: usize = 1 << 20;
 
-/// The largest write that is done at once: copying it takes some 20 µs, about what handing it to a thread and back
-/// costs.
+/// The largest write that is done here. Copying it takes some 20 µs, about as much as passing it to a thread
+/// and back.
 const WRITE_MAX: usize = 64 << 10;
 
 /// A write that took this long was no mere copy, or the thread lost the processor.
 const SLOW: Duration = Duration::from_millis(2);
 
-/// After a slow write so many are watched more closely, at the cost of two system calls each, to tell the two apart.
+/// After a slow write, so many writes are checked for a wait in the kernel, at the cost of two system calls
+/// each, to tell the two cases apart.
 const WATCHED: u32 = 256;
 
-/// So long do others write to a file after a write had to wait. A wait lasts from 10 to 200 ms, so at worst every
-/// second event is late by one.
+/// After a write had to wait, the writes of its file are passed on for this long. A wait lasts from 10 to 200
+/// ms, so at worst every second event is delayed by one.
 const REST: Duration = Duration::from_millis(200);
 
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What was learnt of a file.
+/// What was learnt about a file.
 #[derive(Debug)]
 pub(super) struct FileBehavior {
     direct: bool,
-    /// Its file system is memory, so that nothing waits.
+    /// The file system is in memory, so that no operation waits.
     in_memory: bool,
     reads_without_wait: AtomicBool,
     /// One of the constants below.
@@ -52,14 +55,15 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// Where an operation goes that is not done at once.
+/// Where an operation is done that the thread of the reactor does not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offload {
-    /// To a thread.
+    /// By a thread.
     Thread,
-    /// To a ring, which takes everything that a drain starts in one call; this is the first of it.
+    /// By a ring, which takes everything that a drain starts in one call; this is the first operation of the
+    /// drain.
     RingFirst,
-    /// To a ring, with others.
+    /// By a ring, together with other operations.
     Ring,
 }
 
@@ -85,8 +89,8 @@ impl FileBehavior {
     }
 }
 
-/// Returns whether the data of a regular file are in memory and nowhere else. The node of a block device may lie in such a
-/// file system, as all of `/dev` does; what is written to it does not.
+/// Returns whether the data of a regular file is in memory and nowhere else. The node of a block device may
+/// be in such a file system, as all of `/dev` is; the data of the device is not.
 fn is_in_memory(file: &File) -> bool {
     let kind = rustix::fs::fstatfs(file).map_or(0, |facts| u64::try_from(facts.f_type).unwrap_or(0));
     IN_MEMORY.contains(&kind) && file.metadata().is_ok_and(|facts| facts.is_file())
@@ -101,7 +105,7 @@ impl Offload {
     }
 }
 
-/// Does `work` at once if that is wise. If it is not over, it goes on elsewhere.
+/// Does `work` at once if that is expected to be fast. Work that is not finished continues at `elsewhere`.
 pub(super) fn attempt(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -> Attempt {
     let habits = &work.op.file.inner.habits;
     match &work.op.kind {
@@ -159,7 +163,8 @@ fn cached_write(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -> Atte
     }
 }
 
-/// Writes what can be written without waiting; the ring does the rest, and does likewise with what follows.
+/// Writes what can be written without waiting. The ring does the rest, and likewise does the writes that
+/// follow.
 fn write_without_wait(work: &mut PendingOp, clock: &Clock) -> Attempt {
     match transfer(&mut work.op, work.done, ReadWriteFlags::NOWAIT) {
         Err(Errno::OPNOTSUPP) => {
@@ -173,7 +178,7 @@ fn write_without_wait(work: &mut PendingOp, clock: &Clock) -> Attempt {
     }
 }
 
-/// Writes, and finds out whether it had to wait.
+/// Writes, and finds out whether the write had to wait.
 fn write_with_care(work: &mut PendingOp, clock: &Clock) -> Attempt {
     let file = work.op.file.clone();
     let habits = &file.inner.habits;

@@ -1,4 +1,4 @@
-//! Carries operations out with plain system calls, and keeps account of how far they are.
+//! Executes operations with plain system calls, and tracks their progress.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -14,23 +14,23 @@ use super::{
 
 pub(super) mod raw;
 
-/// The most pieces one system call takes (`UIO_MAXIOV`).
+/// The most pieces that one system call takes (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
-/// How far a try came.
+/// The result of an attempt.
 pub(crate) enum Attempt {
-    /// The operation is over.
+    /// The operation is finished.
     Finished(Result<(), FileError>),
-    /// There is more to do, and the same way goes on.
+    /// The operation is not finished, and can be continued in the same way.
     Again,
-    /// It would block, or this way cannot do it: a thread has to.
+    /// The operation would block, or cannot be done in this way: a thread has to do it.
     Blocked,
 }
 
 pub(crate) type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
 pub(crate) type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
 
-/// Takes account of what a call made of `work`: how many bytes, zero for calls that have none, or an error.
+/// Records the result of a call for `work`: how many bytes (zero for calls that transfer none), or an error.
 pub(crate) fn progress(work: &mut PendingOp, result: Result<usize, Errno>) -> Attempt {
     advance(&mut work.op, &mut work.done, result)
 }
@@ -63,7 +63,7 @@ fn advance(op: &mut FileOp, done: &mut usize, result: Result<usize, Errno>) -> A
     if *done >= whole { Attempt::Finished(Ok(())) } else { Attempt::Again }
 }
 
-/// Declares the next `count` bytes of the buffers filled.
+/// Marks the next `count` bytes of the buffers as filled.
 fn fill(bufs: &mut [Buf], mut count: usize) {
     for buf in bufs {
         let taken = count.min(buf.capacity() - buf.len());
@@ -72,7 +72,7 @@ fn fill(bufs: &mut [Buf], mut count: usize) {
     }
 }
 
-/// Makes one system call for a read or write that is `done` so far.
+/// Makes one system call for a read or write of which `done` bytes are done.
 pub(super) fn transfer(op: &mut FileOp, done: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
     let file = op.file.file();
     match &mut op.kind {
@@ -94,7 +94,7 @@ pub(super) fn transfer(op: &mut FileOp, done: usize, flags: ReadWriteFlags) -> R
     }
 }
 
-/// Returns the room for the next `left` bytes.
+/// Returns the spare capacity for the next `left` bytes.
 pub(crate) fn room(bufs: &mut [Buf], mut left: usize) -> SlicesMut<'_> {
     let mut slices = SlicesMut::new();
     for buf in bufs {
@@ -111,7 +111,7 @@ pub(crate) fn room(bufs: &mut [Buf], mut left: usize) -> SlicesMut<'_> {
     slices
 }
 
-/// Returns the data behind the first `done` bytes.
+/// Returns the data after the first `done` bytes.
 pub(crate) fn rest(data: &DataList, mut done: usize) -> Slices<'_> {
     let mut slices = Slices::new();
     for part in data.parts() {
@@ -131,7 +131,7 @@ fn offset(at: u64, done: usize) -> u64 {
     at.saturating_add(u64::try_from(done).unwrap_or(u64::MAX))
 }
 
-/// Does what is left of an operation, however long it takes.
+/// Does the rest of an operation, however long it takes.
 pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
     let result = loop {
         match &op.kind {
@@ -196,7 +196,8 @@ impl FallocateMode {
     }
 }
 
-/// Lists data and holes. What the file system cannot tell counts as data; what lies behind the end is a hole.
+/// Lists data and holes. A range whose state the file system does not report counts as data; beyond the end
+/// of the file is a hole.
 fn extents(file: &IoFile, at: u64, len: u64, count_max: usize) -> Result<Vec<FileExtent>, Errno> {
     let end = at.saturating_add(len);
     let mut list = Vec::new();
@@ -215,20 +216,20 @@ fn extents(file: &IoFile, at: u64, len: u64, count_max: usize) -> Result<Vec<Fil
     Ok(list)
 }
 
-/// Returns where the next data or hole starts, at most `end`.
+/// Returns where the next data or hole starts, but at most `end`.
 fn seek(file: &IoFile, from: SeekFrom, end: u64) -> Result<u64, Errno> {
     match (rustix::fs::seek(file.file(), from), from) {
         (Ok(found), _) => Ok(found.min(end)),
-        // There is nothing of the kind before the end of the file.
+        // There is no data or hole before the end of the file.
         (Err(Errno::NXIO), _) => Ok(end),
-        // The file system or device does not know holes.
+        // The file system or device does not support holes.
         (Err(Errno::INVAL | Errno::OPNOTSUPP), SeekFrom::Data(at)) => Ok(at),
         (Err(Errno::INVAL | Errno::OPNOTSUPP), _) => Ok(end),
         (Err(errno), _) => Err(errno),
     }
 }
 
-/// Turns an operation that is over into what its submitter gets.
+/// Turns a finished operation into its result for the submitter.
 pub(crate) fn conclude(op: FileOp, result: Result<(), FileError>) -> FileDone {
     let FileOp { token, kind, .. } = op;
     let result = result.map(|()| match kind {

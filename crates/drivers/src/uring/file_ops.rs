@@ -14,7 +14,7 @@ pub(super) struct FileWork {
 }
 
 impl UringEngine {
-    /// Starts what was handed to the file queues.
+    /// Starts the operations that were submitted to the file queues.
     pub(super) fn start_file_work(&mut self) {
         while let Some(work) = self.files.take_work() {
             self.start_work(work);
@@ -26,7 +26,8 @@ impl UringEngine {
         let mut work = work;
         let entry = message.file_entry(&mut work);
         let number = self.works.insert(FileWork { work, message });
-        // SAFETY: buffers and message are in `works` until `finish_work` takes the completion, and so is the open file.
+        // SAFETY: buffers and message are in `works` until `finish_work` takes the completion, and so is the
+        // open file.
         unsafe { self.ring.push(entry, Tag::File(number)) };
     }
 

@@ -1,10 +1,11 @@
-//! Frames of ports, one at a time: the call that waits also sends a frame before it and receives one after it.
+//! Single frames of ports: the system call that waits also sends a frame before it waits, and receives one.
 //!
-//! Where frames come and go one by one, as with one command after another, that is one system call for each turn instead of
-//! three. Where many come or go at once the port moves them by itself, many in a call: it hears of the first frame from
-//! here, and then looks for more.
+//! Where frames are sent and received one by one, as with one command after another, that is one system call
+//! for each turn instead of three. Where many frames arrive or are sent at once, the port transfers them
+//! itself, many in a call: this module delivers the first frame, and the port then looks for more.
 //!
-//! A frame is sent silently, see [`super::no_cqe_send`]: it has gone, or was refused, when the submission returns.
+//! A frame is sent without a completion on success, see [`super::no_cqe_send`]: it was sent or refused when
+//! the submission returns.
 
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
@@ -24,9 +25,9 @@ use crate::files::Errno;
 #[derive(Default)]
 pub(super) struct Frames {
     table: BTreeMap<u32, Port>,
-    /// The kernel was not asked for the next frame of these.
+    /// The ports whose next frame was not requested from the kernel.
     unarmed: Vec<u32>,
-    /// What was sent since the last wait.
+    /// The ports that sent a frame since the last wait.
     leaving: Vec<u32>,
 }
 
@@ -34,14 +35,14 @@ struct Port {
     socket: Rc<dyn AsFd>,
     arrival: Box<MsgHdr>,
     room: Vec<u8>,
-    /// How long the room should be.
+    /// The length that the receive buffer should have.
     room_wanted: usize,
-    /// The kernel may write to the room.
+    /// The kernel may write to the receive buffer.
     armed: bool,
     departure: Box<MsgHdr>,
-    /// What the kernel may read.
+    /// The frame that the kernel may read.
     leaving: Option<FrameBatch>,
-    /// Nobody wants to hear of it any more.
+    /// The port was closed; its events are not reported any more.
     closed: bool,
 }
 
@@ -60,12 +61,12 @@ impl Frames {
         self.table.insert(watch, port);
     }
 
-    /// Expects frames of up to `len` bytes. Nothing is received before this was said once.
+    /// Expects frames of up to `len` bytes. Nothing is received before the first call.
     pub(super) fn fit(&mut self, ring: &mut Ring, watch: u32, len: usize) {
         if let Some(port) = self.table.get_mut(&watch).filter(|port| port.room_wanted < len) {
             port.room_wanted = len;
             if port.armed {
-                // It is asked again with more room.
+                // The receive is requested again with a longer buffer.
                 ring.cancel(Tag::Frame(watch));
             } else {
                 self.unarmed.push(watch);
@@ -73,7 +74,7 @@ impl Frames {
         }
     }
 
-    /// Forgets a port as soon as the kernel has.
+    /// Forgets a port as soon as the kernel no longer uses its memory.
     pub(super) fn remove(&mut self, ring: &mut Ring, watch: u32) {
         if let Some(port) = self.table.get_mut(&watch) {
             port.closed = true;
@@ -84,7 +85,7 @@ impl Frames {
         self.forget(watch);
     }
 
-    /// Closes what is closed and not in use.
+    /// Removes a port that is closed and that the kernel does not use.
     fn forget(&mut self, watch: u32) {
         let is_over = |port: &Port| port.closed && !port.armed && port.leaving.is_none();
         if self.table.get(&watch).is_some_and(is_over) {
@@ -92,12 +93,12 @@ impl Frames {
         }
     }
 
-    /// Returns whether the kernel was asked for the next frame of all of them.
+    /// Returns whether the next frame of every port was requested from the kernel.
     pub(super) fn are_armed(&self) -> bool {
         self.unarmed.is_empty()
     }
 
-    /// Asks the kernel for frames.
+    /// Requests frames from the kernel.
     pub(super) fn arm(&mut self, ring: &mut Ring) {
         for watch in self.unarmed.drain(..) {
             let Some(port) = self.table.get_mut(&watch).filter(|port| !port.closed && !port.armed) else {
@@ -109,12 +110,13 @@ impl Frames {
             port.armed = true;
             let socket = port.socket.as_fd().as_raw_fd();
             let entry = port.arrival.receive_frame_entry(socket, &mut port.room);
-            // SAFETY: message, room and socket are in `table` until `came` takes the completion: `forget` and `arm` leave alone what is armed.
+            // SAFETY: message, receive buffer and socket are in `table` until `came` takes the completion:
+            // `forget` and `arm` do not touch a port that is armed.
             unsafe { ring.push(entry, Tag::Frame(watch)) };
         }
     }
 
-    /// Takes what became of a receive.
+    /// Handles the result of a receive.
     pub(super) fn came(&mut self, watch: u32, result: Result<usize, Errno>) -> Event<'_> {
         self.unarmed.push(watch);
         match self.table.get_mut(&watch) {
@@ -130,7 +132,7 @@ impl Frames {
                 (Some((source, kind, age)), Some(bytes)) => {
                     Event::Frame { watch, taken: RxFrame { source, kind, age, bytes } }
                 }
-                // It was longer than the room for it.
+                // The frame was longer than the receive buffer.
                 _ => Event::Readable { watch },
             },
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => Event::Nothing,
@@ -138,7 +140,7 @@ impl Frames {
         }
     }
 
-    /// Sends the only frame of a batch with the next wait. Gives the batch back if it cannot.
+    /// Sends the only frame of a batch with the next wait. Returns the batch as an error if it cannot.
     pub(super) fn send(
         &mut self,
         ring: &mut Ring,
@@ -155,13 +157,13 @@ impl Frames {
             return port.leaving.take().map_or(Ok(()), Err);
         };
         self.leaving.push(watch);
-        // SAFETY: batch, message and socket are in `table` until `gone` takes the completion, or the place of one: `forget`
-        // leaves alone what is leaving.
+        // SAFETY: batch, message and socket are in `table` until `gone` takes the completion, or the
+        // substitute for one: `forget` does not remove a port that has a frame leaving.
         unsafe { ring.push(entry, Tag::FrameSent(watch)) };
         Ok(())
     }
 
-    /// Concludes what was sent and submitted: of which the kernel said nothing, that has gone.
+    /// Concludes the submitted sends: a frame without a completion was sent.
     pub(super) fn conclude(&mut self, ring: &mut Ring, completions: &mut VecDeque<Completion>) {
         for watch in self.leaving.drain(..) {
             let tag = Tag::FrameSent(watch);
@@ -172,7 +174,7 @@ impl Frames {
         }
     }
 
-    /// Takes what became of a frame that was sent.
+    /// Handles the result of a frame that was sent.
     pub(super) fn gone(&mut self, watch: u32, result: Result<usize, Errno>) -> Event<'static> {
         let batch = self.table.get_mut(&watch).and_then(|port| port.leaving.take());
         self.forget(watch);
@@ -182,12 +184,12 @@ impl Frames {
         }
     }
 
-    /// Returns the operations that are under way of which the kernel says nothing if they succeed.
+    /// Returns the operations under way that have no completion if they succeed.
     pub(super) fn silent(&self) -> impl Iterator<Item = Tag> {
         self.leaving.iter().map(|watch| Tag::FrameSent(*watch))
     }
 
-    /// Never frees what the kernel may still use.
+    /// Leaks the memory that the kernel may still use.
     pub(super) fn leak(&mut self) {
         std::mem::forget(take(&mut self.table));
     }

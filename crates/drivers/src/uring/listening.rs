@@ -1,4 +1,5 @@
-//! Listeners: the kernel says once that connections wait, and they are accepted by ordinary calls, so many in a turn.
+//! Listeners: the kernel reports once that connections wait; ordinary calls accept them, a limited number in
+//! each turn.
 
 #![allow(unsafe_code, reason = "a promise about descriptors that the kernel is told")]
 
@@ -25,14 +26,15 @@ impl Listening {
 }
 
 impl UringEngine {
-    /// Asks to hear of connections that wait at a listener.
+    /// Requests an event when connections wait at a listener.
     pub(super) fn arm_listener(&mut self, number: u32) {
         if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut)
             && !listening.armed
             && !listening.paused
         {
             listening.armed = true;
-            // SAFETY: a poll points to nothing; the listener is open until `retired` is cleared, after the next wait.
+            // SAFETY: a poll refers to no memory; the listener is open until `retired` is cleared, after the
+            // next wait.
             unsafe { self.ring.push(sqe::poll_entry(listening.socket.as_raw_fd()), Tag::Listener(number)) };
         }
     }

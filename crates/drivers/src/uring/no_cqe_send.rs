@@ -1,12 +1,14 @@
-//! Sends that end within their submission, of which the kernel speaks only if they fail.
+//! Sends without a completion on success (`IOSQE_CQE_SKIP_SUCCESS`). They end within the system call that
+//! submits them.
 //!
-//! A send that does not wait (`MSG_DONTWAIT`) is over when the system call that submits it returns, whatever came of
-//! it. So one that succeeded needs no completion: the system call goes on waiting for the next real event instead
-//! of returning for it, which halves the calls of a request and its answer. A send that the socket did not take, or
-//! not whole, completes as usual and is started again, this time to wait.
+//! A send that does not wait (`MSG_DONTWAIT`) has ended when the system call that submits it returns,
+//! whatever its result. So a send that succeeded needs no completion: the system call continues to wait for
+//! the next real event instead of returning for the send. This halves the system calls of a request and its
+//! answer. A send that the socket did not accept, or only partly, completes as usual and is started again,
+//! this time with waiting.
 //!
-//! That is how the kernel behaves, not what it promises in so many words. So it is tried on a pair of sockets before
-//! it is relied on.
+//! This is how the kernel behaves, but it is not documented explicitly. So it is tried on a pair of sockets
+//! before it is used.
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
 use std::collections::VecDeque;
@@ -23,22 +25,22 @@ use super::ring::{Completion, Ring, Tag};
 use super::sqe::MsgHdr;
 use crate::files::Errno;
 
-/// What trying silent sends came to.
+/// The result of the trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeResult {
-    /// They behave as this module says.
+    /// The kernel behaves as this module describes.
     Works,
-    /// They do not.
+    /// The kernel behaves differently.
     Differs,
-    /// The ring may still have a send of the trial, whose memory is leaked. It must not be used any more: it would carry that
-    /// send out, and its end would pass for that of another.
+    /// The ring may still contain a send of the trial, whose memory is leaked. The ring must not be used any
+    /// more: it would execute that send, and the completion would be mistaken for that of another send.
     Unclear,
 }
 
-/// A send that the kernel may still have.
+/// A send that the kernel may still execute.
 struct Unclear;
 
-/// Tries silent sends.
+/// Tries sends without a completion on success.
 pub(super) fn try_out(ring: &mut Ring) -> ProbeResult {
     match works(ring) {
         Ok(true) => ProbeResult::Works,
@@ -55,7 +57,7 @@ fn works(ring: &mut Ring) -> Result<bool, Unclear> {
     if set_socket_send_buffer_size(&ours, 16 << 10).is_err() {
         return Ok(false);
     }
-    // Two pieces that fit: not a word, and they are there.
+    // Two pieces that fit: no completion, and the data has arrived.
     let mut small = Transmit::new();
     small.put(b"head");
     small.put_shared(Bytes::copied_from(b"body"));
@@ -63,7 +65,8 @@ fn works(ring: &mut Ring) -> Result<bool, Unclear> {
     if !send(ring, &ours, small)?.0.is_empty() || received(&theirs) != len {
         return Ok(false);
     }
-    // More than fits: how much was taken. Then nothing fits: an error. And what was taken is there.
+    // More than fits: the completion has the number of bytes accepted. Then nothing fits: an error. The
+    // accepted bytes have arrived.
     let mut large = Transmit::new();
     large.put_shared(Bytes::copied_from(&[1; 256 << 10]));
     let (ended, mut large) = send(ring, &ours, large)?;
@@ -76,16 +79,16 @@ fn works(ring: &mut Ring) -> Result<bool, Unclear> {
     Ok(only_result(&refused) == Some(Err(Errno::AGAIN)) && received(&theirs) == taken)
 }
 
-/// Sends silently. Returns what the kernel says of it, and what was to be sent.
+/// Sends without a completion on success. Returns the completions of the kernel, and the batch.
 fn send(ring: &mut Ring, socket: &OwnedFd, batch: Transmit) -> Result<(Vec<Completion>, Transmit), Unclear> {
     let mut message = Box::<MsgHdr>::default();
     let entry = message.send_entry(socket.as_raw_fd(), &batch, true);
-    // SAFETY: message and batch live until the kernel has taken the entry and with it ended the send, which neither waits nor
-    // is handed to another thread: else they are leaked below. The socket is open until then, or the ring is dropped without
-    // having submitted the entry ([`ProbeResult::Unclear`]).
+    // SAFETY: message and batch live until the kernel has taken the entry and with it ended the send, which
+    // neither waits nor is passed to another thread; otherwise they are leaked below. The socket is open
+    // until then, or the ring is dropped without having submitted the entry ([`ProbeResult::Unclear`]).
     unsafe { ring.push(entry, Tag::Send(0)) };
     let mut ended = VecDeque::new();
-    // A signal may come in between.
+    // A signal may interrupt the call.
     let taken = (0..SUBMITS_MAX).any(|_| matches!(ring.submit_and_wait(Some(Duration::ZERO)), Ok(true)));
     if !taken || ring.completed(&mut ended).is_err() {
         std::mem::forget((message, batch));
@@ -97,7 +100,7 @@ fn send(ring: &mut Ring, socket: &OwnedFd, batch: Transmit) -> Result<(Vec<Compl
     Ok((ended.into(), batch))
 }
 
-/// How often a submission is tried.
+/// How many times the submission is tried.
 const SUBMITS_MAX: usize = 8;
 
 fn only_result(ended: &[Completion]) -> Option<Result<usize, Errno>> {
@@ -123,7 +126,8 @@ mod tests {
 
     use super::*;
 
-    /// The kernel may read what it was pointed to long after the trial: then nobody frees it, and the ring is of no use.
+    /// The kernel may read the memory of a send long after the trial: then it is not freed, and the ring is
+    /// not used.
     #[test]
     fn what_the_kernel_may_still_have_is_not_freed() {
         let Ok(mut ring) = Ring::new() else {
@@ -132,9 +136,9 @@ mod tests {
         };
         let (ours, _theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        // Nothing can be submitted any more: another file has the ring's number.
+        // Nothing can be submitted any more: the descriptor of the ring now refers to another file.
         let null = std::fs::File::open("/dev/null").unwrap();
-        // SAFETY: the descriptor stays the ring's, which closes it; this owner is forgotten.
+        // SAFETY: the descriptor still belongs to the ring, which closes it; this second owner is forgotten.
         let mut number = unsafe { OwnedFd::from_raw_fd(ring.number()) };
         rustix::io::dup2(&null, &mut number).unwrap();
         std::mem::forget(number);

@@ -1,7 +1,7 @@
-//! What is watched for being readable, without being a connection.
+//! Descriptors other than connections that are polled for being readable.
 //!
-//! The kernel is asked about each once, and again after it was reported: what becomes readable while we are awake
-//! disturbs nobody.
+//! The kernel is asked about each of them once, and again after it was reported. A descriptor that becomes
+//! readable while the reactor is awake causes no interruption.
 
 #![allow(unsafe_code, reason = "a promise about descriptors that the kernel is told")]
 
@@ -16,7 +16,7 @@ use crate::engine::Event;
 #[derive(Default)]
 pub(super) struct Polls {
     table: BTreeMap<u32, Rc<dyn AsFd>>,
-    /// The kernel was not asked about these since they were last reported.
+    /// The descriptors that the kernel was not asked about since they were last reported.
     unarmed: Vec<u32>,
 }
 
@@ -26,30 +26,31 @@ impl Polls {
         self.unarmed.push(watch);
     }
 
-    /// Forgets one. Returns what it was, to be closed after the next wait.
+    /// Forgets a descriptor. Returns it, to be closed after the next wait.
     pub(super) fn remove(&mut self, ring: &mut Ring, watch: u32) -> Option<Rc<dyn AsFd>> {
         let what = self.table.remove(&watch)?;
         ring.cancel(Tag::Watch(watch));
         Some(what)
     }
 
-    /// Returns whether the kernel was asked about all of them.
+    /// Returns whether the kernel was asked about all descriptors.
     pub(super) fn are_armed(&self) -> bool {
         self.unarmed.is_empty()
     }
 
-    /// Asks the kernel about those that it was not asked about.
+    /// Asks the kernel about the descriptors that it was not asked about.
     pub(super) fn arm(&mut self, ring: &mut Ring) {
         for watch in self.unarmed.drain(..) {
             if let Some(what) = self.table.get(&watch) {
                 let entry = sqe::poll_entry(what.as_fd().as_raw_fd());
-                // SAFETY: a poll points to nothing; what is watched is open here, or by our owner until after the wait that submits this.
+                // SAFETY: a poll refers to no memory; the descriptor is open in `table`, or in the engine
+                // until after the wait that submits this.
                 unsafe { ring.push(entry, Tag::Watch(watch)) };
             }
         }
     }
 
-    /// Takes what the kernel said of one.
+    /// Handles a report of the kernel about a descriptor.
     pub(super) fn reported(&mut self, watch: u32) -> Event<'static> {
         if !self.table.contains_key(&watch) {
             return Event::Nothing;

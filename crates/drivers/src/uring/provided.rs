@@ -1,4 +1,5 @@
-//! Receive buffers that the kernel picks from when bytes arrive, so that an idle connection owns none.
+//! Provided buffers: the kernel picks one when bytes arrive, so that an idle connection owns no receive
+//! buffer.
 #![allow(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -9,15 +10,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 
-/// How many buffers there are (a power of two). A turn in which more connections have something to say serves the
-/// others in the next.
+/// How many buffers there are (a power of two). If more connections receive data in one turn, the remaining
+/// ones are served in the next turn.
 const COUNT: u16 = 64;
 
-/// The size of one buffer: a receive of many small requests at once, or of some immediate data. Pages that no
-/// receive has reached cost nothing.
+/// The size of one buffer: enough for many small requests at once, or for some immediate data. Pages that no
+/// receive has reached use no memory.
 const BYTES: u32 = 64 << 10;
 
-/// The group under which the kernel knows them.
+/// The group number of the buffers in the kernel.
 pub(super) const GROUP: u16 = 0;
 
 const PAGE: usize = 4096;
@@ -26,15 +27,14 @@ pub(super) struct ProvidedBuffers {
     entries: NonNull<BufRingEntry>,
     bytes: NonNull<u8>,
     tail: u16,
-    /// Whether each buffer is ours: the kernel has filled it and it was not given back.
+    /// Whether each buffer is ours: the kernel has filled it and it was not returned.
     ours: [bool; COUNT as usize],
 }
 
 impl ProvidedBuffers {
-    /// Gives the kernel buffers for `ring`.
+    /// Registers buffers for `ring` with the kernel.
     ///
-    /// # Errors
-    /// The kernel has no buffer rings, or no memory.
+    /// # Errors The kernel does not support buffer rings, or has no memory.
     pub(super) fn register(ring: &IoUring) -> io::Result<Self> {
         let mut buffers = Self {
             entries: allocate(entries_layout()).cast(),
@@ -44,8 +44,8 @@ impl ProvidedBuffers {
         };
         let address = buffers.entries.as_ptr().addr();
         let address = u64::try_from(address).unwrap_or(u64::MAX);
-        // SAFETY: the memory is page-aligned, has room for `COUNT` entries (a power of two), and is freed only when
-        // `self` is dropped, which the engine does after the ring was closed or never.
+        // SAFETY: the memory is page-aligned, has space for `COUNT` entries (a power of two), and is freed
+        // only when `self` is dropped, which the engine does after the ring was closed, or never.
         unsafe { ring.submitter().register_buf_ring_with_flags(address, COUNT, GROUP, 0) }?;
         for number in 0..COUNT {
             buffers.give_back(number);
@@ -53,19 +53,21 @@ impl ProvidedBuffers {
         Ok(buffers)
     }
 
-    /// Returns the first `len` bytes of a buffer that the kernel has filled and handed to us.
+    /// Returns the first `len` bytes of a buffer that the kernel has filled and passed to us.
     pub(super) fn filled(&mut self, number: u16, len: usize) -> &[u8] {
         let Some(ours) = self.ours.get_mut(usize::from(number)) else { return &[] };
         *ours = true;
         let len = len.min(BYTES as usize);
-        // SAFETY: `number` is below `COUNT` (it has a place in `ours`), so that the offset stays in the allocation.
+        // SAFETY: `number` is below `COUNT` (it has an entry in `ours`), so that the offset is within the
+        // allocation.
         let start = unsafe { self.bytes.add(usize::from(number) * BYTES as usize) };
-        // SAFETY: the range is in the allocation and initialised (it was allocated zeroed); the kernel writes to it
-        // only after `give_back`, which needs `self` for change, as long as the slice does not live.
+        // SAFETY: the range is in the allocation and initialised (it was allocated zeroed); the kernel writes
+        // to it only after `give_back`, which needs `&mut self` and so cannot be called while the slice
+        // lives.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// Lets the kernel use a buffer again.
+    /// Returns a buffer to the kernel.
     pub(super) fn give_back(&mut self, number: u16) {
         match self.ours.get_mut(usize::from(number)) {
             Some(ours) if *ours => *ours = false,
@@ -76,8 +78,9 @@ impl ProvidedBuffers {
         let entry = unsafe { self.entries.add(slot) };
         // SAFETY: `number` is below `COUNT`, as above.
         let start = unsafe { self.bytes.add(usize::from(number) * BYTES as usize) };
-        // SAFETY: the entry is initialised (zeroed) memory, and the kernel does not read it before the tail says so:
-        // at most `COUNT` entries are out at a time, since each buffer is in the ring at most once (`ours`).
+        // SAFETY: the entry is initialised (zeroed) memory, and the kernel does not read it before the tail
+        // includes it: at most `COUNT` entries are out at a time, since each buffer is in the ring at most
+        // once (`ours`).
         let entry = unsafe { &mut *entry.as_ptr() };
         entry.set_addr(u64::try_from(start.as_ptr().addr()).unwrap_or(u64::MAX));
         entry.set_len(BYTES);
@@ -85,8 +88,8 @@ impl ProvidedBuffers {
         self.tail = self.tail.wrapping_add(1);
         // SAFETY: the address is that of the first entry of the ring, which is initialised.
         let tail = unsafe { BufRingEntry::tail(self.entries.as_ptr()) };
-        // SAFETY: the tail is an aligned 16-bit field in the allocation, which only we write while the kernel reads
-        // it, both atomically; it overlaps a reserved field that `set_*` above does not touch.
+        // SAFETY: the tail is an aligned 16-bit field in the allocation, which only we write while the kernel
+        // reads it, both atomically; it overlaps a reserved field that `set_*` above does not touch.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
@@ -94,10 +97,10 @@ impl ProvidedBuffers {
 
 impl Drop for ProvidedBuffers {
     fn drop(&mut self) {
-        // SAFETY: allocated in `register` with the same layout; the engine drops us only when the kernel has no
-        // receive under way that could write to it.
+        // SAFETY: the memory was allocated in `register` with the same layout; the engine drops `self` only
+        // when the kernel has no receive under way that could write to it.
         unsafe { dealloc(self.bytes.as_ptr(), bytes_layout()) };
-        // SAFETY: the same, and the ring that was registered with it is closed or was unregistered.
+        // SAFETY: the same, and the ring that the memory was registered with is closed or was unregistered.
         unsafe { dealloc(self.entries.as_ptr().cast(), entries_layout()) };
     }
 }
@@ -118,7 +121,7 @@ const fn layout(size: usize) -> Layout {
 }
 
 fn allocate(layout: Layout) -> NonNull<u8> {
-    // SAFETY: the size is not zero: both layouts hold `COUNT` things.
+    // SAFETY: the size is not zero: both layouts hold `COUNT` items.
     let start = unsafe { alloc_zeroed(layout) };
     NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout))
 }

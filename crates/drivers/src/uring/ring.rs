@@ -1,4 +1,4 @@
-//! The two queues, and which operation each completion belongs to.
+//! The submission queue and the completion queue, and the tags that match each completion with its operation.
 #![allow(unsafe_code, reason = "what stands in the submission queue points to memory")]
 
 use std::collections::VecDeque;
@@ -13,17 +13,17 @@ use super::no_cqe_send::{self, ProbeResult};
 use super::provided::{GROUP, ProvidedBuffers};
 use crate::files::Errno;
 
-/// Entries of the submission queue. A drain that starts more submits in between.
+/// Entries of the submission queue. A drain that starts more operations submits in between.
 const SUBMISSIONS: u32 = 512;
 
-/// Entries of the completion queue: a receive and a send of each of 2,000 connections. The kernel keeps what does
-/// not fit and hands it over in the next turn.
+/// Entries of the completion queue: a receive and a send of each of 2,000 connections. The kernel keeps
+/// completions that do not fit and delivers them in the next turn.
 const COMPLETIONS: u32 = 4096;
 
-/// `IORING_ENTER_GETEVENTS` of linux/io_uring.h: what completes only when it is asked for does so.
+/// `IORING_ENTER_GETEVENTS` of linux/io_uring.h: runs the deferred work that produces completions.
 const ENTER_GETEVENTS: u32 = 1;
 
-/// What an operation belongs to.
+/// The owner of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Receive(u32),
@@ -45,17 +45,17 @@ pub(super) enum Tag {
 pub(super) struct Completion {
     pub(super) tag: Tag,
     pub(super) result: Result<usize, Errno>,
-    /// The provided buffer that it filled.
+    /// The provided buffer that the operation filled.
     pub(super) buffer: Option<u16>,
-    /// The socket has more to receive.
+    /// The socket has more data to receive.
     pub(super) more_in_socket: bool,
 }
 
 pub(super) struct Ring {
     ring: IoUring,
-    /// Always there, but while `drop` runs.
+    /// Always present, except while `drop` runs.
     buffers: Option<ProvidedBuffers>,
-    /// What found no room in the submission queue.
+    /// Entries that did not fit into the submission queue.
     waiting: VecDeque<squeue::Entry>,
     in_flight: usize,
     enters: usize,
@@ -63,7 +63,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring, and finds out whether it can send silently.
+    /// Creates a ring, and finds out whether it supports sends without a completion on success.
     pub(super) fn new() -> Result<Self, String> {
         let mut ring = Self::open()?;
         if ring.ring.params().is_feature_skip_cqe_on_success() {
@@ -116,8 +116,8 @@ impl Ring {
         })
     }
 
-    /// Makes `bell` readable whenever something completes. The ring's own descriptor would not do: completions that
-    /// are prepared only when we ask for them do not show there.
+    /// Makes `bell` readable whenever an operation completes. The descriptor of the ring itself would not do:
+    /// completions that are produced only on request do not make it readable.
     pub(super) fn ring_bell(&self, bell: &OwnedFd) -> io::Result<()> {
         self.ring.submitter().register_eventfd(bell.as_raw_fd())
     }
@@ -135,9 +135,9 @@ impl Ring {
     /// Puts an operation into the submission queue.
     ///
     /// # Safety
-    /// Whatever `entry` points to stays where it is, and is neither written (nor read, if the kernel writes it) nor
-    /// freed, until the completion with this tag was taken. Descriptors in it are open until [`Self::submit_and_wait`]
-    /// returns.
+    /// The memory that `entry` points to does not move, and is neither written (nor read, if the kernel
+    /// writes it) nor freed, until the completion with this tag was taken. Descriptors in `entry` are open
+    /// until [`Self::submit_and_wait`] returns.
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry, tag: Tag) {
         let entry = entry.user_data(tag.pack());
         self.in_flight += 1;
@@ -145,19 +145,19 @@ impl Ring {
             return;
         }
         self.waiting.push_back(entry);
-        // What fails here is tried again by the next wait, which reports it.
+        // The next wait repeats a submission that fails here, and reports the error.
         let _ = self.submit_waiting();
     }
 
     /// Cancels the operation with this tag.
     pub(super) fn cancel(&mut self, tag: Tag) {
         let entry = opcode::AsyncCancel2::new(CancelBuilder::user_data(tag.pack())).build();
-        // SAFETY: a cancellation by user data points to nothing and names no descriptor.
+        // SAFETY: a cancellation by user data points to no memory and names no descriptor.
         unsafe { self.push(entry, Tag::Cancel) };
     }
 
-    /// Submits everything and waits until something completed, or for `timeout`. Returns whether the kernel has
-    /// taken everything.
+    /// Submits everything and waits until an operation completed, or for `timeout`. Returns whether the
+    /// kernel has taken everything.
     pub(super) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         self.submit_waiting()?;
         self.enters += 1;
@@ -173,21 +173,23 @@ impl Ring {
         Ok(self.waiting.is_empty() && self.ring.submission().is_empty())
     }
 
-    /// Submits everything and has the kernel prepare what has completed by then. To wait with a time-out of nothing would do the
-    /// same, but start a timer that goes off at once: in a virtual machine that takes longer than all else of the call.
+    /// Submits everything and makes the kernel produce the completions of operations that have ended by then.
+    /// A wait with a zero time-out would do the same, but would start a timer that expires at once; in a
+    /// virtual machine that takes longer than the rest of the call.
     fn gather(&mut self) -> io::Result<usize> {
         let count = u32::try_from(self.ring.submission().len()).unwrap_or(u32::MAX);
-        // SAFETY: the flag takes no argument, and asks for nothing but what a wait does too; `push` has promised what the entries need.
+        // SAFETY: the flag takes no argument, and requests nothing but what a wait does too; the callers of
+        // `push` guarantee what the entries need.
         unsafe { self.ring.submitter().enter::<()>(count, 0, ENTER_GETEVENTS, None) }
     }
 
-    /// Returns whether there is something to submit.
+    /// Returns whether there are entries to submit.
     pub(super) fn has_unsubmitted(&self) -> bool {
         // SAFETY: only this thread uses the queue, and no other view of it exists now.
         !self.waiting.is_empty() || !unsafe { self.ring.submission_shared() }.is_empty()
     }
 
-    /// Returns whether something completed, or is about to be when the kernel is asked.
+    /// Returns whether operations have completed, or will as soon as the kernel is asked.
     pub(super) fn has_completions(&self) -> bool {
         // SAFETY: only this thread uses the queues, and no other view of them exists now.
         let (submission, completion) =
@@ -195,7 +197,7 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow() || !completion.is_empty()
     }
 
-    /// Takes everything that has completed.
+    /// Takes all completions.
     pub(super) fn completed(&mut self, into: &mut VecDeque<Completion>) -> io::Result<()> {
         loop {
             let overflown = self.ring.submission().cq_overflow();
@@ -206,18 +208,18 @@ impl Ring {
             if !overflown {
                 return Ok(());
             }
-            // The kernel holds some back for which there was no room.
+            // The kernel holds back completions that did not fit into the queue.
             self.enters += 1;
             tolerate(self.ring.submitter().submit())?;
         }
     }
 
-    /// Takes note that `count` operations have ended of which the kernel says nothing.
+    /// Records that `count` operations have ended without a completion.
     pub(super) fn completed_without_cqe(&mut self, count: usize) {
         self.in_flight = self.in_flight.saturating_sub(count);
     }
 
-    /// Returns whether sends can be silent, see [`super::no_cqe_send`].
+    /// Returns whether sends can skip the completion on success, see [`super::no_cqe_send`].
     pub(super) fn can_skip_cqes(&self) -> bool {
         self.sends_silently
     }
@@ -227,12 +229,13 @@ impl Ring {
         std::mem::take(&mut self.enters)
     }
 
-    /// Cancels everything and waits until the kernel is done with it; of `no_cqe_send` operations it says nothing unless they fail.
-    /// Returns whether it is; if not, memory that operations point to must never be freed.
+    /// Cancels all operations and waits until the kernel no longer uses their memory. The operations in
+    /// `silent` have a completion only if they fail. Returns whether all have ended; if not, memory that
+    /// operations point to must never be freed.
     pub(super) fn let_go(&mut self, silent: &[Tag], patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let everything = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
-        // SAFETY: it points to nothing and names no descriptor.
+        // SAFETY: the cancellation points to no memory and names no descriptor.
         unsafe { self.push(everything, Tag::Cancel) };
         let mut unsaid = silent.len();
         let mut ended = VecDeque::new();
@@ -252,11 +255,11 @@ impl Ring {
     }
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: `push` has promised what the entry needs.
+        // SAFETY: the caller of `push` guarantees what the entry needs.
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// Moves what waits into the submission queue, submitting in between.
+    /// Moves waiting entries into the submission queue, and submits when it is full.
     fn submit_waiting(&mut self) -> io::Result<()> {
         while let Some(entry) = self.waiting.pop_front() {
             if self.try_push(&entry) {
@@ -266,7 +269,7 @@ impl Ring {
             self.enters += 1;
             tolerate(self.ring.submitter().submit())?;
             if self.ring.submission().is_full() {
-                // Completions have to be taken first.
+                // Completions must be taken first.
                 break;
             }
         }
@@ -275,7 +278,7 @@ impl Ring {
 }
 
 impl Completion {
-    /// Stands for the completion that a silent send of `len` bytes does not have.
+    /// Creates the substitute for the completion that a send of `len` bytes skipped.
     pub(super) fn of_silent(tag: Tag, len: usize) -> Self {
         Self { tag, result: Ok(len), buffer: None, more_in_socket: false }
     }
@@ -293,7 +296,7 @@ impl Completion {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // It fails if the kernel never had the buffers; closing the ring ends their use in any case.
+        // It fails if the kernel never had the buffers. Closing the ring ends their use in any case.
         let _ = self.ring.submitter().unregister_buf_ring(GROUP);
     }
 }
@@ -337,8 +340,8 @@ impl Tag {
     }
 }
 
-/// Builds the ring with the best of what the kernel knows: completions are prepared only when we ask for them
-/// (6.1), or at least without interrupting us (5.19).
+/// Creates the ring with the best modes that the kernel supports: completions are produced only on request
+/// (6.1), or at least without interrupting this thread (5.19).
 fn build() -> io::Result<IoUring> {
     let mut best = IoUring::builder();
     best.setup_cqsize(COMPLETIONS)
@@ -353,7 +356,8 @@ fn build() -> io::Result<IoUring> {
     best.build(SUBMISSIONS).or_else(|_| good.build(SUBMISSIONS)).or_else(|_| plain.build(SUBMISSIONS))
 }
 
-/// Lets pass what is no error: the time is over, a signal came, or completions have to be taken first.
+/// Treats results as success that are no errors: the time-out expired, a signal arrived, or completions must
+/// be taken first.
 fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),

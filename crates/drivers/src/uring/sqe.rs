@@ -1,4 +1,5 @@
-//! Entries of the submission queue, and the memory beside the payload that the kernel reads through them.
+//! Entries of the submission queue, and the memory other than the payload that the kernel accesses through
+//! them.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, SystemTime};
@@ -14,22 +15,22 @@ use super::provided;
 use crate::ether::{RxTimestamp, address};
 use crate::files::{FileOpKind, PendingOp, rest, room};
 
-/// The most pieces one call takes (`UIO_MAXIOV`).
+/// The most pieces that one call takes (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
-/// `IORING_RECVSEND_POLL_FIRST` of linux/io_uring.h: wait before the first try.
+/// `IORING_RECVSEND_POLL_FIRST` of linux/io_uring.h: wait before the first attempt.
 const POLL_FIRST: u16 = 1;
 
-/// A message header with its list of pieces. It must stay where it is, boxed, until the operation is over: the
-/// kernel may read the pieces later, and writes flags into the header at the end of a receive.
+/// A message header with its list of pieces. It must not move (it is boxed) until the operation has ended:
+/// the kernel may read the pieces later, and writes flags into the header at the end of a receive.
 pub(super) struct MsgHdr {
     header: libc::msghdr,
     pieces: Vec<libc::iovec>,
-    /// The bytes of all pieces of a send.
+    /// The length of all pieces of a send, in bytes.
     len: usize,
-    /// Who sent a frame, or shall have it.
+    /// The sender of a received frame, or the destination of a sent one.
     station: libc::sockaddr_ll,
-    /// When a frame came.
+    /// The time at which a frame was received.
     arrival: RxTimestamp,
 }
 
@@ -41,7 +42,8 @@ impl Default for MsgHdr {
 }
 
 impl MsgHdr {
-    /// Sends what is left of `batch`: silently, see [`super::no_cqe_send`], or waiting for room.
+    /// Returns the entry that sends the rest of `batch`. With `silently` it skips the completion on success,
+    /// see [`super::no_cqe_send`]; otherwise it waits until the socket has space.
     pub(super) fn send_entry(&mut self, socket: RawFd, batch: &Transmit, silently: bool) -> squeue::Entry {
         let entry = self.sendmsg_entry(socket, batch, if silently { libc::MSG_DONTWAIT } else { 0 });
         if silently { entry.flags(squeue::Flags::SKIP_SUCCESS) } else { entry }
@@ -51,7 +53,8 @@ impl MsgHdr {
         self.pieces.clear();
         self.pieces.extend(batch.pieces().take(PIECES_MAX).map(readable));
         self.len = self.pieces.iter().map(|piece| piece.iov_len).sum();
-        // With WAITALL the kernel goes on by itself when the socket has room again, or says that it did not send all.
+        // With WAITALL the kernel continues when the socket has space again, or reports that it did not send
+        // all.
         let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         if let [only] = self.pieces.as_slice() {
             let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
@@ -61,12 +64,13 @@ impl MsgHdr {
         opcode::SendMsg::new(types::Fd(socket), &raw const self.header).flags(flags.cast_unsigned()).build()
     }
 
-    /// Returns how many bytes the last send was given.
+    /// Returns how many bytes the last send contained.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Receives into the room of a loan, and what follows into `behind`.
+    /// Returns the entry that receives into the spare capacity of a receive buffer, and the bytes after that
+    /// into `behind`.
     pub(super) fn receive_into_entry(
         &mut self,
         socket: RawFd,
@@ -87,7 +91,7 @@ impl MsgHdr {
         opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(priority).build()
     }
 
-    /// Receives a frame, and who sent it, once one comes.
+    /// Returns the entry that waits for a frame and receives it with the address of its sender.
     pub(super) fn receive_frame_entry(&mut self, socket: RawFd, room: &mut [u8]) -> squeue::Entry {
         self.pieces.clear();
         self.pieces.push(writable(room));
@@ -98,8 +102,8 @@ impl MsgHdr {
         opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(POLL_FIRST).build()
     }
 
-    /// Returns who sent the frame that was received, which of the `PACKET_` kinds it is, and how long it waited; nothing if it was longer
-    /// than the room.
+    /// Returns the sender of the received frame, its `PACKET_` type, and how long it waited; `None` if it was
+    /// longer than the buffer.
     pub(super) fn frame_source(&self) -> Option<(Mac, u8, Duration)> {
         let [a, b, c, d, e, f, ..] = self.station.sll_addr;
         let whole = self.header.msg_flags & libc::MSG_TRUNC == 0;
@@ -109,7 +113,8 @@ impl MsgHdr {
         })
     }
 
-    /// Sends the only frame of `batch` silently, see [`super::no_cqe_send`]; nothing if it holds another number of them.
+    /// Returns the entry that sends the only frame of `batch` without a completion on success, see
+    /// [`super::no_cqe_send`]; `None` if the batch has no frame or several.
     pub(super) fn send_frame_entry(
         &mut self,
         socket: RawFd,
@@ -130,7 +135,7 @@ impl MsgHdr {
         Some(entry.flags(squeue::Flags::SKIP_SUCCESS))
     }
 
-    /// Does the next part of a file operation.
+    /// Returns the entry for the next part of a file operation.
     pub(super) fn file_entry(&mut self, work: &mut PendingOp) -> squeue::Entry {
         let done = work.done;
         let file = types::Fd(work.op.file.file().as_raw_fd());
@@ -174,14 +179,14 @@ impl MsgHdr {
                 let mode = i32::try_from(mode.flags().bits()).unwrap_or(-1);
                 opcode::Fallocate::new(file, *len).offset(*at).mode(mode).build()
             }
-            // These never come here: the file queues give them to threads.
+            // These are never passed to the ring: the file queues give them to threads.
             FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
                 opcode::Nop::new().build()
             }
         }
     }
 
-    /// Makes the header tell the pieces.
+    /// Makes the header refer to the pieces.
     fn point(&mut self) {
         self.header = empty_header();
         self.header.msg_iov = self.pieces.as_mut_ptr();
@@ -198,7 +203,7 @@ impl MsgHdr {
     }
 }
 
-/// Receives into a buffer that the kernel picks when bytes are there.
+/// Returns the entry that receives into a provided buffer, which the kernel picks when bytes arrive.
 pub(super) fn receive_entry(socket: RawFd, poll_first: bool) -> squeue::Entry {
     let priority = if poll_first { POLL_FIRST } else { 0 };
     opcode::Recv::new(types::Fd(socket), std::ptr::null_mut(), 0)
@@ -208,12 +213,12 @@ pub(super) fn receive_entry(socket: RawFd, poll_first: bool) -> squeue::Entry {
         .flags(squeue::Flags::BUFFER_SELECT)
 }
 
-/// Completes once something can be read or accepted.
+/// Returns the entry that completes when a descriptor can be read or accepted from.
 pub(super) fn poll_entry(file: RawFd) -> squeue::Entry {
     opcode::PollAdd::new(types::Fd(file), u32::from(libc::POLLIN.cast_unsigned())).build()
 }
 
-/// Waits until a socket has connected, or failed to.
+/// Returns the entry that completes when the connect of a socket has finished, with success or not.
 pub(super) fn poll_out_entry(socket: RawFd) -> squeue::Entry {
     opcode::PollAdd::new(types::Fd(socket), u32::from(libc::POLLOUT.cast_unsigned())).build()
 }
@@ -232,6 +237,7 @@ fn writable(piece: &mut [u8]) -> libc::iovec {
 
 #[allow(unsafe_code, reason = "the header has padding fields that only zeroing can set")]
 fn empty_header() -> libc::msghdr {
-    // SAFETY: the header is plain integers and pointers, for which all bits zero is a value: nothing.
+    // SAFETY: the header is plain integers and pointers, for which all bits zero is a valid value: an empty
+    // header.
     unsafe { std::mem::zeroed() }
 }

@@ -1,10 +1,11 @@
-//! When to wake up if nothing happens.
+//! The time-out of waits.
 //!
-//! A wait that brings a time-out of its own has the kernel start a timer and stop it again, and where that timer is the next to
-//! go off of all that its processor has, each of the two is a write to the hardware, which in a virtual machine is a call to the
-//! hypervisor: at depth 1, with deadlines of less than a tick, that was a fifth of the latency. Deadlines mostly move on
-//! before they are reached. So one timer stands in the ring, and stays there while it goes off no later than it has to; if that
-//! is too early, nothing is due yet and it is started anew.
+//! For a wait with a time-out of its own the kernel starts a timer and stops it again. Where that timer is
+//! the next one to expire on its processor, each of the two is a write to the hardware, which in a virtual
+//! machine is a call to the hypervisor: at queue depth 1, with deadlines of less than a tick, that was a
+//! fifth of the latency. Most deadlines move to a later time before they are reached. So one timer stays in
+//! the ring as long as it expires no later than the deadline. If it expires too early, nothing is due yet and
+//! it is started again.
 
 #![allow(unsafe_code, reason = "a promise about memory that the kernel is pointed to")]
 
@@ -20,18 +21,18 @@ use crate::files::Errno;
 
 #[derive(Default)]
 pub(super) struct Timer {
-    /// When the timer in the ring goes off.
+    /// The time at which the timer in the ring expires.
     goes_off: Option<Instant>,
-    /// What the kernel reads when it takes the submission.
+    /// The time-out, which the kernel reads when it takes the submission.
     span: Box<Timespec>,
     /// The timer was changed since the last wait.
     changed: bool,
-    /// The kernel does not start it.
+    /// The kernel does not start the timer.
     broken: bool,
 }
 
 impl Timer {
-    /// Sees to it that a wait that begins now ends after `timeout`. Returns the time-out that the wait itself has to have.
+    /// Makes a wait that begins now end after `timeout`. Returns the time-out that the wait itself must have.
     pub(super) fn set(
         &mut self,
         ring: &mut Ring,
@@ -54,12 +55,13 @@ impl Timer {
                 (update.flags(squeue::Flags::SKIP_SUCCESS), Tag::TimerChange)
             }
         };
-        // SAFETY: the span is boxed and lives as long as the engine; the kernel reads it within the call that submits this.
+        // SAFETY: the span is boxed and lives as long as the engine; the kernel reads it within the call that
+        // submits this.
         unsafe { ring.push(entry, tag) };
         None
     }
 
-    /// Concludes a change that was submitted: of one that succeeded the kernel says nothing.
+    /// Concludes a submitted change: one that succeeded has no completion.
     pub(super) fn conclude(&mut self, ring: &mut Ring, completions: &VecDeque<Completion>) {
         if !std::mem::take(&mut self.changed) {
             return;
@@ -70,19 +72,20 @@ impl Timer {
         }
     }
 
-    /// Takes note that a change was not made. If the timer has gone off or is about to, that is told by itself; else it goes off
-    /// when nobody wants it any more, and waits have time-outs of their own from now on.
+    /// Handles a change that was not made. If the timer has expired or is about to, its own completion
+    /// reports that. Otherwise it expires at its old time, when it is no longer needed, and waits have
+    /// time-outs of their own from now on.
     fn refused(&mut self, result: Result<usize, Errno>) {
         self.broken |= !matches!(result, Ok(_) | Err(Errno::NOENT | Errno::ALREADY));
     }
 
-    /// Takes note that the timer went off, or that there is none.
+    /// Handles the completion of the timer: it expired, or it could not be started.
     pub(super) fn went_off(&mut self, result: Result<usize, Errno>) {
         self.goes_off = None;
         self.broken |= result != Err(Errno::TIME);
     }
 
-    /// Returns the operation that is under way of which the kernel says nothing if it succeeds.
+    /// Returns the operation under way that has no completion if it succeeds.
     pub(super) fn silent(&self) -> Option<Tag> {
         self.changed.then_some(Tag::TimerChange)
     }

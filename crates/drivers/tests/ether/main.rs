@@ -1,4 +1,4 @@
-//! Ports between the two ends of a virtual cable, in a network namespace of the test's own.
+//! Tests of Ethernet ports at the two ends of a veth pair, in a network namespace of their own.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,8 +25,8 @@ const WAYS: [(RxMode, SpinMode); 4] = [
     (RxMode::Queue, SpinMode::Always),
 ];
 
-/// Runs what follows in a namespace, once for each engine and for each place where frames come in, and once for who looks
-/// before it sleeps.
+/// Runs each test in a namespace, for each engine, for each way to receive frames (ring or queue), and for
+/// both spin modes.
 macro_rules! on_a_cable {
     ($($name:ident($cable:ident, $engine:ident) $body:block)*) => {$(
         #[test]
@@ -75,14 +75,15 @@ on_a_cable! {
         for number in 0..20 {
             b.send(0, cable.alpha, &[number; 46]);
             a.until(&mut b, |a, _| a.frames() == usize::from(number) + 1);
-            // The answer is alone, and waits for the next turn; these come before it.
+            // The answer is a single frame, which is held until the next turn; these frames are queued before
+            // that.
             a.send(0, cable.beta, &[100 + number; 46]);
             a.send(0, cable.beta, &[200 + number; 46]);
             a.until(&mut b, |_, b| b.frames() >= 3);
             let marks: Vec<_> = b.take_frames().iter().map(|frame| frame.payload[0]).collect();
             assert_eq!(marks, [number, 100 + number, 200 + number]);
         }
-        // Who ends has said what it had to say.
+        // A reactor that is dropped has sent what it held.
         b.send(0, cable.alpha, &[99; 46]);
         a.until(&mut b, |a, _| a.frames() == 21);
         drop(a);
@@ -129,7 +130,7 @@ on_a_cable! {
         let mut frame = [cable.alpha.0, cable.beta.0].concat();
         frame.extend([high, low, 1, 2, 3, 0x20]);
         frame.resize(60, 0);
-        // One that is alone, and several, which come another way through the system.
+        // A single frame, and several frames, which take different code paths.
         for count in [1, 5] {
             let sent = beta.send(std::iter::repeat_n(frame.as_slice(), count));
             assert_eq!(sent.done, count);
@@ -183,7 +184,7 @@ on_a_cable! {
         a.until(&mut b, |_, b| b.frames() == 1);
         assert_eq!(b.take_frames()[0].payload, [2; 1500]);
         assert_eq!(a.stats().frames_unsent, 1);
-        // And alone, which is another way through the system.
+        // The same for a single frame, which takes another code path.
         a.send(0, cable.beta, &[3; 9000]);
         a.alone_until(|a| a.stats().frames_unsent == 2);
         a.send(0, cable.beta, &[4; 1500]);
@@ -197,7 +198,7 @@ on_a_cable! {
         b.machine.echoes = true;
         a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
         let mut sent = Vec::new();
-        // Long enough that neither end looks for more behind each frame, then bursts, and that again.
+        // Single frames until neither end looks for more after each frame, then bursts, then both again.
         for (round, count) in [(0, 1); 50].into_iter().chain([(1, 200)]).chain([(2, 1); 50]).chain([(3, 3); 20]) {
             for _ in 0..count {
                 let frame = pattern(sent.len() as u64, 46 + (sent.len() + round) % 1400);
@@ -225,7 +226,7 @@ on_a_cable! {
             let here = rig::packet_sockets();
             a.send(0, cable.beta, &[7; 100]);
             a.turn();
-            // It hears the frame and has its answer ready, which leaves with the next turn.
+            // `b` receives the frame and has its answer ready, which is sent in the next turn.
             while b.frames() == 0 {
                 b.turn();
             }
@@ -303,7 +304,7 @@ on_a_cable! {
     }
 
     what_a_full_link_does_not_take_at_once_is_sent_later(cable, engine) {
-        // 8 Mbit/s: a frame of 1000 bytes in a millisecond, and a queue of eight of them.
+        // 8 Mbit/s: a frame of 1000 bytes takes a millisecond, and the queue holds eight of them.
         ip_traffic("qdisc add dev alpha root tbf rate 8mbit burst 2kb limit 8kb");
         let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
         let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
@@ -312,7 +313,7 @@ on_a_cable! {
             a.send(0, cable.beta, &pattern(seed, 986));
         }
         a.until(&mut b, |_, b| b.frames() >= 200);
-        // The processors of which each hands some of them to the other end may overtake each other.
+        // Several processors deliver frames to the other end, so frames may overtake each other.
         let mut got: Vec<_> = b.take_frames().into_iter().map(|frame| frame.payload).collect();
         let mut sent: Vec<_> = (0..200).map(|seed| pattern(seed, 986)).collect();
         got.sort_unstable();
@@ -326,7 +327,7 @@ on_a_cable! {
         let narrow = PortConfig { receive_bytes: 16 << 10, ..PortConfig::new("beta", ETHER_TYPE) };
         let mut b = Station::start(engine, &[narrow]).unwrap();
         a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
-        // More than fits while its owner is away.
+        // More frames than fit into the buffer while `b` does not run.
         for seed in 0..400 {
             a.send(0, cable.beta, &pattern(seed, 900));
         }

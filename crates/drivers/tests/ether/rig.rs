@@ -1,4 +1,4 @@
-//! Cables between interfaces, and machines at their ends.
+//! Veth pairs between interfaces, and state machines at their ends.
 
 use std::collections::VecDeque;
 use std::process::Command;
@@ -12,16 +12,16 @@ use drivers::ether::{PortConfig, PortSocket, RxMode};
 use drivers::reactor::{Reactor, ReactorError};
 use drivers::stats::Stats;
 
-/// Nothing in these tests takes a second; what takes this long hangs.
+/// No step of these tests takes a second; a step that takes this long hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
-/// For local experiments (IEEE 802).
+/// The EtherType for local experiments (IEEE 802).
 pub(crate) const ETHER_TYPE: u16 = 0x88b5;
 
 const INSIDE: &str = "TARGE_TEST_INSIDE_NAMESPACE";
 
-/// Returns whether this is the process in the namespace, which is to run the test. The one outside starts it, and passes
-/// on how it ended; where namespaces are not allowed it says so.
+/// Returns whether this is the process in the namespace, which must run the test. The process outside starts
+/// it and passes on its result; where namespaces are not allowed it prints so.
 pub(crate) fn inside_a_namespace(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -77,7 +77,7 @@ pub(crate) fn packet_sockets() -> usize {
     std::fs::read_to_string("/proc/self/net/packet").unwrap().lines().count() - 1
 }
 
-/// A virtual cable with the ends alpha and beta.
+/// A veth pair with the ends alpha and beta.
 pub(crate) struct Cable {
     pub(crate) alpha: Mac,
     pub(crate) beta: Mac,
@@ -85,7 +85,7 @@ pub(crate) struct Cable {
 
 impl Cable {
     pub(crate) fn lay() -> Self {
-        // Nothing else shall be heard on it than what the tests send.
+        // No frames but those of the tests shall be on the link.
         run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1");
         ip("link add alpha type veth peer name beta");
         ip("link set alpha up");
@@ -94,7 +94,7 @@ impl Cable {
             let end = PortSocket::open(PortConfig::new(name, ETHER_TYPE)).unwrap();
             let start = WallClock::now();
             loop {
-                // That a cable is in is found out by the kernel a little later.
+                // The kernel detects the link a little later.
                 if let Some(state) = end.state() {
                     return state.mac;
                 }
@@ -129,7 +129,7 @@ pub(crate) struct Heard {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Keeps what it hears and sends what it is told.
+/// Records received frames and sends the frames that the test queues.
 #[derive(Default)]
 pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
@@ -137,7 +137,7 @@ pub(crate) struct Machine {
     pub(crate) out: VecDeque<(EtherPort, Mac, Vec<u8>)>,
     pub(crate) blocks: Vec<[u8; 32]>,
     pub(crate) thirst: usize,
-    /// Sends back what it hears.
+    /// Whether it sends back the frames that it receives.
     pub(crate) echoes: bool,
     asked: bool,
 }
@@ -179,7 +179,7 @@ impl FrameMachine for Machine {
             out.put_shared(base::buffer::Bytes::copied_from(rest));
             out.end_frame();
         }
-        // Being asked again until nothing is added is the driver's business.
+        // The driver calls again until no frame is added.
         self.asked = out.len() > before;
     }
 
@@ -203,7 +203,7 @@ impl FrameMachine for Machine {
 
 impl NoStreams for Machine {}
 
-/// How frames come in.
+/// The engine, the way to receive frames, and the spin mode of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) engine: EngineChoice,
@@ -211,14 +211,15 @@ pub(crate) struct Way {
     pub(crate) look: SpinMode,
 }
 
-/// A machine on a reactor.
+/// A state machine on a reactor.
 pub(crate) struct Station {
     pub(crate) machine: Machine,
     reactor: Reactor<Machine>,
 }
 
 impl Station {
-    /// Starts one with these ports, numbered from zero; `None` when the engine cannot be had here, which is printed.
+    /// Starts a reactor with these ports, numbered from zero. Returns `None` and prints the reason if the
+    /// engine is not available here.
     pub(crate) fn start(Way { engine, inlet, look }: Way, ports: &[PortConfig]) -> Option<Self> {
         let mut reactor = match Reactor::new(&Config { engine, spin_mode: look, ..Config::default() }) {
             Ok(reactor) => reactor,
@@ -235,7 +236,7 @@ impl Station {
         Some(Self { machine: Machine::default(), reactor })
     }
 
-    /// Lets both run until something is so.
+    /// Runs both stations until `done` returns true.
     pub(crate) fn until(&mut self, other: &mut Self, done: impl Fn(&Self, &Self) -> bool) {
         let start = WallClock::now();
         while !done(self, other) {
@@ -246,7 +247,7 @@ impl Station {
         }
     }
 
-    /// Lets this one alone run until something is so.
+    /// Runs only this station until `done` returns true.
     pub(crate) fn alone_until(&mut self, done: impl Fn(&mut Self) -> bool) {
         let start = WallClock::now();
         while !done(self) {
@@ -255,7 +256,7 @@ impl Station {
         }
     }
 
-    /// Returns how many times in a span this one woke.
+    /// Returns how many times this station woke up during `span`.
     pub(crate) fn turns_in(&mut self, span: Duration) -> usize {
         let start = WallClock::now();
         let mut turns = 0;
@@ -266,7 +267,7 @@ impl Station {
         turns
     }
 
-    /// Returns how many frames this one was told that its port lost for want of room.
+    /// Returns how many lost frames were reported to this station because the buffer of its port was full.
     pub(crate) fn overruns(&self) -> usize {
         let counts = self.machine.events.iter().filter_map(|event| match event {
             Event::Overrun(EtherPort(0), count) => usize::try_from(*count).ok(),
@@ -275,7 +276,7 @@ impl Station {
         counts.sum()
     }
 
-    /// Lets both run long enough for what was sent to come.
+    /// Runs both stations long enough for all frames to arrive.
     pub(crate) fn rest(&mut self, other: &mut Self) {
         for _ in 0..30 {
             for station in [&mut *self, &mut *other] {
@@ -284,7 +285,7 @@ impl Station {
         }
     }
 
-    /// Lets this one handle what happens next.
+    /// Runs one turn of this station.
     pub(crate) fn turn(&mut self) {
         self.reactor.run_once(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
     }
@@ -297,7 +298,7 @@ impl Station {
         self.reactor.close_port(&mut self.machine, EtherPort(port));
     }
 
-    /// Returns how the port is, as the machine was told.
+    /// Returns the state of the port, as the state machine was told.
     pub(crate) fn state(&self, port: u32) -> Option<PortState> {
         self.machine.events.iter().rev().find_map(|event| match event {
             Event::Up(name, state) if name.0 == port => Some(Some(*state)),
@@ -319,7 +320,7 @@ impl Station {
     }
 }
 
-/// Bytes that differ from each other and from those of another seed.
+/// Returns bytes that differ from each other and from those of another seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     base::rng::Rng::from_seed(seed).fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! Connections that the reactor asks for, and reactors in a loop that somebody else runs.
+//! Tests of outgoing connections, and of reactors in an event loop that their owner runs.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -61,7 +61,7 @@ fn reactor(engine: EngineChoice) -> Option<Reactor<Parrot>> {
     }
 }
 
-/// Turns until `done`.
+/// Runs turns of the reactor until `done` returns true.
 fn turn_until(
     reactor: &mut Reactor<Parrot>,
     parrot: &mut Parrot,
@@ -88,7 +88,7 @@ fn connects_to_a_peer_that_listens(engine: EngineChoice) {
         let (portal, peer, entropy) = parrot.arrivals[before];
         assert_eq!((portal, peer), (PortalId(5), listener.local_addr().unwrap()));
         assert_ne!(entropy, [0; 32]);
-        // It is a connection like any other.
+        // The connection works like any other.
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         send(&mut stream, ECHO, 5000);
@@ -112,7 +112,7 @@ fn tells_what_came_to_nothing_and_why(engine: EngineChoice) {
     });
     assert_eq!(failures, [(PortalId(1), ErrorKind::ConnectionRefused)]);
 
-    // A listener whose queue is full answers nobody.
+    // A listener whose queue is full does not answer.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     rustix::net::listen(&deaf, 0).unwrap();
     let address = deaf.local_addr().unwrap();
@@ -129,7 +129,7 @@ fn tells_what_came_to_nothing_and_why(engine: EngineChoice) {
     assert!(parrot.arrivals.is_empty());
     drop(waiting);
 
-    // One that is under way does not hold up the end.
+    // A connection attempt that is under way does not delay the end of the reactor.
     reactor.connect(address, PortalId(3), HANG);
     reactor.handle().stop(HANG).unwrap();
     reactor.run(&mut parrot).unwrap();
@@ -159,7 +159,7 @@ fn serves_in_a_loop_of_its_owner(engine: EngineChoice) {
                 return;
             }
             assert!(start.elapsed() < HANG, "never: {what}");
-            // Without a deadline, only the descriptor can wake us.
+            // Without a deadline, only the descriptor can end the sleep.
             let limit = sleep.unwrap_or(HANG).min(HANG);
             let (tv_sec, tv_nsec) = (limit.as_secs().try_into().unwrap(), limit.subsec_nanos().into());
             poll(&mut [PollFd::new(&reactor, PollFlags::IN)], Some(&Timespec { tv_sec, tv_nsec })).unwrap();

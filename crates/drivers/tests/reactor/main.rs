@@ -1,4 +1,4 @@
-//! Reactors over real loopback sockets, with either engine.
+//! Tests of reactors over real loopback sockets, with either engine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use drivers::message_queue::Stopped;
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
 
-/// Makes a test of each function for each engine, and for one that looks for more before it sleeps.
+/// Makes a test of each function for each engine, and for io_uring with busy polling before each sleep.
 macro_rules! with_both_engines {
     ($($name:ident,)*) => {
         mod epoll {
@@ -109,7 +109,8 @@ fn sends_what_is_pending_before_it_closes(engine: EngineChoice) {
     let mut stream = rig.connect();
     send(&mut stream, BABBLE, 3 << 20);
     send(&mut stream, CLOSE, 0);
-    // What comes after the close is thrown away; that must not reset what we have still to read.
+    // Data that the peer sends after the close is discarded; that must not reset the data that the peer has
+    // still to read.
     let mut writer = stream.try_clone().unwrap();
     let ignored = std::thread::spawn(move || {
         let _ = writer.write_all(&[0; 100_000]);
@@ -165,7 +166,8 @@ fn stays_with_a_peer_that_closed_its_side_until_the_machine_is_done(engine: Engi
 fn aborts_at_once(engine: EngineChoice) {
     let Some(rig) = Rig::start(engine) else { return };
     let mut stream = rig.connect();
-    // A loan is out, and more is pending than the socket takes, when the abort comes from elsewhere.
+    // A receive buffer is in use, and more data is pending than the socket accepts, when the abort is
+    // requested from another thread.
     send(&mut stream, BABBLE, 32 << 20);
     send(&mut stream, ECHO, 1 << 20);
     rig.await_that("a start", |parrot| parrot.conns.values().any(|conn| conn.transmitted > 0));
@@ -187,7 +189,7 @@ fn survives_a_reset(engine: EngineChoice) {
     let mut stream = rig.connect();
     send(&mut stream, BABBLE, 32 << 20);
     let _ = receive(&mut stream, 1000);
-    // Unread bytes make the close a reset.
+    // Unread bytes turn the close into a reset.
     drop(stream);
     rig.await_that("the end of the connection", |parrot| {
         parrot.gone == [(ConnId(0), DisconnectReason::Failed)]
@@ -211,7 +213,7 @@ fn holds_two_batches_for_a_peer_that_does_not_read(engine: EngineChoice) {
         last = now;
     }
     let sent = usize::try_from(rig.stats().bytes_out).unwrap();
-    // What the kernel reports as sent lags behind by what a blocked send has not reported yet.
+    // The count of sent bytes lags: a send that blocks has not yet reported what the kernel took.
     let held = last - sent;
     let most = 2 * (base::transmit::Transmit::BATCH_BYTES + 8192);
     assert!(held <= most, "{held} bytes are held for a peer that does not read");
@@ -241,14 +243,14 @@ fn holds_one_small_batch_for_each_when_many_do_not_read(engine: EngineChoice) {
         std::thread::sleep(Duration::from_millis(100));
     }
     let held = last - usize::try_from(rig.stats().bytes_out).unwrap();
-    // Who came before the others has batches of the full size; together those are no more than there may be.
+    // The first connections have batches of the full size; together these are no more than the limit.
     let most = UNSENT_MAX + PEERS * (base::transmit::Transmit::NARROW_BYTES + 8192);
     assert!(held <= most, "{held} bytes are held for {PEERS} peers that do not read");
     for stream in &mut streams {
         let all = receive(stream, LEN);
         assert!(all.iter().enumerate().step_by(997).all(|(at, byte)| *byte == babble_byte(at)));
     }
-    // With room again, it goes as before.
+    // When memory is available again, throughput is as before.
     send(&mut streams[0], BABBLE, LEN);
     assert_eq!(receive(&mut streams[0], LEN).len(), LEN);
 }
@@ -268,7 +270,7 @@ fn ends_a_peer_that_takes_nothing(engine: EngineChoice) {
     assert_eq!(receive(&mut idle, 10).len(), 10);
 }
 
-/// It takes less in each look than makes room for another send.
+/// Between two progress checks this peer reads too little for another send to complete.
 fn keeps_a_peer_that_takes_little(engine: EngineChoice) {
     let config = Config { engine, stall: Some(Duration::from_millis(1000)), ..Config::default() };
     let Some(rig) = Rig::start_with(config) else { return };
@@ -313,7 +315,7 @@ fn runs_what_is_posted(engine: EngineChoice) {
     send(&mut stream, BABBLE, 1);
     receive(&mut stream, 1);
     assert_eq!(rig.ask(|parrot| parrot.conns.len()), 1);
-    // What a job makes the machine want is done without another event.
+    // What a job makes the state machine request is done without another event.
     rig.ask(|parrot| parrot.babble(ConnId(0), 500));
     assert_eq!(receive(&mut stream, 500).len(), 500);
 }
@@ -356,7 +358,7 @@ fn calls_the_machine_when_its_time_comes_however_often_that_moves(engine: Engine
     for seed in 0..10 {
         let mut rng = base::rng::Rng::from_seed(seed);
         for _ in 0..40 {
-            // Sooner than it was, later, or not at all.
+            // Earlier than it was, later, or not at all.
             let span = (rng.below(5) > 0).then(|| Duration::from_micros(rng.below(3000)));
             let set = move |parrot: &mut Parrot, now: Instant| {
                 parrot.alarms.clear();
@@ -415,7 +417,7 @@ fn stops_listening_to_a_portal(engine: EngineChoice) {
     receive(&mut stream, 1);
     rig.handle.unlisten(PORTAL).unwrap();
     rig.ask(|_| ());
-    // With io_uring the listener closes when its accept was cancelled.
+    // With io_uring the listener closes when its poll was cancelled.
     let start = std::time::Instant::now();
     while TcpStream::connect(rig.address).is_ok() {
         assert!(start.elapsed() < HANG, "still listening");
@@ -430,7 +432,7 @@ fn stops_when_the_last_connection_is_gone(engine: EngineChoice) {
     send(&mut stream, BABBLE, 1);
     receive(&mut stream, 1);
     rig.handle.stop(HANG).unwrap();
-    // It still serves who is there.
+    // The reactor still serves connections that are open.
     send(&mut stream, BABBLE, 1);
     receive(&mut stream, 1);
     drop(stream);
@@ -475,7 +477,7 @@ fn serves_more_connections_at_once_than_it_has_buffers(engine: EngineChoice) {
     let Some(rig) = Rig::start(engine) else { return };
     let mut streams: Vec<_> = (0..300).map(|_| rig.connect()).collect();
     rig.await_that("everybody", |parrot| parrot.conns.len() == 300);
-    // While the reactor is held up, everybody says something.
+    // While the reactor is blocked, every connection sends a request.
     let (go_on, held) = std::sync::mpsc::channel::<()>();
     rig.handle.post(move |_, _| held.recv_timeout(HANG).unwrap()).unwrap();
     for (seed, stream) in (0..).zip(&mut streams) {
@@ -500,8 +502,8 @@ fn answers_a_request_with_few_system_calls(engine: EngineChoice) {
     }
     let after = rig.stats();
     let waits = after.enters - before.enters;
-    // A request of two segments may wake us twice now and then, and the questions for the counters do.
-    // Who looks submits the answer before that.
+    // A request of two segments may wake the reactor twice now and then, and the queries for the counters do.
+    // A reactor that busy-polls submits the answer before it polls, in a call of its own.
     let most = if rig::LOOK.get() == SpinMode::Always { 2200 } else { 1200 };
     assert!(waits < most, "{waits} waits for 1000 requests");
     assert!(after.sends - before.sends >= 999, "{} sends for 1000 requests", after.sends - before.sends);
@@ -527,7 +529,7 @@ fn finishes_file_work_before_it_stops(engine: EngineChoice) {
         Err(why) => return eprintln!("skipped: {why}"),
     };
     let queue = reactor.files().queue(base::state_machine::MediumId(0));
-    // More than a submission queue takes, and of a kind that waits.
+    // More operations than a submission queue holds, and of a kind that waits.
     for token in 0..700 {
         let bytes = pattern(token, 4096);
         let data = base::buffer::Bytes::copied_from(&bytes).into();
@@ -568,7 +570,7 @@ fn keeps_to_a_limit_that_changes(engine: EngineChoice) {
     rig.ask(|_| ());
     let mut second = rig.connect();
     serves(&mut second);
-    // Fewer: who is in stays in.
+    // A lower limit: open connections stay open.
     rig.handle.limit(limits(1)).unwrap();
     rig.ask(|_| ());
     refused(rig.connect());

@@ -1,6 +1,8 @@
-//! A machine for tests: a peer asks it by small frames to repeat, to babble, or to hang up.
+//! A state machine for tests. A peer sends it small frames, by which it asks for an echo, for generated data,
+//! or for the end of the connection.
 //!
-//! A frame is a kind, three bytes of nothing, and a length (big-endian); an `Echo` is followed by so many bytes.
+//! A frame is a kind, three unused bytes, and a length (big-endian); an `ECHO` frame is followed by so many
+//! bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,7 +22,7 @@ pub(crate) const BABBLE: u8 = b'B';
 pub(crate) const CLOSE: u8 = b'C';
 pub(crate) const ABORT: u8 = b'A';
 
-/// Payloads from this size on are received through loans.
+/// Payloads from this size on are received into receive buffers.
 const LOAN_MIN: usize = 1024;
 
 pub(crate) fn frame(kind: u8, len: usize) -> [u8; 8] {
@@ -28,7 +30,7 @@ pub(crate) fn frame(kind: u8, len: usize) -> [u8; 8] {
     [kind, 0, 0, 0, a, b, c, d]
 }
 
-/// The `at`th byte of every babble.
+/// Returns the byte at index `at` of all generated data.
 pub(crate) fn babble_byte(at: usize) -> u8 {
     u8::try_from(at % 251).unwrap()
 }
@@ -42,10 +44,10 @@ pub(crate) struct Parrot {
     pub(crate) received_calls: usize,
     pub(crate) media_ready: Vec<MediumId>,
     pub(crate) alarms: VecDeque<Instant>,
-    /// Is told of every alarm.
+    /// Receives the time of every alarm.
     pub(crate) bell: Option<Sender<Instant>>,
     pub(crate) rung: Vec<Instant>,
-    /// Whether it has more to say to those who say no more.
+    /// Whether the connection stays after the peer sends no more, because the parrot has more to send.
     pub(crate) stays: bool,
     pub(crate) ended: Vec<ConnId>,
     actions: VecDeque<Action>,
@@ -61,7 +63,7 @@ pub(crate) struct Conn {
     /// How many bytes were put into batches.
     pub(crate) transmitted: usize,
     asked: bool,
-    /// It has asked for the end and heeds nothing that came with it.
+    /// The peer has asked for the end of the connection; later bytes are ignored.
     deaf: bool,
 }
 

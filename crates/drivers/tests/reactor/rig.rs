@@ -1,4 +1,4 @@
-//! Runs a parrot on a reactor of its own thread, and guards against hangs.
+//! Runs a parrot on a reactor in a thread of its own, and guards against hangs.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -16,11 +16,11 @@ use drivers::stats::Stats;
 
 use crate::parrot::{Parrot, frame};
 
-/// Nothing in these tests takes a second; what takes this long hangs.
+/// No step of these tests takes a second; a step that takes this long hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 thread_local! {
-    /// Whether the reactors that a test starts look before they sleep.
+    /// Whether the reactors that a test starts busy-poll before they sleep.
     pub(crate) static LOOK: Cell<SpinMode> = const { Cell::new(SpinMode::Adaptive) };
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Starts a reactor; `None` when the engine cannot be had here, which is printed.
+    /// Starts a reactor. Returns `None` and prints the reason if the engine is not available here.
     pub(crate) fn start(engine: EngineChoice) -> Option<Self> {
         Self::start_with(Config { engine, ..Config::default() })
     }
@@ -75,7 +75,7 @@ impl Rig {
         stream
     }
 
-    /// Asks the machine something.
+    /// Runs `question` on the state machine and returns its answer.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Parrot) -> T + Send + 'static,
@@ -85,7 +85,7 @@ impl Rig {
         answers.recv_timeout(HANG).unwrap()
     }
 
-    /// Asks until the answer is yes.
+    /// Waits until `condition` holds for the state machine.
     pub(crate) fn await_that(
         &self,
         what: &str,
@@ -98,16 +98,17 @@ impl Rig {
         }
     }
 
-    /// Returns the counters as they are now: a turn publishes them at its end, so two answers make sure of it.
+    /// Returns the present counters. A turn publishes them at its end, so two questions ensure that they are
+    /// up to date.
     pub(crate) fn stats(&self) -> Stats {
         self.ask(|_| ());
         self.ask(|_| ());
         self.handle.stats()
     }
 
-    /// Stops the reactor and returns what became of the machine.
+    /// Stops the reactor and returns the state machine in its final state.
     pub(crate) fn stop(mut self, drain: Duration) -> Parrot {
-        // A reactor that was told before may have stopped already.
+        // A reactor that was stopped before may have ended already.
         let _ = self.handle.stop(drain);
         self.thread.take().unwrap().join().unwrap()
     }
@@ -123,7 +124,7 @@ pub(crate) fn receive(stream: &mut TcpStream, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that differ from each other and from those of another seed.
+/// Returns bytes that differ from each other and from those of another seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     base::rng::Rng::from_seed(seed).fill(&mut bytes);

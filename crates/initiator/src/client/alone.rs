@@ -1,4 +1,4 @@
-//! Orders that the driver carries out alone: nobody waits for a session.
+//! Requests that the driver executes at once, without waiting for the target.
 
 use iscsi::initiator::contract::SubmitError;
 
@@ -9,8 +9,8 @@ use crate::future::{ResponseFuture, response_channel};
 use crate::sessions::SessionId;
 
 impl Session {
-    /// Asks the target for a sign of life, and returns how many messages came from it so far: if it lives, there are more
-    /// soon. Fails once the session has ended.
+    /// Pings the target, and returns how many messages it has sent so far. If the target is alive, that
+    /// number soon increases. Fails once the session has ended.
     pub fn ping(&self) -> ResponseFuture<u64, CommandError> {
         self.ask(move |driver, id| driver.ping(id).ok_or(SubmitError::Down))
     }

@@ -1,19 +1,20 @@
-//! Many commands as one operation: some under way at a time, the rest made as they end.
+//! Runs many commands as one operation: some are under way at a time, and the others follow as those end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
 
-/// How many commands of one operation are under way at a time: enough to keep a long path busy with 1 MiB each, and
-/// not so many that one operation takes the whole command window.
+/// How many commands of one operation are under way at a time: enough to fill a long path with commands of 1
+/// MiB each, and not so many that one operation uses the whole command window.
 const UNDER_WAY: usize = 8;
 
-/// Makes the next command.
+/// Returns the next command.
 pub(super) type Next = Box<dyn FnMut() -> Option<Command> + Send>;
-/// Takes the result of the command of this index.
+/// Processes the result of the command with this index.
 pub(super) type Take = Box<dyn FnMut(usize, Reply) -> Result<(), CommandError> + Send>;
-/// Takes the end. After an error no further command was started, and those under way have ended.
+/// Processes the end of the operation. After an error no further command was started, and those under way
+/// have ended.
 pub(super) type End = Box<dyn FnOnce(Result<(), CommandError>) + Send>;
 
 struct Chain {
@@ -31,7 +32,7 @@ struct State {
     error: Option<CommandError>,
 }
 
-/// Runs the commands that `next` makes.
+/// Runs the commands that `next` returns.
 pub(super) fn run(session: Session, next: Next, take: Take, end: End) {
     let state = State { next, take, end: Some(end), started: 0, under_way: 0, exhausted: false, error: None };
     Chain { session, state: Mutex::new(state) }.into_motion();
@@ -42,7 +43,7 @@ impl Chain {
         Arc::new(self).pump();
     }
 
-    /// Starts what may be started, and ends the whole when nothing is left.
+    /// Starts commands up to the limit, and ends the operation when no command is left.
     fn pump(self: &Arc<Self>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut commands = Vec::new();

@@ -1,4 +1,4 @@
-//! How a disk lies: what its pages said, in the form that I/O needs.
+//! The geometry of a disk: the data of its pages in the form that I/O needs.
 
 use base::buffer::DataList;
 use base::units::{BlockSize, Lba};
@@ -11,40 +11,41 @@ use super::DiskError;
 use crate::command::Command;
 use crate::unit::Caching;
 
-/// The most bytes of one command: large enough to pay for its round trip many times over, small enough that several
-/// are under way and that its buffer comes from the pool.
+/// The most bytes of one command: large enough that its round trip costs little in comparison, and small
+/// enough that several commands are under way and that its buffer comes from the pool.
 const COMMAND_BYTES_MAX: u64 = 1 << 20;
 
-/// The most blocks that one UNMAP or WRITE SAME covers where the unit names no limit.
+/// The most blocks of one UNMAP or WRITE SAME where the unit reports no limit.
 const RANGE_BLOCKS_MAX: u64 = 1 << 16;
 
-/// The longest operation that callers may give, whatever the unit takes: it is cut.
+/// The longest operation in bytes that callers may request, whatever the limit of the unit: it is divided
+/// into commands.
 const IO_LEN_MAX: usize = 64 << 20;
 
-/// How a disk lies.
+/// The geometry and the limits of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// What READ CAPACITY said.
+    /// The data of READ CAPACITY.
     pub capacity: Capacity,
-    /// Whether commands of 16 bytes are known.
+    /// Whether the unit supports commands of 16 bytes.
     pub long_commands: bool,
     /// The most blocks of one read or write.
     pub transfer_max: u32,
-    /// OPTIMAL TRANSFER LENGTH GRANULARITY in blocks; zero if there is none.
+    /// OPTIMAL TRANSFER LENGTH GRANULARITY in blocks; zero if the unit does not report it.
     pub transfer_granularity: u16,
-    /// The most blocks of one UNMAP; zero if there is no UNMAP.
+    /// The most blocks of one UNMAP; zero if UNMAP is not supported.
     pub unmap_max: u32,
     /// The most blocks of one WRITE SAME.
     pub write_same_max: u32,
-    /// The most blocks of one COMPARE AND WRITE; zero if there is none.
+    /// The most blocks of one COMPARE AND WRITE; zero if it is not supported.
     pub compare_and_write_max: u8,
-    /// The most blocks that are written whole or not at all.
+    /// The most blocks that are written atomically.
     pub atomic_max: u32,
-    /// Whether WRITE SAME can take storage away.
+    /// Whether WRITE SAME can unmap blocks.
     pub write_same_unmaps: bool,
-    /// Whether blocks without storage read as zeros.
+    /// Whether unmapped blocks read as zeros.
     pub reads_zero: bool,
-    /// Whether blocks can be without storage.
+    /// Whether blocks can be unmapped (thin provisioning).
     pub thin: bool,
     /// Whether every write is refused.
     pub write_protected: bool,
@@ -52,7 +53,7 @@ pub struct Geometry {
     pub force_unit_access: bool,
     /// Whether writes are acknowledged before they are on the medium.
     pub write_cache: bool,
-    /// Whether it spins.
+    /// Whether the medium rotates.
     pub rotational: bool,
 }
 
@@ -72,7 +73,7 @@ impl Geometry {
             thin: capacity.provisioning,
             write_protected: false,
             force_unit_access: false,
-            // As long as it does not say otherwise, a cache is reckoned with.
+            // A volatile cache is assumed until the unit reports otherwise.
             write_cache: true,
             rotational: false,
         };
@@ -89,7 +90,7 @@ impl Geometry {
         };
         self.transfer_max = max(limits.transfer_max.into(), own.max(1));
         self.transfer_granularity = limits.transfer_granularity;
-        // SBC-4: UNMAP is there only if both of its limits are.
+        // SBC-4: UNMAP is supported only if both of its limits are reported.
         let unmaps = limits.unmap_max != 0 && limits.unmap_descriptors_max != 0;
         self.unmap_max = if unmaps { limits.unmap_max } else { 0 };
         self.write_same_max = max(limits.write_same_max, RANGE_BLOCKS_MAX);
@@ -115,14 +116,15 @@ impl Geometry {
         self.write_cache = caching.write_cache;
     }
 
-    /// Takes a new size. A change of the block size is not followed: offsets would mean something else.
+    /// Sets a new capacity. A capacity with another logical block length is ignored, since offsets would mean
+    /// something else.
     pub(super) fn resize(&mut self, capacity: Capacity) {
         if capacity.block_size == self.capacity.block_size {
             self.capacity = capacity;
         }
     }
 
-    /// Returns the size of a logical block.
+    /// Returns the logical block length.
     pub const fn block_size(&self) -> BlockSize {
         self.capacity.block_size
     }
@@ -132,7 +134,8 @@ impl Geometry {
         self.capacity.bytes()
     }
 
-    /// Makes the command that reads `blocks` blocks from `first` on; at most [`Self::transfer_max`] of them.
+    /// Returns the command that reads `blocks` blocks starting at `first`; at most [`Self::transfer_max`] of
+    /// them.
     pub fn read(&self, lun: Lun, first: Lba, blocks: u32) -> Command {
         let len = u32::try_from(u64::from(blocks) << self.block_size().shift()).unwrap_or(u32::MAX);
         let cdb = match self.short(first, blocks) {
@@ -142,7 +145,7 @@ impl Geometry {
         Command::new(lun, cdb).reading(len).repeatable()
     }
 
-    /// Makes the command that writes `data`, which is `blocks` blocks, from `first` on; at most
+    /// Returns the command that writes `data`, which is `blocks` blocks long, starting at `first`; at most
     /// [`Self::transfer_max`] of them.
     pub fn write(&self, lun: Lun, (first, blocks): (Lba, u32), data: DataList, fua: bool) -> Command {
         let cdb = match self.short(first, blocks) {
@@ -152,8 +155,8 @@ impl Geometry {
         Command::new(lun, cdb).writing(data).repeatable()
     }
 
-    /// Returns address and length for the short form, where the unit knows no other: then it has no block that the
-    /// short form does not reach.
+    /// Returns address and length for the 10-byte commands, if the unit supports no longer ones. Such a unit
+    /// has no blocks that these commands cannot address.
     fn short(&self, first: Lba, blocks: u32) -> Option<(u32, u16)> {
         if self.long_commands {
             return None;
@@ -161,12 +164,12 @@ impl Geometry {
         Some((u32::try_from(first.0).ok()?, u16::try_from(blocks).ok()?))
     }
 
-    /// Turns a range of bytes into blocks.
+    /// Converts a range of bytes to blocks.
     pub(super) fn blocks(&self, at: u64, len: usize) -> Result<(Lba, u64), DiskError> {
         self.blocks_of(at, u64::try_from(len).unwrap_or(u64::MAX))
     }
 
-    /// Turns a range of bytes into blocks.
+    /// Converts a range of bytes to blocks.
     pub(super) fn blocks_of(&self, at: u64, len: u64) -> Result<(Lba, u64), DiskError> {
         let size = u64::from(self.block_size().bytes());
         if !at.is_multiple_of(size) || !len.is_multiple_of(size) {

@@ -1,4 +1,4 @@
-//! Operations of a medium as commands of a unit.
+//! Executes the operations of a medium as commands of a unit.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use crate::command::{Command, CommandError, Reply};
 use crate::future::Stopped;
 use crate::unit::is_illegal;
 
-/// The most extents that one GET LBA STATUS is asked for.
+/// The most extents that one GET LBA STATUS requests.
 const EXTENTS_PER_COMMAND: usize = 255;
 
-/// The most extents that one operation returns, whatever it asks for.
+/// The most extents that one operation returns, even if it requests more.
 const EXTENTS_MAX: usize = 1 << 16;
 
-/// Why a disk did not do what it was asked.
+/// Why an operation of a disk failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
     /// A command failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// Offset or length are no multiples of the block size.
+    /// Offset or length is no multiple of the logical block length.
     #[error("offset and length must be multiples of the block size")]
     Unaligned,
-    /// The range ends behind the disk.
+    /// The range extends beyond the end of the disk.
     #[error("beyond the end of the disk")]
     BeyondTheEnd,
-    /// The unit cannot do this at all.
+    /// The unit does not support the operation.
     #[error("the unit does not support this: {0}")]
     Unsupported(&'static str),
 }
@@ -50,7 +50,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
     let begun = match action {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
-        // Its owner sanitizes it; who borrows it as a disk does not.
+        // Only the owner of a unit sanitizes it, not a user who accesses it as a disk.
         OpAction::CryptoErase => Err((DiskError::Unsupported("forgetting its key"), done)),
         OpAction::Flush => {
             flush_if(inner, geometry.write_cache, DataList::new(), done);
@@ -161,7 +161,7 @@ fn write(
     Ok(())
 }
 
-/// Makes durable what was acknowledged, if there is a cache. `data` goes back to the caller.
+/// Makes acknowledged writes durable, if `needed`. Returns `data` to the caller.
 fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {
     if !needed {
         return done(Ok(OpOutput::Done(data)));
@@ -169,7 +169,7 @@ fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {
     let command = Command::new(inner.lun, block::synchronize_cache_10()).repeatable();
     let done = move |result: Result<Reply, CommandError>| match result {
         Err(error) if !is_illegal(&error) => done(Err(DiskError::Command(error))),
-        // A unit that knows no such command has nothing to synchronize.
+        // A unit that does not support the command has nothing to synchronize.
         _ => done(Ok(OpOutput::Done(data))),
     };
     inner.session.submit(command, Box::new(done));
@@ -229,7 +229,7 @@ fn write_zeroes(
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
         Ok(()) => flush_if(&owner, stable, DataList::new(), done),
-        // Units without WRITE SAME are written with zeros, block by block.
+        // On units without WRITE SAME, the zeros are written with plain writes.
         Err(error) if is_illegal(&error) => plain_zeroes(&owner, (first, blocks), stable, done),
         Err(error) => done(Err(DiskError::Command(error))),
     };
@@ -288,7 +288,7 @@ fn extents(
 /// The extents of a range, as far as they are known.
 struct Survey {
     inner: Arc<Inner>,
-    /// The first block that nothing is known of.
+    /// The first block whose state is unknown.
     next: u64,
     end: u64,
     shift: u32,
@@ -309,7 +309,7 @@ impl Survey {
         let session = self.inner.session.clone();
         let done = move |result: Result<Reply, CommandError>| match result {
             Ok(reply) => self.learn(&reply, done),
-            // It does not tell, so everything may have storage.
+            // The unit does not report the state, so all blocks may be mapped.
             Err(error) if is_illegal(&error) => self.conclude(done),
             Err(error) => done(Err(DiskError::Command(error))),
         };
@@ -320,7 +320,8 @@ impl Survey {
         let before = self.next;
         for status in LbaStatus::list(reply.bytes()).unwrap_or_default() {
             let end = status.lba.0.saturating_add(status.blocks.into()).min(self.end);
-            // A descriptor that leaves a gap, or goes back, cannot be believed, nor can what follows it.
+            // A descriptor that leaves a gap, or goes back, is not trusted, and neither are those that follow
+            // it.
             if status.lba.0 > self.next || end <= self.next {
                 break;
             }
@@ -336,7 +337,7 @@ impl Survey {
         if self.next == before { self.conclude(done) } else { self.go_on(done) }
     }
 
-    /// Adds what lies before block `end`. Returns whether there was room for it.
+    /// Adds the blocks up to `end`. Returns whether the list had space for them.
     fn add(&mut self, end: u64, state: ExtentState) -> bool {
         let (at, len) = (self.next << self.shift, (end - self.next) << self.shift);
         let full = self.found.len() >= self.count_max;
@@ -349,7 +350,7 @@ impl Survey {
         true
     }
 
-    /// Takes the rest for blocks with storage, which is never wrong.
+    /// Reports the remaining blocks as mapped, which is always allowed.
     fn conclude(mut self, done: Done) {
         if self.next < self.end {
             self.add(self.end, ExtentState::Mapped);
@@ -358,7 +359,7 @@ impl Survey {
     }
 }
 
-/// A range of blocks, cut into runs.
+/// A range of blocks, divided into runs.
 #[derive(Clone, Copy)]
 struct Runs {
     next: u64,
@@ -387,7 +388,7 @@ impl Runs {
     }
 }
 
-/// Returns the data of a read, if it is all there.
+/// Returns the data of a read, if it is complete.
 fn whole(reply: Reply, wanted: usize) -> Result<Bytes, CommandError> {
     match reply.data {
         Some(data) if data.len() == wanted => Ok(data),
@@ -405,7 +406,7 @@ fn zeros(len: usize) -> Bytes {
     buf.freeze()
 }
 
-/// Returns the failure of a medium that an error stands for.
+/// Returns the failure of a medium that corresponds to an error.
 pub fn fault_of(error: &DiskError, block_size: BlockSize) -> Failure {
     let command = match error {
         DiskError::Command(command) => command,

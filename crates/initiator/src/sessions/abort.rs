@@ -1,4 +1,4 @@
-//! One command ended before it ends by itself.
+//! Aborts one command.
 
 use std::collections::VecDeque;
 
@@ -15,19 +15,19 @@ use crate::command::CommandError;
 use crate::protocol::Task;
 use crate::retry::PendingCommand;
 
-/// Where a command is that is to be ended.
+/// The state of a command that is to be aborted.
 enum Found {
-    /// The session works on it.
+    /// The session executes it.
     Carried(Task),
-    /// It waits here.
+    /// It waits in a queue of the [`SessionEntry`].
     Here(Box<PendingCommand>),
-    /// It has ended, or never was.
+    /// It has ended, or never existed.
     Gone,
 }
 
 impl Sessions {
-    /// Ends the command that its caller named `command`. What comes of it is an event, always; so is the end of the
-    /// command, before it.
+    /// Aborts the command whose token is `command`. An event always reports the result of the abort. Another
+    /// event reports the end of the command before that.
     pub(crate) fn abort(&mut self, now: Instant, id: SessionId, token: u64, command: u64) {
         let Some(entry) = self.entry(id) else {
             return self.events.push_back(DriverEvent::TmfDone {
@@ -59,7 +59,7 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// Finds a command, and sees to it that it is not tried again.
+    /// Finds a command, and ensures that it is not retried.
     fn give_up(&mut self, command: u64) -> Found {
         let mut carried = self.tasks.iter_mut().flatten().chain(&mut self.ended);
         if let Some(pending) = carried.find(|pending| pending.token == command) {

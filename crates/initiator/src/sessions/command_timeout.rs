@@ -1,14 +1,17 @@
-//! Commands that get no answer.
+//! Implements the command timeout, and finds commands that the target ended without a response.
 //!
-//! A target may end commands without a word: with TAS=0 (SPC-5, Control mode page), a LOGICAL UNIT RESET, a CLEAR TASK SET
-//! or a TARGET RESET of another initiator ends ours, and only a unit attention for the next command tells. So when a unit
-//! says that its commands were ended, every command that was sent to it before is ended with ABORT TASK, and what may be
-//! carried out again is. Its answer makes it certain that the target has forgotten the command, so that no old write can
-//! land on a new one. A unit whose commands make no progress gets a TEST UNIT READY, which fetches such an attention.
+//! A target may end commands without a response: with TAS=0 (SPC-5, Control mode page), a LOGICAL UNIT RESET,
+//! a CLEAR TASK SET or a TARGET RESET of another initiator ends ours, and only a unit attention for the next
+//! command reports it. So when a unit reports that its commands were ended, every command that was sent to it
+//! before is aborted with ABORT TASK, and the repeatable ones are retried. The response to ABORT TASK proves
+//! that the target no longer has the command, so that no old write can overwrite a new one. A unit whose
+//! commands make no progress is sent a TEST UNIT READY (an attention check), which fetches such a unit
+//! attention.
 //!
-//! A command that has made no progress for as long as it may is ended, step by step: ABORT TASK, then LOGICAL UNIT RESET
-//! (unless the unit carries out other commands meanwhile), then a new session. Our own question ends the same way, without
-//! the reset. Time without a connection does not count; the session has its own patience for that.
+//! A command whose timeout expires without progress is ended step by step: with ABORT TASK, then with LOGICAL
+//! UNIT RESET (unless the unit executes other commands meanwhile), then with a new session. An attention
+//! check that gets no response is ended in the same way, but without the reset. Time without a connection
+//! does not count; the session has a timeout of its own for that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -28,49 +31,51 @@ use crate::fault_injection::{self, Bug};
 use crate::protocol::{Task, TmfHandle};
 use crate::retry::{AbortReason, Attempt, PendingCommand, RetryDecision};
 
-/// How long a command may go without progress unless its caller, or the session's owner, says otherwise.
+/// The default command timeout: how long a command may go without progress unless its caller, or the
+/// session's owner, sets another limit.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long ABORT TASK and LOGICAL UNIT RESET may go without an answer, if commands may go for longer.
+/// How long ABORT TASK and LOGICAL UNIT RESET may go without a response, unless the command timeout is
+/// shorter.
 const ABORT_WITHIN: Duration = Duration::from_secs(15);
 const RESET_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often commands are looked through, and how long a unit may be silent before it is asked whether it has something to
-/// tell: at most, and as parts of the limit.
+/// How often the commands are scanned, and how long a unit may be silent before it is sent an attention
+/// check: each as an upper bound and as a fraction of the command timeout.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSES: u32 = 8;
 const LOOK_AFTER: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 20;
-/// How many times that it takes until it is asked again.
+/// The interval between two attention checks, as a multiple of the silence before the first.
 const LOOK_AGAIN: u32 = 5;
-/// No limit is so short that looking through commands becomes the work.
+/// The shortest scan interval, so that short timeouts do not cause constant scans.
 const TICK_MIN: Duration = Duration::from_millis(10);
 
-/// How many commands are aborted at a time: targets bound their immediate requests.
+/// How many commands are aborted at a time: targets limit their immediate requests.
 const ABORTS_MAX: usize = 8;
 
-/// What is done for the commands of a session that get no answer.
+/// The timeouts of the commands of a session.
 #[derive(Debug)]
 pub(super) struct CommandTimeouts {
-    /// How long a command may go without progress; `None` for any time.
+    /// The command timeout; `None` for no timeout.
     limit: Option<Duration>,
-    /// How many commands were handed to the session.
+    /// How many commands were submitted to the session.
     serials: u64,
-    /// When commands are looked through next, while there are any.
+    /// When the commands are scanned next, while there are any.
     next: Option<Instant>,
-    /// What is to be ended.
+    /// Tasks to abort.
     to_end: VecDeque<Task>,
-    /// Our own task management requests, and when they were made.
+    /// Our own task management requests, with the time of each.
     own: BTreeMap<TmfHandle, (OwnTmf, Instant)>,
-    /// When a silent unit may be asked again.
+    /// When a silent unit may be sent the next attention check.
     looks: BTreeMap<Lun, Instant>,
-    /// Units with commands that are being aborted, and whether another command succeeded since.
+    /// Units with commands that are being aborted, and whether another command has succeeded since.
     aborting: BTreeMap<Lun, bool>,
-    /// What our questions to silent units took from callers.
+    /// Unit attentions that our attention checks received in place of callers.
     pub(super) owed: PendingAttentions,
 }
 
-/// What a task management request of ours is for.
+/// The purpose of a task management request of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnTmf {
     Abort(Task),
@@ -91,7 +96,7 @@ impl CallerTmf {
         Self { token, since, function, lun }
     }
 
-    /// Returns whether it ends commands of a unit that it does not name.
+    /// Returns whether the request ends commands of a unit without naming them.
     fn ends(&self, lun: Lun) -> bool {
         match self.function {
             TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET => {
@@ -119,7 +124,7 @@ impl CommandTimeouts {
         }
     }
 
-    /// Begins an attempt at a command.
+    /// Starts an attempt of a command.
     pub(super) fn attempt(&mut self, now: Instant) -> Attempt {
         self.serials += 1;
         self.arm(now);
@@ -135,7 +140,7 @@ impl CommandTimeouts {
         self.next.get_or_insert(now.after(pause));
     }
 
-    /// Returns a part of the limit, or `most` if that is less.
+    /// Returns a fraction of the command timeout, at most `most` and at least [`TICK_MIN`].
     fn part(&self, parts: u32, most: Duration) -> Duration {
         (self.limit.unwrap_or(LIMIT) / parts).clamp(TICK_MIN, most)
     }
@@ -144,14 +149,14 @@ impl CommandTimeouts {
         self.limit.unwrap_or(LIMIT).min(most)
     }
 
-    /// Returns an ABORT TASK of ours that is under way.
+    /// Returns the last of our ABORT TASK requests that are under way.
     #[cfg(test)]
     pub(super) fn last_abort(&self) -> Option<TmfHandle> {
         self.own.keys().next_back().copied()
     }
 
-    /// Takes note of how a command ended, if others of its unit are being aborted: a unit that carries out commands hangs
-    /// with some of them alone.
+    /// Records how a command ended, if other commands of its unit are being aborted: a unit that still
+    /// executes commands hangs only with some of them.
     pub(super) fn note_end(&mut self, pending: &PendingCommand, outcome: &Outcome) {
         if !self.aborting.is_empty()
             && pending.is_callers()
@@ -162,8 +167,9 @@ impl CommandTimeouts {
         }
     }
 
-    /// Looks at a question of ours. What it would fetch may be gone, and it with that. Returns whether ABORT TASK did not end
-    /// it in time either.
+    /// Checks the timeout of an attention check. The unit attention that it is to fetch may no longer exist,
+    /// and the target may have ended the check together with other commands. Returns whether ABORT TASK has
+    /// not ended it in time either.
     fn look_at_look(&mut self, now: Instant, up: bool, task: Task, attempt: &mut Attempt) -> bool {
         let within = self.within(ABORT_WITHIN);
         if !up {
@@ -179,7 +185,7 @@ impl CommandTimeouts {
         false
     }
 
-    /// Returns how many of our ABORT TASKs may still be answered in time.
+    /// Returns how many of our ABORT TASK requests may still be answered in time.
     fn aborts(&self, now: Instant) -> usize {
         let within = self.within(ABORT_WITHIN);
         let fresh =
@@ -188,38 +194,40 @@ impl CommandTimeouts {
     }
 }
 
-/// What looking through the commands of a session came to.
+/// The result of a scan of the commands of a session.
 #[derive(Default)]
 struct CommandScan {
     any: bool,
-    /// Units whose commands make no progress, and those that are being asked.
+    /// Units whose commands make no progress, and units with an attention check under way.
     silent: BTreeSet<Lun>,
     asked: BTreeSet<Lun>,
-    /// Units with commands that are overdue, and with commands that ABORT TASK did not end in time.
+    /// Units with commands whose timeout has expired, and units with commands that ABORT TASK did not end in
+    /// time.
     overdue: BTreeSet<Lun>,
     stuck: BTreeSet<Lun>,
-    /// Units whose commands are being aborted, those with commands of callers, and those with a question of ours that ABORT
-    /// TASK did not end.
+    /// Units with commands that are being aborted, units with commands of callers, and units with an
+    /// attention check that ABORT TASK did not end.
     aborting: BTreeSet<Lun>,
     used: BTreeSet<Lun>,
     deaf: BTreeSet<Lun>,
 }
 
-/// Returns whether a unit attention says that commands were ended.
+/// Returns whether a unit attention reports that commands were ended.
 fn ends_commands(asc: Asc) -> bool {
     match asc {
         Asc::RESERVATIONS_PREEMPTED | Asc::REGISTRATIONS_PREEMPTED | Asc::I_T_NEXUS_LOSS_OCCURRED => true,
-        // Power on and resets; commands cleared by another initiator, by power loss notification, by the device server.
+        // Power on and resets; commands cleared by another initiator, by a power loss notification, by the
+        // device server.
         Asc(code) => matches!(code, 0x2900..=0x2904 | 0x2f00..=0x2f02),
     }
 }
 
 impl Sessions {
-    /// Sets how long a command of a session may go without progress.
+    /// Sets the command timeout of a session.
     pub(crate) fn limit_commands(&mut self, now: Instant, id: SessionId, limit: Option<Duration>) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.overdue.limit = limit;
-            // What was planned by the old one may come too late.
+            // The scan that was scheduled with the old timeout may be too late.
             if entry.overdue.next.take().is_some() {
                 entry.overdue.arm(now);
             }
@@ -228,13 +236,13 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// Keeps a caller's task management request.
+    /// Records a caller's task management request.
     pub(super) fn asked(&mut self, now: Instant, manage: TmfHandle, asked: CallerTmf) {
         self.manages.insert(manage, asked);
         self.overdue.arm(now);
     }
 
-    /// Takes the answer to a task management request.
+    /// Processes the response to a task management request.
     pub(super) fn tmf_done(
         &mut self,
         now: Instant,
@@ -247,7 +255,7 @@ impl SessionEntry {
             return events.push_back(DriverEvent::TmfDone { session: id, token, result });
         }
         match self.overdue.own.remove(&manage) {
-            // The function was lost on the way. The task that it was to end goes on, or was lost too.
+            // The request was lost on the way. The task that it was to end continues, or was lost too.
             Some((OwnTmf::Abort(task), _)) if result.is_none() => {
                 if let Some(pending) = self.pending_mut(task) {
                     (pending.attempt.unwanted, pending.attempt.since) = (None, now);
@@ -260,8 +268,9 @@ impl SessionEntry {
         }
     }
 
-    /// Tells of a unit attention that came with a command. If it says that commands were ended, those that were sent to the
-    /// unit before are to end; if it says that there is another device, a guarded unit is asked which.
+    /// Reports a unit attention that came with a command. If it reports that commands were ended, all
+    /// commands that were sent to the unit before are aborted. If it reports another device, a guarded unit
+    /// gets an identity check.
     pub(super) fn note_attention(
         &mut self,
         now: Instant,
@@ -280,7 +289,8 @@ impl SessionEntry {
         }
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
             let earlier = pending.command.lun == lun && pending.attempt.serial < serial;
-            // One that was to end before and goes on, since its ABORT TASK was lost, is to end now.
+            // This also aborts a command that was to be aborted before and continues because its ABORT TASK
+            // was lost.
             if let Some(task) = pending.task
                 && earlier
                 && pending.attempt.unwanted.is_none()
@@ -292,13 +302,13 @@ impl SessionEntry {
         }
     }
 
-    /// Aborts what is to end, as far as that may go now. Returns whether there was anything.
+    /// Sends ABORT TASK for the tasks to abort, up to the limit. Returns whether any was sent.
     pub(super) fn send_aborts(&mut self, now: Instant) -> bool {
         let mut any = false;
         while self.overdue.aborts(now) < ABORTS_MAX
             && let Some(task) = self.overdue.to_end.pop_front()
         {
-            // It may have ended meanwhile.
+            // The task may have ended meanwhile.
             let Some(lun) = self.pending_mut(task).map(|pending| pending.command.lun) else { continue };
             if fault_injection::is_injected(Bug::RetryUnended)
                 && let Some(pending) = self.take(task)
@@ -322,7 +332,7 @@ impl SessionEntry {
         any
     }
 
-    /// Looks through the commands, if it is time for that, and sees to those that make no progress.
+    /// Scans the commands, if a scan is due, and handles those that make no progress.
     pub(super) fn check_timeouts(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<DriverEvent>) {
         if self.overdue.next.is_none_or(|at| at > now) {
             return;
@@ -335,7 +345,8 @@ impl SessionEntry {
         for lun in &found.stuck {
             self.reset_unit(now, id, *lun, events);
         }
-        // A command of a caller has a limit of its own, and may hold up what comes after it for as long.
+        // Units with commands of callers are left out: such a command has its own timeout, and may delay the
+        // attention check for that long.
         if let Some(lun) = found.deaf.difference(&found.used).next() {
             self.rebuild_session(now, id, *lun, events);
         }
@@ -385,12 +396,12 @@ impl SessionEntry {
             let is_late = own_limit.is_some_and(|limit| silent_for >= limit)
                 && !fault_injection::is_injected(Bug::ForgetLimit);
             if !up {
-                // Without a connection nothing can be aborted either.
+                // Without a connection no task can be aborted either.
                 attempt.unwanted = attempt.unwanted.map(|_| now);
             }
             if let Some(since) = attempt.unwanted {
                 found.aborting.insert(lun);
-                // What the unit said that it ended need not be reset before its time.
+                // A command that the unit reported as ended needs no reset before its own timeout.
                 let waits = matches!(attempt.abort_reason, Some(AbortReason::Cleared(_))) && !is_late;
                 if now.since(since) >= abort_within && !waits {
                     found.stuck.insert(lun);
@@ -400,7 +411,7 @@ impl SessionEntry {
             let held = self.guarded_luns.get(&lun).is_some_and(super::identity_check::GuardedLun::is_asked)
                 && !pending.is_identity_check;
             match self.session.progress(task) {
-                // Its end is about to be told.
+                // The session is about to report its end.
                 None => {}
                 Some(progress) if progress != attempt.progress || !up || held => {
                     (attempt.progress, attempt.since) = (progress, now);
@@ -422,7 +433,7 @@ impl SessionEntry {
         found
     }
 
-    /// Asks a silent unit whether it has something to tell.
+    /// Sends a silent unit an attention check.
     fn look_at(&mut self, now: Instant, lun: Lun) {
         if self.overdue.looks.get(&lun).is_none_or(|at| *at <= now) {
             let again = now.after(self.overdue.part(LOOKS, LOOK_AFTER) * LOOK_AGAIN);
@@ -432,13 +443,13 @@ impl SessionEntry {
     }
 
     fn send_look(&mut self, now: Instant, look: PendingCommand) {
-        // What cannot be asked now is asked next time.
+        // A check that cannot be sent now is sent at the next scan.
         if let Ok(task) = self.session.submit(now, &look) {
             self.carried_by(now, task, look);
         }
     }
 
-    /// Takes what a silent unit had to tell.
+    /// Processes the result of an attention check.
     pub(super) fn attention_checked(
         &mut self,
         now: Instant,
@@ -455,14 +466,14 @@ impl SessionEntry {
         if let Some(asc) = attention {
             self.note_attention(now, id, (lun, serial), asc, events);
         }
-        // Another attention may wait behind the first.
+        // Another unit attention may be pending behind the first.
         if matches!(care, RetryDecision::RetryNow) {
             self.send_look(now, look);
         }
     }
 
-    /// Resets a unit whose commands ABORT TASK does not end. One that carries out others is not reset for all who use it: a
-    /// new session ends ours alone.
+    /// Resets a unit whose commands ABORT TASK does not end. A unit that executes other commands is not
+    /// reset, since a reset affects all its initiators: a new session ends only our commands.
     fn reset_unit(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<DriverEvent>) {
         if self.overdue.own.values().any(|(own, _)| *own == OwnTmf::Reset(lun)) {
             return;
@@ -481,7 +492,7 @@ impl SessionEntry {
                 let news = SessionEvent::Unanswered { lun, step: EscalationStep::LogicalUnitReset };
                 events.push_back(DriverEvent::Session { session: id, event: news });
             }
-            // Without a connection there is nothing to be done, and the session sees to that.
+            // Without a connection nothing can be done, and the session recovers the connection.
             Err(SubmitError::NotUp | SubmitError::Down) => {}
             Err(_) => self.rebuild_session(now, id, lun, events),
         }
@@ -495,7 +506,7 @@ impl SessionEntry {
         }
     }
 
-    /// Returns whether we, or its caller, want a task ended.
+    /// Returns whether we, or its caller, have aborted a task.
     pub(super) fn wants_ended(&self, task: Task) -> bool {
         let here = self.tasks.get(index(task.index())).and_then(Option::as_ref);
         let mut known = here.into_iter().chain(&self.ended);

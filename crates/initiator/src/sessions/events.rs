@@ -1,4 +1,4 @@
-//! What the owner of sessions is told.
+//! The events that the owner of sessions receives.
 
 use base::ether::Mac;
 use hyperscsi::connection::PathMtuStatus;
@@ -15,145 +15,146 @@ use crate::command::{CommandError, Reply};
 use crate::identity::OtherDevice;
 use crate::session_error::SessionError;
 
-/// Something that the owner of a driver wants to know.
+/// An event for the owner of a driver.
 #[derive(Debug)]
 pub enum DriverEvent {
-    /// A command ended. Told exactly once for each.
+    /// A command ended. Reported exactly once for each command.
     Finished {
-        /// In which session.
+        /// The session.
         session: SessionId,
-        /// The name that the caller gave it.
+        /// The token of the command.
         token: u64,
-        /// What came of it.
+        /// The result.
         result: Result<Reply, CommandError>,
     },
-    /// A task management request was answered.
+    /// A task management request ended.
     TmfDone {
-        /// In which session.
+        /// The session.
         session: SessionId,
-        /// The name that the caller gave it.
+        /// The token of the request.
         token: u64,
-        /// The answer; `None` when the session was lost before.
+        /// The response; `None` when the session was lost before it arrived.
         result: Option<TmfResult>,
     },
-    /// Something happened to a session.
+    /// An event of a session.
     Session {
-        /// To which one.
+        /// The session.
         session: SessionId,
-        /// What.
+        /// The event.
         event: SessionEvent,
     },
 }
 
-/// What happened to a session.
+/// An event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
-    /// It is up: for the first time, built anew, or continued.
+    /// The session is up: for the first time, rebuilt, or continued.
     Up(Box<ProtocolUp>),
-    /// A path of HyperSCSI carries frames.
+    /// A HyperSCSI path carries frames.
     PathUp {
         /// Our interface.
         interface: String,
         /// The target's address.
         peer: Mac,
     },
-    /// A path of HyperSCSI that did carries none.
+    /// A HyperSCSI path no longer carries frames.
     PathLost {
         /// Our interface.
         interface: String,
         /// The target's address.
         peer: Mac,
     },
-    /// What a path of HyperSCSI carries turned out to be less than our interface takes, or to be all of that again.
+    /// The longest frames that a HyperSCSI path carries turned out to be shorter than those of our interface,
+    /// or to be as long again.
     PathMtuStatus {
         /// Our interface.
         interface: String,
         /// The target's address.
         peer: Mac,
-        /// The longest frames.
+        /// The length of the longest frames.
         width: PathMtuStatus,
     },
-    /// Another server says that it serves a HyperSCSI target of this name: two servers with one identity, or somebody who
-    /// pretends.
+    /// Another server claims that it serves a HyperSCSI target of this name: two servers have one identity,
+    /// or one of them is an impostor.
     OtherServer {
         /// Our interface.
         interface: String,
         /// The other server's address.
         peer: Mac,
     },
-    /// One of its connections is up.
+    /// A connection of the session is up.
     ConnectionUp {
-        /// Which one.
+        /// The connection.
         slot: Slot,
-        /// What was agreed on for it.
+        /// The negotiated parameters of the connection.
         parameters: ConnectionParameters,
     },
-    /// One of its connections was lost, or an attempt to have it failed.
+    /// A connection of the session was lost, or an attempt to open one failed.
     ConnectionLost {
-        /// Which one.
+        /// The connection.
         slot: Slot,
-        /// Why.
+        /// The reason.
         why: ConnectionDown,
     },
-    /// No connection is up; commands wait. `ProtocolUp` or `Down` follows.
+    /// No connection is up; commands wait. [`Self::Up`] or [`Self::Down`] follows.
     Recovering,
-    /// It ended for good, and every command of it was told.
+    /// The session ended, and the end of each of its commands was reported.
     Down(SessionError),
-    /// A logical unit had something to tell (a unit attention): its capacity changed (2Ah/09h), it was reset, …
+    /// A logical unit reported a unit attention: its capacity changed (2Ah/09h), it was reset, …
     UnitAttention {
-        /// Which unit.
+        /// The unit.
         lun: Lun,
-        /// What.
+        /// The additional sense code.
         asc: Asc,
     },
-    /// Commands for a LUN got no answer in time, and this is done about it.
+    /// Commands for a LUN did not respond within their timeout, and this step was taken.
     Unanswered {
-        /// Which LUN.
+        /// The LUN.
         lun: Lun,
-        /// What is done.
+        /// The step.
         step: EscalationStep,
     },
-    /// Behind a LUN that is guarded there is another device than before. Commands for it fail from now on.
+    /// Another device is behind a LUN with an identity check. Commands for it fail from now on.
     OtherDevice {
-        /// Which LUN.
+        /// The LUN.
         lun: Lun,
-        /// What was there, and what is.
+        /// The previous and the present device.
         what: OtherDevice,
     },
-    /// The target said something unasked.
+    /// The target sent an Asynchronous Message.
     AsyncMessage(AsyncNotice),
-    /// The targets that were asked for, and how many entries of the list were no target.
+    /// The result of SendTargets: the targets, and how many entries of the list were not valid.
     Targets(Vec<Discovered>, usize),
-    /// What the target answered to keys that were negotiated: pairs of names and values.
+    /// The answer of the target to negotiated keys: pairs of names and values.
     TextNegotiated(Vec<(String, String)>),
-    /// A list of targets, or the answer to keys, did not come whole, or was refused.
+    /// A text negotiation (SendTargets or keys) was refused, or its answer was not complete.
     TextFailed,
-    /// The target sent us elsewhere, and the session follows.
+    /// The target redirected the login to another address, and the session follows.
     Redirected(TargetAddress),
 }
 
-/// What is done about commands that get no answer; each step follows if the one before got none either.
+/// A step against commands that get no response. Each step follows if the one before got no response either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscalationStep {
-    /// ABORT TASK for each.
+    /// ABORT TASK for each command.
     AbortTask,
-    /// LOGICAL UNIT RESET, which ends the commands of all initiators there.
+    /// LOGICAL UNIT RESET, which ends the commands of all initiators of the unit.
     LogicalUnitReset,
-    /// The session is given up and logged in anew.
+    /// Session recovery: the session is dropped, and a new login follows.
     LogIn,
 }
 
 /// A session that is up.
 #[derive(Clone, Debug)]
 pub enum ProtocolUp {
-    /// One of iSCSI.
+    /// An iSCSI session.
     Iscsi(IscsiUp),
-    /// One of HyperSCSI.
+    /// A HyperSCSI session.
     HyperScsi(hyperscsi::initiator::contract::SessionUp),
 }
 
 impl ProtocolUp {
-    /// Returns what was agreed on, if it is a session of iSCSI.
+    /// Returns the negotiated parameters, if it is an iSCSI session.
     pub const fn iscsi(&self) -> Option<&IscsiUp> {
         match self {
             Self::Iscsi(up) => Some(up),

@@ -1,4 +1,5 @@
-//! What sessions of HyperSCSI need beside: interfaces, frames, and somebody who does the slow step of a handshake.
+//! Connects HyperSCSI sessions to interfaces and frames, and runs the slow step of their handshakes on other
+//! threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU8;
@@ -20,12 +21,12 @@ use crate::session_error::{ProtocolEndReason, SessionError};
 /// The interfaces that are in use.
 #[derive(Default)]
 pub(super) struct Ports {
-    /// By their numbers.
+    /// The names of the interfaces, by port number.
     names: Vec<String>,
     up: BTreeMap<EtherPort, PortState>,
-    /// To be opened.
+    /// The ports to open.
     wanted: Vec<EtherPort>,
-    /// Which session has its turn first, so that none fills every batch.
+    /// The position of the session that transmits first, so that no session fills every batch.
     turn: usize,
 }
 
@@ -34,7 +35,7 @@ impl Ports {
         if let Some(at) = self.names.iter().position(|known| known == name) {
             return port(at);
         }
-        // Numbers of interfaces that could not be had are free.
+        // The numbers of interfaces that could not be opened are reused.
         let at = self.names.iter().position(String::is_empty).unwrap_or_else(|| {
             self.names.push(String::new());
             self.names.len() - 1
@@ -57,16 +58,17 @@ fn port(at: usize) -> EtherPort {
 
 /// Returns a byte that other programs are not likely to choose.
 pub(super) fn random_byte() -> NonZeroU8 {
-    // Without entropy frames of others may come too, and are dropped.
+    // Without random bytes, frames of other programs may be received too; the sessions drop them.
     entropy().and_then(|[byte, ..]| NonZeroU8::new(byte)).unwrap_or(NonZeroU8::MAX)
 }
 
 impl Sessions {
-    /// Has a new session use its interfaces.
+    /// Connects a new session to its interfaces.
     pub(super) fn plug_in(&mut self, now: Instant, id: SessionId) {
         let Some(ether) = self.entries.get_mut(&id) else { return };
         let Some(ether) = ether.session.ether() else { return };
-        // So that it looks for its target, and gives up in time, though no interface may be up.
+        // With random bytes, the session searches for its target, and gives up in time, even if no interface
+        // is up.
         if let Some(entropy) = entropy() {
             ether.session.add_entropy(entropy);
         }
@@ -85,7 +87,8 @@ impl Sessions {
         }
     }
 
-    /// Divides what a port can hold among the sessions that use it. Those that ended need nothing.
+    /// Divides the receive ring of a port among the sessions that use it (ring quota). Sessions that ended
+    /// get nothing.
     fn share_ring(&mut self, port: EtherPort) {
         let Some(share) = self.share_at(port) else { return };
         for ether in self.on_port(port) {
@@ -99,7 +102,7 @@ impl Sessions {
         Some((slots / alive.max(1)).max(1))
     }
 
-    /// Returns what is to be done for sessions of HyperSCSI.
+    /// Adds the requests of HyperSCSI sessions to `errands`. Returns whether there was anything to do.
     pub(super) fn ether_errands(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
         let before = errands.len();
         for port in core::mem::take(&mut self.ports.wanted) {
@@ -123,10 +126,10 @@ impl Sessions {
         any
     }
 
-    /// Takes note that an interface cannot be used: sessions that have no other end.
+    /// Records that an interface cannot be used. Sessions that have no other interface end.
     pub(crate) fn port_failed(&mut self, now: Instant, port: EtherPort, why: &str) {
         let Some(name) = self.ports.name(port).map(ToOwned::to_owned) else { return };
-        // A later session may try again.
+        // A later session may try to open it again.
         if let Some(known) = self.ports.names.get_mut(index(port.0)) {
             known.clear();
         }
@@ -144,7 +147,7 @@ impl Sessions {
         }
     }
 
-    /// Takes what came of the slow step of a handshake.
+    /// Records the result of the slow step of a handshake.
     pub(crate) fn job_done(&mut self, id: SessionId, done: StretchResult) {
         self.stretched.push_back((id, done));
     }
@@ -157,7 +160,7 @@ impl Sessions {
                 let task = Task::HyperScsi(task);
                 let mut outcome = protocol::outcome(outcome, entry.expected(task));
                 if outcome.end == TaskResult::Aborted && !entry.wants_ended(task) {
-                    // What another initiator ended: iSCSI has a status for it.
+                    // Another initiator ended the task: iSCSI has a status for that.
                     outcome.end = TaskResult::Status(CommandResponse {
                         status: Status::TASK_ABORTED.0,
                         ..CommandResponse::default()
@@ -167,7 +170,7 @@ impl Sessions {
             }
             Asked::Managed { id: manage, result } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                // The answers have one number in both protocols.
+                // The responses have the same numbers in both protocols.
                 let result = result.map(|result| TmfResult(result.0));
                 return entry.tmf_done(now, id, TmfHandle::HyperScsi(manage), result, &mut self.events);
             }
@@ -202,7 +205,7 @@ impl Sessions {
                 let system = entry.system.take().or_else(|| no_port.then(silent).flatten());
                 let down = SessionError { why: ProtocolEndReason::HyperScsi(why), system };
                 entry.down = Some(down.clone());
-                // What waited here is told before the end is.
+                // The ends of waiting commands are reported before the end of the session.
                 entry.submit_waiting(now, id, &mut self.events);
                 self.share_rings();
                 SessionEvent::Down(down)
@@ -211,7 +214,7 @@ impl Sessions {
         self.events.push_back(DriverEvent::Session { session: id, event: news });
     }
 
-    /// The sessions that use a port.
+    /// Returns the sessions that use a port.
     fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut HyperScsiSession> {
         let name = self.ports.name(port).unwrap_or_default();
         let sessions = self.entries.values_mut().filter_map(|entry| entry.session.ether());
@@ -239,7 +242,8 @@ impl FrameMachine for Sessions {
         let ReceivedFrame { port, source, group, age, payload } = frame;
         let sid = Header::parse(payload).map_or(0, |(header, _)| header.sid);
         for ether in self.on_port(port) {
-            // Whose frame it is shows by its name for the session; what has none is for each to look at.
+            // The session identifier shows which session a frame belongs to. A frame without one goes to
+            // every session.
             if sid == 0 || ether.session.owns_sid(sid) {
                 ether
                     .session
@@ -263,7 +267,7 @@ impl FrameMachine for Sessions {
         }
         self.ports.turn = (self.ports.turn + 1) % count;
         let first = self.ports.turn;
-        // Those from the one whose turn it is on, then those before it.
+        // The sessions starting with the first one, then those before it.
         for pass in [first..count, 0..first] {
             for ether in self.on_port(port).skip(pass.start).take(pass.len()) {
                 if out.is_full() {
@@ -287,7 +291,7 @@ impl FrameMachine for Sessions {
     }
 }
 
-/// Says which of its interfaces a session waits for.
+/// Returns the text that names the interfaces that a session waits for.
 fn not_up(ports: &Ports, ether: &HyperScsiSession) -> Option<String> {
     let up = |name: &&String| {
         let at = ports.names.iter().position(|known| known == *name);
@@ -301,15 +305,16 @@ fn not_up(ports: &Ports, ether: &HyperScsiSession) -> Option<String> {
     }
 }
 
-/// Tells a session of a port. Each gets bytes that no other has.
+/// Reports a port to a session. Each session gets its own random bytes.
 fn bring_up(ether: &mut HyperScsiSession, now: Instant, port: EtherPort, state: &PortState) {
-    // Linux has them since 3.17. Without there is no secret to be had, and the session finds no port.
+    // Linux has `getrandom` since 3.17. Without random bytes a session can have no secrets, and the port is
+    // not reported to it.
     if let Some(entropy) = entropy() {
         ether.session.port_up(now, port, state, entropy);
     }
 }
 
-/// Returns fresh bytes of the operating system's generator.
+/// Returns random bytes of the operating system.
 fn entropy() -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let mut at = 0;
@@ -323,14 +328,14 @@ fn entropy() -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// The slow step of a handshake, on a thread of its own.
+/// Runs the slow step of a handshake on a thread of its own.
 pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: SessionId, job: StretchJob) {
     let work = move || {
         let done = job.run();
-        // A reactor that has ended needs no session.
+        // If the reactor has ended, no session needs the result.
         let _ = reactor.post(move |sessions, _| sessions.job_done(id, done));
     };
-    // Without a thread the handshake begins anew when its time is up.
+    // If no thread can be created, the handshake starts again after its timeout.
     let _ = std::thread::Builder::new().name("targe-handshake".to_owned()).spawn(work);
 }
 

@@ -1,4 +1,5 @@
-//! Units whose device is looked at again before a session that was built anew uses them.
+//! Implements the identity check: after a session recovery, a guarded unit must report the same device as
+//! before.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,32 +13,33 @@ use crate::command::{CommandError, Reply};
 use crate::identity::{Identity, OtherDevice};
 use crate::retry::PendingCommand;
 
-/// How long a unit may not tell which device it is, after its session is up again: units appear one by one when a target
-/// starts.
+/// How long a unit may fail to report its device after its session is up again: units appear one by one when
+/// a target starts.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long until it is asked again.
+/// The interval between two identity checks of a unit that does not respond.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// A unit and its device.
+/// A unit with its device.
 #[derive(Debug)]
 pub(super) struct GuardedLun {
     identity: Identity,
-    /// Since when it is asked which device it is.
+    /// The time since which an identity check is under way.
     asked: Option<Instant>,
-    /// Whether the device changed since it was asked, so that the answer may be the old one's.
+    /// Whether the device changed after the identity check was sent, so that the answer may come from the old
+    /// one.
     stale: bool,
     other: Option<OtherDevice>,
 }
 
 impl GuardedLun {
-    /// Returns whether it is asked at present which device it is.
+    /// Returns whether an identity check is under way.
     pub(super) const fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
 }
 
 impl Sessions {
-    /// Guards a unit: see [`crate::driver::Driver::guard`].
+    /// Guards a unit with an identity check: see [`crate::driver::Driver::guard`].
     pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if entry.down.is_none() && !entry.guarded_luns.contains_key(&lun) {
@@ -49,7 +51,8 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// Asks every guarded unit which device it is. Until it has answered, nothing else is sent to it.
+    /// Starts an identity check of every guarded unit. Until it has ended, no other command is sent to the
+    /// unit.
     pub(super) fn check_identities(
         &mut self,
         now: Instant,
@@ -68,8 +71,8 @@ impl SessionEntry {
         }
     }
 
-    /// Asks a guarded unit which device it is, since its device changed in a session that goes on. Until it has answered,
-    /// nothing else is sent to it.
+    /// Starts an identity check of a guarded unit whose device changed while the session continued. Until it
+    /// has ended, no other command is sent to the unit.
     pub(super) fn recheck_identity(
         &mut self,
         now: Instant,
@@ -87,7 +90,7 @@ impl SessionEntry {
         }
     }
 
-    /// Takes what a unit answered to that.
+    /// Processes the result of an identity check.
     pub(super) fn identity_checked(
         &mut self,
         now: Instant,
@@ -108,7 +111,7 @@ impl SessionEntry {
                 Err(other) => other,
             },
             Err(CommandError::Refused(SubmitError::Full)) => return self.ask_later(now, probe),
-            // The session is gone, and asks again once it is back.
+            // The session was lost, and checks again once it is up.
             Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => return,
             Err(_) if guarded_lun.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
                 return self.ask_later(now, probe);
@@ -131,7 +134,7 @@ impl SessionEntry {
             .insert((now.after(ASK_AGAIN), self.delays), PendingCommand::identity_check(probe.command));
     }
 
-    /// Returns why nothing may be sent to a unit.
+    /// Returns why no command may be sent to a unit.
     pub(super) fn guard_error(&self, pending: &PendingCommand) -> Option<CommandError> {
         let other = self.guarded_luns.get(&pending.command.lun)?.other.as_ref()?;
         (!pending.is_identity_check).then(|| CommandError::OtherDevice(Box::new(other.clone())))

@@ -1,4 +1,4 @@
-//! Why sessions were lost, for whoever lost something with them.
+//! Records why sessions were lost, for the errors of their commands.
 
 use iscsi::initiator::contract::ConnectionDown;
 
@@ -6,36 +6,36 @@ use super::{SessionEntry, SessionId, Sessions};
 use crate::protocol::ProtocolSession;
 use crate::session_error::{SessionError, SessionLoss};
 
-/// What is remembered of connections of iSCSI that ended.
+/// The facts about iSCSI connections that ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parted {
-    /// What the last one ended of.
+    /// Why the last one ended.
     why: Option<ConnectionDown>,
-    /// Whether there was a time without any.
+    /// Whether there was a time without any connection.
     was_away: bool,
 }
 
 impl Sessions {
-    /// Returns why a session was last lost, if it was and its owner did not end it.
+    /// Returns why a session was last lost, if it was lost and its owner did not end it.
     pub(crate) fn loss(&self, id: SessionId) -> Option<SessionLoss> {
         self.entries.get(&id).filter(|entry| entry.was_lost()).and_then(SessionEntry::loss)
     }
 
-    /// Returns how a session ended.
+    /// Returns why a session ended.
     pub(crate) fn down(&self, id: SessionId) -> Option<SessionError> {
         self.entries.get(&id)?.down.clone()
     }
 
-    /// Takes note that a connection of iSCSI ended.
+    /// Records that an iSCSI connection ended.
     pub(super) fn note_parted(&mut self, id: SessionId, why: ConnectionDown) {
-        // Those that end with their session say nothing about its end.
+        // Connections that end with their session do not show why the session ended.
         let own = matches!(why, ConnectionDown::LoggedOut | ConnectionDown::SessionEnded);
         if let Some(entry) = self.entry(id).filter(|_| !own) {
             entry.parted.why = Some(why);
         }
     }
 
-    /// Takes note that a session of iSCSI has no connection.
+    /// Records that an iSCSI session has no connection.
     pub(super) fn note_away(&mut self, id: SessionId) {
         if let Some(entry) = self.entry(id) {
             entry.parted.was_away = true;
@@ -44,7 +44,7 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// Returns what commands that are lost now are lost of.
+    /// Returns why commands that are lost now are lost.
     pub(super) fn loss(&self) -> Option<SessionLoss> {
         let ended = self.down.as_ref().and_then(|down| down.system.as_ref());
         let system = || self.system.as_ref().or(ended).cloned().map(SessionLoss::System);
@@ -61,7 +61,8 @@ impl SessionEntry {
         }
     }
 
-    /// Returns whether it was lost, for a time or for good, rather than ended by its owner.
+    /// Returns whether the session was lost, whether it recovered or not, in contrast to a session that its
+    /// owner ended.
     fn was_lost(&self) -> bool {
         let given_up = self.down.as_ref().map(|down| down.is_given_up() || down.system.is_some());
         given_up.unwrap_or(self.parted.was_away || self.session.is_hyperscsi())

@@ -1,8 +1,10 @@
-//! Unit attentions that a question of ours took (see `overdue`) and that callers must not lose.
+//! Keeps unit attentions that our attention checks (see `command_timeout`) received and that callers must not
+//! lose.
 //!
-//! A unit tells an attention once, to the first command of the I_T nexus that comes. When that was our TEST UNIT READY, the
-//! next command of a caller fails with the attention here, as it would have at the unit: always if the device was exchanged
-//! for another one, else if its caller wants attentions for himself. A guarded unit is asked instead which device it is.
+//! A unit reports a unit attention once, with the first command of the I_T nexus that arrives. If that
+//! command was our TEST UNIT READY, the next command of a caller fails with the unit attention that is kept
+//! here, as it would have failed at the unit: always if the device was replaced by another one, otherwise if
+//! its caller handles unit attentions itself. A guarded unit gets an identity check instead.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,10 +17,10 @@ use super::SessionEntry;
 use crate::command::{Command, CommandError};
 use crate::retry::PendingCommand;
 
-/// How many attentions of a unit are kept: more than a unit has to tell at a time.
+/// How many unit attentions of a unit are kept: more than a unit has pending at a time.
 const OWED_MAX: usize = 8;
 
-/// Attentions that callers have not had, by units.
+/// Unit attentions that no caller has received, by unit.
 #[derive(Debug, Default)]
 pub(super) struct PendingAttentions(BTreeMap<Lun, VecDeque<Sense>>);
 
@@ -30,14 +32,14 @@ impl PendingAttentions {
         }
     }
 
-    /// Takes the attention that a command fails with, if there is one.
+    /// Removes and returns the unit attention with which a command fails, if there is one.
     fn take(&mut self, command: &Command) -> Option<Sense> {
         if self.0.is_empty() || passes_attentions(command) {
             return None;
         }
         let kept = self.0.get_mut(&command.lun)?;
         if command.absorbs_attentions {
-            // Its caller hears of the others by events.
+            // The caller receives the others as events.
             kept.retain(|sense| sense.asc == Asc::DEVICE_IDENTIFIER_CHANGED);
         }
         let sense = kept.pop_front();
@@ -48,13 +50,14 @@ impl PendingAttentions {
     }
 }
 
-/// Returns whether a unit carries a command out without telling an attention (SPC-5, Unit attention conditions).
+/// Returns whether a unit executes a command without reporting a unit attention (SPC-5, Unit attention
+/// conditions).
 fn passes_attentions(command: &Command) -> bool {
     let code = command.cdb.bytes().first().copied().unwrap_or(0);
     matches!(code, opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE)
 }
 
-/// Returns the attention that came with the end of a task.
+/// Returns the unit attention in the status of a task.
 pub(super) fn attention_of(outcome: &Outcome) -> Option<Sense> {
     match &outcome.end {
         TaskResult::Status(ending) => CommandError::of_ending(ending).sense().copied(),
@@ -64,7 +67,7 @@ pub(super) fn attention_of(outcome: &Outcome) -> Option<Sense> {
 }
 
 impl SessionEntry {
-    /// Takes note of an attention that a question of ours took.
+    /// Keeps a unit attention that an attention check received.
     pub(super) fn keep_attention(&mut self, lun: Lun, sense: Sense) {
         let is_other = sense.asc == Asc::DEVICE_IDENTIFIER_CHANGED;
         if !is_other || !self.guarded_luns.contains_key(&lun) {
@@ -72,7 +75,7 @@ impl SessionEntry {
         }
     }
 
-    /// Returns why a command is not sent, if it is not.
+    /// Returns why a command must not be sent, if there is a reason.
     pub(super) fn refuses(&mut self, pending: &PendingCommand) -> Option<CommandError> {
         if let Some(why) = self.guard_error(pending) {
             return Some(why);

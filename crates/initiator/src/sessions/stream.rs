@@ -1,4 +1,4 @@
-//! What a reactor asks of sessions: bytes in, bytes out, and time.
+//! Implements the interface between a reactor and the sessions: received bytes, bytes to send, and timeouts.
 
 use base::state_machine::{
     AcceptInfo, Action, ConnId, DisconnectReason, MediumId, PortalId, RxBuffer, StreamMachine,

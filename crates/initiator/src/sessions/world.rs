@@ -1,5 +1,6 @@
-//! Worlds from seeds for what becomes of commands: a whole session against a target that resets, hangs, refuses and drops
-//! connections as the seed says. Whatever happens, the properties below hold.
+//! Tests the retries and timeouts of commands in simulated runs from seeds: a whole session against a target
+//! that resets, hangs, refuses and drops connections as the seed says. In every run the properties below
+//! hold.
 
 mod target;
 
@@ -27,31 +28,31 @@ use crate::identity::Identity;
 use crate::login::ProtocolPlan;
 use target::{Habits, Target};
 
-/// How long a command may go without an answer.
+/// The command timeout.
 const LIMIT: Duration = Duration::from_secs(2);
-/// The data of a read comes in two pieces of so many bytes.
+/// The data of a read arrives in two pieces of this many bytes.
 const PIECE: u32 = 512;
-/// How long there is trouble, and until when everything has to have ended after that.
+/// How long the target causes faults, and how long after that all commands must have ended.
 const TROUBLE: Duration = Duration::from_secs(10);
 const CALM: Duration = Duration::from_secs(120);
 
-/// How many worlds a test run tries; `SEEDS` in the environment asks for another number.
+/// How many seeds a test run tries; the environment variable `SEEDS` sets another number.
 const SEEDS: u64 = 60;
 
-/// What holds whatever happens.
+/// A property that holds in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Property {
-    /// Every command ends, and is told of once.
+    /// Every command ends, and its end is reported once.
     EndsOnce,
-    /// What is not repeatable is never sent again once it may have been carried out.
+    /// A command that is not repeatable is never sent again once it may have been executed.
     NeverTwice,
     /// No command is sent again while the target still has it.
     OneAttemptAtATime,
-    /// The data of a read is all of the attempt that succeeded.
+    /// All data of a read comes from the attempt that succeeded.
     DataOfLastAttempt,
-    /// A command that gets no answer is not left alone.
+    /// A command without a response is aborted at its timeout.
     LimitIsKept,
-    /// What a reset ended is tried again, or fails, before the limit.
+    /// A command that a reset ended is retried, or fails, before its timeout.
     ResetIsNoticed,
 }
 
@@ -63,7 +64,7 @@ enum Kind {
     Write,
     /// A command that is not repeatable.
     Once,
-    /// The session's own question to a silent unit.
+    /// An attention check, which the session sends to a silent unit.
     Look,
 }
 
@@ -85,11 +86,11 @@ struct World {
     conns: u32,
     /// How many commands are kept under way.
     depth: usize,
-    /// How often there is a reset of another initiator, and a cut, as parts of a thousand of a turn.
+    /// The frequency of resets by another initiator, and of cuts, in parts per thousand of the turns.
     resets: u64,
     cuts: u64,
     wrongs: Vec<Wrong>,
-    /// The longest that a command took.
+    /// The longest time that a command took.
     longest: Duration,
 }
 
@@ -138,7 +139,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that happens now.
+    /// Processes all events that are due now.
     fn settle(&mut self) {
         loop {
             let mut errands = Vec::new();
@@ -267,7 +268,7 @@ impl World {
         self.given.values().filter(|given| given.ends == 0).count()
     }
 
-    /// Returns whether the session carries something, of a caller or our own.
+    /// Returns whether the session executes any command, of a caller or its own.
     fn carries(&self) -> bool {
         let entry = &self.sessions.entries[&self.id];
         entry.tasks.iter().flatten().chain(&entry.ended).next().is_some()
@@ -280,7 +281,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until something is due, at most until `end`.
+    /// Advances the time to the next event, at most to `end`.
     fn pass(&mut self, end: Instant) {
         let due = [self.sessions.poll_timeout(), self.target.next()];
         let at = due.into_iter().flatten().chain([end]).min().unwrap_or(end);
@@ -331,7 +332,7 @@ impl World {
     }
 }
 
-/// A world in which all that happens is one reset by another initiator, which ends four commands without a word.
+/// Runs a session with one event: a reset by another initiator, which ends eight commands without a response.
 fn silent_reset() -> Result<(), Wrong> {
     let habits = Habits { hangs: 1000, ..Habits::default() };
     let mut world = World::with(1, Rng::from_seed(1), habits, 0, 0);
@@ -343,7 +344,7 @@ fn silent_reset() -> Result<(), Wrong> {
     world.target.habits = Habits::default();
     world.target.reset_by_another();
     assert_eq!(world.target.seen.get("commands ended without a word"), Some(&8));
-    // All of them make no progress, so that the unit is asked whether it has something to tell.
+    // None of the commands makes progress, so the session sends the unit an attention check.
     let end = world.now.after(LIMIT / 2);
     while world.now < end {
         world.pass(end);
@@ -352,7 +353,8 @@ fn silent_reset() -> Result<(), Wrong> {
     if left == 0 { Ok(()) } else { Err((Property::ResetIsNoticed, format!("{left} commands wait for ever"))) }
 }
 
-/// A world in which the session's own question hangs at the target, and a reset by another initiator ends it without a word.
+/// Runs a session whose attention check hangs at the target and is ended without a response by a reset of
+/// another initiator.
 fn lost_question() -> Result<(), Wrong> {
     let mut world = hanging(Kind::Once);
     world.target.habits = Habits::default();
@@ -363,7 +365,7 @@ fn lost_question() -> Result<(), Wrong> {
     if world.carries() { Err(wrong) } else { Ok(()) }
 }
 
-/// A world in which a command of a caller hangs, and the session's own question to the silent unit too.
+/// Creates a run in which a command of a caller hangs, and the attention check of the silent unit too.
 fn hanging(kind: Kind) -> World {
     let mut world = silent(kind);
     world.pass_for(LIMIT / 4);
@@ -371,7 +373,7 @@ fn hanging(kind: Kind) -> World {
     world
 }
 
-/// A world in which a command of a caller hangs.
+/// Creates a run in which a command of a caller hangs.
 fn silent(kind: Kind) -> World {
     let habits = Habits { hangs: 1000, ..Habits::default() };
     let mut world = World::with(1, Rng::from_seed(1), habits, 0, 0);
@@ -444,7 +446,7 @@ fn a_question_that_was_sent_before_a_reset_ends_with_it() {
     let mut world = hanging(Kind::Once);
     world.target.habits = Habits::default();
     world.target.reset_by_another();
-    // A command of a caller hears of the reset first.
+    // A command of a caller receives the unit attention of the reset first.
     world.submit_a(Kind::Write, true);
     world.settle();
     world.pass_for(Duration::from_millis(100));
@@ -546,7 +548,8 @@ fn a_command_whose_abort_was_lost_is_ended_by_the_next_attention() {
     }
 }
 
-/// HyperSCSI says of every task that it was ended, and not by whom: only what nobody here wanted ended is tried again.
+/// HyperSCSI reports every aborted task alike, without saying which initiator aborted it. A task is retried
+/// only if no caller here, and not the session itself, aborted it.
 #[test]
 fn what_is_wanted_ended_here_is_told_from_what_others_end() {
     let habits = Habits { hangs: 1000, ..Habits::default() };

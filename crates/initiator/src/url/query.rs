@@ -1,4 +1,5 @@
-//! The query of a URL: protocol keys and what we make of trouble, each checked as it is read.
+//! Parses the query of a URL: protocol keys and options for failures. Each value is checked when it is
+//! parsed.
 
 use std::time::Duration;
 
@@ -12,44 +13,46 @@ use super::{Scheme, unescaped};
 /// The most connections of a session.
 const CONNECTIONS_MAX: u32 = 16;
 
-/// The longest span that can be asked for, in seconds: a day.
+/// The longest duration that can be set, in seconds: a day.
 const SECONDS_MAX: u32 = 86_400;
 
 /// The longest burst or data segment, in bytes: 24 bits of length.
 const LENGTH_MAX: u32 = (1 << 24) - 1;
 
-/// What the query of a URL says.
+/// The options in the query of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What we offer the target.
+    /// The iSCSI keys that we offer to the target.
     pub keys: KeyPolicy,
-    /// How many connections the session wants: 1 to 16.
+    /// The number of connections of the session: 1 to 16.
     pub connections: u16,
-    /// The least protection that the session may have, if it is said.
+    /// The least protection that the session may have, if it is set.
     pub protection: Option<Protection>,
     /// Our own name.
     pub initiator: Option<IscsiName>,
-    /// What distinguishes the session from our others with the target; by chance if it is not said.
+    /// The ISID, which distinguishes the session from our other sessions with the target; random if it is not
+    /// set.
     pub isid: Option<[u8; 6]>,
-    /// The file that holds our password.
+    /// The path of the file with our password.
     pub password_file: Option<String>,
-    /// The CHAP name that the target must prove to have.
+    /// The CHAP name that the target must authenticate as.
     pub target_user: Option<String>,
-    /// The target's password, where the URL holds it.
+    /// The target's password, if the URL contains it.
     pub target_password: Option<Secret>,
-    /// The file that holds the target's password.
+    /// The path of the file with the target's password.
     pub target_password_file: Option<String>,
     /// The CHAP algorithms that we offer.
     pub chap: Option<Algorithms>,
-    /// How long I/O may wait for a way to the target before it fails.
+    /// How long I/O may wait for a connection to the target before it fails.
     pub patience: Option<Duration>,
     /// How long connecting and logging in may take.
     pub connect_timeout: Option<Duration>,
-    /// How long a command may go without an answer before it is ended; zero for any time.
+    /// The command timeout: how long a command may go without a response before it is aborted; zero for no
+    /// timeout.
     pub command_timeout: Option<Duration>,
-    /// HyperSCSI: the longest frames.
+    /// HyperSCSI: the length of the longest frames, in bytes.
     pub mtu: Option<u16>,
-    /// HyperSCSI: how what was lost is sent again.
+    /// HyperSCSI: which frames are retransmitted after a loss.
     pub retransmission: Repair,
     /// HyperSCSI: our other interfaces.
     pub paths: Vec<String>,
@@ -58,41 +61,41 @@ pub struct Options {
 /// The least protection that a session may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protection {
-    /// None: with iSCSI, damage may go unnoticed if the target wants no digests.
+    /// None: with iSCSI, damage may go undetected if the target negotiates no digests.
     #[default]
     None,
     /// iSCSI: both digests. HyperSCSI: every frame is authenticated.
     Integrity,
-    /// HyperSCSI alone: every frame is encrypted too.
+    /// HyperSCSI only: every frame is also encrypted.
     Encrypt,
 }
 
-/// Why an option is none.
+/// An error in an option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadOption {
-    /// It is no `key=value`.
+    /// The option is not `key=value`.
     #[error("\"{0}\" in the query is not key=value")]
     NoPair(String),
-    /// It is unknown.
+    /// The option is unknown.
     #[error("there is no option \"{0}\" in a URL; {known}", known = known(.0))]
     Unknown(String),
-    /// It stands there twice.
+    /// The option occurs twice.
     #[error("option {0} stands in the URL twice")]
     Twice(&'static str),
-    /// Its value is not one that it takes.
+    /// The value is not valid.
     #[error("{key}={value}: wanted is {wanted}")]
     Value {
         /// The key.
         key: &'static str,
         /// The value.
         value: String,
-        /// What it takes.
+        /// The valid values.
         wanted: &'static str,
     },
-    /// Encryption is asked for.
+    /// Encryption is requested, which iSCSI does not support.
     #[error("protection=encrypt is for hyperscsi:// URLs; iSCSI knows none and integrity in this build")]
     NoEncryption,
-    /// It is an option of the other protocol.
+    /// The option belongs to the other protocol.
     #[error("option {0} is for {1}:// URLs")]
     OtherProtocol(&'static str, Scheme),
     /// Two options contradict each other.
@@ -100,15 +103,15 @@ pub enum BadOption {
     ProtectionAgainst(&'static str),
 }
 
-/// A key of the query: its name, what it takes in words, and what it sets.
+/// A key of the query: its name, its values in words, and the option that it sets.
 pub struct OptionKey {
     /// Its name.
     pub name: &'static str,
-    /// What it takes.
+    /// Its values, in words.
     pub takes: &'static str,
-    /// What it is for, as the manual says.
+    /// Its meaning, as in the manual.
     pub meaning: &'static str,
-    /// The protocol that it belongs to, if not to both.
+    /// The protocol that it belongs to; `None` for both.
     pub of: Option<Scheme>,
     set: fn(&mut Options, &str) -> Option<()>,
 }
@@ -119,7 +122,7 @@ impl std::fmt::Debug for OptionKey {
     }
 }
 
-/// Every key that the query can hold.
+/// Every key of the query.
 pub static KEYS: [OptionKey; 28] = [
     iscsi("header_digest", DIGESTS, "HeaderDigest", |options, value| {
         options.keys.header_digest = digest(value)?;
@@ -329,13 +332,13 @@ impl Options {
     fn set(&mut self, key: &OptionKey, value: &str) -> Result<(), BadOption> {
         let decoded = unescaped(value, false).and_then(|bytes| String::from_utf8(bytes).ok());
         decoded.and_then(|decoded| (key.set)(self, &decoded)).ok_or_else(|| {
-            // A secret is not repeated.
+            // The error does not repeat a secret.
             let shown = if key.name.ends_with("password") { "…" } else { value };
             BadOption::Value { key: key.name, value: shown.to_owned(), wanted: key.takes }
         })
     }
 
-    /// Lets the digests follow the protection that is asked for.
+    /// Requires the digests that the protection needs.
     fn protect(&mut self) -> Result<(), BadOption> {
         if self.protection == Some(Protection::Integrity) {
             let digests = [

@@ -1,4 +1,4 @@
-//! URLs as people write them, well and badly.
+//! Tests correct and incorrect URLs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -98,7 +98,7 @@ fn a_hyperscsi_url_names_a_group_and_interfaces() {
     assert_eq!(place.to_string(), "hyperscsi://backup@eth0");
 }
 
-/// No files, no environment.
+/// Provides no files and no environment.
 struct Nowhere;
 
 impl Secrets for Nowhere {

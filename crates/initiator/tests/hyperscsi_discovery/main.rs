@@ -1,4 +1,4 @@
-//! Who answers on a real network: a pair of virtual interfaces in a namespace of its own.
+//! Tests discovery on a real network: a pair of virtual interfaces (veth) in its own network namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,7 +27,7 @@ use targe_initiator::hyperscsi_discovery::{HyperScsiDiscovery, Wait, search};
 use targe_initiator::open::open_disk;
 use targe_initiator::url::{Endpoint, EnvSecrets, Url};
 
-/// Tells the test that it is in a namespace of its own.
+/// The environment variable that is set in the test's own network namespace.
 const INSIDE: &str = "TARGE_TEST_IN_NAMESPACE";
 
 #[test]
@@ -67,7 +67,7 @@ fn inside() {
     );
     assert!(found.disputed.is_empty() && found.interfaces_down.is_empty());
     assert!(look("another").targets.is_empty(), "nothing is exported to that group");
-    // Another server says that the same target is its own.
+    // Another server claims the same target.
     serve("theirs", [2; 16]);
     let found = look("backup");
     assert_eq!(found.targets.len(), 2);
@@ -80,7 +80,7 @@ fn inside() {
     assert_eq!(why, "there is no interface `missing`");
 }
 
-/// There are answers to discovery here, and none to a handshake.
+/// Checks the errors of sessions that cannot be opened. The servers here answer discovery, but no handshake.
 fn sessions_that_cannot_be_say_why() {
     let client = Client::start(&Config::default()).unwrap();
     let fails = |url: &str| {
@@ -90,7 +90,7 @@ fn sessions_that_cannot_be_say_why() {
     let target = "iqn.2026-11.com.example:disk";
     for (url, why) in [
         (format!("hyperscsi://backup@missing/{target}/0"), "there is no interface `missing`"),
-        // It is there, and down.
+        // The interface exists, and is down.
         (format!("hyperscsi://backup@lo/{target}/0?connect_timeout=1"), "interface lo is not up"),
         (format!("hyperscsi://backup@ours/{target}/0?protection=encrypt"), "needs a password"),
         (
@@ -118,7 +118,7 @@ fn ip(arguments: &str) {
     assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
 }
 
-/// Answers on an interface from a thread of its own, which ends with the process.
+/// Answers discovery on an interface, on a thread of its own which ends with the process.
 fn serve(interface: &'static str, instance: [u8; 16]) {
     let (ready, is_ready) = channel();
     std::thread::spawn(move || {

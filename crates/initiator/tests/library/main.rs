@@ -1,4 +1,4 @@
-//! The library as a program uses it, against a target of ours.
+//! Tests the library as a program uses it, against a target of ours.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -45,7 +45,7 @@ use targe_initiator::open::open_disk;
 use targe_initiator::sessions::{DriverEvent, SessionEvent, WAITING_MAX};
 use targe_initiator::url::{EnvSecrets, Url};
 
-/// Nothing here takes a second; what takes this long hangs.
+/// No test here takes a second; a test that takes this long hangs.
 const HANG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
@@ -72,7 +72,7 @@ fn flat(data: &DataList) -> Vec<u8> {
     data.parts().iter().flat_map(|part| part.iter().copied()).collect()
 }
 
-/// Does one operation through the contract of a shared medium.
+/// Executes one operation through the interface of a shared medium.
 fn perform(disk: &RemoteDisk, action: OpAction) -> OpOutput {
     let (tell, told) = channel();
     disk.submit(action, Box::new(move |result| tell.send(result).unwrap()));
@@ -85,7 +85,7 @@ fn a_disk_keeps_the_contract_of_a_medium() {
     let profile = disk.capabilities();
     assert_eq!((profile.len, profile.logical_block_len, profile.read_only), (8 << 20, 512, false));
     assert!(profile.thin && profile.deallocated_reads_zero);
-    // Longer than any command: it is cut, and put together again.
+    // The write is longer than any command: it is divided, and the data of the read is put together again.
     let data = pattern(1, 5 * MIB + 512);
     let action = OpAction::Write { at: 512, data: list(&data), durability: Durability::Stable };
     assert!(matches!(perform(&disk, action), OpOutput::Done(back) if flat(&back) == data));
@@ -96,7 +96,7 @@ fn a_disk_keeps_the_contract_of_a_medium() {
     assert_eq!(read(512, data.len()), data);
     assert_eq!(read(0, 512), [0; 512]);
     assert!(read(0, 0).is_empty());
-    // Two ways to have zeros, and what is left of the storage.
+    // Zeros are written in two ways, and then the mapped extents are compared.
     let zeroes = |at, may_deallocate| OpAction::WriteZeroes {
         at,
         len: MIB as u64,
@@ -125,7 +125,7 @@ fn a_disk_keeps_the_contract_of_a_medium() {
         [state(1 << 20), state(2 << 20), state(3 << 20)],
         [ExtentState::Mapped, ExtentState::Hole, ExtentState::Hole]
     );
-    // What leaves the medium, or is no whole block, goes nowhere.
+    // Operations beyond the end of the medium, or on parts of blocks, are not sent.
     assert_eq!(block_on(disk.read(8 << 20, 512)).unwrap_err(), DiskError::BeyondTheEnd);
     assert_eq!(
         block_on(disk.write(1, list(&[0; 512]), Durability::Cached)).unwrap_err(),
@@ -166,7 +166,7 @@ fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
 #[test]
 fn commands_are_ended_one_by_one_and_no_other_suffers() {
     let mut plan = plan(&url(5), &EnvSecrets).unwrap();
-    // Some are with the target, some wait for their turn.
+    // Some commands are at the target, others wait.
     let ProtocolPlan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
     session.limits.tasks_max = 8;
     let client = Client::start(&Config::default()).unwrap();
@@ -191,7 +191,7 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
     assert!(answers.iter().all(|answer| [TmfResult::COMPLETE, TmfResult::NO_TASK].contains(answer)));
     let complete = answers.iter().filter(|answer| **answer == TmfResult::COMPLETE).count();
     assert!(ended > 20 && complete <= ended, "{ended} ended, {complete} by the target's word");
-    // One that has ended by itself is no task any more.
+    // A command that has ended is no task any more.
     let running = session.start_command(read());
     let abort_handle = running.abort_handle();
     assert_eq!(running.wait().unwrap().bytes(), data);
@@ -256,7 +256,7 @@ fn a_target_that_lives_answers_a_ping() {
     let disk = disk(3);
     let session = disk.session();
     let (before, began) = (session.ping().wait().unwrap(), Instant::now());
-    // Nothing else is under way, and the target says nothing by itself for so long.
+    // No command is under way, and the target sends nothing by itself within this time.
     while session.ping().wait().unwrap() < before + 3 {
         assert!(began.elapsed() < HANG, "nothing comes");
         std::thread::sleep(Duration::from_millis(1));
@@ -283,7 +283,7 @@ fn many_threads_use_one_disk() {
     });
     let busy = block_on(disk.session().stats()).unwrap();
     block_on(disk.session().log_out()).unwrap();
-    // What a session did is told after its end, too, and the answers to its logouts are part of it.
+    // The counters of a session are available after its end, and they include the responses to its logouts.
     let whole = block_on(disk.session().stats()).unwrap();
     assert!(whole.pdus_in > busy.pdus_in, "{whole:?} after {busy:?}");
     let error = block_on(disk.read(0, 512)).unwrap_err();
@@ -297,10 +297,11 @@ fn many_threads_use_one_disk() {
 fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
     for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
         let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
-        // There is no such interface; where interfaces may not be opened at all, that ends it likewise.
+        // The interface does not exist; where interfaces may not be opened at all, that error ends the
+        // session likewise.
         let url = "hyperscsi://group@absent0/iqn.2026-11.com.example:disk/0";
         driver.open(plan(&url.parse().unwrap(), &EnvSecrets).unwrap());
-        // Without the word there is nothing that would wake this up: it would sleep for ever.
+        // Without the event there is nothing that would wake the driver: it would sleep for ever.
         driver.run_once(None).unwrap();
         let told = std::iter::from_fn(|| driver.poll_event());
         let downs =
@@ -321,7 +322,7 @@ fn the_examples_read_what_was_written() {
 
 #[test]
 fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
-    // Nobody answers there: every command waits.
+    // Nothing answers on this port: every command waits.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("iscsi://{}/iqn.2001-04.com.example:silent/0", silent.local_addr().unwrap());
     let mut plan = plan(&url.parse().unwrap(), &EnvSecrets).unwrap();
@@ -357,7 +358,7 @@ fn a_driver_works_in_a_loop_of_its_owner() {
         let session = driver.open(plan(&url(4), &EnvSecrets).unwrap());
         let mut left: BTreeSet<u64> = (0..500).collect();
         for token in &left {
-            // Before the session is up: they wait for it.
+            // The commands are submitted before the session is up, and wait for it.
             let cdb = block::read_16(Lba(*token), 8, false);
             driver.submit(
                 session,

@@ -1,4 +1,4 @@
-//! Commands that another initiator's reset ends.
+//! Tests commands that another initiator's reset ends.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// How long what the target says is held back at most, in steps: a test that fails leaves nothing that waits.
+/// How long the bytes of the target are held back at most, and in which steps: the thread of a failed test
+/// must not wait for ever.
 const HELD_MAX: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Carries one connection to a target. While `held` is set, what the target says is held back.
+/// Relays one connection to a target. While `held` is set, the bytes of the target are held back.
 fn relay(to: SocketAddr, held: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,7 +39,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, held: &AtomicBool) {
     }
 }
 
-/// The target has asked for the data of writes when another initiator resets the unit. With TAS=0 it says nothing more of them.
+/// The target has sent R2Ts for writes when another initiator resets the unit. With TAS=0 it sends no
+/// response for them.
 #[test]
 fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
     let lun = 7;
@@ -51,7 +53,7 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
     let client = Client::start(&Config::default()).unwrap();
     let disk = block_on(open_disk(&client, &url.parse().unwrap(), &EnvSecrets)).unwrap();
     let other = super::disk(lun);
-    // What a login leaves to be told is told.
+    // This fetches the unit attentions that a login leaves pending.
     perform(&disk, OpAction::Read { at: 0, len: 512 });
     block_on(other.read(0, 512)).unwrap();
 
@@ -65,8 +67,8 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
         let tell = tell.clone();
         disk.submit(action, Box::new(move |result| tell.send(result.map(drop)).unwrap()));
     }
-    // The writes are at the target: a command that comes after them in the same task set is not answered either, but the
-    // target counts what it has.
+    // After this time the writes have reached the target. A later command could not confirm that, since its
+    // response would be held back too.
     std::thread::sleep(Duration::from_millis(300));
     let reset = other.session().submit_tmf(TmfFunction::LOGICAL_UNIT_RESET, Lun::from_number(lun).unwrap());
     assert_eq!(block_on(reset).unwrap(), Some(TmfResult::COMPLETE));

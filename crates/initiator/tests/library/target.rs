@@ -1,4 +1,4 @@
-//! A target of ours on a thread of this process, for as long as the process lives.
+//! Runs a target of ours on a thread of this process, for as long as the process lives.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn start() -> SocketAddr {
     let flags = Flags {
         listen: vec!["127.0.0.1:0".to_owned()],
         target: Some(NAME.to_owned()),
-        // The last LUN does not answer tasks that another nexus has aborted, as most targets do not.
+        // The last LUN sends no response for tasks that another nexus has aborted, as most targets do.
         luns: (0..8).map(|lun| if lun < 7 { "ram:8M" } else { "ram:8M,tas=false" }.to_owned()).collect(),
         state_dir: Some(folder),
         log: Some("error".to_owned()),

@@ -4,7 +4,7 @@ use alloc::vec;
 
 const END: Instant = Instant(u64::MAX);
 
-/// A PDU with digests: header, 4 bytes, data, 4 bytes.
+/// Returns a PDU with digests: header, 4 bytes, data, 4 bytes.
 fn pdu(number: u8, data_len: u8) -> Vec<u8> {
     let mut bytes = vec![number; 52];
     bytes[0] = 0x01;
@@ -217,7 +217,8 @@ fn a_rate_and_a_stall_delay_everything_behind_them() {
         while let Some(Arrived::Bytes(bytes)) = stalled.poll(Instant(999_999_999), StreamDirection::Forward) {
             early += bytes.len();
         }
-        // The stall begins at any byte of the first unit; nothing behind that byte arrives before it is over.
+        // The stall begins at any byte of the first unit; nothing behind that byte arrives before the stall
+        // is over.
         assert!(early <= 52, "seed {seed}: {early}");
         begins_within |= (1..52).contains(&early);
         assert_eq!(early + received(&mut stalled, StreamDirection::Forward).0.len(), 104, "seed {seed}");

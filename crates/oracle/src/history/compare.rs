@@ -1,4 +1,4 @@
-//! What COMPARE AND WRITE and VERIFY say of blocks, and what that says of other writes.
+//! Judges the outcomes of COMPARE AND WRITE and VERIFY, and derives the order of other writes from them.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use crate::block_check::BlockCheck;
 use crate::block_model::{ReadWindow, Version};
 
 impl History {
-    /// Takes note that a COMPARE AND WRITE ended with MISCOMPARE: it has not written anything.
+    /// Records that a COMPARE AND WRITE ended with MISCOMPARE: it has not written anything.
     pub fn end_miscompared(&mut self, op: OpId) {
         let content = self.ops.get(&op).map(|change| change.content);
         if let Some(Planned::Signed(writer, sequence)) = content {
@@ -18,8 +18,8 @@ impl History {
         self.end_change(op, ChangeResult::Refused);
     }
 
-    /// Judges what a COMPARE AND WRITE or VERIFY said of one block, as a read that began as `read`: that it held `content`, or
-    /// that it did not.
+    /// Judges the outcome of a COMPARE AND WRITE or VERIFY for one block, as a read that began as `read`.
+    /// With `matched` the command reported that the block held `content`, otherwise that it did not.
     pub fn judge_compare(
         &mut self,
         read: ReadId,
@@ -50,8 +50,9 @@ impl History {
         Some(Finding { device, lba, violation: wrong, found, expected })
     }
 
-    /// Judges one block of a COMPARE AND WRITE that ended well, as a read that began as `read`: it held `content`, and nothing
-    /// else was written to it before `op` replaced that. To be told before the end of `op`.
+    /// Judges one block of a COMPARE AND WRITE that ended with GOOD, as a read that began as `read`: the
+    /// block held `content`, and no other write took effect before `op` replaced it. The caller must call
+    /// this before it reports the end of `op`.
     pub fn judge_compare_and_write(
         &mut self,
         op: OpId,
@@ -69,7 +70,7 @@ impl History {
         let look = ReadWindow { from: read.0, to: self.tick(), place };
         let block = self.block((device, lba));
         let fits = |version: &&Version| version.op != op.0 && version.content.admits(content);
-        // Two that wrote the same leave open which one it was.
+        // If two versions wrote the same content, the comparison does not show which of them it found.
         let fitting: Vec<u64> = block.readable(look).filter(fits).take(2).map(|version| version.op).collect();
         let [found] = fitting.as_slice() else { return None };
         if block.compare_write_replaced(op.0, *found, look) {

@@ -1,4 +1,5 @@
-//! What changes leave in blocks, copies among them: what those leave depends on what they found.
+//! Derives the content that changes leave in blocks. The content that a copy leaves depends on the content of
+//! its source.
 
 use alloc::vec::Vec;
 
@@ -9,8 +10,8 @@ use crate::block_header::DeviceId;
 use crate::block_model::{ReadWindow, Tick};
 
 impl History {
-    /// Returns what a change leaves in each of its blocks, as far as that is known, and whether that may be torn; a copy
-    /// reads from `begin` to `to`.
+    /// Returns the content that a change leaves in each of its blocks, as far as it is known, and whether the
+    /// block may be torn. A copy reads its source from `begin` to `to`.
     pub(super) fn contents(
         &self,
         change: &Change,
@@ -56,7 +57,8 @@ impl History {
         }
     }
 
-    /// Copies into a block that are still under way may hold whatever their source held until now.
+    /// Updates the copies into a block that are still under way: the block may hold any content that the
+    /// source held until now.
     pub(super) fn refresh_copies(&mut self, key: (DeviceId, Lba), now: Tick) {
         if self.copies.is_empty() {
             return;

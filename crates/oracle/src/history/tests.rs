@@ -9,7 +9,7 @@ const DEVICE: DeviceId = DeviceId(7);
 const ME: WriterId = WriterId(1);
 const BLOCK: usize = 1024;
 
-/// A history, and a medium that the test moves by hand.
+/// A history, and a sequence number for its writes.
 #[derive(Clone)]
 struct Desk {
     history: History,
@@ -21,7 +21,7 @@ impl Desk {
         Self { history: History::new(InitialContent::Zero, true), sequence: 0 }
     }
 
-    /// Submits a write of one block; returns it with the bytes that it writes.
+    /// Submits a write of one block. Returns the operation and the bytes that it writes.
     fn write(&mut self, lba: u64, stable: bool) -> (OpId, Vec<u8>) {
         self.sequence += 1;
         let bytes = self.signed(lba, self.sequence);
@@ -354,13 +354,13 @@ fn memory_stays_bounded_without_flushes() {
 }
 
 impl Desk {
-    /// A desk to try something on that must not decide the real one.
+    /// Returns a copy for checks that must not affect the original.
     fn clone_for(&self) -> Self {
         Self { history: self.history.clone(), sequence: self.sequence }
     }
 }
 
-/// One step of a run against [`Medium`].
+/// A write under way in a run against the simulated medium.
 struct Running {
     op: OpId,
     lba: u64,
@@ -368,8 +368,9 @@ struct Running {
     applied: bool,
 }
 
-/// Runs random operations, each of which takes effect at a random moment between its submission and its end, with a volatile
-/// cache and crashes. `bug` says from which step on writes are lost silently.
+/// Runs random operations, each of which takes effect at a random moment between its submission and its end,
+/// with a volatile cache and crashes. From step `bug` on, writes are lost silently. Returns the first
+/// violation.
 fn run(seed: u64, bug: Option<u64>) -> Option<Violation> {
     let mut rng = Rng::from_seed(seed);
     let mut desk = Desk::new();
@@ -452,12 +453,12 @@ fn a_medium_that_loses_writes_is_found_out() {
     assert!(found >= 99, "{found} of 100");
 }
 
-/// A place in the one task set of the tests.
+/// Returns a position in the only task set of the tests.
 fn place(number: u64, attribute: Attribute) -> Option<TaskPosition> {
     Some(TaskPosition { set: 1, number, attribute })
 }
 
-/// Submits a write of block 0 at a place in the task set.
+/// Submits a write of block 0 at a position in the task set.
 fn write_at(desk: &mut Desk, place: Option<TaskPosition>) -> (OpId, Vec<u8>) {
     desk.sequence += 1;
     let bytes = desk.signed(0, desk.sequence);

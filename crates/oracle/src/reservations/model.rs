@@ -1,7 +1,8 @@
-//! The registrations and the reservation of one logical unit as SPC-4 §5.13 describes them: a value, and what each service
-//! action makes of it.
+//! Models the registrations and the reservation of one logical unit as SPC-4 §5.13 describes them: a value,
+//! and the result of each service action.
 //!
-//! Written from the standard and not from our device server, so that the two do not share their mistakes.
+//! The model is written from the standard and not from our device server, so that the two do not have the
+//! same mistakes.
 
 use alloc::vec::Vec;
 
@@ -14,12 +15,12 @@ pub struct Nexus(pub u8);
 pub struct Nexuses(u32);
 
 impl Nexuses {
-    /// Returns whether `nexus` is among them.
+    /// Returns whether `nexus` is in the set.
     pub const fn has(self, nexus: Nexus) -> bool {
         self.0 >> (nexus.0 & 31) & 1 == 1
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -36,16 +37,16 @@ impl Nexuses {
 /// The type of a persistent reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReservationType {
-    /// EXCLUSIVE ACCESS, which keeps others from reading as well; otherwise WRITE EXCLUSIVE.
+    /// EXCLUSIVE ACCESS, which also stops reads of other nexuses; otherwise WRITE EXCLUSIVE.
     pub exclusive_access: bool,
-    /// Who may do what the holder may.
+    /// The nexuses that have the same access as the holder.
     pub admits: Admits,
 }
 
-/// Who may do what the holder of a reservation may.
+/// The nexuses that have the same access as the holder of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Admits {
-    /// Nobody else.
+    /// No other nexus.
     Holder,
     /// Every registrant (REGISTRANTS ONLY).
     Registrants,
@@ -70,14 +71,14 @@ impl ReservationType {
     }
 }
 
-/// What a command does that a reservation may stop.
+/// The access of a command that a reservation may stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads the medium.
+    /// The command reads the medium.
     Reads,
-    /// It changes the medium, or makes it durable.
+    /// The command changes the medium, or makes changes durable.
     Writes,
-    /// PERSISTENT RESERVE IN: a reservation by RESERVE alone stops it.
+    /// PERSISTENT RESERVE IN: only a reservation by RESERVE(6) stops it.
     Asks,
 }
 
@@ -92,7 +93,7 @@ pub enum ReserveCommand {
         sa_key: u64,
         /// APTPL: registrations and reservation survive a loss of power.
         aptpl: bool,
-        /// It ignores the existing key.
+        /// REGISTER AND IGNORE EXISTING KEY: the existing key is not checked.
         ignore_existing_key: bool,
     },
     /// RESERVE.
@@ -116,7 +117,7 @@ pub enum ReserveCommand {
     ReleaseUnit,
 }
 
-/// What a service comes to.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReserveOutcome {
     /// GOOD.
@@ -127,20 +128,20 @@ pub enum ReserveOutcome {
     Illegal,
 }
 
-/// Registrations and reservation.
+/// The registrations and the reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
-    /// Who is registered with which key, by nexus.
+    /// The registered nexuses with their keys, sorted by nexus.
     registered: Vec<(Nexus, u64)>,
     held: Option<(ReservationType, Nexus)>,
     generation: u32,
     persist: bool,
-    /// Who has reserved it with RESERVE(6).
+    /// The nexus that reserved the unit with RESERVE(6).
     reserved: Option<Nexus>,
 }
 
 impl State {
-    /// Returns the key of a nexus that is registered.
+    /// Returns the key with which a nexus is registered.
     pub fn key_of(&self, nexus: Nexus) -> Option<u64> {
         self.registered.iter().find(|(other, _)| *other == nexus).map(|(_, key)| *key)
     }
@@ -157,24 +158,26 @@ impl State {
         self.generation
     }
 
-    /// Returns what READ RESERVATION tells: the key of the holder, zero where all registrants are holders; and the type.
+    /// Returns the result of READ RESERVATION: the key of the holder, or zero where all registrants are
+    /// holders; and the type.
     pub fn reservation(&self) -> Option<(u64, ReservationType)> {
         let (kind, holder) = self.held?;
         let key = if kind.admits == Admits::Holders { 0 } else { self.key_of(holder)? };
         Some((key, kind))
     }
 
-    /// Returns whether a reservation by RESERVE(6) is there.
+    /// Returns whether there is a reservation by RESERVE(6).
     pub(crate) const fn is_reserved(&self) -> bool {
         self.reserved.is_some()
     }
 
-    /// Returns the same without the reservation by RESERVE(6), which the loss of a nexus or a reset may end at any time.
+    /// Returns the state without the reservation by RESERVE(6), which the loss of a nexus or a reset may end
+    /// at any time.
     pub(crate) fn released(&self) -> Self {
         Self { reserved: None, ..self.clone() }
     }
 
-    /// Returns what a loss of power leaves.
+    /// Returns the state after a loss of power.
     pub(crate) fn after_power_loss(&self) -> Self {
         if !self.persist {
             return Self::default();
@@ -195,7 +198,7 @@ impl State {
         }
     }
 
-    /// Returns the nexuses among `some` whose writes are stopped.
+    /// Returns the nexuses in `some` whose writes are stopped.
     pub(crate) fn stopped(&self, some: Nexuses) -> Nexuses {
         let all = (0..32)
             .map(Nexus)
@@ -219,13 +222,13 @@ impl State {
         }
     }
 
-    /// Returns what a service makes of this, and the nexuses that it preempts.
+    /// Returns the state after a command, its outcome, and the nexuses that it preempts.
     pub fn after(&self, nexus: Nexus, service: ReserveCommand) -> (Self, ReserveOutcome, Nexuses) {
         let mut next = self.clone();
         let mut preempted = Nexuses::default();
         let outcome = match service {
             ReserveCommand::ReserveUnit | ReserveCommand::ReleaseUnit => next.reserve_unit(nexus, service),
-            // SPC-2 §5.5.1: whoever reserved it, the holder included.
+            // SPC-2 §5.5.1: the conflict applies to every nexus, including the one that reserved the unit.
             _ if self.is_reserved() => ReserveOutcome::Conflict,
             ReserveCommand::Register { key, sa_key: new, aptpl: persist, ignore_existing_key: ignores } => {
                 next.register(nexus, key, new, persist, ignores)
@@ -249,7 +252,8 @@ impl State {
         }
     }
 
-    /// RESERVE(6) and RELEASE(6), with the exceptions of compatible reservation handling (SPC-4 §5.13.3).
+    /// Executes RESERVE(6) or RELEASE(6), with the exceptions of compatible reservation handling (SPC-4
+    /// §5.13.3).
     fn reserve_unit(&mut self, nexus: Nexus, service: ReserveCommand) -> ReserveOutcome {
         if !self.registered.is_empty() {
             let admitted = self.is_holder(nexus)
@@ -340,7 +344,7 @@ impl State {
         ReserveOutcome::Good
     }
 
-    /// A reservation ends with the last registration of those who hold it.
+    /// Ends the reservation if no nexus that holds it is registered any more.
     fn forget_holder(&mut self) {
         let lives = match self.held {
             Some((ReservationType { admits: Admits::Holders, .. }, _)) => !self.registered.is_empty(),

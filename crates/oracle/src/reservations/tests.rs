@@ -12,7 +12,7 @@ const fn register(new: u64) -> ReserveCommand {
     ReserveCommand::Register { key: 0, sa_key: new, aptpl: false, ignore_existing_key: false }
 }
 
-/// Reservations, and a counter that names commands.
+/// Reservations, and a counter for the ids of commands.
 #[derive(Default)]
 struct Unit(Reservations, u64);
 
@@ -35,7 +35,7 @@ impl Unit {
         unit
     }
 
-    /// Whether commands can pass, and can be stopped.
+    /// Returns whether commands can pass, and whether they can be stopped.
     fn can(&self, nexus: Nexus, access: Access) -> (bool, bool) {
         let stops = |state: &State| state.conflicts_with(nexus, access);
         (self.0.states().any(|state| !stops(state)), self.0.states().any(stops))
@@ -44,7 +44,7 @@ impl Unit {
 
 #[test]
 fn each_type_stops_whom_it_says() {
-    // The holder, another registrant, somebody who is not registered; each as reader and writer.
+    // The holder, another registrant, and a nexus that is not registered; each as reader and writer.
     for (code, stopped) in [
         (1, [false, false, false, true, false, true]),
         (3, [false, false, true, true, true, true]),
@@ -96,7 +96,7 @@ fn the_preempted_are_unregistered_and_the_sender_holds_what_their_holder_held() 
     let state = unit.0.states().next().unwrap();
     assert_eq!((state.generation(), state.keys(), state.reservation()), (3, [20].to_vec(), Some((20, own))));
     assert_eq!((unit.can(A, Access::Writes), unit.can(B, Access::Writes)), ((false, true), (true, false)));
-    // What is not the holder's registration leaves the reservation alone.
+    // A PREEMPT of a registration that is not the holder's does not change the reservation.
     unit.does(A, register(10), ReserveOutcome::Good);
     let fenced =
         unit.does(B, ReserveCommand::Preempt { key: 20, sa_key: 10, kind: own }, ReserveOutcome::Good);

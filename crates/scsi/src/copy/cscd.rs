@@ -1,24 +1,26 @@
-//! CSCD descriptors (copy source or copy destination, SPC-4 §6.4.5): how a copy names the units it reads and writes.
+//! CSCD descriptors (copy source or copy destination, SPC-4 §6.4.5): they name the units that a copy reads
+//! and writes.
 
 use alloc::vec::Vec;
 
 use super::list::{CscdFields, Limits};
 use super::{CopyError, u8_at, u16_at, u32_at};
 
-/// The type code of an identification descriptor, the one that this room knows.
+/// The type code of an identification descriptor, the only type that this module supports.
 pub const IDENTIFICATION: u8 = 0xe4;
 
-/// The length of an identification descriptor, and of every other type below EAh.
+/// The length in bytes of an identification descriptor, and of every other type below EAh.
 pub const CSCD_LEN: usize = 32;
 
-/// The longest designator that fits in an identification descriptor.
+/// The longest designator that fits in an identification descriptor, in bytes.
 pub const MAX_DESIGNATOR_LEN: usize = 20;
 
-/// Byte 1 of an identification descriptor in SPC-3.
+/// LU ID TYPE in byte 1 of an identification descriptor, a field of SPC-3.
 const LU_ID_TYPE: u8 = 0xc0;
 const NUL: u8 = 0x20;
 
-/// Names a CSCD in a segment descriptor: an index into the list of descriptors, or a code (SPC-4 table 121).
+/// Identifies a CSCD in a segment descriptor: an index into the list of descriptors, or a code (SPC-4 table
+/// 121).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CscdId(pub u16);
 
@@ -36,15 +38,15 @@ pub struct Cscd {
     pub code_set: u8,
     /// Designator type.
     pub kind: u8,
-    /// 0 for a logical unit.
+    /// The association of the designator; 0 for a logical unit.
     pub association: u8,
-    /// At most [`MAX_DESIGNATOR_LEN`] bytes.
+    /// The designator, at most [`MAX_DESIGNATOR_LEN`] bytes.
     pub designator: Vec<u8>,
-    /// Whether inexact segments are filled up with zeros.
+    /// Whether inexact segments are padded with zeros.
     pub pad: bool,
-    /// The length of a block as the initiator knows it; 0 if it does not say.
+    /// The block length in bytes that the initiator assumes; 0 if it gives none.
     pub block_len: u32,
-    /// Whether it is no device but a null device (NUL, SPC-3 only): its designator means nothing.
+    /// Whether the CSCD is a null device (NUL, SPC-3 only), whose designator has no meaning.
     pub null: bool,
 }
 
@@ -52,8 +54,8 @@ impl Cscd {
     /// Parses the descriptor that starts at byte `at` of the parameter list `list`.
     ///
     /// # Errors
-    /// The type is another one, the designator is empty or longer than its place, or, with the fields of SPC-3, LU ID TYPE
-    /// asks for something else than a logical unit number.
+    /// The descriptor is cut short, its type is not supported, its designator is empty or longer than its
+    /// field, or, with the fields of SPC-3, LU ID TYPE is not that of a logical unit number.
     pub fn parse(list: &[u8], at: usize, fields: CscdFields) -> Result<Self, CopyError> {
         let bytes = list.get(at..).and_then(|rest| rest.get(..CSCD_LEN)).ok_or(CopyError::LengthError)?;
         if u8_at(bytes, 0) != IDENTIFICATION {
@@ -64,7 +66,7 @@ impl Cscd {
             return Err(CopyError::bits(at + 1, 7));
         }
         let null = spc_3 && u8_at(bytes, 1) & NUL != 0;
-        // Of a null device, bytes 4 to 27 are ignored.
+        // In the descriptor of a null device, bytes 4 to 27 are ignored.
         let len = if null { 0 } else { usize::from(u8_at(bytes, 7)) };
         if (len == 0 && !null) || len > MAX_DESIGNATOR_LEN {
             return Err(CopyError::field(at + 7));
@@ -82,7 +84,7 @@ impl Cscd {
         })
     }
 
-    /// Builds the descriptor. A designator that is too long is cut, which no unit of ours has.
+    /// Builds the descriptor. It cuts a designator that is too long; none of our units has one.
     pub fn to_bytes(&self) -> [u8; CSCD_LEN] {
         let mut out = [0; CSCD_LEN];
         let len = self.designator.len().min(MAX_DESIGNATOR_LEN);
@@ -109,9 +111,9 @@ impl Cscd {
     }
 }
 
-/// Parses all descriptors of a list that stand in `start..start + len`.
+/// Parses all CSCD descriptors in `start..start + len` of a list.
 ///
-/// `length_field` is where the list says `len`.
+/// `length_field` is the offset of the field that contains `len`.
 pub(super) fn parse_all(
     list: &[u8],
     start: usize,
@@ -122,7 +124,7 @@ pub(super) fn parse_all(
     if len.div_ceil(CSCD_LEN) > usize::from(limits.cscds_max) {
         return Err(CopyError::TooManyCscds { byte: length_field });
     }
-    // The type comes first: a longer descriptor of a type we do not know is refused for its type.
+    // The type is checked first: a longer descriptor of an unsupported type is refused for its type.
     let mut cscds = Vec::new();
     let mut at = start;
     while at < start + len {
@@ -138,7 +140,7 @@ pub(super) fn parse_all(
     Ok(cscds)
 }
 
-/// Reads a CSCD identifier at `at`.
+/// Returns the CSCD identifier at `at`.
 pub(super) fn id_at(bytes: &[u8], at: usize) -> CscdId {
     CscdId(u16_at(bytes, at))
 }
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc3), Err(CopyError::bits(1, 7)));
         bytes[1] = 0x20;
         assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc4), Ok(naa()));
-        // Where a null device would have its designator may stand anything.
+        // The designator field of a null device may have any contents.
         bytes[7] = 0xff;
         let null = Cscd::parse(&bytes, 0, CscdFields::Spc3).unwrap();
         assert!(null.null && null.designator.is_empty());

@@ -1,4 +1,5 @@
-//! The parameter lists of EXTENDED COPY, with one-byte (LID1, SPC-4 §6.4) and four-byte list identifiers (LID4, §6.5).
+//! The parameter lists of EXTENDED COPY, with one-byte list identifiers (LID1, SPC-4 §6.4) and four-byte list
+//! identifiers (LID4, §6.5).
 
 use alloc::vec::Vec;
 
@@ -6,7 +7,7 @@ use super::cscd::{self, Cscd};
 use super::segment::{self, Segment, SegmentAction};
 use super::{CopyError, ListId, len16, len32, size, u8_at, u16_at, u32_at};
 
-/// What a copy manager takes (RECEIVE COPY OPERATING PARAMETERS, SPC-4 §6.21).
+/// The limits of a copy manager (RECEIVE COPY OPERATING PARAMETERS, SPC-4 §6.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The most CSCD descriptors.
@@ -17,22 +18,23 @@ pub struct Limits {
     pub descriptors_len_max: u32,
     /// The most bytes of inline data.
     pub inline_len_max: u32,
-    /// How CSCD descriptors are read.
+    /// How CSCD descriptors are parsed.
     pub cscd_fields: CscdFields,
 }
 
-/// Which fields an identification descriptor has.
+/// Which fields of an identification descriptor are evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CscdFields {
-    /// LU ID TYPE and NUL too (SPC-3 §6.3.6.1): the former must be 00b, the latter makes a device that nothing can be asked of.
+    /// LU ID TYPE and NUL too (SPC-3 §6.3.6.1): LU ID TYPE must be 00b, and NUL makes the CSCD a null device,
+    /// which cannot be queried.
     Spc3,
-    /// LU ID TYPE does not concern this descriptor, NUL is obsolete: both are ignored (SPC-4 §6.4.5.2).
+    /// LU ID TYPE does not apply to this descriptor and NUL is obsolete: both are ignored (SPC-4 §6.4.5.2).
     #[default]
     Spc4,
 }
 
 impl Limits {
-    /// Returns the longest parameter list that these limits allow in either format.
+    /// Returns the length of the longest parameter list that these limits allow in either format, in bytes.
     pub const fn list_len_max(&self) -> u32 {
         LID4_HEADER_BYTES.saturating_add(self.descriptors_len_max).saturating_add(self.inline_len_max)
     }
@@ -43,13 +45,13 @@ impl Limits {
 pub enum ListIdUsage {
     /// The identifier names the operation, and its results are held until they are fetched.
     Hold,
-    /// The identifier names the operation while it lasts; its results need not be held.
+    /// The identifier names the operation while it runs; its results need not be held.
     Discard,
-    /// There is no identifier.
+    /// The operation has no identifier.
     Unnamed,
 }
 
-/// The two formats.
+/// The two formats of the parameter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// One-byte list identifier.
@@ -58,7 +60,7 @@ pub enum Format {
     Lid4 {
         /// Whether status is returned before anything is copied (IMMED).
         immediate: bool,
-        /// Whether the sense data of a GOOD status is wanted (G_SENSE).
+        /// Whether the initiator requests sense data with GOOD status (G_SENSE).
         sense_on_good: bool,
     },
 }
@@ -66,17 +68,17 @@ pub enum Format {
 /// A whole parameter list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyList {
-    /// Which format it has.
+    /// The format of the list.
     pub format: Format,
-    /// Names the operation, unless `usage` says it has no name.
+    /// The list identifier, which names the operation unless `usage` is [`ListIdUsage::Unnamed`].
     pub list_id: ListId,
-    /// What the name is for.
+    /// How the list identifier is used.
     pub usage: ListIdUsage,
-    /// 0 (highest) to 7, relative to other commands of the nexus.
+    /// The priority from 0 (highest) to 7, relative to other commands of the I_T nexus.
     pub priority: u8,
-    /// The units.
+    /// The sources and destinations.
     pub cscds: Vec<Cscd>,
-    /// The steps.
+    /// The steps of the copy.
     pub segments: Vec<Segment>,
     /// The inline data.
     pub inline: Vec<u8>,
@@ -86,11 +88,11 @@ const LID1_HEADER_LEN: usize = 16;
 const LID4_HEADER_LEN: usize = 48;
 const LID4_HEADER_BYTES: u32 = 48;
 const LID4_FORMAT: u8 = 0x01;
-/// LID4: the header itself counts as a CSCD descriptor of this type and length.
+/// In a LID4 list the header itself counts as a CSCD descriptor of this type and length.
 const LID4_HEADER_TYPE: u8 = 0xff;
 const LID4_HEADER_CSCD_LEN: u16 = 0x20;
 
-/// Where the lengths stand and how long they are.
+/// The lengths in the header, and the offsets of their fields.
 struct Lengths {
     header: usize,
     cscd: usize,
@@ -104,7 +106,8 @@ impl CopyList {
     /// Parses the parameter list of EXTENDED COPY(LID1).
     ///
     /// # Errors
-    /// See [`CopyError`]; the lengths are checked before the counts, the counts before the contents.
+    /// See [`CopyError`]. The header and its lengths are checked first, then the CSCD descriptors, then the
+    /// segment descriptors.
     pub fn parse_lid1(list: &[u8], limits: &Limits) -> Result<Self, CopyError> {
         if list.len() < LID1_HEADER_LEN {
             return Err(CopyError::LengthError);
@@ -128,7 +131,8 @@ impl CopyList {
     /// Parses the parameter list of EXTENDED COPY(LID4).
     ///
     /// # Errors
-    /// See [`CopyError`]; the lengths are checked before the counts, the counts before the contents.
+    /// See [`CopyError`]. The header and its lengths are checked first, then the CSCD descriptors, then the
+    /// segment descriptors.
     pub fn parse_lid4(list: &[u8], limits: &Limits) -> Result<Self, CopyError> {
         if list.len() < LID4_HEADER_LEN {
             return Err(CopyError::LengthError);
@@ -190,7 +194,7 @@ impl CopyList {
         })
     }
 
-    /// Builds the parameter list. The `at` of segments is not used.
+    /// Builds the parameter list. It ignores the `at` of segments.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut segments = Vec::new();
         for segment in &self.segments {
@@ -233,7 +237,7 @@ impl CopyList {
         out
     }
 
-    /// Starts a list without units and steps.
+    /// Makes a list without CSCDs and segments.
     pub const fn new(format: Format, list_id: ListId) -> Self {
         Self {
             format,
@@ -246,7 +250,7 @@ impl CopyList {
         }
     }
 
-    /// Adds a step.
+    /// Appends a segment.
     pub fn push(&mut self, action: SegmentAction) {
         self.segments.push(Segment { at: 0, action });
     }

@@ -1,4 +1,5 @@
-//! What RECEIVE COPY RESULTS tells (SPC-4 §6.18 to §6.24): how far a copy is, how it ended, what the copy manager takes.
+//! The parameter data of RECEIVE COPY RESULTS (SPC-4 §6.18 to §6.24): the progress of a copy, its result, the
+//! limits of the copy manager.
 
 use alloc::vec::Vec;
 
@@ -26,9 +27,9 @@ impl TransferUnits {
 pub struct ManagerStatus(pub u8);
 
 impl ManagerStatus {
-    /// The copy is going on.
+    /// The copy is in progress.
     pub const IN_PROGRESS: Self = Self(0x00);
-    /// The copy ended well.
+    /// The copy completed without errors.
     pub const COMPLETED: Self = Self(0x01);
     /// The copy failed.
     pub const FAILED: Self = Self(0x02);
@@ -39,34 +40,34 @@ impl ManagerStatus {
 pub struct OperationStatus(pub u8);
 
 impl OperationStatus {
-    /// The operation ended well.
+    /// The operation completed without errors.
     pub const COMPLETED: Self = Self(0x01);
     /// The operation failed.
     pub const FAILED: Self = Self(0x02);
-    /// The operation ended well, but some of the token's data was not used.
+    /// The operation completed without errors, but part of the token's data was not used.
     pub const COMPLETED_PARTIAL_TOKEN: Self = Self(0x03);
-    /// The operation ended well, but there was less data than room for it.
+    /// The operation completed without errors, but the data was shorter than the destination ranges.
     pub const COMPLETED_RESIDUAL: Self = Self(0x04);
-    /// The command that started the operation has not been answered yet.
+    /// The command that started the operation has not returned status yet.
     pub const IN_FOREGROUND: Self = Self(0x11);
-    /// The operation goes on behind its command.
+    /// The command that started the operation has returned status, and the operation continues.
     pub const IN_BACKGROUND: Self = Self(0x12);
     /// The operation was aborted.
     pub const TERMINATED: Self = Self(0x60);
 }
 
-/// RECEIVE COPY STATUS(LID1).
+/// The parameter data of RECEIVE COPY STATUS(LID1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStatus1 {
     /// Whether held data was discarded.
     pub held_data_discarded: bool,
-    /// How it stands.
+    /// The state of the copy.
     pub status: ManagerStatus,
-    /// How many segments are done.
+    /// The number of segments that were processed.
     pub segments_processed: u16,
-    /// What `transfer_count` counts.
+    /// The unit of `transfer_count`.
     pub units: TransferUnits,
-    /// How much was written.
+    /// The amount of data written.
     pub transfer_count: u32,
 }
 
@@ -74,7 +75,7 @@ impl CopyStatus1 {
     /// The length of the parameter data.
     pub const LEN: usize = 12;
 
-    /// Makes the status of a copy that wrote `bytes` bytes, in the finest unit that holds them.
+    /// Makes the status of a copy that wrote `bytes` bytes, in the finest unit whose count fits in 32 bits.
     pub fn new(status: ManagerStatus, segments_processed: u16, bytes: u64) -> Self {
         let mut count = bytes;
         let mut units = TransferUnits::BYTES;
@@ -104,7 +105,7 @@ impl CopyStatus1 {
     /// Parses the parameter data.
     ///
     /// # Errors
-    /// It is shorter than [`Self::LEN`].
+    /// When the data is shorter than [`Self::LEN`].
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut reader = Reader::new(bytes);
         let _available = reader.u32()?;
@@ -119,24 +120,24 @@ impl CopyStatus1 {
     }
 }
 
-/// RECEIVE COPY OPERATING PARAMETERS.
+/// The parameter data of RECEIVE COPY OPERATING PARAMETERS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatingParameters {
-    /// Whether a list identifier can be left out (SNLID).
+    /// Whether a list identifier can be omitted (SNLID).
     pub no_list_id: bool,
-    /// What a parameter list may hold.
+    /// The limits of a parameter list.
     pub limits: Limits,
     /// The longest segment in bytes.
     pub segment_len_max: u32,
-    /// How much data is held for the application client.
+    /// The most data that is held for the application client, in bytes.
     pub held_len_max: u32,
-    /// How many copies with and without identifiers can go on.
+    /// The most copies with and without list identifiers that can run at once.
     pub total_concurrent: u16,
-    /// How many copies with identifiers can go on.
+    /// The most copies with list identifiers that can run at once.
     pub concurrent: u8,
-    /// log2 of the length that segments are multiples of.
+    /// The base-2 logarithm of the segment granularity: segment lengths in bytes are multiples of it.
     pub segment_granularity: u8,
-    /// The codes of the descriptors known, sorted.
+    /// The type codes of the supported descriptors, sorted.
     pub descriptor_types: Vec<u8>,
 }
 
@@ -153,7 +154,7 @@ impl OperatingParameters {
         out.extend(self.segment_len_max.to_be_bytes());
         out.extend(self.limits.inline_len_max.to_be_bytes());
         out.extend(self.held_len_max.to_be_bytes());
-        // No stream devices: their transfer size, and two reserved bytes.
+        // The transfer size of stream devices, which are not supported, and two reserved bytes.
         out.extend([0; 6]);
         out.extend(self.total_concurrent.to_be_bytes());
         out.extend([self.concurrent, self.segment_granularity, 0, 0, 0, 0, 0]);
@@ -165,7 +166,7 @@ impl OperatingParameters {
     /// Parses the parameter data.
     ///
     /// # Errors
-    /// It is shorter than its fields.
+    /// When the data is shorter than its fields.
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut reader = Reader::new(bytes);
         let _available = reader.u32()?;
@@ -201,8 +202,8 @@ impl OperatingParameters {
     }
 }
 
-/// Builds RECEIVE COPY FAILURE DETAILS(LID1): the status and sense data with which the copy ended, or nothing when no
-/// such copy failed.
+/// Builds the parameter data of RECEIVE COPY FAILURE DETAILS(LID1): the status and sense data with which the
+/// copy ended. Without such a failed copy, only the length field, which is zero.
 pub fn failure_details(failed: Option<(u8, &[u8])>) -> Vec<u8> {
     let mut out = Vec::new();
     let Some((status, sense)) = failed else {
@@ -217,7 +218,8 @@ pub fn failure_details(failed: Option<(u8, &[u8])>) -> Vec<u8> {
     out
 }
 
-/// Builds RECEIVE COPY DATA(LID1 or LID4) with what is held for the application client.
+/// Builds the parameter data of RECEIVE COPY DATA(LID1 or LID4) with the data that is held for the
+/// application client.
 pub fn held_data(held: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(4 + held.len());
     out.extend(len32(held.len()));
@@ -225,36 +227,36 @@ pub fn held_data(held: &[u8]) -> Vec<u8> {
     out
 }
 
-/// RECEIVE COPY STATUS(LID4), and the common part of RECEIVE ROD TOKEN INFORMATION.
+/// The parameter data of RECEIVE COPY STATUS(LID4), and the common part of RECEIVE ROD TOKEN INFORMATION.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyStatus4 {
     /// The service action of the command that started the operation.
     pub service_action: u8,
     /// Whether held data was discarded.
     pub held_data_discarded: bool,
-    /// How it stands.
+    /// The state of the operation.
     pub status: OperationStatus,
-    /// Grows while the operation makes progress.
+    /// A counter that grows while the operation makes progress.
     pub operation_counter: u16,
-    /// When to ask again, in milliseconds.
+    /// When the initiator should ask again, in milliseconds.
     pub update_delay_ms: u32,
-    /// The status with which the command ended, or will.
+    /// The status with which the command ended or will end.
     pub completion_status: u8,
-    /// What `transfer_count` counts.
+    /// The unit of `transfer_count`.
     pub units: TransferUnits,
-    /// How much was written, or is represented by the token.
+    /// The amount of data written, or represented by the token.
     pub transfer_count: u64,
-    /// How many segments are done.
+    /// The number of segments that were processed.
     pub segments_processed: u16,
     /// The sense data with which the command ended; at most 255 bytes.
     pub sense: Vec<u8>,
 }
 
 impl CopyStatus4 {
-    /// The length without sense data.
+    /// The length without sense data, in bytes.
     pub const LEN: usize = 32;
 
-    /// The operation ended: there is no point in asking again.
+    /// An `update_delay_ms` that means that the operation has ended and asking again returns nothing new.
     pub const NO_MORE_UPDATES: u32 = 0xffff_ffff;
 
     /// Builds the parameter data of RECEIVE COPY STATUS(LID4).
@@ -267,7 +269,7 @@ impl CopyStatus4 {
         let mut tail = Vec::with_capacity(4 + tokens.len() * (2 + ROD_TOKEN_LEN));
         tail.extend(len32(tokens.len() * (2 + ROD_TOKEN_LEN)));
         for token in tokens {
-            // The token was not created from a segment descriptor: no CSCD descriptor to name.
+            // The token was not created from a segment descriptor, so it has no CSCD descriptor.
             tail.extend([0; 2]);
             tail.extend_from_slice(token.bytes());
         }
@@ -292,10 +294,10 @@ impl CopyStatus4 {
         out
     }
 
-    /// Parses the parameter data and returns what follows the sense data.
+    /// Parses the parameter data and returns the bytes after the sense data, too.
     ///
     /// # Errors
-    /// It is shorter than its fields.
+    /// When the data is shorter than its fields.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), UnexpectedEof> {
         let mut reader = Reader::new(bytes);
         let _available = reader.u32()?;
@@ -326,7 +328,7 @@ impl CopyStatus4 {
     /// Parses the parameter data of RECEIVE ROD TOKEN INFORMATION.
     ///
     /// # Errors
-    /// It is shorter than its fields.
+    /// When the data is shorter than its fields.
     pub fn parse_with_tokens(bytes: &[u8]) -> Result<(Self, Vec<RodToken>), UnexpectedEof> {
         let (status, rest) = Self::parse(bytes)?;
         let mut reader = Reader::new(rest);

@@ -1,5 +1,5 @@
-//! Representations of data (ROD, SPC-4 §5.17.6) for block devices: tokens, and the parameter lists of POPULATE TOKEN
-//! and WRITE USING TOKEN (SBC-3 §5.19, §5.46), by which Windows' offloaded data transfer copies.
+//! Representations of data (ROD, SPC-4 §5.17.6) of block devices: tokens, and the parameter lists of POPULATE
+//! TOKEN and WRITE USING TOKEN (SBC-3 §5.19, §5.46), which Windows uses for offloaded data transfer (ODX).
 
 use alloc::vec::Vec;
 
@@ -8,13 +8,15 @@ use base::units::{Blocks, Lba};
 use super::cscd::CSCD_LEN;
 use super::{CopyError, array, len16, u8_at, u16_at, u32_at, u64_at};
 
-/// The length of a ROD token.
+/// The length of a ROD token in bytes.
 pub const ROD_TOKEN_LEN: usize = 512;
 
-/// The length of the part of a token that REPORT ALL ROD TOKENS shows: it names the token and proves nothing.
+/// The length in bytes of the part of a token that REPORT ALL ROD TOKENS returns. It identifies the token but
+/// does not give access to the data.
 pub const ROD_MANAGEMENT_TOKEN_LEN: usize = 96;
 
-/// What kind of data a ROD represents, and what becomes of it when the blocks change (SPC-4 table 116).
+/// The kind of data that a ROD represents, and what happens to the ROD when the blocks change (SPC-4 table
+/// 116).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RodType(pub u32);
 
@@ -28,46 +30,46 @@ impl RodType {
     pub const BLOCK_DEVICE_ZERO: Self = Self(0xffff_0001);
 }
 
-/// A token: 512 bytes that let whoever holds them read the data they represent.
+/// A token: 512 bytes that give their holder access to the data that the token represents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RodToken(pub [u8; ROD_TOKEN_LEN]);
 
-/// The parts of a token that its creator fills in (SPC-4 table 118, SBC-3 table 129).
+/// The fields of a token that its creator sets (SPC-4 table 118, SBC-3 table 129).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenFields<'a> {
-    /// What kind of data it represents.
+    /// The kind of data that the token represents.
     pub rod_type: RodType,
-    /// The creator's number for it.
+    /// The number that the creator gave to the token.
     pub id: u64,
     /// The creating unit, as a CSCD descriptor.
     pub creator: [u8; CSCD_LEN],
-    /// How many bytes it represents.
+    /// The number of bytes that the token represents.
     pub len: u64,
-    /// The length of a logical block.
+    /// The logical block length in bytes.
     pub block_len: u32,
-    /// log2 of logical blocks per physical block.
+    /// The base-2 logarithm of the logical blocks per physical block.
     pub physical_exponent: u8,
     /// Whether the unit is thinly provisioned (LBPME), and whether unmapped blocks read as zeros (LBPRZ).
     pub provisioning: (bool, bool),
     /// The target device, as a designation descriptor; at most [`Self::TARGET_LEN_MAX`] bytes.
     pub target: &'a [u8],
-    /// What makes the token impossible to guess.
+    /// The random secret, which makes the token impossible to guess.
     pub secret: [u8; SECRET_LEN],
 }
 
-/// The length of the secret in a token: 256 bits.
+/// The length of the secret in a token in bytes: 256 bits.
 pub const SECRET_LEN: usize = 32;
 
-/// Where the secret stands: at the end of the extended token data.
+/// The offset of the secret: at the end of the extended token data.
 const SECRET_AT: usize = ROD_TOKEN_LEN - SECRET_LEN;
 
 impl TokenFields<'_> {
-    /// The room between the fixed fields and the secret.
+    /// The number of bytes between the fixed fields and the secret.
     pub const TARGET_LEN_MAX: usize = SECRET_AT - 128;
 }
 
 impl RodToken {
-    /// Makes the block device zero ROD token: any initiator may write zeros with it.
+    /// Makes the block device zero ROD token, with which any initiator can write zeros.
     pub fn zeros() -> Self {
         let mut bytes = [0; ROD_TOKEN_LEN];
         put(&mut bytes, 0, &RodType::BLOCK_DEVICE_ZERO.0.to_be_bytes());
@@ -75,7 +77,7 @@ impl RodToken {
         Self(bytes)
     }
 
-    /// Makes a token of its fields.
+    /// Makes a token from its fields.
     pub fn new(fields: &TokenFields<'_>) -> Self {
         let mut bytes = [0; ROD_TOKEN_LEN];
         put(&mut bytes, 0, &fields.rod_type.0.to_be_bytes());
@@ -97,37 +99,38 @@ impl RodToken {
         &self.0
     }
 
-    /// Returns what kind of data it claims to represent.
+    /// Returns the kind of data that the token claims to represent.
     pub fn rod_type(&self) -> RodType {
         RodType(u32_at(&self.0, 0))
     }
 
-    /// Returns whether the length field has the one value that it may have.
+    /// Returns whether the length field has its only valid value.
     pub fn is_well_formed(&self) -> bool {
         u16_at(&self.0, 6) == TOKEN_LENGTH_FIELD
     }
 
-    /// Returns the creator's number for it.
+    /// Returns the number that the creator gave to the token.
     pub fn id(&self) -> u64 {
         u64_at(&self.0, 8)
     }
 
-    /// Returns the CSCD descriptor of the unit that it claims to come from.
+    /// Returns the CSCD descriptor of the unit that the token claims as its creator.
     pub fn creator(&self) -> [u8; CSCD_LEN] {
         array(&self.0, 16)
     }
 
-    /// Returns how many bytes it claims to represent; `u64::MAX` for more than 64 bits can say.
+    /// Returns the number of bytes that the token claims to represent; `u64::MAX` if that exceeds 64 bits.
     pub fn len_represented(&self) -> u64 {
         u64::try_from(u128::from_be_bytes(array(&self.0, 48))).unwrap_or(u64::MAX)
     }
 
-    /// Returns the part that REPORT ALL ROD TOKENS shows.
+    /// Returns the part that REPORT ALL ROD TOKENS returns.
     pub fn management_part(&self) -> &[u8] {
         self.0.get(..ROD_MANAGEMENT_TOKEN_LEN).unwrap_or_default()
     }
 
-    /// Compares in a time that does not depend on where the tokens differ, so that none can be found byte by byte.
+    /// Compares two tokens in a time that does not depend on where they differ (constant time), so that an
+    /// attacker cannot guess a token byte by byte.
     pub fn same(&self, other: &[u8]) -> bool {
         let difference = self.0.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
         other.len() == ROD_TOKEN_LEN && difference == 0
@@ -153,7 +156,7 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 pub struct BlockRange {
     /// The first block.
     pub lba: Lba,
-    /// How many; zero is no error.
+    /// The number of blocks; zero is valid.
     pub blocks: Blocks,
 }
 
@@ -164,11 +167,11 @@ const RANGE_LEN: usize = 16;
 pub struct PopulateToken {
     /// Whether status is returned before the token exists (IMMED).
     pub immediate: bool,
-    /// The kind of ROD that is wanted, if the initiator cares (RTV).
+    /// The ROD type that the initiator requests, if it requests one (RTV).
     pub rod_type: Option<RodType>,
-    /// How long an unused token should live, in seconds; 0 for the default.
+    /// The inactivity timeout in seconds; 0 for the default.
     pub inactivity_timeout_s: u32,
-    /// What the token represents, in order.
+    /// The ranges that the token represents, in order.
     pub ranges: Vec<BlockRange>,
 }
 
@@ -209,13 +212,13 @@ impl PopulateToken {
 pub struct WriteUsingToken {
     /// Whether status is returned before anything is copied (IMMED).
     pub immediate: bool,
-    /// Whether the token may be forgotten afterwards (DEL_TKN).
+    /// Whether the copy manager may discard the token afterwards (DEL_TKN).
     pub delete_token: bool,
-    /// Where in the token's data to start.
+    /// The offset of the first block in the token's data.
     pub offset: Blocks,
     /// The token.
     pub token: RodToken,
-    /// What to write, in order.
+    /// The ranges to write, in order.
     pub ranges: Vec<BlockRange>,
 }
 
@@ -258,8 +261,8 @@ fn append_ranges(out: &mut Vec<u8>, ranges: &[BlockRange]) {
     }
 }
 
-/// Parses the block device range descriptors behind a header of `header` bytes, whose last two say how long they are
-/// and whose first two say how long everything behind them is.
+/// Parses the block device range descriptors after a header of `header` bytes. The last two bytes of the
+/// header are the length of the descriptors. Its first two bytes are the length of everything after them.
 fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>, CopyError> {
     let list_len = usize::from(u16_at(list, 0)) + 2;
     if list.len() < header || list_len > list.len() {
@@ -270,7 +273,7 @@ fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>
     }
     let length_field = header - 2;
     let len = usize::from(u16_at(list, length_field));
-    // What is left over behind the last whole descriptor is ignored (SBC-3 §5.19.2).
+    // Bytes after the last whole descriptor are ignored (SBC-3 §5.19.2).
     let count = len / RANGE_LEN;
     if count == 0 || header + len > list_len {
         return Err(CopyError::field(length_field));
@@ -291,7 +294,7 @@ fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>
     Ok(ranges)
 }
 
-/// Whether two runs of blocks share a block.
+/// Returns whether two runs of blocks share a block.
 pub fn overlap(a: &BlockRange, b: &BlockRange) -> bool {
     let starts_inside = |a: &BlockRange, b: &BlockRange| {
         b.lba.0.checked_sub(a.lba.0).is_some_and(|distance| distance < a.blocks.0) && b.blocks.0 > 0

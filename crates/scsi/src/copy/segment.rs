@@ -1,4 +1,4 @@
-//! Segment descriptors (SPC-4 §6.4.6): what a copy does, one step after the other.
+//! Segment descriptors (SPC-4 §6.4.6): the steps of a copy, in order.
 
 use alloc::vec::Vec;
 
@@ -11,75 +11,75 @@ use super::{CopyError, len16, u8_at, u16_at, u32_at, u64_at};
 pub const BLOCK_TO_BLOCK: u8 = 0x02;
 /// Type code: verify that a unit can be reached.
 pub const VERIFY_CSCD: u8 = 0x07;
-/// Type code: copy blocks to blocks, counted in bytes and starting inside a block.
+/// Type code: copy blocks to blocks, with the length in bytes and offsets within the first blocks.
 pub const BLOCK_TO_BLOCK_WITH_OFFSETS: u8 = 0x0a;
 
-/// The type codes that this room knows, in the order that VPD page 8Fh wants.
+/// The type codes that this module supports, in the order that VPD page 8Fh requires.
 pub const KNOWN: [u8; 3] = [BLOCK_TO_BLOCK, VERIFY_CSCD, BLOCK_TO_BLOCK_WITH_OFFSETS];
 
 /// One step of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where the descriptor starts in the parameter list, for sense data.
+    /// The offset of the descriptor in the parameter list, for sense data.
     pub at: usize,
-    /// What to do.
+    /// The action of the step.
     pub action: SegmentAction,
 }
 
-/// What a segment does.
+/// The action of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentAction {
-    /// Copy whole blocks (02h).
+    /// Copies whole blocks (02h).
     Blocks {
         /// Whether `count` counts blocks of the destination (DC), else of the source.
         counts_destination: bool,
-        /// Whether what is left over belongs to the next segment (CAT).
+        /// Whether residual data is kept for the next segment (CAT).
         keep_residual: bool,
         /// The unit to read.
         source: CscdId,
         /// The unit to write.
         destination: CscdId,
-        /// How many blocks.
+        /// The number of blocks.
         count: u16,
         /// The first block to read.
         source_lba: Lba,
         /// The first block to write.
         destination_lba: Lba,
     },
-    /// Copy bytes (0Ah).
+    /// Copies bytes (0Ah).
     Bytes {
-        /// Whether what is left over belongs to the next segment (CAT).
+        /// Whether residual data is kept for the next segment (CAT).
         keep_residual: bool,
         /// The unit to read.
         source: CscdId,
         /// The unit to write.
         destination: CscdId,
-        /// How many bytes.
+        /// The number of bytes.
         len: u32,
         /// The first block to read.
         source_lba: Lba,
         /// The first block to write.
         destination_lba: Lba,
-        /// How many bytes of the first block to skip when reading.
+        /// The number of bytes to skip in the first block that is read.
         source_offset: u16,
-        /// How many bytes of the first block to skip when writing.
+        /// The number of bytes to skip in the first block that is written.
         destination_offset: u16,
     },
-    /// Verify that a unit can be reached (07h).
+    /// Verifies that a unit can be reached (07h).
     Verify {
         /// The unit.
         source: CscdId,
-        /// Whether it must be ready, too.
+        /// Whether the unit must also be ready.
         test_unit_ready: bool,
     },
 }
 
 impl SegmentAction {
-    /// Parses the descriptor that starts at byte `at` of the parameter list `list`, whose segment descriptors end at
-    /// `end`, and returns how long it is.
+    /// Parses the descriptor at byte `at` of the parameter list `list`, whose segment descriptors end at
+    /// `end`. Returns the action and the length of the descriptor.
     ///
     /// # Errors
-    /// The type is not known, or the length is not the one of the type.
+    /// The type is not supported, the descriptor is cut short, or its length is not the length of its type.
     pub fn parse(list: &[u8], at: usize, end: usize) -> Result<(Self, usize), CopyError> {
         let kind = u8_at(list, at);
         let len = match kind {
@@ -173,7 +173,7 @@ impl SegmentAction {
     }
 }
 
-/// Parses all descriptors of a list that stand in `start..start + len`.
+/// Parses all segment descriptors in `start..start + len` of a list.
 pub(super) fn parse_all(
     list: &[u8],
     start: usize,

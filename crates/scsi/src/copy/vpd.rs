@@ -1,4 +1,4 @@
-//! The third-party copy VPD page (8Fh, SPC-4 §7.8.17): which copies a unit takes part in, and how large they may be.
+//! The third-party copy VPD page (8Fh, SPC-4 §7.8.17): the copies that a unit supports, and their limits.
 
 use alloc::vec::Vec;
 
@@ -7,32 +7,32 @@ use super::list::Limits;
 use super::rod::RodType;
 use super::{len16, u8_at, u16_at};
 
-/// What the page says.
+/// The contents of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThirdPartyCopy {
-    /// Limits of ROD tokens of block devices, if there are tokens.
+    /// The limits of ROD tokens of block devices, if tokens are supported.
     pub block_rod_limits: Option<BlockRodLimits>,
-    /// Every operation code with its service actions, sorted.
+    /// Every supported operation code with its service actions, sorted.
     pub commands: Vec<(u8, Vec<u8>)>,
-    /// What a parameter list may hold.
+    /// The limits of a parameter list.
     pub limits: Limits,
-    /// The codes of the descriptors known, sorted.
+    /// The type codes of the supported descriptors, sorted.
     pub descriptor_types: Vec<u8>,
-    /// The CSCD identifiers known beyond indices, sorted.
+    /// The supported CSCD identifiers that are not indices, sorted.
     pub cscd_ids: Vec<CscdId>,
-    /// How tokens live and how large what they represent may be, if there are tokens.
+    /// The lifetimes of tokens and the limits of the data that they represent, if tokens are supported.
     pub token_features: Option<TokenFeatures>,
-    /// What kinds of ROD there are.
+    /// The supported ROD types.
     pub rod_types: Vec<RodTypeSupport>,
-    /// How many copies can go on.
+    /// The most copies that can run at once.
     pub total_concurrent: u32,
-    /// How many copies with identifiers can go on.
+    /// The most copies with list identifiers that can run at once.
     pub concurrent: u32,
     /// The longest segment in bytes.
     pub segment_len_max: u32,
-    /// log2 of the length that segments are multiples of.
+    /// The base-2 logarithm of the segment granularity: segment lengths in bytes are multiples of it.
     pub segment_granularity: u8,
-    /// How much data is held for the application client.
+    /// The most data that is held for the application client, in bytes.
     pub held_len_max: u32,
 }
 
@@ -43,48 +43,48 @@ pub struct BlockRodLimits {
     pub ranges_max: u16,
     /// The longest inactivity timeout in seconds.
     pub inactivity_timeout_max_s: u32,
-    /// The inactivity timeout when the initiator does not say, in seconds.
+    /// The inactivity timeout in seconds if the initiator gives none.
     pub inactivity_timeout_default_s: u32,
     /// The most blocks in one command; 0 for no limit.
     pub transfer_blocks_max: u64,
-    /// How many blocks a command should have; 0 if it does not matter.
+    /// The optimal number of blocks in one command; 0 if none is reported.
     pub transfer_blocks_optimal: u64,
 }
 
-/// How tokens live and how large what they represent may be.
+/// The lifetimes of tokens and the limits of the data that they represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenFeatures {
-    /// How tokens of other copy managers are taken: 0 for not at all.
+    /// How tokens of other copy managers are supported; 0 if they are not.
     pub remote_tokens: u8,
-    /// How long a token lives at least, in seconds.
+    /// The shortest lifetime of a token in seconds.
     pub lifetime_min_s: u32,
-    /// How long a token lives at most, in seconds.
+    /// The longest lifetime of a token in seconds.
     pub lifetime_max_s: u32,
     /// The longest inactivity timeout in seconds.
     pub inactivity_timeout_max_s: u32,
-    /// What a token should represent a multiple of, in blocks.
+    /// The optimal granularity of the data that a token represents, in blocks.
     pub optimal_granularity_blocks: u16,
-    /// The most bytes that a token represents.
+    /// The most bytes that a token can represent.
     pub len_max: u64,
-    /// How many bytes one command should move.
+    /// The optimal number of bytes to transfer in one command.
     pub optimal_len: u64,
 }
 
-/// What can be done with a kind of ROD.
+/// The support for a ROD type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RodTypeSupport {
-    /// The kind.
+    /// The ROD type.
     pub rod_type: RodType,
     /// Whether tokens of this kind can be used (TOKEN_IN).
     pub token_in: bool,
     /// Whether tokens of this kind are made (TOKEN_OUT).
     pub token_out: bool,
-    /// 1 is liked best; 0 says nothing.
+    /// The preference: 1 is the most preferred type; 0 indicates no preference.
     pub preference: u16,
 }
 
 impl ThirdPartyCopy {
-    /// Builds the body of the page: what follows its four-byte header.
+    /// Builds the body of the page: the bytes after its four-byte header.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         if let Some(limits) = &self.block_rod_limits {
@@ -182,7 +182,7 @@ impl TokenFeatures {
         out.extend(self.lifetime_max_s.to_be_bytes());
         out.extend(self.inactivity_timeout_max_s.to_be_bytes());
         out.extend([0; 18]);
-        // One descriptor follows, for direct access block devices: 48 bytes.
+        // One descriptor for direct access block devices follows, of 48 bytes.
         out.extend([0, 48]);
         out.extend([0, 0, 0, 44, 0, 0]);
         out.extend(self.optimal_granularity_blocks.to_be_bytes());
@@ -195,7 +195,7 @@ impl TokenFeatures {
     }
 }
 
-/// Prefixes a one-byte length.
+/// Returns `list` after a length of one byte.
 fn counted(list: Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 + list.len());
     out.push(u8::try_from(list.len()).unwrap_or(u8::MAX));
@@ -211,7 +211,7 @@ fn descriptor(out: &mut Vec<u8>, kind: u16, data: &[u8]) {
     out.resize(out.len() + padded - data.len(), 0);
 }
 
-/// Returns every descriptor of the body of a page as (type, data); stops where it is cut short.
+/// Returns every descriptor in the body of a page as (type, data), up to the first that is cut off.
 pub fn descriptors(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body;
     core::iter::from_fn(move || {
@@ -223,7 +223,7 @@ pub fn descriptors(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Returns whether the body of a page lists a command among those supported.
+/// Returns whether the body of a page lists a command as supported.
 pub fn supports(body: &[u8], opcode: u8, service_action: u8) -> bool {
     descriptors(body).filter(|(kind, _)| *kind == 0x0001).any(|(_, data)| {
         let listed = data.get(1..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Sense data as an initiator reads it, in either format, from a device that may say anything.
+//! Parses sense data that an initiator received, in either format, from a device that may send anything.
 
 use base::bytes::{Reader, UnexpectedEof};
 
@@ -6,10 +6,12 @@ use super::{Asc, Forwarded, ForwardedFrom, Sense, SenseKey, SenseKeySpecific};
 use crate::status::Status;
 
 impl Sense {
-    /// Parses sense data in fixed or descriptor format. What is cut off or of no known kind is left out.
+    /// Parses sense data in fixed or descriptor format. Fields that were cut off and descriptors of unknown
+    /// type are left out.
     ///
     /// # Errors
-    /// When there is no sense key and no code in it.
+    /// When the response code is not one of 70h to 73h, or the bytes end before ADDITIONAL SENSE LENGTH
+    /// (fixed format) or within the first four bytes (descriptor format).
     pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let response = bytes.first().copied().unwrap_or(0);
         match response & 0x7f {
@@ -26,7 +28,7 @@ fn parse_fixed(bytes: &[u8]) -> Result<Sense, UnexpectedEof> {
     let information = data.u32()?;
     let additional = data.u8()?;
     let command_specific = data.u32().unwrap_or(0);
-    // Old devices say nothing of a code.
+    // Old devices send no additional sense code.
     let code = if additional >= 6 { data.u16().unwrap_or(0) } else { 0 };
     data.u8().ok();
     let key_value = SenseKey(key & 0x0f);
@@ -53,7 +55,7 @@ fn parse_descriptors(bytes: &[u8]) -> Result<Sense, UnexpectedEof> {
     let mut list = Reader::new(data.take(usize::from(additional).min(data.remaining()))?);
     while let Ok([kind, len]) = list.array() {
         let Ok(body) = list.take(usize::from(len)) else { break };
-        // A descriptor that is too short says nothing.
+        // A descriptor that is too short is ignored.
         let _ = take_descriptor(&mut sense, kind, body);
     }
     Ok(sense)
@@ -82,7 +84,7 @@ fn take_descriptor(sense: &mut Sense, kind: u8, body: &[u8]) -> Result<(), Unexp
         0x0c if sense.forwarded.is_none() => {
             let [source, status] = data.array()?;
             let from = if source & 0x0f == 1 { ForwardedFrom::Source } else { ForwardedFrom::Destination };
-            // Only one level deep: what it holds is not looked into for more of its kind.
+            // Parses one level only: forwarded sense data within the forwarded sense data is ignored.
             let inner = data.take(data.remaining())?;
             let [_, key, asc, ascq] = Reader::new(inner).array()?;
             sense.forwarded = Some(Forwarded {
@@ -98,14 +100,14 @@ fn take_descriptor(sense: &mut Sense, kind: u8, body: &[u8]) -> Result<(), Unexp
     Ok(())
 }
 
-/// Returns the INFORMATION of sense data in descriptor format whose first descriptor has it.
+/// Returns the INFORMATION field of sense data in descriptor format, if it is in the first descriptor.
 fn forwarded_information(sense: &[u8]) -> Option<u64> {
     let mut data = Reader::new(sense.get(8..)?);
     let [kind, _, valid, _] = data.array().ok()?;
     data.u64().ok().filter(|_| kind == 0 && valid & 0x80 != 0)
 }
 
-/// Decodes the sense-key specific field: what it means depends on the sense key (SPC-5 table 45).
+/// Decodes the sense-key specific field, whose meaning depends on the sense key (SPC-5 table 45).
 fn specific(key: SenseKey, [first, high, low]: [u8; 3]) -> Option<SenseKeySpecific> {
     if first & 0x80 == 0 {
         return None;

@@ -1,11 +1,12 @@
-//! Sense data in words, for people.
+//! Sense data as text, for logs and error messages.
 
 use core::fmt;
 
 use super::{Asc, Sense, SenseKey};
 
 impl fmt::Display for Sense {
-    /// Writes the key, the code in words if they are known here, the code in digits, and where the error is.
+    /// Writes the sense key, the additional sense code as text if it is in the table, both codes in
+    /// hexadecimal, and the position of the error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [asc, ascq] = self.asc.0.to_be_bytes();
         write!(f, "{}", self.key)?;
@@ -43,7 +44,7 @@ impl fmt::Display for SenseKey {
     }
 }
 
-/// What disks say, as far as an operator meets it.
+/// Texts of the additional sense codes of disks that an operator is likely to see.
 const TEXTS: [(Asc, &str); 37] = [
     (Asc::FORMAT_IN_PROGRESS, "format in progress"),
     (Asc::SANITIZE_IN_PROGRESS, "sanitize in progress"),

@@ -1,11 +1,12 @@
-//! The pages of direct access block devices (SBC-4 §6.6).
+//! The VPD pages of direct access block devices (SBC-4 §6.6).
 
 use base::bytes::{Reader, UnexpectedEof, Writer};
 
 /// The body of the block limits page (B0h). Lengths are in logical blocks; zero means that none is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockLimits {
-    /// WSNZ: WRITE SAME of zero blocks is refused, else it goes to the end of the medium.
+    /// WSNZ: the device server refuses WRITE SAME of zero blocks; else zero means up to the end of the
+    /// medium.
     pub write_same_non_zero: bool,
     /// MAXIMUM COMPARE AND WRITE LENGTH; zero means that the command is not supported.
     pub compare_and_write_max: u8,
@@ -66,10 +67,11 @@ impl BlockLimits {
         out.u32(self.atomic_boundary_max)
     }
 
-    /// Parses the body of the page; fields beyond its end, which older devices leave out, are zero.
+    /// Parses the body of the page. Older devices send fewer fields; those beyond the end of the body are
+    /// zero.
     ///
     /// # Errors
-    /// When even the twelve bytes of SBC-2 are not there.
+    /// When the body is shorter than the twelve bytes of SBC-2.
     pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(body);
         let [flags, compare_and_write_max] = data.array()?;
@@ -105,13 +107,14 @@ const UGAVALID: u32 = 1 << 31;
 pub struct BlockCharacteristics {
     /// MEDIUM ROTATION RATE: 0 not reported, 1 does not rotate, else revolutions per minute.
     pub rotation_rate: u16,
-    /// WABEREQ: what reads find after SANITIZE with BLOCK ERASE; 0 if there is no such command, 1 anything.
+    /// WABEREQ: the data that reads return after SANITIZE with BLOCK ERASE; 0 if the command is not
+    /// supported, 1 for any data.
     pub read_after_block_erase: u8,
     /// WACEREQ: the same after CRYPTOGRAPHIC ERASE.
     pub read_after_crypto_erase: u8,
-    /// FUAB: SYNCHRONIZE CACHE and FUA mean what SBC-3 and later say.
+    /// FUAB: SYNCHRONIZE CACHE and FUA have the meaning of SBC-3 and later.
     pub force_unit_access: bool,
-    /// VBULS: unmapped blocks can be verified byte by byte.
+    /// VBULS: VERIFY can compare unmapped blocks byte by byte.
     pub verify_unmapped: bool,
 }
 
@@ -131,7 +134,7 @@ impl BlockCharacteristics {
     /// Parses the body of the page.
     ///
     /// # Errors
-    /// When it ends too early.
+    /// When the body is too short.
     pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let [rate @ .., _, erased, flags] = Reader::new(body).array::<5>()?;
         Ok(Self {
@@ -158,7 +161,8 @@ impl ProvisioningType {
 /// The body of the logical block provisioning page (B2h), without a provisioning group descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalBlockProvisioning {
-    /// THRESHOLD EXPONENT: storage is counted in sets of two to the power of this many blocks; zero if it is not.
+    /// THRESHOLD EXPONENT: storage is counted in sets of two to the power of this many blocks; zero if it is
+    /// not counted.
     pub threshold_exponent: u8,
     /// LBPU: UNMAP is supported.
     pub unmap: bool,
@@ -189,7 +193,7 @@ impl LogicalBlockProvisioning {
     /// Parses the body of the page.
     ///
     /// # Errors
-    /// When it ends too early.
+    /// When the body is too short.
     pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let [threshold_exponent, flags, kind, _] = Reader::new(body).array()?;
         Ok(Self {

@@ -32,7 +32,7 @@ impl DesignatorType {
     pub const SCSI_NAME: Self = Self(8);
 }
 
-/// ASSOCIATION: what is named.
+/// ASSOCIATION: what the designator names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Association(pub u8);
 
@@ -46,13 +46,13 @@ impl Association {
 /// A designation descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Designator {
-    /// What is named.
+    /// What the designator names.
     pub association: Association,
     /// PROTOCOL IDENTIFIER, where it is valid (PIV).
     pub protocol: Option<u8>,
-    /// How the bytes are to be read.
+    /// How the bytes are encoded.
     pub code_set: CodeSet,
-    /// What kind of name it is.
+    /// The kind of name.
     pub kind: DesignatorType,
     /// The name: 1 to 255 bytes.
     pub bytes: Vec<u8>,
@@ -64,14 +64,14 @@ impl Designator {
         Self::of_unit(CodeSet::BINARY, DesignatorType::NAA, identifier.to_vec())
     }
 
-    /// Names a logical unit by its vendor and what the vendor calls it.
+    /// Names a logical unit by its vendor and a name that the vendor chose.
     pub fn t10_vendor(vendor: [u8; 8], name: &[u8]) -> Self {
         let mut bytes = Vec::from(vendor);
         bytes.extend_from_slice(name);
         Self::of_unit(CodeSet::ASCII, DesignatorType::T10_VENDOR, bytes)
     }
 
-    /// Names something by a SCSI name string, which is stored with a null and filled up to a multiple of four.
+    /// Makes a SCSI name string. The bytes include a terminating null and padding to a multiple of four.
     pub fn scsi_name(association: Association, protocol: Option<u8>, name: &str) -> Self {
         let mut bytes = Vec::from(name.as_bytes());
         bytes.resize((name.len() + 1).next_multiple_of(4), 0);
@@ -83,7 +83,7 @@ impl Designator {
         Self::of_port(protocol, DesignatorType::RELATIVE_TARGET_PORT, port)
     }
 
-    /// Names the group that the target port belongs to.
+    /// Names the target port group of the target port.
     pub fn target_port_group(protocol: u8, group: u16) -> Self {
         Self::of_port(protocol, DesignatorType::TARGET_PORT_GROUP, group)
     }
@@ -101,7 +101,7 @@ impl Designator {
         out.extend(self.bytes.iter().take(usize::from(len)));
     }
 
-    /// Takes the next descriptor from `list`.
+    /// Takes the next designation descriptor from `list`.
     ///
     /// # Errors
     /// When the list ends too early.
@@ -117,7 +117,7 @@ impl Designator {
         })
     }
 
-    /// Reads every whole descriptor in `body`.
+    /// Returns every whole designation descriptor in `body`.
     pub fn list(body: &[u8]) -> Vec<Self> {
         let mut list = Reader::new(body);
         core::iter::from_fn(|| Self::take(&mut list).ok()).collect()

@@ -12,7 +12,7 @@ use crate::ram::Ram;
 
 const LEN: u64 = 1 << 20;
 
-/// A keeper whose answers the test gives.
+/// A key store whose results the test chooses.
 #[derive(Clone, Default)]
 struct Keeper(Rc<RefCell<(usize, VecDeque<Replaced>)>>);
 
@@ -34,7 +34,7 @@ fn pool() -> Pool {
     Pool::new(4 << 20)
 }
 
-/// A medium that the test can look at from below.
+/// A medium whose encrypted contents the test can read.
 #[derive(Clone)]
 struct Glass(Rc<RefCell<Ram>>);
 
@@ -94,7 +94,7 @@ fn what_is_written_is_read_back_and_nothing_of_it_is_found_below() {
         assert_eq!(read(&mut store, 8192, text.len()), text);
         let hidden = read(&mut below, 8192, text.len());
         assert!(hidden.windows(8).all(|w| !text.windows(8).take(256).any(|t| t == w)), "{unit:?}");
-        // Equal sectors look different, and what stands around is untouched.
+        // Equal sectors have different ciphertexts, and the adjacent sectors are unchanged.
         write(&mut store, 0, &[5; 8192]);
         let hidden = read(&mut below, 0, 8192);
         assert_ne!(hidden[..4096], hidden[4096..]);
@@ -106,7 +106,7 @@ fn what_is_written_is_read_back_and_nothing_of_it_is_found_below() {
 fn each_data_unit_is_encrypted_under_its_own_number_wherever_the_buffers_begin() {
     let (mut store, _, _) = world(DataUnit::B512);
     let text: Vec<u8> = (0..16 * 512_usize).map(|at| u8::try_from(at / 512 + 1).unwrap()).collect();
-    // In one list of odd pieces, read one sector at a time.
+    // Writes one list of unaligned pieces and reads it one sector at a time.
     let mut list = DataList::new();
     for piece in [&text[..100], &text[100..613], &text[613..4097], &text[4097..]] {
         list.push(Bytes::copied_from(piece));
@@ -140,7 +140,7 @@ fn a_forgotten_key_leaves_nothing_to_read_but_what_is_written_afterwards() {
     store.submit(Op { id: OpId(1), action: OpAction::CryptoErase });
     assert!(store.poll().is_none(), "it is being replaced");
     assert_eq!(keeper.0.borrow().0, 1);
-    // Nothing else may go on meanwhile.
+    // Until the key is replaced, other operations fail.
     assert_eq!(run(&mut store, OpAction::Read { at: 0, len: 512 }).unwrap_err().fault, Fault::Bug);
     keeper.0.borrow_mut().1.push_back(Replaced::Fresh(key(2)));
     assert!(matches!(store.poll(), Some(Completion { id: OpId(1), result: Ok(_) })));

@@ -1,4 +1,4 @@
-//! AES-256 in XTS mode (IEEE Std 1619): each data unit is encrypted in place under its number.
+//! AES-256 in XTS mode (IEEE Std 1619): encrypts each data unit in place under its number.
 //!
 //! A data unit is a whole number of cipher blocks here, so there is no ciphertext stealing.
 
@@ -7,7 +7,7 @@ use aes::{Aes256, Block};
 
 use super::MediaKey;
 
-/// Blocks that are handed to the cipher together: processors work on several at a time.
+/// How many blocks the cipher gets in one call: processors work on several blocks at a time.
 const LANES: usize = 32;
 
 /// The cipher with both halves of a key.
@@ -44,7 +44,7 @@ impl Xts {
     }
 }
 
-/// Adds the tweaks from `tweak` on to blocks and returns the next one.
+/// XORs the blocks with successive tweaks, starting with `tweak`, and returns the tweak after the last.
 fn mask(blocks: &mut [Block], mut tweak: u128) -> u128 {
     for block in blocks {
         let bytes: [u8; 16] = (*block).into();
@@ -54,7 +54,7 @@ fn mask(blocks: &mut [Block], mut tweak: u128) -> u128 {
     tweak
 }
 
-/// Multiplies by the primitive element of the field (IEEE Std 1619 §5.2).
+/// Multiplies a tweak by the primitive element of the field (IEEE Std 1619 §5.2).
 const fn doubled(tweak: u128) -> u128 {
     let carry = if tweak >> 127 == 1 { 0x87 } else { 0 };
     (tweak << 1) ^ carry
@@ -71,8 +71,8 @@ mod tests {
         digits.as_chunks::<2>().0.iter().map(|[high, low]| high << 4 | low).collect()
     }
 
-    /// IEEE Std 1619-2007, annex B, vectors 10 to 14: 512 bytes 00 01 … ff 00 01 … under one key. Here stand the first
-    /// and the last block of each, which OpenSSL gives too.
+    /// Checks vectors 10 to 14 of IEEE Std 1619-2007, annex B: 512 bytes 00 01 … ff 00 01 … under one key.
+    /// The table holds the first and the last cipher block of each. OpenSSL computes the same.
     #[test]
     fn the_vectors_of_the_standard_come_out() {
         let key = hex("2718281828459045235360287471352662497757247093699959574966967627

@@ -98,7 +98,7 @@ fn deallocating_frees_whole_chunks_and_zeroes_the_rest() {
     assert!(bytes[..CHUNK - 10].iter().all(|b| *b == 0xff));
     assert!(bytes[CHUNK - 10..3 * CHUNK - 10].iter().all(|b| *b == 0));
     assert!(bytes[3 * CHUNK - 10..].iter().all(|b| *b == 0xff));
-    // The last chunk ends with the medium, so its part of the medium is all of it.
+    // The last chunk ends with the medium, so deallocating its part of the medium frees the whole chunk.
     assert!(run(&mut ram, OpAction::Deallocate { at: 3 * chunk, len: chunk - 100 }).is_ok());
     assert_eq!(extents(&mut ram, 3 * chunk, 1, 1)[0].2, ExtentState::Hole);
 }

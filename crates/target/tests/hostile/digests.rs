@@ -9,7 +9,7 @@ use crate::medium::{Keeper, held};
 use crate::pair::{BLOCK, World, config};
 use crate::peer::{DIGESTS, Damage, MALLORY, Peer, Witness};
 
-/// What damaged data is made of. None of it may ever be on the medium.
+/// The byte of which damaged data consists. It must never be written to the medium.
 const BAD: u8 = 0xbd;
 
 fn world() -> (World, Keeper, Witness) {
@@ -27,7 +27,7 @@ fn login(world: &mut World) -> Peer {
     peer
 }
 
-/// Brings a session to a state, and returns a PDU with data that fits there.
+/// Brings a session to a state, and returns a PDU with data that is valid in this state.
 type Approach = fn(&mut World, &mut Peer) -> (Bhs, Vec<u8>);
 
 const STATES: [(&str, Approach); 9] = [
@@ -67,15 +67,15 @@ const STATES: [(&str, Approach); 9] = [
     }),
 ];
 
-/// CVE-2026-64534, CVE-2026-64535: the path that a digest error takes, from every state; and the end of the connection
-/// right behind it.
+/// CVE-2026-64534, CVE-2026-64535: handling of a digest error in every state, followed directly by the end of
+/// the connection or by session reinstatement.
 #[test]
 fn a_wrong_digest_in_any_state_costs_nobody_else_anything() {
     for (name, approach) in STATES {
         for damage in [Damage::Data, Damage::Payload, Damage::Header] {
             for cut in [false, true] {
                 let (mut world, keeper, mut witness) = world();
-                // Often enough that what one error forgets to give back is missed.
+                // 40 rounds, so that memory that one error fails to release is noticed.
                 for round in 0..40 {
                     let mut peer = login(&mut world);
                     let (bhs, data) = approach(&mut world, &mut peer);
@@ -107,7 +107,7 @@ fn a_wrong_digest_in_any_state_costs_nobody_else_anything() {
     }
 }
 
-/// Undamaged, each of these PDUs is taken: the test above is about damage and nothing else.
+/// Without damage the target accepts each of these PDUs, so the test above tests only the damage.
 #[test]
 fn the_same_pdus_with_right_digests_end_no_connection() {
     for (name, approach) in STATES {
@@ -120,8 +120,8 @@ fn the_same_pdus_with_right_digests_end_no_connection() {
     }
 }
 
-/// LIO 2026-06, `iscsit_handle_text_cmd`: the digest of a Text Request was computed past its buffer when the length was
-/// not a multiple of four, and an error freed the buffer twice.
+/// LIO 2026-06, `iscsit_handle_text_cmd`: LIO computed the digest of a Text Request past its buffer if the
+/// length was not a multiple of four, and an error freed the buffer twice.
 #[test]
 fn a_text_of_any_length_is_checked_by_its_own_bytes() {
     let (mut world, _, mut witness) = world();

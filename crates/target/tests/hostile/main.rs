@@ -1,5 +1,6 @@
-//! What a hostile initiator does to the others: nothing. Each test lets one misbehave, half logged in or fully, while a
-//! witness on the same unit writes and reads back; `docs/abuse.md` says which failure of the field each one is about.
+//! A hostile initiator must not harm other initiators. In each test one misbehaves, before, during or after
+//! its login, while a witness on the same unit writes and reads back. `docs/abuse.md` lists the known failure
+//! of other targets that each test is about.
 
 #![allow(
     clippy::unwrap_used,

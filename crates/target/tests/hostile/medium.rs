@@ -1,4 +1,4 @@
-//! A medium whose operations wait until the test lets them happen, one by one and in any order.
+//! A medium whose operations wait until the test releases them, one by one and in any order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use store::ram::Ram;
 
 use crate::pair::World;
 
-/// The medium as the unit has it.
+/// The medium, for the unit.
 pub(crate) struct Held(Rc<RefCell<Inner>>);
 
-/// The medium as the test has it.
+/// The controls of the medium, for the test.
 #[derive(Clone)]
 pub(crate) struct Keeper(Rc<RefCell<Inner>>);
 
@@ -25,7 +25,7 @@ struct Inner {
     done: VecDeque<Completion>,
 }
 
-/// Makes a medium of `len` zeros. It holds nothing back until told to.
+/// Makes a medium of `len` bytes, all zeros. It holds no operations until [`Keeper::hold`] is called.
 pub(crate) fn held(len: u64) -> (Box<dyn Store>, Keeper) {
     let inner = Inner { ram: Ram::new(len), holds: false, waiting: VecDeque::new(), done: VecDeque::new() };
     let inner = Rc::new(RefCell::new(inner));
@@ -33,7 +33,7 @@ pub(crate) fn held(len: u64) -> (Box<dyn Store>, Keeper) {
 }
 
 impl Keeper {
-    /// From now on operations wait, or do not.
+    /// Sets whether operations wait from now on.
     pub(crate) fn hold(&self, holds: bool) {
         self.0.borrow_mut().holds = holds;
     }
@@ -43,13 +43,13 @@ impl Keeper {
         self.0.borrow().waiting.len()
     }
 
-    /// Returns how many of them write.
+    /// Returns how many writes wait.
     pub(crate) fn writes_waiting(&self) -> usize {
         let writes = |op: &&Op| matches!(op.action, OpAction::Write { .. });
         self.0.borrow().waiting.iter().filter(writes).count()
     }
 
-    /// Lets the oldest operation, or the youngest, happen and complete. Returns whether there was one.
+    /// Executes and completes the oldest or the youngest waiting operation. Returns whether there was one.
     pub(crate) fn release(&self, world: &mut World, unit: u32, youngest: bool) -> bool {
         let mut inner = self.0.borrow_mut();
         let op = if youngest { inner.waiting.pop_back() } else { inner.waiting.pop_front() };
@@ -62,12 +62,12 @@ impl Keeper {
         true
     }
 
-    /// Lets everything happen that waits, and all that follows from it.
+    /// Executes all waiting operations, and all that follow from them.
     pub(crate) fn release_all(&self, world: &mut World, unit: u32) {
         while self.release(world, unit, false) {}
     }
 
-    /// Returns what the medium holds, whatever is under way.
+    /// Returns the contents of the medium, without the operations that wait.
     pub(crate) fn peek(&self, at: u64, len: usize) -> Vec<u8> {
         let mut inner = self.0.borrow_mut();
         assert!(inner.ram.poll().is_none());

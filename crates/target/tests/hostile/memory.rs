@@ -1,4 +1,5 @@
-//! Peers that want all the memory: they ask for much and take nothing, or promise much and send nothing.
+//! Peers that try to exhaust the target's memory: they request much and read nothing, or announce much and
+//! send nothing.
 
 use base::time::Duration;
 use iscsi::pdu::login_request::LoginRequest;
@@ -28,13 +29,13 @@ fn mallory(world: &mut World, number: u8) -> Peer {
     Peer::settle(world, &name, &format!("{NO_DIGESTS}InitialR2T=No\0"))
 }
 
-/// Answers the target's pings and says nothing else.
+/// Answers the target's pings and sends nothing else.
 fn pongs(world: &mut World, peer: &mut Peer) {
     let ping = NopOut { itt: Itt::NONE, ..peer.ping() };
     peer.send(world, ping.encode(), &[]);
 }
 
-/// Lets time pass as the target sees it when its peers are there and do nothing.
+/// Advances the time while the peers answer pings and do nothing else.
 fn idle(world: &mut World, peers: &mut [Peer], witness: &mut Witness, seconds: u64) {
     for _ in 0..seconds / 10 {
         world.pass(Duration::from_secs(10));
@@ -47,7 +48,7 @@ fn idle(world: &mut World, peers: &mut [Peer], witness: &mut Witness, seconds: u
     }
 }
 
-/// Each asks to write far more than there is room for, and never sends it.
+/// Each peer requests writes of far more data than the memory quota allows, and never sends the data.
 #[test]
 fn writes_that_never_send_their_data_leave_room_for_others_and_are_given_up() {
     for count in [1, 7] {
@@ -61,13 +62,13 @@ fn writes_that_never_send_their_data_leave_room_for_others_and_are_given_up() {
         }
         witness.works(&mut world);
         idle(&mut world, &mut peers, &mut witness, 300);
-        // Who was refused owes nothing.
+        // A command that was refused no longer waits for data.
         assert!(world.shard.sessions().iter().all(|session| session.tasks == 0), "they owe data for minutes");
         assert!(!world.is_open(peers[0].conn));
     }
 }
 
-/// Each announces unsolicited data with every command and sends a byte of it.
+/// Each peer announces unsolicited data with every command and sends one byte of it.
 #[test]
 fn unsolicited_data_that_never_comes_leaves_room_for_others() {
     for count in [1, 7] {
@@ -86,8 +87,8 @@ fn unsolicited_data_that_never_comes_leaves_room_for_others() {
     }
 }
 
-/// Each reads all it can and takes none of it, and pings so that it does not look dead. (It is the driver who gives up a
-/// connection that takes nothing.)
+/// Each peer reads as much as it can request and receives none of it. It sends pings, so that the target does
+/// not take it for dead. (A connection whose peer receives nothing is closed by the driver.)
 #[test]
 fn answers_that_nobody_reads_are_bounded() {
     for count in [1, 7] {
@@ -103,7 +104,7 @@ fn answers_that_nobody_reads_are_bounded() {
             peer.send_bytes(&mut world, &batch);
         }
         for report in world.shard.sessions() {
-            // One command may go beyond the limit by itself; no second one starts then.
+            // One command alone may exceed the limit; no second one starts then.
             assert!(report.unsent_bytes <= (4 << 20) + (1 << 20), "{} bytes wait", report.unsent_bytes);
         }
         witness.works(&mut world);
@@ -111,7 +112,8 @@ fn answers_that_nobody_reads_are_bounded() {
     }
 }
 
-/// Pings of many that read nothing, and texts of many that never end: who has most of it goes, who has little stays.
+/// Many peers send pings and read nothing, and many send login text that never ends. The connections that
+/// hold the most memory are dropped, and those that hold little remain.
 #[test]
 fn small_things_of_many_are_bounded_in_sum_and_the_greediest_go_first() {
     let limits = Limits { control_bytes_max: 1 << 20, ..LIMITS() };
@@ -122,7 +124,7 @@ fn small_things_of_many_are_bounded_in_sum_and_the_greediest_go_first() {
     world.deaf.push(modest.conn);
     let ping = modest.ping();
     modest.send(&mut world, ping.encode(), &[0x55; 8192]);
-    // Each wants 64 KiB: some by pings, some by a login that goes on and on.
+    // Each peer tries to use 64 KiB: some by pings, some by a login that never ends.
     let mut peers: Vec<_> = (0..30).map(|number| mallory(&mut world, number)).collect();
     peers.extend((0..30).map(|_| Peer::connect(&mut world)));
     for (number, peer) in peers.iter_mut().enumerate() {
@@ -146,7 +148,7 @@ fn small_things_of_many_are_bounded_in_sum_and_the_greediest_go_first() {
     assert!(world.is_open(modest.conn), "8 KiB are less than anybody else has");
 }
 
-/// A peer in its senses that reads slowly, or answers late, is not given up.
+/// A well-behaved peer that reads slowly or answers late is not disconnected.
 #[test]
 fn a_slow_peer_is_not_taken_for_a_hostile_one() {
     let (mut world, mut witness) = world();
@@ -158,7 +160,7 @@ fn a_slow_peer_is_not_taken_for_a_hostile_one() {
     world.deaf.push(peer.conn);
     let mut written = false;
     for round in 0..60 {
-        // A little room for what we send, and a little data, every ten seconds.
+        // Every ten seconds the peer reads a little and sends a little data.
         world.pass(Duration::from_secs(10));
         world.deaf.clear();
         world.drain();
@@ -187,7 +189,8 @@ fn a_slow_peer_is_not_taken_for_a_hostile_one() {
     assert!(written && world.is_open(peer.conn));
 }
 
-/// Pings with as much data as there may be, from a peer that reads no answer, and Rejects for nonsense.
+/// A peer that reads nothing sends pings with as much data as is allowed, or senseless requests that cause
+/// responses.
 #[test]
 fn small_answers_that_nobody_reads_are_bounded() {
     for nonsense in [false, true] {

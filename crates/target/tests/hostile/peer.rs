@@ -1,4 +1,5 @@
-//! The two initiators of these tests: one that says whatever a test wants it to say, and one that only wants its disk.
+//! The two initiators of these tests: a peer that sends whatever a test specifies, and a witness that uses
+//! its disk normally.
 
 use std::cell::Cell;
 
@@ -16,31 +17,32 @@ use iscsi::serial::{CmdSn, DataSn, StatSn};
 
 use crate::pair::{BLOCK, Initiator, TARGET, World, login_request, pattern};
 
-/// An initiator that obeys nothing. It counts its numbers so that a test can be wrong in one thing at a time.
+/// An initiator that obeys no rules by itself. It counts its sequence numbers, so that a test can break one
+/// rule at a time.
 pub(crate) struct Peer {
     pub(crate) conn: ConnId,
-    /// Whether header and data digests were agreed on.
+    /// Whether header and data digests were negotiated.
     pub(crate) digests: bool,
     pub(crate) cmd_sn: u32,
     pub(crate) exp_stat_sn: u32,
     pub(crate) next_itt: u32,
-    /// How many bytes it still sends before its connection breaks.
+    /// How many more bytes the peer sends before its connection breaks.
     pub(crate) fuse: Cell<usize>,
-    /// Whether it then only falls silent.
+    /// Whether the peer then stays connected and only stops sending.
     pub(crate) stalls: bool,
 }
 
 pub(crate) const MALLORY: &str = "iqn.2026-11.org.example:mallory";
 
-/// What is wrong with a PDU on its way.
+/// The damage to a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     Nothing,
-    /// A bit of the header's digest.
+    /// A bit of the header digest is wrong.
     Header,
-    /// A bit of the data's digest, if there is data.
+    /// A bit of the data digest is wrong, if there is data.
     Data,
-    /// A bit of the data itself, if there is data.
+    /// A bit of the data is wrong, if there is data.
     Payload,
 }
 
@@ -48,7 +50,7 @@ pub(crate) const NO_DIGESTS: &str = "HeaderDigest=None\0DataDigest=None\0";
 pub(crate) const DIGESTS: &str = "HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
 
 impl Peer {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn connect(world: &mut World) -> Self {
         Self {
             conn: world.connect(),
@@ -61,12 +63,12 @@ impl Peer {
         }
     }
 
-    /// Logs in to the target without authentication, with these keys beside the names.
+    /// Logs in to the target without authentication, with these keys in addition to the names.
     pub(crate) fn login(world: &mut World, name: &str, isid: u8, keys: &str) -> Self {
         Self::enter(world, isid, &format!("InitiatorName={name}\0TargetName={TARGET}\0{keys}"))
     }
 
-    /// The same, and hears that its nexus is new: from now on commands are carried out.
+    /// Logs in like [`Self::login`] and receives the first unit attention: from now on commands are executed.
     pub(crate) fn settle(world: &mut World, name: &str, keys: &str) -> Self {
         let mut peer = Self::login(world, name, 1, keys);
         let command = peer.command(0, &[0; 6]);
@@ -91,7 +93,7 @@ impl Peer {
         peer
     }
 
-    /// Returns a PDU as it goes on the wire, with `damage`.
+    /// Returns the bytes of a PDU on the wire, with `damage`.
     pub(crate) fn frame(&self, bhs: Bhs, ahs: &[u8], data: &[u8], damage: Damage) -> Vec<u8> {
         let mut out = bhs.with_data_len(data.len()).with_ahs_len(ahs.len()).to_bytes().to_vec();
         out.extend_from_slice(ahs);
@@ -112,7 +114,7 @@ impl Peer {
         out
     }
 
-    /// Sends a PDU as it should be.
+    /// Sends an undamaged PDU.
     pub(crate) fn send(&self, world: &mut World, bhs: Bhs, data: &[u8]) {
         self.send_damaged(world, bhs, data, Damage::Nothing);
     }
@@ -122,7 +124,7 @@ impl Peer {
         self.send_bytes(world, &bytes);
     }
 
-    /// Sends bytes until the fuse blows.
+    /// Sends bytes until `fuse` is used up, then breaks the connection or stalls.
     pub(crate) fn send_bytes(&self, world: &mut World, bytes: &[u8]) {
         let len = bytes.len().min(self.fuse.get());
         world.send(self.conn, &bytes[..len]);
@@ -132,7 +134,7 @@ impl Peer {
         }
     }
 
-    /// Takes the next PDU, and checks its digests.
+    /// Returns the next PDU, and checks its digests.
     pub(crate) fn receive(&self, world: &mut World) -> Option<(Bhs, Vec<u8>)> {
         let (wire, _) = world.wire(self.conn);
         if wire.is_empty() {
@@ -154,18 +156,18 @@ impl Peer {
         Some((bhs, data))
     }
 
-    /// Takes everything that came, and returns the opcodes.
+    /// Receives every PDU that the target sent, and returns the opcodes.
     pub(crate) fn hear(&self, world: &mut World) -> Vec<Opcode> {
         std::iter::from_fn(|| self.receive(world)).map(|(bhs, _)| bhs.opcode()).collect()
     }
 
-    /// The next tag.
+    /// Returns the next initiator task tag.
     pub(crate) fn tag(&mut self) -> Itt {
         self.next_itt += 1;
         Itt(self.next_itt)
     }
 
-    /// A command with the next tag and the next number, which it uses up.
+    /// Returns a command with the next initiator task tag and the next CmdSN, and uses both up.
     pub(crate) fn command(&mut self, lun: u64, cdb: &[u8]) -> ScsiCommand {
         let mut whole = [0; 16];
         whole[..cdb.len()].copy_from_slice(cdb);
@@ -213,7 +215,7 @@ impl Peer {
         }
     }
 
-    /// A ping that asks for an answer.
+    /// Returns a ping that asks for an answer.
     pub(crate) fn ping(&mut self) -> NopOut {
         NopOut {
             immediate: true,
@@ -250,12 +252,12 @@ impl Peer {
         }
     }
 
-    /// The answer to an R2T, with offsets and tags as they should be.
+    /// Returns the first Data-Out PDU for an R2T, with correct offsets and tags.
     pub(crate) fn answer(&self, r2t: &R2t) -> DataOut {
         DataOut { lun: r2t.lun, ..self.data_out(r2t.itt, r2t.ttt, 0, r2t.buffer_offset) }
     }
 
-    /// Takes PDUs until there is an R2T, if there is one.
+    /// Receives PDUs up to the next R2T, and returns it if there is one.
     pub(crate) fn next_r2t(&self, world: &mut World) -> Option<R2t> {
         std::iter::from_fn(|| self.receive(world))
             .find(|(bhs, _)| bhs.opcode() == Opcode::R2T)
@@ -277,7 +279,7 @@ impl Peer {
         }
     }
 
-    /// Sends a write with some immediate, some unsolicited and the rest solicited data, as far as its connection goes.
+    /// Sends a write with immediate, unsolicited and solicited data, until its connection breaks.
     pub(crate) fn write(&mut self, world: &mut World, lba: u32, data: &[u8]) {
         let blocks = u16::try_from(data.len() / BLOCK).unwrap();
         let immediate = data.len().min(4096);
@@ -297,7 +299,7 @@ impl Peer {
     }
 }
 
-/// A 10-byte READ or WRITE.
+/// Returns a READ or WRITE CDB of 10 bytes.
 pub(crate) fn transfer(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
     let mut cdb = [opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     cdb[2..6].copy_from_slice(&lba.to_be_bytes());
@@ -305,7 +307,7 @@ pub(crate) fn transfer(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
     cdb
 }
 
-/// The session that must not notice anything. It has the blocks from [`Witness::FIRST`] on for itself.
+/// The session that must not be affected. The blocks from [`Witness::FIRST`] on are its own.
 pub(crate) struct Witness {
     initiator: Initiator,
     lun: u64,
@@ -322,7 +324,7 @@ impl Witness {
         Self { initiator, lun, round: 0 }
     }
 
-    /// Writes and reads back, small and large, and finds every block as it must be.
+    /// Writes and reads back, small and large, and checks every block.
     pub(crate) fn works(&mut self, world: &mut World) {
         self.round += 1;
         for blocks in [1, 140] {
@@ -337,14 +339,14 @@ impl Witness {
         assert!(world.is_open(self.initiator.conn), "the witness lost its connection");
     }
 
-    /// Reads blocks of anybody.
+    /// Reads blocks, of any initiator.
     pub(crate) fn read(&mut self, world: &mut World, lba: u32, blocks: u16) -> Vec<u8> {
         let answer = self.initiator.read(world, self.lun, lba, blocks);
         assert_eq!((answer.status, answer.code()), (0, (0, 0)));
         answer.data
     }
 
-    /// Takes note of what a reset tells everyone (SAM-5 §6.3).
+    /// Receives the unit attentions of a reset (SAM-5 §6.3).
     pub(crate) fn hears_of_a_reset(&mut self, world: &mut World) {
         self.initiator.clear_attentions(world, self.lun);
     }

@@ -1,4 +1,4 @@
-//! Requests that make no sense: every opcode with every length, every CDB with anything in it, and reports of many.
+//! Invalid requests: every opcode with many lengths, CDBs with random fields, and reports of many sessions.
 
 use base::rng::Rng;
 use iscsi::pdu::scsi_command::ScsiCommand;
@@ -13,7 +13,7 @@ use target::config::{InitiatorEntry, LunEntry, UnitId};
 use crate::pair::{BLOCK, Initiator, World, config, login_request, ram, unit_config};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
-/// What the witness's neighbour wrote; it must never be seen by anybody who did not read it.
+/// The data that another initiator wrote. No initiator may see it without having read it.
 const SECRET: u8 = 0x5a;
 
 fn world() -> (World, Witness) {
@@ -26,8 +26,9 @@ fn login(world: &mut World) -> Peer {
     Peer::settle(world, MALLORY, NO_DIGESTS)
 }
 
-/// CVE-2026-53176, SPDK 2019 and the wrong-state PDUs of nvmet-tcp: a header that announces more or less than follows,
-/// of every opcode, before the login, in the midst of it, in a discovery session and in a normal one.
+/// CVE-2026-53176, SPDK 2019 and the wrong-state PDUs of nvmet-tcp: headers of every opcode that announce
+/// more or less data than follows, before the login, during the login, in a discovery session and in a normal
+/// session.
 #[test]
 fn any_opcode_with_any_lengths_in_any_state_harms_nobody() {
     let (mut world, mut witness) = world();
@@ -69,9 +70,10 @@ fn any_opcode_with_any_lengths_in_any_state_harms_nobody() {
     assert_eq!(world.shard.sessions().len(), 1);
 }
 
-/// SPDK 2019 ("carefully prepared, invalid I/O request"), spdk#3203 (odd lengths), CVE-2024-42416, CVE-2024-8178, CVE-2024-45063,
-/// CVE-2024-43110, CVE-2024-39281: every operation code with fields of any value, reading and writing any length. Each is
-/// answered, and no answer shows what somebody else wrote.
+/// SPDK 2019 ("carefully prepared, invalid I/O request"), spdk#3203 (odd lengths), CVE-2024-42416,
+/// CVE-2024-8178, CVE-2024-45063, CVE-2024-43110, CVE-2024-39281: every operation code with random fields,
+/// reading and writing various lengths. Each command is answered, and no response contains data that another
+/// initiator wrote.
 #[test]
 fn any_cdb_is_answered_and_shows_nothing_of_others() {
     let (mut world, _) = world();
@@ -79,7 +81,8 @@ fn any_cdb_is_answered_and_shows_nothing_of_others() {
     neighbour.clear_attentions(&mut world, 0);
     let mut rng = Rng::from_seed(1);
     for opcode in 0..=u8::MAX {
-        // What reads blocks may show blocks; what resets, reserves or locks harms by right who shares the unit.
+        // Skips the commands that may read blocks of others, and those that may affect others on the same
+        // unit: resets, reservations, locks.
         if matches!(opcode, 0x08 | 0x28 | 0x88 | 0xa8 | 0x7f | 0x16 | 0x56 | 0x5f | 0x48 | 0x1b | 0x83 | 0x84)
         {
             continue;
@@ -119,8 +122,9 @@ fn any_cdb_is_answered_and_shows_nothing_of_others() {
     assert!(answer.data == [SECRET; BLOCK], "and what can be read by right is there to be seen");
 }
 
-/// CVE-2024-45063 and CVE-2024-8178: buffers read and written with any fields by several initiators, some of whom leave in
-/// between. Nothing is shown that did not go in by the same command, and no more than was asked for.
+/// CVE-2024-45063 and CVE-2024-8178: READ BUFFER and WRITE BUFFER with random fields by several initiators,
+/// some of which disconnect in between. READ BUFFER returns only data that WRITE BUFFER wrote, never blocks
+/// of the disk, and no more than was requested.
 #[test]
 fn buffers_with_any_fields_hold_what_was_put_in_and_nothing_else() {
     let (mut world, mut witness) = world();
@@ -132,7 +136,7 @@ fn buffers_with_any_fields_hold_what_was_put_in_and_nothing_else() {
     for round in 0..4000 {
         let mut cdb = [0; 10];
         rng.fill(&mut cdb[1..]);
-        // Mostly modes that exist, places near the front, and lengths near those of a buffer.
+        // Uses mostly modes that exist, offsets near the front, and lengths near that of a buffer.
         cdb[1] &= if round % 4 == 0 { 0x1f } else { 0x0b };
         cdb[2] &= 1;
         (cdb[3], cdb[4]) = (0, cdb[4] & 3);
@@ -156,7 +160,7 @@ fn buffers_with_any_fields_hold_what_was_put_in_and_nothing_else() {
     witness.works(&mut world);
 }
 
-/// A target of which the owner sees one unit, and everybody else the other.
+/// Makes a target with two units. The owner sees one, and all other initiators see the other.
 fn world_with_owner() -> (World, Initiator) {
     let lun = |unit| LunEntry::new(0, UnitId(unit), Access::ReadWrite);
     let sees = |pattern: &str, unit| InitiatorEntry {
@@ -171,8 +175,8 @@ fn world_with_owner() -> (World, Initiator) {
     (world, owner)
 }
 
-/// CVE-2020-28374 and CVE-2021-3139, through the whole target: an EXTENDED COPY (LID1) that names the unit of somebody else by
-/// its world-wide name, as the source and as the destination.
+/// CVE-2020-28374 and CVE-2021-3139, through the complete target: an EXTENDED COPY (LID1) that names the unit
+/// of another initiator by its world-wide name, as the source and as the destination.
 #[test]
 fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
     let (mut world, mut owner) = world_with_owner();
@@ -190,7 +194,7 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
     }
     assert_eq!(owner.read(&mut world, 0, 0, 8).data, [SECRET; 8 * BLOCK]);
     assert_eq!(mallory.read(&mut world, 0, 0, 8).data, [0xa5; 8 * BLOCK]);
-    // The same copy within what is seen is carried out: the list is not what was refused.
+    // The same copy within the visible units is executed, so the refusal is not due to the parameter list.
     let list = copy_list(0, 0);
     let mut cdb = [0; 16];
     (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
@@ -198,7 +202,7 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
     assert_eq!(mallory.read(&mut world, 0, 100, 8).data, [0xa5; 8 * BLOCK]);
 }
 
-/// Resets of the target reach the units that their session sees, and the sessions that share one of them.
+/// A target reset affects only the units that its session sees, and the sessions that share one of them.
 #[test]
 fn a_reset_of_the_target_reaches_nothing_that_its_session_does_not_see() {
     let (mut world, mut owner) = world_with_owner();
@@ -222,7 +226,8 @@ fn a_reset_of_the_target_reaches_nothing_that_its_session_does_not_see() {
     assert!(!world.is_open(mallory.conn) && !world.is_open(partner.conn) && world.is_open(owner.conn));
 }
 
-/// One request resets every unit that its session sees before anything else happens, and each session hears of each of them.
+/// One request resets every unit that its session sees before anything else happens. Each session receives a
+/// unit attention for each of these units.
 #[test]
 fn a_reset_of_the_target_resets_all_of_its_units_at_once() {
     let mut world = World::new(config(&[(0, 0), (1, 1), (2, 2)], vec![]), vec![ram(), ram(), ram()]);
@@ -245,7 +250,7 @@ fn a_reset_of_the_target_resets_all_of_its_units_at_once() {
     }
 }
 
-/// A session that may only read one of the units that it sees resets none of them.
+/// A session with read-only access to one of its units cannot reset any of them.
 #[test]
 fn a_session_that_may_only_read_resets_nothing() {
     let own = |number, unit, access| LunEntry::new(number, UnitId(unit), access);
@@ -278,7 +283,8 @@ fn outcome(peer: &Peer, world: &mut World) -> TmfResult {
     TmfResponse::decode(&bhs).unwrap().response
 }
 
-/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS tells what the session can request: RFC 7144 brought four functions.
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS lists the functions that the session can request: RFC 7144
+/// added four.
 #[test]
 fn the_functions_that_are_reported_are_those_of_the_session() {
     let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
@@ -292,7 +298,8 @@ fn the_functions_that_are_reported_are_those_of_the_session() {
     }
 }
 
-/// SPC-4 §6.4: two identification descriptors and one segment, eight blocks from block 0 to block 100.
+/// Returns a parameter list (SPC-4 §6.4) of two identification descriptors and one segment: eight blocks from
+/// block 0 to block 100.
 fn copy_list(from: u32, to: u32) -> Vec<u8> {
     let mut list = vec![0; 16];
     (list[3], list[11]) = (64, 28);

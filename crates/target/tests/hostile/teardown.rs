@@ -1,4 +1,4 @@
-//! The end of a connection, a session or a task at the worst moment.
+//! A connection, a session or a task ends at the worst moment.
 
 use base::state_machine::{DisconnectReason, StreamMachine as _};
 use base::time::Duration;
@@ -12,7 +12,7 @@ use crate::medium::{Keeper, held};
 use crate::pair::{BLOCK, World, config, pattern};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
-/// So little room for data that a few hundred bytes forgotten with each connection would end it soon.
+/// So small a memory quota that a leak of a few hundred bytes for each connection would use it up soon.
 const LIMITS: fn() -> Limits =
     || Limits { data_out_bytes_max: 1 << 20, idle_within: Duration::ZERO, ..Limits::default() };
 
@@ -28,7 +28,8 @@ fn login(world: &mut World) -> Peer {
     Peer::settle(world, MALLORY, &keys)
 }
 
-/// CVE-2026-23216: the medium still has a write of a session that is gone when its successor writes the same blocks.
+/// CVE-2026-23216: the medium still executes a write of a session that has ended when the next session writes
+/// the same blocks.
 #[test]
 fn no_write_of_a_dead_session_lands_on_top_of_what_came_after() {
     for youngest_first in [false, true] {
@@ -56,16 +57,17 @@ fn no_write_of_a_dead_session_lands_on_top_of_what_came_after() {
     }
 }
 
-/// How the end comes.
+/// How the connection ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// The transport fails.
     Cut,
     /// The peer closes its side in order.
     Closed,
-    /// The initiator logs in again while the target still believes in the old connection.
+    /// The initiator logs in again before the target notices that the old connection is gone (session
+    /// reinstatement).
     Reinstated,
-    /// Nothing is heard any more.
+    /// The peer sends nothing more.
     Silence,
 }
 
@@ -91,7 +93,7 @@ fn end(world: &mut World, peer: &Peer, end: End) {
 
 type Exchange = fn(&mut World, &mut Peer);
 
-/// What a hostile initiator is in the midst of; each returns once its connection is gone.
+/// The exchanges during which a hostile initiator disappears. Each returns when its connection is gone.
 const EXCHANGES: [(&str, Exchange); 6] = [
     ("small write", |world, peer| peer.write(world, 64, &pattern(8 * BLOCK, 1))),
     ("write of every kind of data", |world, peer| peer.write(world, 64, &pattern(200 * BLOCK, 1))),
@@ -151,13 +153,13 @@ fn total(world: &mut World, exchange: Exchange) -> usize {
     usize::MAX - peer.fuse.get()
 }
 
-/// Where to break an exchange of `total` bytes: everywhere in the first PDUs, then now and then.
+/// Returns where to break an exchange of `total` bytes: at every byte of the first PDUs, then at intervals.
 fn cuts(total: usize) -> impl Iterator<Item = usize> {
     (1..total.min(100)).chain((100..total).step_by(2777)).chain([total - 1])
 }
 
-/// CVE-2026-23216: commands in flight while their connection ends, at any byte of any exchange, with the medium at
-/// rest or in the midst of its work.
+/// CVE-2026-23216: commands are in flight while their connection ends, at any byte of any exchange, with the
+/// medium idle or busy.
 #[test]
 fn a_connection_may_end_at_any_byte_of_any_exchange() {
     for (name, exchange) in EXCHANGES {
@@ -182,8 +184,8 @@ fn a_connection_may_end_at_any_byte_of_any_exchange() {
     }
 }
 
-/// CVE-2026-23216: the same when the end is not the network's but the protocol's: a login that replaces the session, or
-/// the target's own patience.
+/// CVE-2026-23216: the same if the protocol ends the session and not the network: a login that replaces the
+/// session (session reinstatement), or a timeout of the target.
 #[test]
 fn a_session_may_be_replaced_or_given_up_at_any_pdu_of_any_exchange() {
     for (name, exchange) in EXCHANGES {
@@ -192,7 +194,7 @@ fn a_session_may_be_replaced_or_given_up_at_any_pdu_of_any_exchange() {
         for (round, cut) in cuts(total).step_by(5).enumerate() {
             let mut peer = login(&mut world);
             keeper.hold(round % 2 == 0);
-            // The bytes stop coming, and the connection stays.
+            // No more bytes arrive, and the connection stays open.
             let conn = peer.conn;
             peer.fuse.set(cut);
             peer.stalls = true;
@@ -215,14 +217,14 @@ fn a_session_may_be_replaced_or_given_up_at_any_pdu_of_any_exchange() {
     }
 }
 
-/// Nothing is left of anybody but the witness.
+/// Asserts that only the session of the witness is left, and that it has no open task.
 fn settled(world: &World, name: &str) {
     let sessions = world.shard.sessions();
     assert_eq!((sessions.len(), sessions[0].tasks), (1, 0), "{name}");
     assert!(world.shard.units().iter().all(|unit| unit.stats.tasks == 0), "{name}");
 }
 
-/// Each block holds what one write had for it, or nothing.
+/// Returns whether each block holds the data of one write, or zeros.
 fn blocks_are_whole(keeper: &Keeper) -> bool {
     let (area, written) = (keeper.peek(64 * 512, 200 * BLOCK), pattern(200 * BLOCK, 1));
     area.chunks(BLOCK).zip(written.chunks(BLOCK)).all(|(have, new)| have == new || have == [0; BLOCK])

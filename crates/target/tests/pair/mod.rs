@@ -1,7 +1,7 @@
-//! A whole target in memory and an initiator that speaks raw PDUs: the vocabulary of this room's tests.
+//! A complete target in memory and an initiator that sends raw PDUs: the helpers of this crate's tests.
 //!
-//! The initiator is deliberately naive: one connection, one request at a time unless a test sends more by hand. It uses
-//! only the PDU codec, so it cannot share a mistake of the session logic.
+//! The initiator is deliberately simple: one connection, and one request at a time unless a test sends more
+//! itself. It uses only the PDU codec, so it cannot share a mistake of the session logic.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -40,17 +40,18 @@ pub(crate) fn ram() -> Box<dyn Store> {
     Box::new(Ram::new(8 << 20))
 }
 
-/// A target with its drivers' part played by the test.
+/// A target whose drivers are played by the test.
 pub(crate) struct World {
     pub(crate) shard: Shard,
     pub(crate) pool: Pool,
     pub(crate) now: Instant,
     next_conn: u32,
-    /// Bytes that the target sent and nobody read yet, by connection, and whether it is open.
+    /// The bytes that the target sent and the test has not read yet, by connection, and whether the
+    /// connection is open.
     wires: Vec<(ConnId, VecDeque<u8>, bool)>,
-    /// Numbers of connections that are gone and may be used again.
+    /// Numbers of closed connections, which may be used again.
     free: Vec<ConnId>,
-    /// Connections whose peer reads nothing, so that their driver has no room to send.
+    /// Connections whose peer reads nothing, so that their driver cannot send.
     pub(crate) deaf: Vec<ConnId>,
 }
 
@@ -116,12 +117,12 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
 }
 
 impl World {
-    /// A target with these units on these media.
+    /// Makes a target with a unit on each of these media.
     pub(crate) fn new(config: ShardConfig, media: Vec<Box<dyn Store>>) -> Self {
         Self::with(config, media, Limits::default())
     }
 
-    /// The same with other limits than the usual.
+    /// Makes a target like [`Self::new`], with other limits than the default.
     pub(crate) fn with(config: ShardConfig, media: Vec<Box<dyn Store>>, limits: Limits) -> Self {
         let pool = Pool::new(16 << 20);
         let mut shard = Shard::new(config, limits, pool.clone());
@@ -147,7 +148,8 @@ impl World {
         conn
     }
 
-    /// Hands bytes to the target, through loans where it lends, and plays the driver until it is quiet.
+    /// Passes bytes to the target, in receive buffers if the target provides them, and plays the driver until
+    /// there is nothing left to do.
     pub(crate) fn send(&mut self, conn: ConnId, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.is_open(conn) {
             match self.shard.take_rx_buffer(conn) {
@@ -190,7 +192,7 @@ impl World {
         }
     }
 
-    /// Forgets a connection that is gone, so that its number is used again as drivers do.
+    /// Removes a closed connection, so that its number is used again, as drivers do.
     pub(crate) fn forget(&mut self, conn: ConnId) {
         assert!(!self.is_open(conn), "{conn:?} is open");
         self.wires.retain(|(id, ..)| *id != conn);
@@ -219,7 +221,7 @@ impl World {
         (&mut wire.1, &mut wire.2)
     }
 
-    /// Takes the next PDU that the target sent, if there is one. No digests.
+    /// Returns the next PDU that the target sent, if there is one. Without digests.
     pub(crate) fn receive(&mut self, conn: ConnId) -> Option<(Bhs, Vec<u8>)> {
         let (wire, _) = self.wire(conn);
         if wire.is_empty() {
@@ -242,7 +244,7 @@ pub(crate) fn pdu(bhs: Bhs, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A login by one request, straight to the full feature phase.
+/// Returns a login by one request, directly to the full feature phase.
 pub(crate) const fn login_request(isid_qualifier: u8) -> LoginRequest {
     LoginRequest {
         transit: true,
@@ -260,14 +262,14 @@ pub(crate) const fn login_request(isid_qualifier: u8) -> LoginRequest {
     }
 }
 
-/// Bytes that differ between offsets and between seeds.
+/// Returns bytes that differ between offsets and between seeds.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     base::rng::Rng::from_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u8,
@@ -276,7 +278,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The sense key and the additional code, of either format.
+    /// Returns the sense key and the additional sense code, from either format.
     pub(crate) fn code(&self) -> (u8, u16) {
         match self.sense.first().map(|first| first & 0x7f) {
             Some(0x70 | 0x71) => (self.sense[2] & 15, u16::from_be_bytes([self.sense[12], self.sense[13]])),
@@ -286,7 +288,7 @@ impl Answer {
     }
 }
 
-/// A logged-in initiator.
+/// An initiator that has logged in.
 pub(crate) struct Initiator {
     pub(crate) conn: ConnId,
     pub(crate) cmd_sn: u32,
@@ -296,12 +298,12 @@ pub(crate) struct Initiator {
 }
 
 impl Initiator {
-    /// Logs in without authentication; panics unless that works.
+    /// Logs in without authentication, and panics if that fails.
     pub(crate) fn login(world: &mut World, name: &str, isid_qualifier: u8) -> Self {
         Self::try_login(world, name, isid_qualifier).expect("login")
     }
 
-    /// Logs in; gives the status of a refusal.
+    /// Logs in, or returns the status of the refusal.
     pub(crate) fn try_login(world: &mut World, name: &str, isid_qualifier: u8) -> Result<Self, u16> {
         let conn = world.connect();
         let text = format!(
@@ -319,7 +321,7 @@ impl Initiator {
         Ok(Self { conn, cmd_sn: 1, exp_stat_sn, next_itt: 2, first_burst: 65536 })
     }
 
-    /// Sends a command with up to 8 KiB of its data as immediate data, answers R2Ts, and collects the answer.
+    /// Sends a command with up to 8 KiB of its data as immediate data, answers R2Ts, and returns the result.
     pub(crate) fn run(
         &mut self,
         world: &mut World,

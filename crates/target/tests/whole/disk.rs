@@ -1,4 +1,4 @@
-//! What initiators of iSCSI get, and what they must never get.
+//! What iSCSI initiators receive from a disk, and what they must never receive.
 
 use base::time::Duration;
 use device::contract::Access;
@@ -92,7 +92,8 @@ fn a_changed_map_is_announced_and_a_removed_initiator_is_closed() {
     assert!(!world.is_open(alice.conn));
 }
 
-/// CVE-2014-4027: what was never written reads as zeros, also on a pool full of other people's data.
+/// CVE-2014-4027: blocks that were never written read as zeros, even if the buffers of the pool held data of
+/// other initiators.
 #[test]
 fn never_written_blocks_read_as_zeros_after_heavy_use_by_others() {
     let mut world = World::new(config(&[(0, 0), (1, 1)], vec![]), vec![ram(), ram()]);
@@ -187,7 +188,7 @@ fn commands_in_the_same_segment_as_a_logout_are_executed_and_answered_before_it(
     };
     bytes.extend(pdu(logout.encode(), &[]));
     world.send(conn, &bytes);
-    // Tasks of simple attribute may end in any order.
+    // Tasks with the attribute SIMPLE may end in any order.
     let mut answers = [(); 2].map(|()| world.receive(conn).expect("an answer"));
     answers.sort_by_key(|(bhs, _)| bhs.opcode().0);
     let [(written, _), (read, got)] = answers;
@@ -198,7 +199,8 @@ fn commands_in_the_same_segment_as_a_logout_are_executed_and_answered_before_it(
     assert!(world.shard.sessions().is_empty());
 }
 
-/// MEDIUM ERROR with the address of the block, over the wire; what is around it is served, and so are others.
+/// A bad block is reported as MEDIUM ERROR with its address, over the wire. The blocks around it are served,
+/// and so are other initiators.
 #[test]
 fn a_bad_block_is_told_with_its_address_and_nothing_beside_it_is_lost() {
     use store::api::Fault;

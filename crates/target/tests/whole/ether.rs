@@ -1,4 +1,4 @@
-//! Hosts that speak HyperSCSI, on one Ethernet with the target.
+//! HyperSCSI hosts on one Ethernet with the target.
 
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, ReceivedFrame};
@@ -13,18 +13,18 @@ use target::config::GroupConfig;
 
 use crate::pair::{Answer, World};
 
-/// The target's port, as everybody names his own.
+/// The number of the Ethernet port, in the target and in each host.
 const PORT: EtherPort = EtherPort(0);
 const TARGET: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-/// A frame on its way.
+/// A frame in transit.
 pub(crate) struct Frame {
     source: Mac,
     to: Mac,
     pub(crate) payload: Vec<u8>,
 }
 
-/// A session, with the Ethernet port that it has for itself.
+/// A HyperSCSI session, with an Ethernet port of its own.
 pub(crate) struct Host {
     pub(crate) session: Session,
     pub(crate) events: Vec<Event>,
@@ -36,7 +36,7 @@ pub(crate) fn group(text: &str) -> GroupName {
     GroupName::new(text).unwrap()
 }
 
-/// Somebody may be in a group, over every port.
+/// Makes a group that is served on every port.
 pub(crate) fn group_config(name: &str, access: GroupAccess, least: Level) -> GroupConfig {
     GroupConfig { name: group(name), access, min_level: least, ports: None }
 }
@@ -51,7 +51,7 @@ fn sent(batch: &FrameBatch, source: Mac) -> impl Iterator<Item = Frame> {
 }
 
 impl Frame {
-    /// Hands it over to who is meant, if that is the owner of this address.
+    /// Passes the frame to `take` if it is addressed to `to` or to a group address.
     fn deliver(&self, to: Mac, take: impl FnOnce(ReceivedFrame<'_>)) {
         let group = self.to.is_group();
         if group || self.to == to {
@@ -62,7 +62,7 @@ impl Frame {
 }
 
 impl Host {
-    /// The host with this number, plugged in.
+    /// Makes the host with this number and connects it to the Ethernet.
     pub(crate) fn new(now: Instant, number: usize, plan: SessionPlan) -> Self {
         let number = u8::try_from(number).unwrap();
         let (mac, pool) = (Mac([2, 0, 0, 0, 1, number]), Pool::new(16 << 20));
@@ -71,7 +71,7 @@ impl Host {
         Self { session, events: vec![], mac, pool }
     }
 
-    /// Hears what the session tells. Returns whether there was anything.
+    /// Collects the events of the session. Returns whether there were any.
     pub(crate) fn hear(&mut self) -> bool {
         let before = self.events.len();
         self.events.extend(std::iter::from_fn(|| self.session.poll_event()));
@@ -112,7 +112,7 @@ impl Host {
         self.place_of(task).is_some()
     }
 
-    /// Takes what was heard of a task that has ended.
+    /// Returns the result of a task that has ended, and removes its event.
     pub(crate) fn answer(&mut self, task: TaskId) -> Answer {
         let at = self.place_of(task).expect("it has ended");
         let Event::Done { outcome, .. } = self.events.remove(at) else { panic!("it was one") };
@@ -130,7 +130,7 @@ impl Host {
 }
 
 impl World {
-    /// Plugs the target in.
+    /// Connects the target to the Ethernet.
     pub(crate) fn plug_in(&mut self, entropy: [u8; 32]) {
         self.shard.port_up(self.now, PORT, &state(TARGET), entropy);
     }

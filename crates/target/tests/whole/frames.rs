@@ -1,4 +1,4 @@
-//! A target that speaks both protocols: one disk, two ways to it.
+//! A target that serves both protocols: one disk over iSCSI and HyperSCSI.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::pair::{Answer, BLOCK, Initiator, TARGET, World, config, pattern, ram}
 use crate::{ALICE, BOB, CHECK, GOOD};
 
 const CONFLICT: u8 = 0x18;
-/// As little as Argon2 takes: these tests are not about guessing.
+/// The lowest cost that Argon2 accepts: these tests are not about password guessing.
 const CHEAP: StretchCost = StretchCost { memory_kib: 64, passes: 1, lanes: 1 };
 
-/// LUN 0 for everybody, LUN 1 only encrypted; a group with a password and one without.
+/// LUN 0 is for every session, LUN 1 only for encrypted ones. One group has a password and one has none.
 fn both(least: Level) -> ShardConfig {
     let mut config = config(&[(0, 0), (1, 1)], vec![]);
     config.targets[0].luns[1].min_level = Level::Encrypt;
@@ -72,7 +72,7 @@ impl Member {
         &mut self.host.session
     }
 
-    /// Lets frames travel and time pass until something is so.
+    /// Exchanges frames and advances the time until `done` returns true.
     fn until(&mut self, world: &mut World, done: impl Fn(&Host) -> bool) {
         let Self { host } = self;
         for _ in 0..200_000 {
@@ -129,7 +129,8 @@ impl Member {
         assert_eq!(self.reservation(world, 1, 7, 7), GOOD);
     }
 
-    /// PERSISTENT RESERVE OUT of LUN 0, exclusive access: the status of a service action with these keys.
+    /// Sends PERSISTENT RESERVE OUT for LUN 0, exclusive access, with a service action and two keys. Returns
+    /// the status.
     fn reservation(&mut self, world: &mut World, action: u8, key: u8, new_key: u8) -> u8 {
         let mut list = [0; 24];
         (list[7], list[15]) = (key, new_key);
@@ -137,7 +138,7 @@ impl Member {
     }
 }
 
-/// A LUN as it stands in a command (SAM-5 §4.7, peripheral device addressing).
+/// Returns a LUN as it is in a command (SAM-5 §4.7, peripheral device addressing).
 const fn lun(number: u64) -> u64 {
     number << 48
 }
@@ -167,14 +168,14 @@ fn reservations_and_attentions_hold_across_protocols() {
     bob.reserve(&mut world);
     assert_eq!(alice.write(&mut world, 0, 0, &pattern(BLOCK, 1), false).status, CONFLICT);
     assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(BLOCK, 2)).status, GOOD);
-    // A reset by one is an attention to the other.
+    // A reset by one initiator is a unit attention for the other.
     let reset = hyperscsi::pdu::command::ManageFunction::LOGICAL_UNIT_RESET;
     let wanted = hyperscsi::initiator::contract::TmfRequest { function: reset, lun: lun(0), task: None };
     bob.session().submit_tmf(world.now, wanted).unwrap();
     bob.until(&mut world, |bob| bob.events.iter().any(|event| matches!(event, Event::Managed { .. })));
     let told = alice.run(&mut world, 0, &[0; 6], &[], 0);
     assert_eq!((told.status, told.code()), (CHECK, (6, 0x2903)));
-    // The reservation of a port outlives its session.
+    // The reservation of an initiator port outlives its session.
     bob.session().logout(world.now);
     bob.until(&mut world, |bob| bob.session.is_down());
     assert_eq!(alice.write(&mut world, 0, 0, &pattern(BLOCK, 1), false).status, CONFLICT);
@@ -188,12 +189,12 @@ fn a_reservation_is_not_that_of_a_name_claimed_in_another_group() {
     bob.reserve(&mut world);
     bob.session().logout(world.now);
     bob.until(&mut world, |bob| bob.session.is_down());
-    // The same name and ISID, from a group that everybody is in.
+    // The same name and ISID, from the group without a password, are another I_T nexus.
     let mut eve = Member::up(&mut world, BOB, "open", None);
     eve.clear_attentions(&mut world, lun(0));
     assert_eq!(eve.write(&mut world, lun(0), 0, &pattern(BLOCK, 1)).status, CONFLICT);
     assert_eq!(eve.reservation(&mut world, 2, 7, 0), CONFLICT);
-    // Who proves what he proved before is what he was.
+    // The same name and ISID, with the group's password again, are the same I_T nexus.
     let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
     bob.clear_attentions(&mut world, lun(0));
     assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(BLOCK, 2)).status, GOOD);
@@ -212,7 +213,7 @@ fn what_must_be_encrypted_is_so_and_is_not_shown_over_iscsi() {
     assert_eq!(bob.write(&mut world, lun(1), 0, &data).status, GOOD);
     assert_eq!(bob.session().level(lun(1)), Level::Encrypt, "the target asked for it, and got it");
     assert!(bob.read(&mut world, lun(1), 0, 100).data == data);
-    // Whoever has no keys gets an answer, and nothing of the unit.
+    // A session without keys receives a response, but nothing of the unit.
     let mut eve = Member::up(&mut world, BOB, "open", None);
     eve.clear_attentions(&mut world, lun(0));
     let refused = eve.read(&mut world, lun(1), 0, 1);
@@ -303,7 +304,7 @@ fn a_lun_that_goes_answers_its_commands_and_never_leads_to_another_disk() {
         }
     }
     assert!(keeper.waiting() > 0, "the medium has something of it");
-    // LUN 0 becomes the other disk.
+    // LUN 0 now leads to the other disk.
     let mut swapped = both(Level::None);
     swapped.targets[0].luns.remove(1);
     swapped.targets[0].luns[0].unit = UnitId(1);

@@ -1,4 +1,4 @@
-//! A whole target in memory: what initiators of either protocol get, and what they must never get.
+//! A complete target in memory: what initiators of either protocol receive, and what they must never receive.
 
 #![allow(
     clippy::unwrap_used,

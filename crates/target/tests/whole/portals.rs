@@ -1,4 +1,4 @@
-//! Portals that a reload takes away while sessions use them.
+//! Portals that a reload removes while sessions use them.
 
 use base::state_machine::PortalId;
 use device::contract::RelativePort;
@@ -8,7 +8,8 @@ use target::config::{Portal, ShardConfig};
 use crate::ALICE;
 use crate::pair::{BLOCK, Initiator, World, config, pattern, ram};
 
-/// The usual configuration with these portals: number, group, and whether it serves the target.
+/// Returns the usual configuration with these portals: number, portal group, and whether the portal serves
+/// the target.
 fn with(portals: &[(u32, u16, bool)]) -> ShardConfig {
     let mut config = config(&[(0, 0)], vec![]);
     let portal = |(id, group, _): &(u32, u16, bool)| Portal {
@@ -27,13 +28,13 @@ fn with(portals: &[(u32, u16, bool)]) -> ShardConfig {
 fn sessions_of_a_portal_that_goes_stay_while_their_target_port_has_another() {
     for (portals, stays) in [
         (&[(0, 1, true), (1, 1, true)][..], true),
-        // Its portal is gone, and its port is there through another.
+        // The session's portal is removed, and another portal serves its target port.
         (&[(1, 1, true)], true),
         (&[(1, 1, true), (2, 2, true)], true),
-        // Its port is gone.
+        // No portal serves the session's target port any more.
         (&[(2, 2, true)], false),
         (&[(1, 1, false), (2, 2, true)], false),
-        // Its portal is there and does not serve the target any more.
+        // The session's portal exists but does not serve the target any more.
         (&[(0, 1, false), (1, 1, true)], false),
     ] {
         let mut world = World::new(with(&[(0, 1, true), (1, 1, true)]), vec![ram()]);

@@ -1,4 +1,4 @@
-//! LUNs that a reload takes away or gives to another disk while initiators use them.
+//! LUNs that a reload removes or gives to another disk while initiators use them.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn barred(world: &mut World) -> Vec<(String, u16)> {
     found
 }
 
-/// Two disks under LUN 0 and 1, with a block of alice's on each, and her session.
+/// Makes two disks under LUN 0 and 1, each with a block that Alice wrote, and her session.
 fn two() -> (World, Initiator) {
     let mut world = World::new(config(&[(0, 0), (1, 1)], vec![]), vec![ram(), ram()]);
     let mut alice = Initiator::login(&mut world, ALICE, 1);
@@ -48,7 +48,7 @@ fn two() -> (World, Initiator) {
     (world, alice)
 }
 
-/// Reads the first block of a disk as an initiator that opens it anew.
+/// Reads the first block of a disk as an initiator that has not used it before.
 fn look(world: &mut World, lun: u64) -> Vec<u8> {
     let mut bob = Initiator::login(world, BOB, 9);
     bob.clear_attentions(world, lun);
@@ -70,7 +70,8 @@ fn logout(world: &mut World, who: &mut Initiator) {
     assert!(!world.is_open(who.conn));
 }
 
-/// Nothing of what `who` sends to `lun` reaches a disk, and it is told that there is none.
+/// Asserts that no command of `who` to `lun` reaches a disk, and that `who` receives the responses for a LUN
+/// without a logical unit.
 #[track_caller]
 fn sees_no_unit(world: &mut World, who: &mut Initiator, lun: u64) {
     assert_eq!(who.write(world, lun, 0, &pattern(BLOCK, 99), false).code(), NO_LUN);
@@ -137,7 +138,7 @@ fn the_luns_that_stay_are_told_of_the_one_that_is_gone() {
     assert_eq!(alice.read(&mut world, 1, 0, 1).code(), NO_LUN);
 }
 
-/// How a session ends without its initiator having let go of its LUNs.
+/// How a session ends although its initiator has not logged out.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Connection,
@@ -158,7 +159,7 @@ fn a_session_that_comes_back_finds_its_disks_or_none() {
                 assert!(!world.is_open(alice.conn));
             }
         }
-        // First LUN 0 goes, and in another reload another disk takes its place.
+        // One reload removes LUN 0, and another gives LUN 0 to another disk.
         apply(&mut world, config(&[(1, 1)], vec![]));
         world.shard.remove_unit(world.now, UnitId(0));
         assert!(world.shard.poll_removed().is_some());
@@ -167,7 +168,7 @@ fn a_session_that_comes_back_finds_its_disks_or_none() {
         sees_no_unit(&mut world, &mut again, 0);
         assert_eq!(barred(&mut world).last(), Some(&(ALICE.to_owned(), 0)), "{loss:?}");
         assert_eq!(look(&mut world, 0), pattern(BLOCK, 1), "{loss:?}");
-        // Another port of the same initiator has opened nothing.
+        // Another port of the same initiator has used no LUN.
         let mut other = Initiator::login(&mut world, ALICE, 2);
         other.clear_attentions(&mut world, 0);
         logout(&mut world, &mut again);
@@ -184,7 +185,7 @@ fn a_disk_that_comes_back_is_found_by_its_name_and_not_by_its_number() {
     world.shard.remove_unit(world.now, UnitId(0));
     let (_, old) = world.shard.poll_removed().expect("it has nothing under way");
     drop(old);
-    // The number of the unit is given to another disk, and the disk comes back under another number.
+    // Another disk gets the unit number, and the disk is added again under another number.
     for (unit, disk) in [(0, DiskId(77)), (2, DiskId::of_unit(UnitId(0)))] {
         let made = LogicalUnit::new(unit_config(unit), Box::new(Ram::new(8 << 20)), None, world.pool.clone());
         assert!(world.shard.add_disk(world.now, UnitId(unit), made.unwrap(), disk));
@@ -196,7 +197,8 @@ fn a_disk_that_comes_back_is_found_by_its_name_and_not_by_its_number() {
     assert_eq!(alice.write(&mut world, 0, 0, &pattern(BLOCK, 3), false).status, GOOD);
 }
 
-/// Reads answers until nothing comes, sending the data that R2Ts ask for. Returns the status and sense code of each command.
+/// Receives PDUs until there are none, and sends the data that R2Ts ask for. Returns the status and
+/// additional sense code of each command.
 fn answers(
     world: &mut World,
     alice: &mut Initiator,
@@ -226,7 +228,7 @@ fn answers(
     ended
 }
 
-/// How many commands the initiator may send now.
+/// Returns how many commands the initiator may send now (the command window).
 fn window(world: &mut World, alice: &mut Initiator, lun: u64) -> u32 {
     let itt = alice.start(world, lun, &[0; 6], &[], 0);
     loop {
@@ -239,7 +241,8 @@ fn window(world: &mut World, alice: &mut Initiator, lun: u64) -> u32 {
     }
 }
 
-/// LUN 0 is taken away with writes and reads under way, again and again; every one ends, and LUN 1 goes on.
+/// Removes LUN 0 several times while writes and reads are under way. Every command ends, and LUN 1 still
+/// works.
 fn commands_of_a_removed_lun_all_end() {
     let (medium, keeper) = held(8 << 20);
     let mut world = World::new(config(&[(0, 0), (1, 1)], vec![]), vec![medium, ram()]);
@@ -252,7 +255,7 @@ fn commands_of_a_removed_lun_all_end() {
         keeper.hold(true);
         let mut outs = BTreeMap::new();
         for block in 0..10_u32 {
-            // With R2Ts, immediate, and reads.
+            // Writes with R2Ts, writes with immediate data, and reads.
             for (blocks, write) in [(256_u16, true), (8, true), (8, false)] {
                 let mut cdb = [if write { 0x2a } else { 0x28 }, 0, 0, 0, 0, 0, 0, 0, 0, 0];
                 cdb[2..6].copy_from_slice(&(block * 256).to_be_bytes());
@@ -352,7 +355,8 @@ fn a_unit_that_takes_the_number_of_one_that_is_still_busy_is_another_one() {
     let mut bob = Initiator::login(&mut world, BOB, 1);
     bob.clear_attentions(&mut world, 0);
     assert_eq!(bob.write(&mut world, 0, 0, &[0x77; BLOCK], false).status, GOOD);
-    // The old medium ends; the new unit has the same number and must not take it for its own.
+    // The old medium completes its write; the new unit has the same number and must not take the completion
+    // as its own.
     keeper.release_all(&mut world, 0);
     world.shard.medium_ready(world.now, MediumId(0));
     let (id, _) = world.shard.poll_removed().expect("the old unit has come to its end");
@@ -362,7 +366,7 @@ fn a_unit_that_takes_the_number_of_one_that_is_still_busy_is_another_one() {
     world.pass(Duration::from_secs(1));
 }
 
-/// Each bug is planted, and the test that looks for it must fail.
+/// Injects each planted bug, and checks that the test for it fails.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {

@@ -1,4 +1,5 @@
-//! Two shards behind one interface: whose a frame is, the first byte of its session's name says, and nothing else.
+//! Two shards behind one Ethernet interface: only the first byte of a frame's session identifier decides
+//! which shard receives it.
 
 use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::ether::{Frame, Host, group, group_config};
 use crate::pair::{Answer, BLOCK, World, config, ram};
 
 const GROUP: &str = "everybody";
-/// The first of the names of each shard's sessions.
+/// The lowest first byte of the session identifiers of each shard.
 const STEERING: [u8; 2] = [0x00, 0x80];
 
 fn target(number: usize) -> String {
@@ -27,7 +28,7 @@ struct Net {
     now: Instant,
     worlds: [World; 2],
     hosts: Vec<Host>,
-    /// How many frames of sessions each shard was given.
+    /// The number of frames with a session identifier that each shard received.
     steered: [u64; 2],
 }
 
@@ -55,7 +56,7 @@ impl Net {
         self.hosts.push(Host::new(self.now, host, plan));
     }
 
-    /// Gives a frame to those reactors whose filter lets it pass.
+    /// Passes a frame to the shards whose filter accepts it.
     fn steer(&mut self, frame: &Frame) {
         let sid = Header::parse(&frame.payload).unwrap().0.sid;
         let [first, ..] = sid.to_be_bytes();
@@ -114,13 +115,14 @@ fn each_shard_gets_the_frames_of_its_own_sessions_and_no_other() {
     net.until(|net| net.hosts.iter().all(|host| host.session.is_up()));
     let block = |seed: u8| vec![seed; 20 * BLOCK];
     for host in 0..4 {
-        // The first command of a new nexus is told so.
+        // The first commands of a new I_T nexus end with unit attentions.
         while net.run(host, &[0; 6], &[], 0).status != GOOD {}
         let seed = u8::try_from(host).unwrap();
         let write = [0x2a, 0, 0, 0, 0, seed * 20, 0, 0, 20, 0];
         assert_eq!(net.run(host, &write, &block(seed), 0).status, GOOD);
     }
-    // Hosts 0 and 3 have one disk, 1 and 2 the other: each finds what the two wrote, and nothing of the others.
+    // Hosts 0 and 3 have one disk, hosts 1 and 2 the other. Each host reads what the two hosts of its disk
+    // wrote, and nothing of the others.
     for (host, expected) in [(0, [Some(0), None, None, Some(3)]), (2, [None, Some(1), Some(2), None])] {
         for (place, seed) in (0_u8..).zip(expected) {
             let read = [0x28, 0, 0, 0, 0, place * 20, 0, 0, 20, 0];

@@ -1,4 +1,5 @@
-//! Copies that are stopped: by task management, by a reset, by the loss of their nexus, by COPY OPERATION ABORT.
+//! Copies that are aborted: by task management, by a reset, by the loss of their nexus, by COPY OPERATION
+//! ABORT.
 
 use base::rng::Rng;
 use base::units::BlockSize;
@@ -15,7 +16,7 @@ use crate::unit::Reset;
 const B512: BlockSize = BlockSize::B512;
 const SIZES: [(BlockSize, u64); 2] = [(B512, 6144), (B512, 6144)];
 
-/// A copy from unit 0 to unit 1 in its midst: some calls wait for the router, some operations for the medium.
+/// A copy from unit 0 to unit 1 in progress: some calls wait for the router, some operations for the medium.
 fn in_the_midst(rng: &mut Rng, format: scsi::copy::list::Format) -> (World, TaskKey) {
     let mut world = World::new(&SIZES);
     world.fill(rng, 0);
@@ -59,7 +60,8 @@ fn no_write_happens_after_an_abort_is_confirmed() {
         assert_eq!((writes(&world), medium), (before, 0), "seed {seed}: {function:?}");
         assert!(world.aborted(0, key), "seed {seed}: {function:?}");
         world.slow(false);
-        // What ended by a reset or a loss is forgotten; what was aborted is known to be.
+        // An operation that a reset or a nexus loss ended is discarded; one that was aborted is reported as
+        // such.
         let kept = !matches!(function, Tmf::LogicalUnitReset | Tmf::NexusReset);
         let _attention = world.run(0, A, &[0; 6], 0, &[]);
         if kept {

@@ -1,5 +1,5 @@
-//! Third-party copy commands that nobody means well with: abuse rows CVE-2020-28374 and CVE-2021-3139 (see also
-//! `extended`), and row (d), rarely used CDBs.
+//! Malicious third-party copy commands: abuse rows CVE-2020-28374 and CVE-2021-3139 (see also `extended`),
+//! and row (d), rarely used CDBs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::testing::{A, B};
 
 const B512: BlockSize = BlockSize::B512;
 
-/// Lists that are right, to be damaged.
+/// Valid parameter lists, which the tests damage.
 fn lists() -> Vec<(u8, Vec<u8>)> {
     let units = [cscd(0, B512), cscd(1, B512)];
     let steps = [blocks(0, 1, 8, 0, 100), blocks(1, 0, 8, 50, 7)];
@@ -105,8 +105,8 @@ fn every_service_action_with_any_bits_is_answered() {
     assert_eq!(world.gates[0].writes(), 0);
 }
 
-/// A nexus that leaves operations behind by the thousand costs no more than the table has room for, and others can
-/// still copy.
+/// A nexus that leaves thousands of operations behind uses no more memory than the full table, and other
+/// nexuses can still copy.
 #[test]
 fn thousands_of_list_identifiers_and_tokens_cost_bounded_memory() {
     let mut world = World::new(&[MIB_512]);

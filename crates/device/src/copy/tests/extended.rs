@@ -1,4 +1,4 @@
-//! EXTENDED COPY as libiscsi's suite asks for it, and beyond.
+//! EXTENDED COPY: the cases of libiscsi's suite, and more.
 
 use alloc::vec::Vec;
 

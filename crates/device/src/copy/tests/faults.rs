@@ -1,4 +1,4 @@
-//! Media that fail in the midst of a copy.
+//! Media that fail during a copy.
 
 use base::rng::Rng;
 use base::units::BlockSize;

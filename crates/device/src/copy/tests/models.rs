@@ -1,4 +1,4 @@
-//! Random copies against a model of bytes. A failure names the seed, which is all that is needed to see it again.
+//! Random copies against a model of bytes. A failure prints its seed, which suffices to repeat it.
 
 use alloc::vec::Vec;
 
@@ -13,11 +13,11 @@ use scsi::status::Status;
 use super::world::{LID4, LID4_IMMEDIATE, World, cscd, list};
 use crate::testing::{A, B};
 
-/// Two units of 512-byte blocks and one of 4096, 3 MiB each: larger than what a copy has under way.
+/// Two units of 512-byte blocks and one of 4096, 3 MiB each: more than a copy has in progress at a time.
 const SIZES: [(BlockSize, u64); 3] =
     [(BlockSize::B512, 6144), (BlockSize::B512, 6144), (BlockSize::B4096, 768)];
 
-/// What a segment does, and to the model if it can be done.
+/// Returns a random segment, executed on the model if it is valid, and whether it is valid.
 fn random_segment(rng: &mut Rng, media: &mut [Vec<u8>]) -> (SegmentAction, bool) {
     let (from, to) = (rng.below(3), rng.below(3));
     let block = |unit: u64| SIZES[usize::try_from(unit).unwrap()].0;
@@ -117,7 +117,7 @@ fn copies_of_two_nexuses_at_once_do_not_disturb_each_other() {
         let media: Vec<Vec<u8>> = (0..2).map(|unit| world.fill(&mut rng, unit)).collect();
         let units = [cscd(0, SIZES[0].0), cscd(1, SIZES[1].0)];
         world.slow(true);
-        // Each takes a third of one unit and puts it where nobody else reads or writes.
+        // Each copies a third of one unit to blocks that the other copy neither reads nor writes.
         let step = |from: u16, to: u16, at: u64| super::world::blocks(from, to, 2048, at, 4096);
         let one = world.start_copy(0, A, &list(LID4, &units, &[step(0, 1, 0)]));
         let other = world.start_copy(1, B, &list(LID4, &units, &[step(1, 0, 1024)]));

@@ -1,4 +1,4 @@
-//! RECEIVE COPY RESULTS in all its forms, and what the unit says of its copies.
+//! RECEIVE COPY RESULTS in all its forms, and the copy operations that the unit reports.
 
 use base::rng::Rng;
 use base::units::BlockSize;
@@ -116,7 +116,7 @@ fn the_vital_product_data_and_the_operating_parameters_say_the_same_and_the_trut
     assert_eq!(of(4)[8..12], limits.descriptors_len_max.to_be_bytes());
     assert_eq!(of(0x8001)[8..12], parameters.segment_len_max.to_be_bytes());
     assert_eq!(of(8)[1..5], parameters.descriptor_types);
-    // Every service action is listed if, and only if, it is known.
+    // Every service action is listed if, and only if, it is supported.
     for (opcode, action) in
         [0x83, 0x84].into_iter().flat_map(|code| (0..32).map(move |action| (code, action)))
     {

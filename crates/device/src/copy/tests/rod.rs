@@ -44,7 +44,7 @@ impl World {
         self.run(unit, id, &cdb(copy_out::POPULATE_TOKEN, 9, bytes.len()), 0, &bytes)
     }
 
-    /// Makes a token and fetches it.
+    /// Creates a token and fetches it.
     #[track_caller]
     fn token(&mut self, unit: usize, id: NexusId, ranges: &[BlockRange]) -> RodToken {
         self.populate(unit, id, &populate(ranges)).good();
@@ -89,7 +89,7 @@ fn a_token_moves_its_blocks_within_a_unit_and_to_another() {
         let (status, _) = world.information(0, A, 9);
         assert_eq!((status.service_action, status.units), (0x10, TransferUnits::LOGICAL_BLOCKS));
         assert_eq!(status.transfer_count, 1730);
-        // In two halves, as initiators do that hold the token's size against the optimal transfer count.
+        // In two halves, as initiators do that compare the token's size with the optimal transfer count.
         let into = [range(4000, 800), range(5500, 65), range(3900, 0)];
         world.use_token(to, A, &using(&token, 0, &into)).good();
         let (status, tokens) = world.information(to, A, 10);
@@ -229,7 +229,7 @@ fn a_token_of_a_unit_that_the_nexus_does_not_see_is_unknown_to_it() {
     world.show(B, &[1]);
     world.use_token(1, B, &using(&token, 0, &[range(0, 8)])).illegal(Asc::TOKEN_UNKNOWN);
     assert_eq!(world.gates[1].writes(), 0);
-    // A nexus that sees both may use what another was given.
+    // A nexus that sees both units may use a token that another nexus received.
     world.show(B, &[0, 1]);
     world.use_token(1, B, &using(&token, 0, &[range(0, 8)])).good();
 }
@@ -279,8 +279,8 @@ fn a_unit_without_a_seed_knows_no_tokens_and_says_so() {
     assert_eq!(kinds, [0x0001, 0x0004, 0x0008, 0x000c, 0x8001]);
 }
 
-/// A token stands for its blocks as they were: with writes at any moment, a copy by it either gives exactly those or
-/// fails.
+/// A token represents its blocks as they were when it was created: with writes at any moment, a copy by it
+/// either returns exactly those or fails.
 #[test]
 fn no_copy_by_a_token_ever_gives_a_later_byte() {
     let (mut kept, mut revoked) = (0, 0);
@@ -295,7 +295,8 @@ fn no_copy_by_a_token_ever_gives_a_later_byte() {
             let cdb = crate::testing::cdb_16(scsi::opcode::WRITE_16, 0, lba, 8);
             (usize::try_from(lba << 9).unwrap(), world.start_with(0, B, &cdb, &data), data)
         };
-        // A write that is under way when the token is asked for: it comes before, since the token waits for it.
+        // A write that is in progress when the token is requested: it takes effect before, since the token
+        // waits for it.
         if rng.chance(1, 2) {
             let (at, key, data) = write(&mut world, &mut rng);
             source[at..at + data.len()].copy_from_slice(&data);
@@ -303,7 +304,7 @@ fn no_copy_by_a_token_ever_gives_a_later_byte() {
         }
         let list = populate(&[range(500, 2000), range(3000, 500)]).to_bytes();
         let key = world.start_with(0, A, &cdb(copy_out::POPULATE_TOKEN, 9, list.len()), &list);
-        // And one that comes while it waits: it comes after.
+        // A write that is received while the token waits: it takes effect after.
         let late = rng.chance(1, 4).then(|| write(&mut world, &mut rng));
         world.finish(&mut rng, 0, key).good();
         let token = world.information(0, A, 9).1[0].clone();

@@ -1,4 +1,5 @@
-//! The vocabulary of these tests: a [`World`] is a few units, the nexuses that see some of them, and the router between.
+//! The fixture of these tests: a [`World`] is a few units, the nexuses that see some of them, and the router
+//! between.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -30,7 +31,7 @@ use crate::contract::{
 use crate::testing::{self, A, B, Reply, config};
 use crate::unit::LogicalUnit;
 
-/// A medium that does nothing until it is told to, where it is told so, and that fails where it is told to.
+/// A medium that holds operations back and fails operations on request.
 #[derive(Clone)]
 pub(super) struct Gate(Rc<RefCell<GateState>>);
 
@@ -39,7 +40,7 @@ struct GateState {
     shut: bool,
     waiting: Vec<Op>,
     failed: VecDeque<Completion>,
-    /// Operations that fail: whether writes or reads do, and from which byte on.
+    /// Which operations fail: writes (true) or reads, and from which byte on.
     bad: Option<(bool, u64)>,
     writes: usize,
 }
@@ -58,7 +59,7 @@ impl Gate {
         Self(Rc::new(RefCell::new(state)))
     }
 
-    /// Makes the medium hold everything back from now on, or let it through.
+    /// Makes the medium hold all operations back from now on, or execute them.
     pub(super) fn shut(&self, shut: bool) {
         self.0.borrow_mut().shut = shut;
     }
@@ -68,17 +69,17 @@ impl Gate {
         self.0.borrow_mut().bad = Some((writes, at));
     }
 
-    /// How many writes the medium was given so far.
+    /// Returns how many writes the medium has received.
     pub(super) fn writes(&self) -> usize {
         self.0.borrow().writes
     }
 
-    /// How many operations are held back.
+    /// Returns how many operations are held back.
     pub(super) fn waiting(&self) -> usize {
         self.0.borrow().waiting.len()
     }
 
-    /// Lets one operation through; any of them. Returns whether there was one.
+    /// Executes one held operation, chosen at random. Returns whether there was one.
     pub(super) fn release(&self, rng: &mut Rng) -> bool {
         let mut state = self.0.borrow_mut();
         if state.waiting.is_empty() {
@@ -125,7 +126,7 @@ impl Store for Gate {
     }
 }
 
-/// A few units, and who sees which.
+/// A few units, and which nexus sees which.
 pub(super) struct World {
     pub(super) units: Vec<LogicalUnit>,
     pub(super) gates: Vec<Gate>,
@@ -134,19 +135,20 @@ pub(super) struct World {
     pub(super) now: Instant,
     /// Calls that wait for the router.
     pub(super) calls: Vec<(usize, ThirdPartyCall)>,
-    /// Whether calls wait until `route` is asked to take one.
+    /// Whether calls wait until `route` takes one.
     pub(super) hold_calls: bool,
     events: VecDeque<(usize, UnitEvent)>,
     next_key: u64,
 }
 
-/// What the units of a world are: block size and number of blocks.
+/// The block size and the number of blocks of each unit.
 pub(super) type Sizes<'a> = &'a [(BlockSize, u64)];
 
 pub(super) const MIB_512: (BlockSize, u64) = (BlockSize::B512, 2048);
 
 impl World {
-    /// Units which nexuses [`A`] and [`B`] both see, and have heard the first unit attention of.
+    /// Creates units that nexuses [`A`] and [`B`] both see, and whose first unit attention both have
+    /// received.
     pub(super) fn new(sizes: Sizes<'_>) -> Self {
         let mut world = Self {
             units: Vec::new(),
@@ -217,14 +219,14 @@ impl World {
         self.ended(unit, key).expect("the command has ended")
     }
 
-    /// Starts a command with a parameter list and hands the list over.
+    /// Starts a command and sends its parameter list.
     pub(super) fn start_with(&mut self, unit: usize, id: NexusId, cdb: &[u8], out: &[u8]) -> TaskKey {
         let key = self.start(unit, id, cdb, 0, out.len());
         self.feed(unit, key, out);
         key
     }
 
-    /// Hands over what a command fetches.
+    /// Sends the data that a command fetches.
     pub(super) fn feed(&mut self, unit: usize, key: TaskKey, out: &[u8]) {
         let mine = |event: &(usize, UnitEvent)| matches!(event, (at, UnitEvent::FetchDataOut { key: found, .. }) if *at == unit && *found == key);
         while let Some(at) = self.events.iter().position(mine) {
@@ -238,7 +240,7 @@ impl World {
         }
     }
 
-    /// Returns how a command ended, if it has.
+    /// Returns the reply of a command, if it has ended.
     pub(super) fn ended(&mut self, unit: usize, key: TaskKey) -> Option<Reply> {
         let finish = |event: &(usize, UnitEvent)| matches!(event, (at, UnitEvent::CommandComplete { key: found, .. }) if *at == unit && *found == key);
         let at = self.events.iter().position(finish)?;
@@ -284,7 +286,7 @@ impl World {
         })
     }
 
-    /// Does everything that can be done without letting a call or an operation through that is held.
+    /// Processes every event that does not require a held call or operation.
     pub(super) fn pump(&mut self) {
         loop {
             let mut quiet = true;
@@ -310,7 +312,7 @@ impl World {
         }
     }
 
-    /// Lets one call through; any of them. Returns whether there was one.
+    /// Routes one call, chosen at random. Returns whether there was one.
     pub(super) fn route(&mut self, rng: &mut Rng) -> bool {
         if self.calls.is_empty() {
             return false;
@@ -322,7 +324,7 @@ impl World {
         true
     }
 
-    /// Lets one held thing happen; any of them. Returns whether there was one.
+    /// Executes one held call or operation, chosen at random. Returns whether there was one.
     pub(super) fn chance(&mut self, rng: &mut Rng) -> bool {
         let (first, units) = (rng.below(3), self.units.len() as u64);
         let start = rng.below(units);
@@ -340,13 +342,13 @@ impl World {
         self.route(rng) || first == 0 && self.gates.iter().any(|gate| gate.waiting() > 0)
     }
 
-    /// Shuts every gate and holds every call, so that only `chance` makes anything happen.
+    /// Shuts every gate and holds every call, so that only `chance` makes progress; or opens them again.
     pub(super) fn slow(&mut self, slow: bool) {
         self.hold_calls = slow;
         self.gates.iter().for_each(|gate| gate.shut(slow));
     }
 
-    /// Lets things happen in any order until a command has ended.
+    /// Executes held calls and operations in any order until a command has ended.
     #[track_caller]
     pub(super) fn finish(&mut self, rng: &mut Rng, unit: usize, key: TaskKey) -> Reply {
         loop {
@@ -357,7 +359,7 @@ impl World {
         }
     }
 
-    /// Lets everything held happen.
+    /// Executes all held calls and operations.
     pub(super) fn settle(&mut self, rng: &mut Rng) {
         while self.chance(rng) {}
     }
@@ -380,21 +382,21 @@ impl World {
         }
     }
 
-    /// Writes blocks by a command.
+    /// Writes blocks with a command.
     #[track_caller]
     pub(super) fn put(&mut self, unit: usize, lba: u64, data: &[u8]) {
         let blocks = u32::try_from(data.len() >> self.units[unit].block_size().shift()).unwrap();
         self.run(unit, A, &testing::cdb_16(scsi::opcode::WRITE_16, 0, lba, blocks), 0, data).good();
     }
 
-    /// Reads blocks by a command.
+    /// Reads blocks with a command.
     #[track_caller]
     pub(super) fn get(&mut self, unit: usize, lba: u64, blocks: u32) -> Vec<u8> {
         let len = usize::try_from(blocks << self.units[unit].block_size().shift()).unwrap();
         self.run(unit, A, &testing::cdb_16(scsi::opcode::READ_16, 0, lba, blocks), len, &[]).good()
     }
 
-    /// Fills a unit with bytes of which no two blocks are the same, and returns them.
+    /// Fills a unit with data in which no two blocks are equal, and returns the data.
     pub(super) fn fill(&mut self, rng: &mut Rng, unit: usize) -> Vec<u8> {
         let len =
             usize::try_from(self.units[unit].capacity().0 << self.units[unit].block_size().shift()).unwrap();
@@ -406,7 +408,7 @@ impl World {
         data
     }
 
-    /// Everything on a unit.
+    /// Returns all data of a unit.
     pub(super) fn dump(&mut self, unit: usize) -> Vec<u8> {
         let (blocks, shift) = (self.units[unit].capacity().0, self.units[unit].block_size().shift());
         let step = 1 << 20 >> shift;
@@ -424,7 +426,7 @@ impl World {
         self.run(unit, id, &copy_cdb(list, bytes.len()), 0, &bytes)
     }
 
-    /// Starts one.
+    /// Starts an EXTENDED COPY on `unit`.
     pub(super) fn start_copy(&mut self, unit: usize, id: NexusId, list: &CopyList) -> TaskKey {
         let bytes = list.to_bytes();
         self.start_with(unit, id, &copy_cdb(list, bytes.len()), &bytes)
@@ -447,7 +449,7 @@ impl World {
     }
 }
 
-/// A configuration whose names no other unit has.
+/// Returns a configuration with names that no other unit has.
 pub(super) fn named(number: usize, block_size: BlockSize) -> UnitConfig {
     let mut config = UnitConfig { block_size, ..config() };
     config.identity.serial = format!("SERIAL{number}");
@@ -455,7 +457,7 @@ pub(super) fn named(number: usize, block_size: BlockSize) -> UnitConfig {
     config
 }
 
-/// Bytes of which no two blocks are the same; cheap enough to make megabytes of.
+/// Returns bytes in which no two blocks are equal; cheap enough to generate megabytes.
 pub(super) fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut base = vec![0; 512];
     rng.fill(&mut base);
@@ -466,7 +468,7 @@ pub(super) fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The descriptor of a unit.
+/// Returns the CSCD descriptor of a unit.
 pub(super) fn cscd(number: usize, block: BlockSize) -> Cscd {
     Cscd {
         device_type: 0,
@@ -480,7 +482,7 @@ pub(super) fn cscd(number: usize, block: BlockSize) -> Cscd {
     }
 }
 
-/// A block segment.
+/// Returns a block segment.
 pub(super) fn blocks(from: u16, to: u16, count: u16, source: u64, destination: u64) -> SegmentAction {
     SegmentAction::Blocks {
         counts_destination: false,
@@ -493,7 +495,7 @@ pub(super) fn blocks(from: u16, to: u16, count: u16, source: u64, destination: u
     }
 }
 
-/// A list that names units and does one thing.
+/// Returns a parameter list with these units and segments.
 pub(super) fn list(format: Format, units: &[Cscd], segments: &[SegmentAction]) -> CopyList {
     let mut list = CopyList::new(format, ListId(1));
     list.usage = ListIdUsage::Hold;
@@ -505,7 +507,7 @@ pub(super) fn list(format: Format, units: &[Cscd], segments: &[SegmentAction]) -
 pub(super) const LID4: Format = Format::Lid4 { immediate: false, sense_on_good: false };
 pub(super) const LID4_IMMEDIATE: Format = Format::Lid4 { immediate: true, sense_on_good: false };
 
-/// A THIRD-PARTY COPY OUT CDB.
+/// Returns a THIRD-PARTY COPY OUT CDB.
 pub(super) fn out_cdb(action: u16, len: usize) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x83, u8::try_from(action).unwrap());
@@ -513,7 +515,7 @@ pub(super) fn out_cdb(action: u16, len: usize) -> [u8; 16] {
     cdb
 }
 
-/// A THIRD-PARTY COPY IN CDB.
+/// Returns a THIRD-PARTY COPY IN CDB.
 pub(super) fn in_cdb(action: u16, allocation: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x84, u8::try_from(action).unwrap());

@@ -8,17 +8,17 @@ use super::*;
 
 const B512: BlockSize = BlockSize::B512;
 
-/// Units as bytes, and the calls that wait for an answer.
+/// The data of some units, and the calls that wait for an answer.
 struct World {
     units: Vec<(BlockSize, Vec<u8>)>,
-    /// A token's ranges, on unit 0.
+    /// The ranges of a token, on unit 0.
     token: Vec<BlockRange>,
     calls: Vec<(u32, usize, ThirdPartyRequest)>,
     next_call: u32,
     most_calls: usize,
 }
 
-/// Bytes of which no two blocks are the same; cheap enough to make megabytes of.
+/// Returns bytes in which no two blocks are equal; cheap enough to generate megabytes.
 fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut base = vec![0; 512];
     rng.fill(&mut base);
@@ -56,7 +56,7 @@ impl World {
         standing
     }
 
-    /// Does what a call asks for, and returns the answer.
+    /// Executes a call, and returns the answer.
     fn serve(&mut self, number: usize, request: ThirdPartyRequest) -> ThirdPartyResult {
         let (block, medium) = &mut self.units[number];
         let bytes = |lba: Lba, blocks: Blocks| {
@@ -93,7 +93,8 @@ impl World {
         }
     }
 
-    /// Answers calls in any order until the transfer is over; `fail_at` counts calls down to one that fails.
+    /// Answers calls in any order until the transfer is over. `fail_at` counts down the calls until one
+    /// fails.
     fn run(&mut self, rng: &mut Rng, transfer: &mut Transfer, mut fail_at: Option<u64>) -> TransferState {
         loop {
             let standing = self.go(transfer);

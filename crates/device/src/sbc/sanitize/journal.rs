@@ -1,6 +1,6 @@
-//! What is written down about work on the whole medium, so that it goes on where the unit is started again, and so that a
-//! failure is not forgotten (SBC-4 §4.11.2: a sanitize operation is resumed after a power on; §4.11.3: a failed one closes
-//! the unit until it is left).
+//! The durable record of a SANITIZE or FORMAT UNIT, so that the operation is resumed when the unit is started
+//! again, and a failure is not forgotten (SBC-4 §4.11.2: a sanitize operation is resumed after a power on;
+//! §4.11.3: a failed one closes the unit until the failure is cleared).
 
 use alloc::vec::Vec;
 
@@ -9,18 +9,18 @@ use base::bytes::Reader;
 use super::worker::{Kind, Method};
 use crate::persistent_state::StateDecodeError;
 
-/// Work that is under way, or that failed.
+/// An operation that is in progress, or that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SanitizeJournal {
-    /// Which command asked for it.
+    /// The command that requested it.
     pub(super) kind: Kind,
-    /// Whether a failure can be left with EXIT FAILURE MODE.
+    /// Whether EXIT FAILURE MODE can end a failure.
     pub(super) may_leave_failure: bool,
-    /// What is to be done; `None` when it failed.
+    /// What is done to the medium; `None` when the operation failed.
     pub(super) method: Option<Method>,
 }
 
-/// The longest pattern: a block of the largest size that there is.
+/// The longest pattern, in bytes: a block of the largest supported size.
 const PATTERN_LEN_MAX: usize = 64 << 10;
 
 mod tag {
@@ -35,9 +35,10 @@ impl SanitizeJournal {
     /// The most bytes that [`Self::encode`] appends.
     pub(crate) const ENCODED_LEN_MAX: usize = 1 + 1 + 1 + 2 + 4 + PATTERN_LEN_MAX;
 
-    /// Appends the record: what is to be done (1; nothing follows if there is no record), the command (1: 0 SANITIZE, 1
-    /// FORMAT UNIT), whether a failure can be left (1), and, for an erased key, whether storage is given back then (1), for
-    /// overwriting the passes (1), whether every other one is inverted (1) and the pattern with its length (4).
+    /// Appends the encoded journal: the method (1; nothing follows if there is no journal), the command (1: 0
+    /// SANITIZE, 1 FORMAT UNIT), whether EXIT FAILURE MODE can end a failure (1). For a cryptographic erase
+    /// follows whether storage is deallocated then (1). For overwriting follow the passes (1), whether every
+    /// other one is inverted (1) and the pattern with its length (4).
     pub(crate) fn encode(record: Option<&Self>, out: &mut Vec<u8>) {
         let Some(Self { kind, may_leave_failure, method: plan }) = record else { return out.push(tag::NONE) };
         let what = match plan {
@@ -58,7 +59,7 @@ impl SanitizeJournal {
         }
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes the output of [`Self::encode`].
     pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Option<Self>, StateDecodeError> {
         let what = reader.u8()?;
         if what == tag::NONE {

@@ -1,4 +1,4 @@
-//! The work itself: a small machine that owns the whole medium while it runs.
+//! The sanitize worker: a state machine that has exclusive use of the whole medium while it runs.
 
 use alloc::vec::Vec;
 
@@ -14,11 +14,11 @@ use crate::range_lock::ByteRange;
 use crate::sbc::{PARTS_UNDER_WAY, limits, part_len};
 use crate::task::TaskId;
 
-/// How fast blocks are overwritten: about what one disk does, and little enough that the thread, which serves other units
-/// too, is not kept busy by it.
+/// How fast blocks are overwritten: about as fast as one disk writes, and slowly enough that the thread,
+/// which also serves other units, does not become busy with it.
 const BYTES_PER_SECOND: u64 = 128 << 20;
 
-/// Which command asked for it.
+/// The command that requested the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sanitize,
@@ -28,31 +28,32 @@ pub(crate) enum Kind {
 /// What is done to the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// All storage is given back.
+    /// All storage is deallocated.
     Erase,
     /// The medium's key is replaced.
     CryptoErase {
-        /// And then all storage is given back: what cannot be read need not be kept.
+        /// Whether all storage is deallocated after that: data that cannot be read need not be kept.
         deallocates: bool,
     },
-    /// Every block is written so many times.
+    /// Every block is overwritten.
     Overwrite {
-        /// With this.
+        /// The pattern, one block long.
         block: Vec<u8>,
-        /// So many times.
+        /// How many times.
         passes: u8,
-        /// And with its complement every other time.
+        /// Whether every other pass writes the complement of the pattern.
         invert: bool,
     },
 }
 
 impl Method {
-    /// One pass of zeros.
+    /// Returns one pass of zeros.
     pub(super) fn zeros(block_len: usize) -> Self {
         Self::Overwrite { block: alloc::vec![0; block_len], passes: 1, invert: false }
     }
 
-    /// Whether a unit can do that. One that is started again with another configuration need not.
+    /// Returns whether a unit supports this method. A unit that is started again with another configuration
+    /// may not.
     fn fits(&self, facts: &UnitInfo) -> bool {
         !facts.is_read_only()
             && match self {
@@ -73,13 +74,13 @@ impl Method {
     }
 }
 
-/// The state of sanitizing a unit.
+/// The state of SANITIZE and FORMAT UNIT operations on a unit.
 #[derive(Debug, Default)]
 pub(crate) struct Sanitizer {
     worker: Option<Worker>,
-    /// Set when the last operation failed.
+    /// The failure of the last operation, if it failed.
     failed: Option<Failed>,
-    /// What the command that waits, and was just woken, ends with, if not well.
+    /// The sense data that the waiting command, just woken, ends with; `None` for GOOD.
     answer: Option<Sense>,
 }
 
@@ -104,7 +105,7 @@ struct Worker {
     method: Method,
     may_leave_failure: bool,
     waiter: Option<TaskId>,
-    /// Whether the waiter waits for the beginning only (IMMED).
+    /// Whether the waiting command waits for the beginning only (IMMED).
     immediate: bool,
     /// Whether an operation of the medium has failed.
     broken: bool,
@@ -113,46 +114,49 @@ struct Worker {
 
 #[derive(Debug)]
 enum Stage {
-    /// It is being written down, so that it goes on after a loss of power. Nothing was done yet.
+    /// The journal is being stored, so that the operation is resumed after a loss of power. Nothing has been
+    /// done to the medium yet.
     Recording,
-    /// It was found written down when the unit started.
+    /// The journal contained the operation when the unit started.
     Resuming,
-    /// Operations that were under way when it began are still to end.
+    /// Waits for operations that were in progress when it began.
     Locking,
     Working {
         pass: u8,
-        /// Bytes given to the medium in this pass.
+        /// Bytes submitted to the medium in this pass.
         at: u64,
         under_way: usize,
         /// When the next part is due.
         due: Instant,
-        /// A part of the pattern.
+        /// The pattern, one part long.
         part: Option<Bytes>,
     },
     Flushing,
-    /// That it is over is being written down: nothing may be written until then, or the next start would wipe it out.
+    /// The end is being recorded in the journal. No initiator may write before that, or the next start would
+    /// erase its data.
     Concluding {
         well: bool,
     },
 }
 
 impl Sanitizer {
-    /// Returns whether nothing is being done and nothing has failed.
+    /// Returns whether no operation is in progress and none has failed.
     pub(crate) const fn is_idle(&self) -> bool {
         self.worker.is_none() && self.failed.is_none()
     }
 
-    /// Returns whether it is being done.
+    /// Returns whether an operation is in progress.
     pub(crate) const fn is_running(&self) -> bool {
         self.worker.is_some()
     }
 
-    /// Goes no further: the unit is removed. A unit that is made of what was written down begins again.
+    /// Stops the operation because the unit is removed. A unit that is created from the journal begins it
+    /// again.
     pub(crate) fn stop(&mut self) {
         self.worker = None;
     }
 
-    /// Returns that it is in progress, and how far it is.
+    /// Returns the sense data for an operation in progress, with a progress of zero.
     pub(crate) fn in_progress(&self) -> Option<Sense> {
         let run = self.worker.as_ref()?;
         let asc = match run.kind {
@@ -164,39 +168,40 @@ impl Sanitizer {
         Some(sense)
     }
 
-    /// The same, with the progress out of `total` bytes of medium.
+    /// Returns the sense data for an operation in progress, with its progress out of `total` bytes of medium.
     pub(crate) fn progress(&self, total: u64) -> Option<Sense> {
         let mut sense = self.in_progress()?;
         sense.specific = Some(SenseKeySpecific::Progress(self.worker.as_ref()?.progress(total)));
         Some(sense)
     }
 
-    /// Returns how the last operation failed.
+    /// Returns the sense data for a failure of the last operation.
     pub(crate) fn failure(&self) -> Option<Sense> {
         self.failed.as_ref().map(Failed::sense)
     }
 
-    /// Returns whether formatting failed, which another FORMAT UNIT mends.
+    /// Returns whether formatting failed, which another FORMAT UNIT can repair.
     pub(super) fn failed_to_format(&self) -> bool {
         self.failed.as_ref().is_some_and(|failed| failed.kind == Kind::Format)
     }
 
-    /// Returns whether a failure, if there is one, may be left behind.
+    /// Returns whether EXIT FAILURE MODE is allowed: there is no failure, or it may be left.
     pub(super) fn may_leave_failure(&self) -> bool {
         self.failed.as_ref().is_none_or(|failed| failed.may_leave)
     }
 
-    /// Leaves the failure behind.
+    /// Clears the failure.
     pub(super) fn leave_failure(&mut self) {
         self.failed = None;
     }
 
-    /// Returns what the command that was woken ends with, if not well.
+    /// Returns the sense data that the woken command ends with; `None` for GOOD.
     pub(super) const fn take_answer(&mut self) -> Option<Sense> {
         self.answer.take()
     }
 
-    /// Returns when the work wants to go on, on a medium of `total` bytes. Who waits for operations to end does not.
+    /// Returns when the next part is due, on a medium of `total` bytes. A worker that waits for operations to
+    /// end has no deadline.
     pub(crate) fn poll_timeout(&self, total: u64) -> Option<Instant> {
         let run = self.worker.as_ref().filter(|run| !run.broken)?;
         match &run.stage {
@@ -221,7 +226,7 @@ impl Worker {
         u16::try_from(done * 65536 / total).unwrap_or(u16::MAX)
     }
 
-    /// The pattern of a pass, one part long.
+    /// Returns the pattern of a pass, one part long.
     fn part_of(&self, core_part: usize, pass: u8) -> Option<Bytes> {
         let Method::Overwrite { block, invert, .. } = &self.method else { return None };
         let mask = if *invert && pass % 2 == 1 { 0xff } else { 0 };
@@ -231,8 +236,8 @@ impl Worker {
 }
 
 impl DeviceServer {
-    /// Starts work on the whole medium, once that is written down. `waiter` is woken then if it is `immediate`, else at the
-    /// end.
+    /// Starts an operation on the whole medium, after the journal is stored. `waiter` is woken then if it is
+    /// `immediate`, else at the end.
     pub(super) fn start_sanitizing(
         &mut self,
         kind: Kind,
@@ -240,7 +245,7 @@ impl DeviceServer {
         may_leave_failure: bool,
         (waiter, immediate): (TaskId, bool),
     ) {
-        // An answer that nobody took is of work that is over.
+        // An answer that no command has taken belongs to an operation that is over.
         self.sanitizer.answer = None;
         let (waiter, stage) = (Some(waiter), Stage::Recording);
         self.sanitizer.worker =
@@ -248,7 +253,8 @@ impl DeviceServer {
         self.saves.wait(TaskId::BACKGROUND);
     }
 
-    /// Has it written down that the work begins, or how it ended, when no other change is being saved.
+    /// Stores the journal entry for the beginning or the end of the operation, when no other change is being
+    /// saved.
     pub(crate) fn record_sanitizing(&mut self) {
         let Some(Worker { kind, method: plan, may_leave_failure, stage, .. }) = &self.sanitizer.worker else {
             return;
@@ -265,7 +271,7 @@ impl DeviceServer {
         self.save(TaskId::BACKGROUND, self.spc.to_save());
     }
 
-    /// Takes up what was under way, or had failed, when the unit was started last.
+    /// Resumes the operation, or restores the failure, that the journal contained when the unit was started.
     pub(crate) fn resume_sanitizing(&mut self) {
         let Some(SanitizeJournal { kind, may_leave_failure, method: plan }) =
             self.spc.sanitize_journal.clone()
@@ -283,7 +289,7 @@ impl DeviceServer {
         }
     }
 
-    /// What was to be written down of the work is, or could not be.
+    /// Handles the end of storing the journal: stored, or not.
     pub(crate) fn sanitizer_recorded(&mut self, ok: bool) {
         let Some(run) = &mut self.sanitizer.worker else { return };
         match run.stage {
@@ -297,7 +303,7 @@ impl DeviceServer {
                 self.begin_sanitizing();
             }
             Stage::Recording => {
-                // What cannot be made sure of is not begun.
+                // An operation that cannot be recorded is not begun.
                 let waiter = run.waiter;
                 self.sanitizer.worker = None;
                 self.spc.sanitize_journal = self.sanitizer.failed.as_ref().map(|failed| SanitizeJournal {
@@ -327,7 +333,7 @@ impl DeviceServer {
         self.medium.lock(self.now, TaskId::BACKGROUND, whole);
     }
 
-    /// The medium is ours alone.
+    /// Begins the work: the whole medium is locked for the worker.
     pub(crate) fn sanitizer_locked(&mut self) {
         let (now, part_len) = (self.now, part_len(self));
         if let Some(run) = &mut self.sanitizer.worker {
@@ -337,7 +343,7 @@ impl DeviceServer {
         self.continue_sanitizing();
     }
 
-    /// An operation of ours ended.
+    /// Handles the end of an operation of the worker on the medium.
     pub(crate) fn sanitizer_ended(&mut self, result: Result<OpOutput, Failure>) {
         let Some(run) = &mut self.sanitizer.worker else { return };
         run.broken |= result.is_err();
@@ -354,7 +360,7 @@ impl DeviceServer {
         }
     }
 
-    /// Does as much as is due.
+    /// Submits as much work as is due.
     pub(crate) fn continue_sanitizing(&mut self) {
         let (now, part_len, total) = (self.now, part_len(self), self.info.capabilities.len);
         let Some(run) = &mut self.sanitizer.worker else { return };
@@ -363,7 +369,7 @@ impl DeviceServer {
         }
         let Stage::Working { pass, at, under_way, due, part } = &mut run.stage else { return };
         if run.broken {
-            // What is under way comes to its end first: no later write may be overtaken by it.
+            // Operations in progress end first, so that none of them can overwrite a later write.
             if *under_way == 0 {
                 self.finish_sanitizing(false);
             }
@@ -405,7 +411,7 @@ impl DeviceServer {
         self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
     }
 
-    /// The work is over: what came of it is written down before anybody is let in again.
+    /// Ends the work: the journal records the result before any other command is admitted.
     fn finish_sanitizing(&mut self, well: bool) {
         let Some(run) = &mut self.sanitizer.worker else { return };
         run.stage = Stage::Concluding { well };
@@ -416,8 +422,8 @@ impl DeviceServer {
         let Some(run) = self.sanitizer.worker.take() else { return };
         self.medium.unlock(TaskId::BACKGROUND);
         if !well {
-            // Also when it cannot be written down that all went well: then the next start does it again, and whoever
-            // opens the unit before that has it written down.
+            // Also when the operation succeeded but the journal could not be stored: then the next start
+            // executes it again. A command that clears the failure before that stores the journal.
             let (kind, may_leave_failure) = (run.kind, run.may_leave_failure);
             let failed = Failed { kind, may_leave: may_leave_failure };
             self.sanitizer.answer = Some(failed.sense());

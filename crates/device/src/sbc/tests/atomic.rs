@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, alone and against others.
+//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, alone and concurrent with other commands.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -267,14 +267,14 @@ fn a_change_of_generation_clears_bits_and_says_what_becomes_of_latecomers() {
                 None => refused(&reply),
             }
         }
-        // ORWRITE(16) expects zero, the generation before.
+        // ORWRITE(16) expects generation zero, which was the previous one.
         let short = rig.run(B, &cdb_16(op::ORWRITE_16, 0, 9, 1), 0, &ONE);
         if previous.is_some() {
             short.good().clear()
         } else {
             refused(&short)
         }
-        // Nobody begins a generation but from the present one; one may begin without a bit cleared.
+        // A generation can begin only from the present one; it may begin without clearing a bit.
         refused(&rig.run(B, &orwrite_32(4, 2, (CHANGE, 7), (0, 8)), 0, &kept));
         rig.run(B, &orwrite_32(0, 0, (CHANGE, 7), (7, 8)), 0, &[]).good();
         refused(&rig.run(B, &orwrite_32(9, 1, (SET, 0), (7, 0)), 0, &ONE));
@@ -307,7 +307,7 @@ fn a_generation_begins_when_nothing_of_the_one_before_is_under_way() {
     rig.event_of(set);
     rig.send(set, &ONE, 0, 512);
     assert!(gate.held() > 0);
-    // Elsewhere on the medium, and yet it waits.
+    // It addresses other blocks of the medium, and nevertheless waits.
     let change = rig.start(B, &orwrite_32(0, 1, (CHANGE, 7), (0, 1)), 0, 512);
     rig.event_of(change);
     rig.send(change, &ONE, 0, 512);
@@ -331,7 +331,7 @@ fn an_orwrite_of_generations_that_makes_no_sense_is_refused() {
     for operation in [(2, 0), (7, 0), (CHANGE, 1), (CHANGE, 4), (CHANGE, 6), (CHANGE, 8), (CHANGE, 15)] {
         rig.run(A, &orwrite_32(0, 1, operation, (0, 1)), 0, &ONE).illegal(Asc::INVALID_FIELD_IN_CDB);
     }
-    // Less than is to be cleared: then nothing is.
+    // Less data than the blocks to clear: nothing is cleared.
     let reply = rig.run(A, &orwrite_32(0, 2, (CHANGE, 7), (0, 1)), 0, &ONE);
     reply.illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
     rig.run(A, &orwrite_32(0, 1, (SET, 0), (0, 0)), 0, &ONE).good();

@@ -1,4 +1,4 @@
-//! What failures of the medium become, and what survives a loss of power.
+//! The sense data for failures of the medium, and the data that survives a loss of power.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -56,7 +56,8 @@ fn every_failure_has_its_sense_and_a_bad_block_its_address() {
                 reply.check(key, asc);
                 let named = matches!(fault, Fault::Medium | Fault::NoSpace);
                 assert_eq!(reply.information(), named.then_some(11));
-                // Others wait for the space too; see the test of attentions.
+                // Other nexuses receive the unit attention for lack of space too; see the test of unit
+                // attentions.
                 while rig.run(A, &[0; 6], 0, &[]).sense.is_some() {}
             }
         }
@@ -97,7 +98,7 @@ fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
             fill(&mut rig, nexus);
             rig.run(nexus, &[0; 6], 0, &[]).good();
         }
-        // What is unmapped can be written again, and run out again.
+        // Unmapped blocks can be written again, and space can run out again.
         let mut list = [0; 24];
         (list[1], list[3], list[19]) = (22, 16, 8);
         rig.run(A, &[op::UNMAP, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
@@ -116,7 +117,7 @@ fn after_a_failed_flush_none_is_vouched_for_again() {
         rig.run(nexus, &cdb_10(op::SYNCHRONIZE_CACHE_10, 0, 0, 0), 0, &[]).check(lost.0, lost.1);
         rig.run(nexus, &cdb_10(op::SYNCHRONIZE_CACHE_10, 2, 0, 0), 0, &[]).check(lost.0, lost.1);
     }
-    // A write that is itself durable is still worth its answer.
+    // A write that is itself durable can still be acknowledged.
     rig.run(A, &cdb_10(op::WRITE_10, 8, 0, 1), 0, &[2; 512]).good();
 }
 
@@ -131,7 +132,8 @@ fn a_medium_that_cannot_zero_in_place_is_written_with_zeros() {
     assert_eq!((data[511], data[2999 * 512]), (1, 1));
 }
 
-/// What a cut may leave of each block: the versions written since it was last made durable, that one first.
+/// The possible contents of each block after a power cut: the version last made durable, then the versions
+/// written since.
 struct Ledger {
     versions: Vec<Vec<u8>>,
 }
@@ -157,7 +159,8 @@ impl Ledger {
     }
 }
 
-/// Runs random commands, cuts the power, and checks every block against what its writers were promised.
+/// Runs random commands, cuts the power, and checks every block against the durability that the commands
+/// guaranteed.
 fn survives(seed: u64, write_cache: bool) {
     const COUNT: usize = 64;
     let mut rng = Rng::from_seed(seed);
@@ -222,7 +225,7 @@ fn a_loss_of_power_takes_nothing_that_was_promised() {
 
 #[test]
 fn operations_of_the_medium_in_any_order_change_no_promise() {
-    // A long write with FUA is several operations and a flush: acknowledged, all of it survives.
+    // A long write with FUA is several operations and a flush; once it is acknowledged, all of it survives.
     for seed in 0..8 {
         let mut rng = Rng::from_seed(seed);
         let power = Power::new(4 << 20);

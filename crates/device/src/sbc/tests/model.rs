@@ -1,4 +1,4 @@
-//! Random commands from several nexuses against a plain array.
+//! Random commands from several nexuses against a model array.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -13,7 +13,7 @@ use scsi::status::Status;
 
 const COUNT: u64 = 400;
 
-/// A command, and what it does to an array.
+/// A command, and its effect on the model.
 struct Step {
     nexus: NexusId,
     cdb: Vec<u8>,
@@ -79,7 +79,7 @@ fn step(rng: &mut Rng, model: &[u8]) -> Step {
     Step { nexus, cdb: cdb.to_vec(), room, out, effect }
 }
 
-/// Does a step to the array and returns the data and whether it is to succeed.
+/// Applies a step to the model and returns the data and whether the command is to succeed.
 fn apply(step: &Step, model: &mut [u8]) -> (Vec<u8>, bool) {
     let (at, len) = range_of(&step.cdb);
     let held = &mut model[at..at + len];
@@ -124,8 +124,8 @@ fn commands_one_after_the_other_agree_with_an_array() {
     }
 }
 
-/// Counters that several nexuses raise at once with COMPARE AND WRITE, over a medium that answers late: no increment may
-/// be lost, and what is OR-ed in from aside may never be.
+/// Two nexuses increment a counter concurrently with COMPARE AND WRITE, on a medium that answers late: no
+/// increment may be lost.
 #[test]
 fn increments_from_several_nexuses_at_once_are_never_lost() {
     for seed in 0..40 {
@@ -157,7 +157,7 @@ fn toggle(rng: &mut Rng, gate: &Gate) {
     }
 }
 
-/// Raises the counter in block 0, reading it anew after every miscompare.
+/// A worker that increments the counter in block 0 and reads it again after every COMPARE AND WRITE.
 struct Worker {
     nexus: NexusId,
     left: u32,

@@ -12,14 +12,14 @@ use scsi::opcode::variable_length as long;
 use scsi::sense::Asc;
 use store::ram::Ram;
 
-/// A chunk of the medium in memory, in blocks: what it can give back.
+/// The deallocation unit of the medium in memory, in blocks.
 const CHUNK: u64 = 128;
 
 fn thick() -> Rig {
     Rig::with(UnitConfig { thin: false, ..config() }, Box::new(Ram::new(BLOCKS * 512)))
 }
 
-/// Every form of WRITE SAME that has these flags.
+/// Returns every form of WRITE SAME with these flags.
 fn same(flags: u8, lba: u32, blocks: u16) -> Vec<Vec<u8>> {
     let mut forms = vec![
         cdb_16(op::WRITE_SAME_16, flags, lba.into(), blocks.into()).to_vec(),
@@ -54,7 +54,7 @@ fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
     list
 }
 
-/// (first block, blocks, provisioning status) of every descriptor.
+/// Returns (first block, blocks, provisioning status) of every descriptor.
 fn status(rig: &mut Rig, lba: u64, allocation: u32) -> Vec<(u64, u32, u8)> {
     let cdb = cdb_16(op::SERVICE_ACTION_IN_16, 0x12, lba, allocation);
     let data = rig.run(A, &cdb, usize::try_from(allocation).unwrap(), &[]).good();
@@ -211,9 +211,9 @@ fn parameter_lists_of_every_length_are_judged() {
     unmap(&mut rig, &[]).good();
     unmap(&mut rig, &[(1, 0); 256]).good();
     unmap(&mut rig, &[(1, 0); 257]).illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
-    // Blocks beyond MAXIMUM UNMAP LBA COUNT, whatever the medium.
+    // More blocks than MAXIMUM UNMAP LBA COUNT, regardless of the medium.
     unmap(&mut rig, &[(0, u32::MAX)]).illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
-    // A tail shorter than a descriptor is no descriptor.
+    // A remainder shorter than a descriptor is ignored.
     let mut odd = list.clone();
     odd[3] = 15;
     rig.write(0, &[1; 512]);
@@ -261,7 +261,7 @@ fn status_starts_where_asked_and_stops_where_there_is_no_room() {
     let mut scanned = long;
     scanned[23] = 200;
     assert_eq!(decode(&rig.run(A, &scanned, 1000, &[]).good()), [(5, 123, 0), (128, 77, 1)]);
-    // Less room than a descriptor: what is there is cut.
+    // An allocation length below one descriptor: the data is cut.
     let short = rig.run(A, &cdb_16(op::SERVICE_ACTION_IN_16, 0x12, 0, 8), 8, &[]);
     assert_eq!(short.good().len(), 8);
     for lba in [BLOCKS, BLOCKS + 1, 1 << 63, u64::MAX] {
@@ -291,7 +291,7 @@ fn no_blocks_can_be_refused() {
             rig.run(A, &form, 0, &block).good();
         }
     }
-    // Without a Data-Out buffer too.
+    // Also without a Data-Out buffer.
     rig.run(A, &cdb_16(op::WRITE_SAME_16, 1, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
     assert_eq!(rig.read(0, 9), vec![0; 9 * 512]);
     assert_eq!(rig.read(9, 1), block);
@@ -313,7 +313,7 @@ fn a_unit_that_promises_no_zeros_says_so_everywhere_and_still_keeps_what_was_sen
     rig.run(A, &anchored, 0, &list).illegal(Asc::INVALID_FIELD_IN_CDB);
     rig.run(A, &cdb_16(op::WRITE_SAME_16, 0x18, 0, 8), 0, &[0; 512]).illegal(Asc::INVALID_FIELD_IN_CDB);
     unmap(&mut rig, &[(0, 8)]).good();
-    // What a block holds that is not zeros is written, whatever UNMAP would allow.
+    // A block that is not all zeros is written even with the UNMAP bit.
     let block = pattern(512, 5);
     for form in same(0x08, 4, 300) {
         rig.run(A, &form, 0, &block).good();

@@ -30,7 +30,7 @@ fn overwrite_list(first: u8, pattern: &[u8]) -> Vec<u8> {
     list
 }
 
-/// Lets time pass until the unit has nothing left to do, and returns how much.
+/// Lets time pass until the unit has nothing left to do, and returns how long that took.
 fn wait(rig: &mut Rig) -> Duration {
     let mut now = Instant::ORIGIN;
     loop {
@@ -254,7 +254,7 @@ fn formatting_zeroes_a_unit_of_either_kind() {
     }
 }
 
-/// Keeps no key; answers as told, one replacement after the other.
+/// A key store without a key: it returns the given results, one for each replacement.
 struct Keeper(Vec<Replaced>, bool);
 
 impl KeyStore for Keeper {
@@ -322,7 +322,7 @@ fn a_medium_without_a_key_has_no_crypto_erase() {
     rig.run(A, &sanitize(CRYPTO_ERASE, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }
 
-/// A unit that is started with the state that was stored last, on a medium that holds `fill` all over.
+/// Starts a unit with the state that was stored last, on a medium filled with `fill`.
 fn restarted(config: UnitConfig, fill: u8, state: &[u8]) -> Rig {
     let mut medium = Ram::new(BLOCKS * 512);
     let data = Bytes::copied_from(&vec![fill; usize::try_from(BLOCKS).unwrap() * 512]).into();
@@ -350,7 +350,7 @@ fn it_goes_on_where_the_unit_is_started_again() {
             rig.event_of(key);
             rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
         }
-        // Nothing is begun, and nothing answered, before it is written down.
+        // Nothing is begun, and nothing answered, before the journal is stored.
         rig.run(B, &[0; 6], 0, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
         assert!(rig.event_of(key).is_none() && rig.unit.poll_timeout().is_none());
         let state = rig.keep(true).unwrap();
@@ -364,7 +364,8 @@ fn it_goes_on_where_the_unit_is_started_again() {
             rig.unit.handle_timeout(now);
             rig.drain();
         }
-        // It is over when that is written down: until then the next start would do it again, over what was written since.
+        // The operation ends when the journal is stored: until then the next start would execute it again and
+        // overwrite later writes.
         rig.run(B, &cdb_16(op::WRITE_16, 0, 0, 1), 0, &[1; 512])
             .check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
         assert_eq!(rig.keep(true), Some(vec![]));
@@ -383,7 +384,7 @@ fn what_cannot_be_written_down_is_not_begun() {
         rig.finish(key, &[]).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
         assert_eq!(rig.read(0, 1), [7; 512]);
     }
-    // Nor is it over when that cannot be written down; whoever leaves the failure has it written down.
+    // Nor does it end when the journal cannot be stored; the command that clears the failure stores it.
     let key = rig.start(A, &sanitize(BLOCK_ERASE, AUSE, 0), 0, 0);
     assert!(rig.keep(true).is_some() && rig.keep(false).is_some());
     let failed = (SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
@@ -410,7 +411,7 @@ fn a_failure_outlives_the_daemon() {
         rig.finish(key, &[]).check(SenseKey::MEDIUM_ERROR, asc);
         let mut rig = restarted(config(), 0x77, &state);
         rig.run(B, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]).check(SenseKey::MEDIUM_ERROR, asc);
-        // What failed can be tried again.
+        // A failed operation can be tried again.
         rig.run(B, &cdb, 0, &[]).good();
         assert!(is_all(&mut rig, 0));
     }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::table::{ReadOnlyNexus, Table, service_action};
 use scsi::cdb::Cdb;
 
-/// One line for every command: what anyone who changes the table must look at.
+/// Renders one line for every command, for review of every change of the table.
 fn render() -> String {
     let mut lines = String::new();
     for row in Table::new().rows() {
@@ -27,7 +27,7 @@ fn render() -> String {
             usage.concat()
         );
     }
-    // The addresses of functions are nobody's business.
+    // Removes the addresses of functions, which are not part of the reviewed table.
     lines
         .lines()
         .map(|line| match (line.find("ByCdb("), line.find(") ")) {

@@ -17,7 +17,7 @@ fn cdb_6(opcode: u8, lba: u16, blocks: u8) -> [u8; 6] {
     [opcode, 0, high, low, blocks, 0]
 }
 
-/// Every form of READ for `blocks` at `lba`.
+/// Returns every form of READ for `blocks` at `lba`.
 fn reads(flags: u8, lba: u32, blocks: u16) -> Vec<Vec<u8>> {
     let (wide, many) = (u64::from(lba), u32::from(blocks));
     vec![
@@ -28,7 +28,7 @@ fn reads(flags: u8, lba: u32, blocks: u16) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Every form of WRITE for `blocks` at `lba`.
+/// Returns every form of WRITE for `blocks` at `lba`.
 fn writes(flags: u8, lba: u32, blocks: u16) -> Vec<Vec<u8>> {
     let (wide, many) = (u64::from(lba), u32::from(blocks));
     vec![
@@ -159,7 +159,7 @@ fn a_transfer_of_many_parts_arrives_whole_and_in_order() {
         let data = pattern(len, 2);
         rig.run(A, &cdb_16(op::WRITE_16, fua, 1, blocks), 0, &data).good();
         assert!(rig.run(A, &cdb_16(op::READ_16, fua, 1, blocks), len, &[]).good() == data);
-        // The initiator has room for less: whole and in order up to there.
+        // The initiator accepts fewer bytes: they are complete and in order up to that length.
         let room = (3 << 20) + 100;
         let reply = rig.run(A, &cdb_16(op::READ_16, 0, 1, blocks), room, &[]);
         assert_eq!(reply.transferable, u64::try_from(len).unwrap());
@@ -256,7 +256,7 @@ fn a_unit_too_large_for_ten_bytes_says_so() {
 fn blocks_of_4096_bytes_work_like_those_of_512() {
     let config =
         crate::contract::UnitConfig { block_size: BlockSize::B4096, physical_exponent: 0, ..config() };
-    // The medium ends within a block, which therefore is none.
+    // The medium ends within a block, which is therefore not usable.
     let mut rig = Rig::with(config, Box::new(Ram::new(100 * 4096 + 512)));
     let data = pattern(2 * 4096, 8);
     rig.write(98, &data);

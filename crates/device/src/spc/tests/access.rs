@@ -1,4 +1,4 @@
-//! A nexus with read-only access changes nothing that another nexus meets.
+//! A nexus with read-only access changes nothing that another nexus observes.
 
 use scsi::pr::{BasicList, ReservationKey, service_action_out as pr_out};
 use scsi::status::Status;
@@ -8,7 +8,7 @@ use crate::contract::{Access, Tmf, TmfOutcome};
 use crate::table::Table;
 use crate::testing::nexus;
 
-/// A removable unit; B may only read.
+/// Returns a removable unit on which B has read-only access.
 fn limited() -> Rig {
     let mut rig = removable();
     limit(&mut rig);
@@ -19,8 +19,8 @@ fn limit(rig: &mut Rig) {
     rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access: Access::ReadOnly, ..nexus(B) });
 }
 
-/// What it may send: all of this only tells something to the nexus itself, or keeps something for it alone. Whoever adds a
-/// command to the table decides here.
+/// The commands that it may send: each only reports to the nexus itself, or changes state that only this
+/// nexus uses. A new command in the table requires a decision here.
 const ADMITTED: &[&str] = &[
     "COPY OPERATION ABORT",
     "EXTENDED COPY(LID1)",
@@ -38,7 +38,7 @@ const ADMITTED: &[&str] = &[
     "POPULATE TOKEN",
     "PRE-FETCH(10)",
     "PRE-FETCH(16)",
-    // Of these two, the form that changes nothing; see below.
+    // For these two, the form that changes nothing; see below.
     "PREVENT ALLOW MEDIUM REMOVAL",
     "READ BUFFER(10)",
     "READ BUFFER(16)",
@@ -77,7 +77,7 @@ const ADMITTED: &[&str] = &[
     "VERIFY(32)",
 ];
 
-/// Sends a command without data, and tells whether it met the write protection of the nexus.
+/// Sends a command without data, and returns whether it ended with the write protection of the nexus.
 fn is_refused(rig: &mut Rig, from: NexusId, cdb: &[u8]) -> bool {
     let task = rig.start(from, cdb, 0, 0);
     let Some(UnitEvent::CommandComplete { status, sense, .. }) = rig.event_of(task) else { return false };

@@ -63,7 +63,7 @@ fn block_limits_follow_the_configuration() {
     assert!(!limits.write_same_non_zero);
 }
 
-/// libiscsi Inquiry.BlockLimits: what it takes for sane.
+/// libiscsi Inquiry.BlockLimits: the limits that it considers sane.
 #[test]
 fn unmap_limits_are_what_initiators_take_for_sane() {
     for thin in [true, false] {

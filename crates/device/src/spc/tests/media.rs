@@ -244,7 +244,7 @@ fn the_diagnostic_pages_are_one() {
     rig.run(A, &send(0x00, 4), 0, &[0, 0, 0, 0]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }
 
-/// What a host hears that uses a stopped unit.
+/// Checks the reply to a host that uses a stopped unit.
 fn stopped(reply: &Reply) {
     reply.check(SenseKey::NOT_READY, Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED);
 }

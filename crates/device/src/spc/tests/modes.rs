@@ -4,7 +4,7 @@ use super::*;
 use crate::contract::UnitConfig;
 use crate::testing::cdb_16;
 
-/// The current page.
+/// Returns the current page.
 fn page(rig: &mut Rig, nexus: NexusId, code: u8) -> Vec<u8> {
     let cdb = [op::MODE_SENSE_6, 0x08, code, 0, 255, 0];
     rig.run(nexus, &cdb, 255, &[]).good()[4..].to_vec()
@@ -135,7 +135,8 @@ fn a_reset_brings_the_defaults_back() {
     write(&mut rig, A).good();
 }
 
-/// Sends MODE SELECT with SP for a page with some of its bits changed, and hands over the state that is to be saved.
+/// Sends MODE SELECT with SP for a page with some of its bits changed, and returns the state that is to be
+/// saved.
 fn change_for_good(rig: &mut Rig, (code, byte, mask): (u8, usize, u8), saved: bool) -> (Reply, Vec<u8>) {
     let mut list = Vec::from([0; 4]);
     list.extend(page(rig, A, code));
@@ -155,7 +156,7 @@ fn restarted(configuration: UnitConfig, state: &[u8]) -> Rig {
     Rig::of(crate::unit::LogicalUnit::new(configuration, medium, Some(state), pool).unwrap())
 }
 
-/// PC 11b: saved values.
+/// Returns the saved values of a page (PC 11b).
 fn saved_page(rig: &mut Rig, code: u8) -> Vec<u8> {
     rig.run(A, &[op::MODE_SENSE_6, 0x08, 0xc0 | code, 0, 255, 0], 255, &[]).good()[4..].to_vec()
 }

@@ -24,7 +24,7 @@ fn cdb(action: u16, kind: u8, len: usize) -> [u8; 10] {
     [op::PERSISTENT_RESERVE_OUT, u8::try_from(action).unwrap(), kind, 0, 0, a, b, c, d, 0]
 }
 
-/// PERSISTENT RESERVE OUT with a basic parameter list.
+/// Sends PERSISTENT RESERVE OUT with a basic parameter list.
 fn out(
     rig: &mut Rig,
     from: NexusId,
@@ -80,7 +80,8 @@ fn may(reply: &Reply, may: bool) {
     assert_eq!(reply.status, expected, "{reply:?}");
 }
 
-/// libiscsi ProutReserve.Access{EA,WE,EARO,WERO,EAAR,WEAR}: may a registrant read and write, may a stranger?
+/// libiscsi ProutReserve.Access{EA,WE,EARO,WERO,EAAR,WEAR}: whether a registrant may read and write, and
+/// whether an unregistered nexus may.
 #[test]
 fn each_type_admits_whom_it_should() {
     for (kind, [registrant_reads, registrant_writes, stranger_reads, stranger_writes]) in [
@@ -115,7 +116,8 @@ fn each_type_admits_whom_it_should() {
     }
 }
 
-/// libiscsi ProutReserve.Ownership*: who unregisters itself hears nothing of it (tgt tells it, and fails).
+/// libiscsi ProutReserve.Ownership*: a nexus that unregisters itself receives no unit attention for it (tgt
+/// sends one, and fails).
 #[test]
 fn unregistering_the_holder_tells_the_others_and_not_the_holder() {
     for kind in ReservationType::ALL {
@@ -192,7 +194,7 @@ fn four_service_actions_report_and_the_others_do_not_exist() {
     assert_eq!((told.types, told.allow_commands), (ReservationType::MASK_OF_ALL, 4));
 }
 
-/// ALLOW COMMANDS is a promise about commands all over the table.
+/// ALLOW COMMANDS makes a statement about commands all over the table.
 #[test]
 fn what_reservations_let_pass_is_what_capabilities_tell() {
     let rig = Rig::new();
@@ -239,7 +241,7 @@ fn scope_and_type_are_judged_where_they_count() {
     out(&mut rig, A, pr_out::CLEAR, 0xff, K1, NONE).good();
 }
 
-/// CVE-2024-39281: a length of the initiator's choice was allocated.
+/// CVE-2024-39281: a target allocated a length that the initiator chose.
 #[test]
 fn a_parameter_list_of_another_length_is_refused_before_it_is_fetched() {
     let mut rig = Rig::new();
@@ -374,7 +376,7 @@ fn preempt_and_abort_waits_for_writes_that_the_victim_has_left_behind() {
         let victim = rig.start(A, &WRITE, 0, 512);
         let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(victim) else { panic!("no fetch") };
         rig.send(victim, &[1; 512], 0, 512);
-        // The victim's host gives the write up, or its session is lost. The medium goes on with it.
+        // The victim's host aborts the write, or its session is lost. The medium continues the write.
         if lost {
             rig.unit.nexus_lost(Instant::ORIGIN, A);
         } else {
@@ -393,7 +395,7 @@ fn preempt_and_abort_waits_for_writes_that_the_victim_has_left_behind() {
     }
 }
 
-/// A unit, and the state that it asked to have saved last.
+/// Returns a unit, and the state that it last requested to be saved.
 fn persistent() -> (Rig, Vec<u8>) {
     let mut rig = Rig::new();
     let list = BasicList { service_action_key: K1, persist: true, ..BasicList::default() }.encode();

@@ -64,7 +64,7 @@ fn the_list_is_in_order_and_has_no_command_twice() {
     assert!(all(&mut removable(), false).iter().any(|one| one.opcode == op::PREVENT_ALLOW_MEDIUM_REMOVAL));
 }
 
-/// CVE-2024-42416: an operation code or service action that nobody checked became an index.
+/// CVE-2024-42416: an unchecked operation code or service action became an index.
 #[test]
 fn any_operation_code_and_service_action_is_answered() {
     let mut rig = Rig::new();
@@ -124,7 +124,8 @@ fn the_functions_that_are_told_are_those_that_work() {
     }
 }
 
-/// libiscsi ReportTargetPortGroups.AllocLength: a short allocation length cuts, and changes no count.
+/// libiscsi ReportTargetPortGroups.AllocLength: a short allocation length cuts the data, and changes no
+/// count.
 #[test]
 fn target_port_groups_keep_their_counts_however_short_the_data() {
     let mut rig = Rig::new();
@@ -142,7 +143,7 @@ fn target_port_groups_keep_their_counts_however_short_the_data() {
     rig.run(A, &set, 0, &[0; 4]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }
 
-/// CVE-2024-43110: three bytes of somebody else's memory stood in sense data.
+/// CVE-2024-43110: sense data contained three bytes of unrelated memory.
 #[test]
 fn request_sense_tells_and_clears_what_waits() {
     let mut rig = Rig::fresh(config(), Box::new(Ram::new(BLOCKS * 512)));
@@ -195,7 +196,7 @@ fn a_thin_unit_counts_its_storage_in_the_sets_that_it_names() {
     let page = rig.run(A, &[op::INQUIRY, 1, 0xb2, 0, 64, 0], 64, &[]).good();
     assert_eq!(page[4], 11, "sets of a mebibyte");
     assert_eq!(counts(&mut rig), (16, 0));
-    // A set that is begun is used, and what is left of it is not available.
+    // A threshold set that is partly used counts as used, and the rest of it does not count as available.
     rig.write(0, &[1; 512]);
     assert_eq!(counts(&mut rig), (15, 1));
     rig.write(4 << 11, &vec![1; 2 << 20]);
@@ -209,7 +210,8 @@ fn a_thin_unit_counts_its_storage_in_the_sets_that_it_names() {
     rig.run(A, &[op::LOG_SENSE, 0, 0x4c, 0, 0, 0, 0, 0, 64, 0], 64, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }
 
-/// What `smartctl -x` asks for: errors that the medium did not correct, and how long the unit was idle.
+/// The data that `smartctl -x` requests: errors that the medium did not correct, and how long the unit was
+/// idle.
 #[test]
 fn errors_and_idle_time_are_counted_and_put_back() {
     let (medium, faults) = store::fault_inject::FaultInjector::new(Ram::new(BLOCKS * 512), 1);

@@ -4,8 +4,8 @@ use super::*;
 use crate::spc::ROWS;
 use crate::table::{Row, Table};
 
-/// Every command with random fields and random parameter lists: whatever comes, each is answered, and the unit goes on.
-/// Prints the seed of the run that breaks.
+/// Every command with random fields and random parameter lists: each is answered, and the unit continues. A
+/// failure prints the seed of its run.
 #[test]
 fn no_field_and_no_parameter_list_harms_the_unit() {
     for seed in 0..60 {
@@ -65,7 +65,7 @@ fn random_list(rng: &mut Rng) -> Vec<u8> {
     list
 }
 
-/// Puts the length of the list where the CDB has it.
+/// Writes the length of the list into the field of the CDB.
 fn announce(cdb: &mut [u8], row: &Row, list: &[u8]) {
     let len = u32::try_from(list.len()).unwrap().to_be_bytes();
     match row.opcode {
@@ -92,7 +92,7 @@ const fn takes_list(opcode: u8) -> bool {
 }
 
 impl Rig {
-    /// Takes a fetch of a task out, if that is what comes next for it.
+    /// Removes the next event of a task if it is a fetch.
     fn event_of_fetch(&mut self, key: crate::contract::TaskKey) -> Option<UnitEvent> {
         let mine =
             |event: &UnitEvent| matches!(event, UnitEvent::FetchDataOut { key: found, .. } if *found == key);

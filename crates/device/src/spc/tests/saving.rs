@@ -1,4 +1,4 @@
-//! Changes of what is saved: they have all of their effects, or none.
+//! Changes of the saved state: they have all of their effects, or none.
 
 use scsi::pr::{BasicList, Keys, ReservationKey, service_action_in as pr_in, service_action_out as pr_out};
 use scsi::status::Status;
@@ -61,7 +61,8 @@ fn release(rig: &mut Rig, recording: &Rc<RefCell<Recording>>) {
     rig.ready();
 }
 
-/// Nothing came of a preemption of A: its registration, its task and its reservation are there, and it hears of nothing.
+/// Checks that a preemption of A had no effect: its registration, its task and its reservation remain, and it
+/// receives no unit attention.
 #[track_caller]
 fn nothing_happened(rig: &mut Rig, recording: &Rc<RefCell<Recording>>, victim: TaskKey) {
     release(rig, recording);
@@ -97,10 +98,10 @@ pub(crate) fn other_commands_meet_the_old_reservation_until_the_new_one_is_saved
     assert_eq!(write(&mut rig, A).status, Status::RESERVATION_CONFLICT);
 }
 
-/// How a PREEMPT AND ABORT ends early.
+/// An event that ends a PREEMPT AND ABORT early.
 type Abort = fn(&mut Rig, TaskKey);
 
-/// Those that spare A's tasks.
+/// The events that do not themselves abort A's tasks.
 const ABORTS: [Abort; 4] = [
     |rig, preempt| {
         assert_eq!(rig.manage(B, Tmf::AbortTask(preempt)), None, "it is being saved");
@@ -265,7 +266,7 @@ fn identifying_information_that_cannot_be_saved_changes_nothing() {
     assert_eq!(told, [0, 0, 0, 0]);
 }
 
-/// MODE SELECT of the caching page with WCE clear.
+/// Sends MODE SELECT of the caching page with WCE clear.
 fn close_cache(rig: &mut Rig) -> TaskKey {
     let mut list = [0; 24];
     (list[4], list[5]) = (0x08, 18);
@@ -282,7 +283,7 @@ fn write_cache(rig: &mut Rig) -> bool {
 fn disabling_the_write_cache_waits_for_writes_under_way_and_flushes_behind_them() {
     let (store, recording) = Recorder::new();
     let mut rig = Rig::with(config(), Box::new(store));
-    // Data of this one is still on its way when the setting changes.
+    // The data of this write is still being fetched when the setting changes.
     let late = rig.start(A, &WRITE, 0, 512);
     recording.borrow_mut().hold = true;
     let early = rig.start(B, &WRITE, 0, 512);
@@ -336,7 +337,7 @@ fn of_two_sanitize_commands_whose_parameters_come_together_one_is_refused() {
     rig.finish(first, &[]).good();
 }
 
-/// Each bug is planted, and the test that looks for it must fail.
+/// For each planted bug, the test that looks for it must fail.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {

@@ -1,4 +1,4 @@
-//! Unit attentions: who hears them, when, and what clears them.
+//! Unit attentions: which nexuses receive them, when, and what clears them.
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -20,7 +20,7 @@ const REQUEST_SENSE: [u8; 6] = [op::REQUEST_SENSE, 0, 0, 0, 18, 0];
 const INQUIRY: [u8; 6] = [op::INQUIRY, 0, 0, 0, 36, 0];
 const REPORT_LUNS: [u8; 12] = [op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0];
 
-/// The code of the sense data that REQUEST SENSE returns.
+/// Returns the additional sense code and qualifier from REQUEST SENSE.
 fn requested(rig: &mut Rig, nexus: crate::contract::NexusId) -> u16 {
     let data = rig.run(nexus, &REQUEST_SENSE, 18, &[]).good();
     u16::from_be_bytes([data[12], data[13]])
@@ -57,7 +57,7 @@ fn inquiry_report_luns_and_request_sense_are_done_all_the_same() {
     assert_eq!(requested(&mut rig, A), 0x2903);
     assert_eq!(requested(&mut rig, A), 0);
     rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
-    // An unknown command and a wrong one meet the attention first, and clear it.
+    // An unknown command and an invalid one receive the unit attention first, and clear it.
     rig.run(B, &[0xff, 0, 0, 0, 0, 0], 0, &[])
         .check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
     rig.run(B, &[0xff, 0, 0, 0, 0, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);

@@ -1,4 +1,4 @@
-//! Task management functions, resets, and what they leave of the tasks they end.
+//! Task management functions, resets, and the effects of the tasks that they abort.
 
 use alloc::boxed::Box;
 
@@ -23,7 +23,7 @@ fn start_read(rig: &mut Rig, nexus: crate::contract::NexusId) -> TaskKey {
     rig.start(nexus, &cdb_16(op::READ_16, 0, 100, 1), 512, 0)
 }
 
-/// A write whose data has come and whose operation is with the medium.
+/// Starts a write whose data was received and whose operation was submitted to the medium.
 fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u8) -> TaskKey {
     let key = rig.start(nexus, &cdb_16(op::WRITE_16, 0, lba, 1), 0, 512);
     assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
@@ -270,7 +270,7 @@ fn who_is_gone_hears_nothing_more_and_its_keys_are_free() {
     assert!(rig.event_of(first).is_none() && rig.event_of(second).is_none());
     rig.finish(other, &[]).good();
     assert_eq!(rig.unit.stats().tasks, 0);
-    // An abort that was under way when the transport lost interest ends silently, too.
+    // An abort that was in progress when the transport dropped the task also ends without a report.
     rig.unit.nexus_established(NOW, nexus(A));
     rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::I_T_NEXUS_LOSS_OCCURRED);
     gate.close();

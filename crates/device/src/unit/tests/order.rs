@@ -1,4 +1,4 @@
-//! The task set: who may start when.
+//! The order of the task set: which tasks may start when.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ fn read(rig: &mut Rig, attribute: TaskAttribute, lba: u64) -> TaskKey {
 
 use TaskAttribute::{HeadOfQueue, Ordered, Simple};
 
-/// Starts commands over a medium that does not answer, and tells how many have reached it.
+/// Starts commands on a medium that does not answer, and returns how many were submitted to it.
 fn started(attributes: &[TaskAttribute]) -> usize {
     let (mut rig, gate) = slow();
     gate.close();
@@ -142,8 +142,8 @@ fn a_key_in_use_is_an_overlapped_command_and_its_first_user_goes_on() {
     rig.finish(key, &[]).good();
 }
 
-/// The page cache of Linux shows a reader a block of which a part is written and a part is not, so that a READ of one host
-/// would meet half of a WRITE of another.
+/// The page cache of Linux shows a reader a block that is partly written, so that a READ of one host would
+/// receive half of a WRITE of another.
 #[test]
 fn a_read_and_a_write_of_the_same_block_are_not_with_the_medium_together() {
     let write = |rig: &mut Rig, lba, byte| {
@@ -159,7 +159,7 @@ fn a_read_and_a_write_of_the_same_block_are_not_with_the_medium_together() {
     assert_eq!(gate.held(), 1, "the read waits for the write");
     let beside = read(&mut rig, Simple, 9);
     assert_eq!(gate.held(), 2, "a read of another block does not");
-    // A write that comes later does not pass the read that waits, nor does a read pass that write.
+    // A later write does not pass the read that waits, nor does a read pass that write.
     let second = write(&mut rig, 0, 2);
     let last = read(&mut rig, Simple, 3);
     gate.open();
@@ -174,7 +174,7 @@ fn a_read_and_a_write_of_the_same_block_are_not_with_the_medium_together() {
     let earlier = read(&mut rig, Simple, 1);
     let later = write(&mut rig, 0, 3);
     assert_eq!(gate.held(), 1, "the write waits for the read");
-    // A task that waits can be aborted, and what waits behind it goes on.
+    // A waiting task can be aborted, and the tasks behind it continue.
     rig.unit.task_gone(base::time::Instant::ORIGIN, later);
     gate.open();
     rig.ready();

@@ -1,4 +1,4 @@
-//! Serving copy managers: their requests are commands like any other, in the name of a nexus.
+//! Requests of copy managers: they are executed as commands on behalf of a nexus.
 
 use alloc::boxed::Box;
 

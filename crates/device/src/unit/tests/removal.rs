@@ -1,4 +1,5 @@
-//! A unit that a nexus does not see any more, and one that is removed: everything is answered, the medium is waited for.
+//! A unit that a nexus no longer sees, and a unit that is removed: everything is answered, and the medium is
+//! waited for.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,7 +21,7 @@ fn slow() -> (Rig, Gate) {
     (Rig::with(config(), Box::new(medium)), gate)
 }
 
-/// A write whose data has come and whose operation is with the medium.
+/// Starts a write whose data was received and whose operation was submitted to the medium.
 fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u8) -> TaskKey {
     let key = rig.start(nexus, &cdb_16(op::WRITE_16, 0, lba, 1), 0, 512);
     assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
@@ -28,7 +29,7 @@ fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u
     key
 }
 
-/// Returns how often a key is named by what waits, and forgets it.
+/// Removes and returns the pending events of a key.
 fn answers(rig: &mut Rig, key: TaskKey) -> Vec<UnitEvent> {
     core::iter::from_fn(|| rig.event_of(key)).collect()
 }

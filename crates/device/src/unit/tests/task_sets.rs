@@ -1,4 +1,5 @@
-//! A task set for every nexus: what one does with the order of its tasks, or to all of its tasks, does not reach the others.
+//! A task set per nexus: the order of tasks of one nexus, and functions on all of its tasks, do not affect
+//! the others.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use scsi::status::{Status, TaskAttribute};
 
 use TaskAttribute::{HeadOfQueue, Ordered, Simple};
 
-/// A unit with the rules that are the default.
+/// Returns a unit with the default rules.
 fn rig() -> (Rig, Gate) {
     let (medium, gate) = Slow::new(BLOCKS * 512);
     (Rig::with(UnitConfig { tasks: TaskRules::default(), ..config() }, Box::new(medium)), gate)
@@ -39,7 +40,7 @@ fn an_ordered_write_that_never_sends_its_data_stops_its_own_nexus_alone() {
 #[test]
 fn a_nexus_that_waits_for_its_own_order_does_not_keep_another_from_being_woken() {
     let (mut rig, gate) = rig();
-    // A's task waits for data that does not come; B's waits for the medium.
+    // A's task waits for data that is never sent; B's tasks wait for the medium.
     rig.start_as(A, Ordered, &cdb_16(op::WRITE_16, 0, 0, 1), 0, 512);
     read(&mut rig, A, Simple, 8);
     gate.close();
@@ -117,8 +118,8 @@ fn clearing_a_task_set_reaches_the_tasks_of_its_own_nexus_alone() {
     rig.run(B, &[0; 6], 0, &[]).good();
 }
 
-/// Two hosts that reset each other: each task that another nexus aborts is answered, and the next command of its initiator
-/// hears of the reset.
+/// Two hosts that reset each other: each task that another nexus aborts is answered, and the next command of
+/// its initiator receives the unit attention for the reset.
 #[test]
 fn two_hosts_that_reset_each_other_both_hear_what_became_of_their_tasks() {
     for rules in [TaskRules::default(), TaskRules::SHARED] {
@@ -135,7 +136,8 @@ fn two_hosts_that_reset_each_other_both_hear_what_became_of_their_tasks() {
                     Some(UnitEvent::CommandComplete { status: Status::TASK_ABORTED, .. }) => {
                         assert!(rules.task_aborted_status);
                     }
-                    // The initiator is told by the unit attention only: a host that ignores it waits until its time limit.
+                    // The initiator receives only the unit attention: a host that ignores it waits until its
+                    // time limit.
                     Some(UnitEvent::Aborted { .. }) => assert!(!rules.task_aborted_status),
                     other => panic!("{other:?}"),
                 }

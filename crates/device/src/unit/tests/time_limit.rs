@@ -1,4 +1,5 @@
-//! The time limit of operations of the medium, and functions that do not wait for other people's operations.
+//! The time limit of operations of the medium, and functions that do not wait for operations of other
+//! nexuses.
 
 use alloc::boxed::Box;
 
@@ -25,7 +26,7 @@ fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u
     key
 }
 
-/// Lets time pass until the unit's deadline, and returns when that is.
+/// Lets time pass until the unit's deadline, and returns the deadline.
 fn expire(rig: &mut Rig) -> Instant {
     let at = rig.unit.poll_timeout().expect("a deadline");
     rig.unit.handle_timeout(at);
@@ -100,7 +101,7 @@ fn what_waits_behind_a_write_that_hangs_has_the_same_limit() {
     let old = start_write(&mut rig, A, 0, 1);
     expire(&mut rig);
     rig.finish(old, &[]).check(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
-    // Held back, and waiting for an exclusive range.
+    // A write that a range lock delays, and a command that waits for an exclusive range.
     let plain = start_write(&mut rig, A, 0, 2);
     let mut cdb = cdb_16(0x89, 0, 0, 0);
     cdb[13] = 1;
@@ -127,7 +128,7 @@ fn a_function_waits_for_the_tasks_that_it_aborts_and_for_no_others() {
     let hung = start_write(&mut rig, A, 0, 1);
     let other = start_write(&mut rig, A, 8, 1);
     assert_eq!(rig.manage(A, Tmf::AbortTask(hung)), None);
-    // Another host's functions, and other ones of this host.
+    // Functions of another host, and other functions of this host.
     assert_eq!(rig.manage(B, Tmf::QueryTaskSet), Some(TmfOutcome::Complete));
     assert_eq!(rig.manage(B, Tmf::AbortTaskSet), Some(TmfOutcome::Complete));
     assert_eq!(rig.manage(B, Tmf::ClearAca), Some(TmfOutcome::NotSupported));

@@ -1,4 +1,4 @@
-//! What becomes of a batch that a port sends by itself.
+//! Sends a batch from a port without the engine.
 
 use base::buffer::Pool;
 use base::ether::FrameMachine;
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::files::Errno;
 use crate::stats::Stats;
 
-/// What became of a batch.
+/// The result of an attempt to send a batch.
 #[derive(PartialEq, Eq)]
 enum Outcome {
     Gone,
@@ -19,7 +19,7 @@ enum Outcome {
 }
 
 impl Port {
-    /// Sends what is left of the batch. Returns whether something may have changed about the interface.
+    /// Sends the rest of the batch. Returns whether the interface may have changed.
     pub(super) fn send(
         &mut self,
         outtake: &mut TxBatch,
@@ -32,7 +32,7 @@ impl Port {
             self.forget(pool);
         }
         if outcome != Outcome::Gone {
-            // Should the interface be up after all, it goes on.
+            // If the interface is up after all, sending continues after the pause.
             let refusals = u32::from(self.refusals.saturating_sub(1));
             self.rest_until = Some(clock.now().after(REST * (1 << refusals)));
         }
@@ -64,7 +64,7 @@ impl Port {
                     self.done += 1;
                     self.refusals = 0;
                 }
-                // The socket's buffer, or the link's queue or the receiver's backlog, is full.
+                // The buffer of the socket is full, or the queue of the link, or the backlog of the receiver.
                 Err(errno @ (Errno::AGAIN | Errno::NOBUFS)) => {
                     self.refusals += u8::from(errno == Errno::NOBUFS);
                     Stats::bump(&mut stats.frame_rests, 1);

@@ -1,4 +1,4 @@
-//! Calls that no safe interface offers.
+//! System calls for which there is no safe interface.
 #![allow(unsafe_code, reason = "calls with pointers")]
 
 use std::fs::File;
@@ -21,8 +21,8 @@ pub(super) fn zero_out(file: &File, at: u64, len: u64) -> Result<(), Errno> {
 
 fn on_range(file: &File, request: libc::Ioctl, at: u64, len: u64) -> Result<(), Errno> {
     let range: [u64; 2] = [at, len];
-    // SAFETY: both requests read a start and a length, two 64-bit numbers, from their argument, which points to
-    // `range` and outlives the call; the descriptor is open while `file` is borrowed.
+    // SAFETY: both requests read a start and a length, two 64-bit numbers, from their argument, which points
+    // to `range` and outlives the call; the descriptor is open while `file` is borrowed.
     let outcome = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
     if outcome < 0 {
         return Err(super::super::errno_of(&std::io::Error::last_os_error()));
@@ -30,7 +30,7 @@ fn on_range(file: &File, request: libc::Ioctl, at: u64, len: u64) -> Result<(), 
     Ok(())
 }
 
-/// Returns how often the calling thread had to wait for something in the kernel.
+/// Returns how often the calling thread had to wait in the kernel (voluntary context switches).
 pub(in crate::files) fn waits() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the call writes one `rusage` to the address, which is valid for that.

@@ -1,4 +1,4 @@
-//! A target that does to commands whatever a target may do, and forgets some without a word.
+//! A target that misbehaves in every allowed way, and drops some commands without a response.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,36 +23,36 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::{Kind, LIMIT, PIECE, Property, Wrong};
 
-/// How often the target does each of these, as parts of a thousand.
+/// How often the target does each of these, in parts per thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Habits {
-    /// It never answers a command.
+    /// The target never responds to a command.
     pub(super) hangs: u64,
-    /// It never answers ABORT TASK, or LOGICAL UNIT RESET.
+    /// The target never responds to ABORT TASK, or to LOGICAL UNIT RESET.
     pub(super) deaf_to_aborts: bool,
     pub(super) deaf_to_resets: bool,
-    /// It is busy, its task set is full, or another initiator has reserved the unit.
+    /// The target is busy or its task set is full; or another initiator has reserved the unit.
     pub(super) busy: u64,
     pub(super) conflicts: u64,
-    /// It fails a read after the first half of its data.
+    /// The target fails a read after the first half of its data.
     pub(super) fails: u64,
-    /// It gives a unit attention to another command than the next one.
+    /// The target reports a unit attention with a later command than the next one.
     pub(super) late_attentions: u64,
-    /// A reset ends commands with TASK ABORTED.
+    /// After a reset, the target ends commands with TASK ABORTED.
     pub(super) tells_aborts: bool,
 }
 
-/// A command that the target works on.
+/// A command that the target executes.
 struct Task {
     conn: ConnId,
     itt: Itt,
     kind: Kind,
     id: u64,
     attempt: u64,
-    /// When it ends; never if there is none.
+    /// When the command ends; `None` for never.
     at: Option<Instant>,
     since: Instant,
-    /// Whether the initiator wants it ended.
+    /// Whether the initiator has aborted it.
     unwanted: bool,
 }
 
@@ -65,12 +65,12 @@ pub(super) struct End {
     pub(super) close: bool,
 }
 
-/// What became of a command at the target.
+/// The history of a command at the target.
 #[derive(Default)]
 pub(super) struct Record {
-    /// How often it may have been carried out, or may still be.
+    /// How often it may have been executed, or may still be.
     executions: u32,
-    /// The attempt whose data the last good status was for.
+    /// The attempt whose data the last GOOD status confirmed.
     pub(super) good: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ impl Target {
         self.ends.insert(conn, End { stat_sn: 1, ..End::default() });
     }
 
-    /// A connection is gone, and with it what came over it.
+    /// Ends a connection with all its tasks.
     pub(super) fn disconnect(&mut self, conn: ConnId) {
         self.ends.remove(&conn);
         self.tasks.retain(|task| task.conn != conn);
@@ -124,7 +124,7 @@ impl Target {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Another initiator resets the unit, or clears its task set.
+    /// Resets the unit, or clears its task set, as another initiator does.
     pub(super) fn reset_by_another(&mut self) {
         self.note("resets by another initiator");
         let asc = if self.rng.chance(1, 2) {
@@ -142,23 +142,23 @@ impl Target {
         self.attentions.push_back(asc);
     }
 
-    /// Another device takes the place of the one behind the unit.
+    /// Replaces the device behind the unit by another one.
     pub(super) fn exchange_device(&mut self) {
         self.device += 1;
         self.attentions.push_back(Asc::DEVICE_IDENTIFIER_CHANGED);
     }
 
-    /// Returns how many attentions nobody has heard.
+    /// Returns how many unit attentions were not reported yet.
     pub(super) fn attentions_left(&self) -> usize {
         self.attentions.len()
     }
 
-    /// A mode page is changed.
+    /// Changes a mode page.
     pub(super) fn change_modes(&mut self) {
         self.attentions.push_back(Asc::MODE_PARAMETERS_CHANGED);
     }
 
-    /// Ends the commands whose time has come, and looks for those that are left alone for too long.
+    /// Ends the commands that are due, and looks for commands that the session has not aborted in time.
     pub(super) fn work(&mut self, now: Instant) {
         while let Some(at) = self.tasks.iter().position(|task| task.at.is_some_and(|at| at <= now)) {
             let task = self.tasks.remove(at);
@@ -250,7 +250,7 @@ impl Target {
         end.outbox.resize(end.outbox.len().next_multiple_of(4), 0);
     }
 
-    /// Reads what came over a connection.
+    /// Processes the bytes that were received on a connection.
     pub(super) fn read(&mut self, now: Instant, conn: ConnId) {
         while let Some(end) = self.ends.get_mut(&conn)
             && let Some(head) = end.inbox.first_chunk::<BHS_LEN>()
@@ -305,7 +305,7 @@ impl Target {
         }
         let done = asked.transit && asked.nsg == 3;
         if done {
-            // Session reinstatement: what the old session had is ended first.
+            // Session reinstatement: the tasks of the old session are ended first.
             let old: Vec<ConnId> = self.ends.keys().copied().filter(|other| *other != conn).collect();
             for other in old {
                 self.tasks.retain(|task| task.conn != other);
@@ -377,7 +377,7 @@ impl Target {
         self.tasks.push(task);
     }
 
-    /// Tells the serial number (INQUIRY, page 80h), whatever the unit has to tell.
+    /// Returns the serial number (INQUIRY, page 80h), even with a unit attention pending.
     fn inquiry(&mut self, conn: ConnId, itt: Itt) {
         let answer = [0, 0x80, 0, 1, self.device];
         let status = DataInStatus { status: 0, residual: Residual::Underflow(1024 - 5) };

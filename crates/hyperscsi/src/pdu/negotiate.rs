@@ -204,7 +204,7 @@ code8! {
         NOT_AUTHORIZED = 1;
         /// The target demands a protection level, or another property, that was not offered.
         PARAMETERS = 2;
-        /// The target has no free slot for a handshake or session now, or too many passwords were tried lately.
+        /// The target has no free slot now, or too many passwords were tried lately.
         BUSY = 3;
         /// The target shuts down.
         SHUTDOWN = 4;

@@ -1,29 +1,29 @@
-//! The log: lines on stderr. Never secrets, never anything per I/O.
+//! The log: lines on stderr. It never holds secrets, and never a line per I/O operation.
 //!
-//! `error`: something that the operator asked for failed. `warn`: abnormal but survived. `info`: a rare change of
-//! state. `debug`: more of the same, for looking into a problem.
+//! `error`: something that the operator asked for failed. `warn`: something abnormal happened and the daemon
+//! survived it. `info`: a rare change of state. `debug`: details for looking into a problem.
 
 use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How grave a line is.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
     /// Something that the operator asked for failed.
     Error,
-    /// Abnormal but survived.
+    /// Something abnormal happened, and the daemon survived it.
     Warn,
     /// A rare change of state.
     Info,
-    /// Details.
+    /// A detail, for looking into a problem.
     Debug,
 }
 
 impl Level {
-    /// Returns the level of a name.
+    /// Returns the level that has this name.
     pub fn parse(name: &str) -> Option<Self> {
         [Self::Error, Self::Warn, Self::Info, Self::Debug].into_iter().find(|level| level.name() == name)
     }
@@ -39,19 +39,20 @@ impl Level {
     }
 }
 
-/// Peers can provoke lines (a refused login): more than this many in a second are counted instead of written.
+/// The most lines written in one second, because peers can cause lines (by logins that are refused). Further
+/// lines are counted instead of written; lines of level `error` are always written.
 const LINES_PER_SECOND_MAX: u32 = 100;
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 static SECOND: AtomicU64 = AtomicU64::new(0);
 static LINES: AtomicU32 = AtomicU32::new(0);
 
-/// Sets how much is logged.
+/// Sets the least severe level that is logged.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Writes a line if the level is logged.
+/// Writes a line to stderr if its level is logged.
 pub fn write(level: Level, line: Arguments<'_>) {
     if level as u8 > LEVEL.load(Ordering::Relaxed) {
         return;
@@ -69,12 +70,12 @@ pub fn write(level: Level, line: Arguments<'_>) {
     if LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND_MAX || level == Level::Error {
         text += &formatted(now, level, line);
     }
-    // Stderr has no buffer. Whole lines go out in one call, so that what others write to the same file stands between them.
-    // A log that cannot be written must not take the service down.
+    // Stderr has no buffer. One call writes whole lines, so that the output of other processes to the same
+    // file stands between lines. The daemon goes on serving if the log cannot be written.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Makes a line of the log.
+/// Formats a line of the log.
 fn formatted(now: Duration, level: Level, line: Arguments<'_>) -> String {
     format!("{} {:5} {line}\n", stamp(now), level.name())
 }
@@ -93,7 +94,7 @@ fn stamp(since_epoch: Duration) -> String {
     )
 }
 
-/// Returns year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
+/// Converts a number of days since 1970-01-01 to year, month and day of the Gregorian calendar.
 fn civil(days: u64) -> (u64, u64, u64) {
     // Count from 0000-03-01, so that the leap day ends a year; 400 years have 146 097 days.
     let days = days + 719_468;
@@ -105,13 +106,13 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + u64::from(month <= 2), month, day - (153 * shifted + 2) / 5 + 1)
 }
 
-/// Logs something that the operator asked for and that failed.
+/// Logs that something failed which the operator asked for.
 #[macro_export]
 macro_rules! error {
     ($($arg:tt)*) => { $crate::log::write($crate::log::Level::Error, format_args!($($arg)*)) };
 }
 
-/// Logs something abnormal that was survived.
+/// Logs something abnormal that the daemon survived.
 #[macro_export]
 macro_rules! warning {
     ($($arg:tt)*) => { $crate::log::write($crate::log::Level::Warn, format_args!($($arg)*)) };

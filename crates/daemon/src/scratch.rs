@@ -1,11 +1,11 @@
-//! A directory of a test's own.
+//! A temporary directory for one test.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Gone when the test ends.
+/// A temporary directory with mode 700, which is removed when this is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {

@@ -79,8 +79,8 @@ impl fmt::Display for Level {
     }
 }
 
-/// Keys are changed after this many frames. AES-256-GCM stays sound for twice as many (RFC 9001 §6.6), and the change
-/// may have to wait for an acknowledgement.
+/// Keys are changed after this many frames. AES-256-GCM stays sound for twice as many (RFC 9001 §6.6), which
+/// leaves time if the change must wait for an acknowledgement.
 pub const UPDATE_AFTER_FRAMES: u64 = 1 << 22;
 /// Keys are changed after this many bytes: with 2^32 blocks an adversary has an advantage of 2^-64.
 pub const UPDATE_AFTER_BYTES: u64 = 1 << 36;

@@ -167,7 +167,7 @@ pub struct DiscoveredTarget {
     pub target: Name,
     /// Whether a session needs a password.
     pub authenticates: bool,
-    /// Its logical units.
+    /// The logical units that the target exports to the group.
     pub luns: Vec<ExportedLun>,
     /// Whether the target exports more logical units than these.
     pub more: bool,

@@ -37,7 +37,7 @@ pub const TAGS: u16 = 512;
 pub enum Cmd {
     /// Initiator to target, in an exchange: a command with its first data, or solicited data.
     Request = 0x00,
-    /// Target to initiator, in an exchange: data, a request for data, or the response.
+    /// Target to initiator, in an exchange: data, a Transfer Ready, or the response.
     Reply = 0x01,
     /// Discovery, questions and answers.
     Discovery = 0x10,
@@ -154,7 +154,7 @@ pub struct Header {
     pub fragment: u16,
     /// Whether an authentication tag follows the payload, instead of a CRC.
     pub protected: bool,
-    /// What the frame is for.
+    /// The command of the frame.
     pub cmd: Cmd,
     /// The flags.
     pub flags: Flags,

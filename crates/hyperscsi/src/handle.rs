@@ -1,4 +1,4 @@
-//! Handles: the names that state machines give to the sessions and exchanges that they number.
+//! Handles: the names that state machines give to the sessions, tasks and requests that they number.
 
 /// Declares a handle type: a small index, which is used again, and a generation, so that an old handle finds
 /// nothing.

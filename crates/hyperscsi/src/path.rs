@@ -395,8 +395,8 @@ impl Path {
         if self.pto_at.is_some_and(|at| at <= now) {
             self.probe(now, send_queue);
         }
-        // The deadline itself is passed, not only `now`: otherwise a late call would ask for another call at
-        // the same time.
+        // Whether the path is in use is judged at the deadline, not at `now`: otherwise a late call would do
+        // nothing, and `poll_timeout` would return the same deadline again.
         if self.mtu_retry_at().is_some() {
             self.pmtu.handle_timeout(now);
         }

@@ -1,5 +1,5 @@
-//! What travels over the admin socket. Scripts rely on these shapes: a field is only ever added, and the number
-//! [`VERSION`] grows when one changes its meaning or goes.
+//! The types of the admin protocol. Scripts rely on these shapes: a new release only adds fields, and
+//! [`VERSION`] is increased when a field changes its meaning or is removed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,24 +9,25 @@ use serde::{Deserialize, Serialize};
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
 
-/// The longest line that either side takes, in bytes, newline included: 65 535 sessions of some 500 bytes, doubled.
+/// The longest line of the protocol in bytes, newline included: a response with 65 535 sessions of some 500
+/// bytes each, doubled.
 pub const LINE_LEN_MAX: usize = 64 << 20;
 
-/// The longest request in bytes, newline included. No request takes more than a few words.
+/// The longest request in bytes, newline included. A request is one short JSON object.
 pub const REQUEST_LEN_MAX: usize = 4096;
 
-/// How a type looks in JSON.
+/// The shape of a type in JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A type of JSON itself.
+    /// A built-in type of JSON.
     Plain(&'static str),
-    /// Null or this.
+    /// Null or this type.
     Nullable(Box<Shape>),
-    /// A list of these.
+    /// A list of this type.
     List(Box<Shape>),
-    /// One of these words.
+    /// One of these words, each with its meaning.
     Words(&'static [(&'static str, &'static str)]),
-    /// An object, by name.
+    /// An object of the protocol, by name.
     Object(&'static str),
 }
 
@@ -37,22 +38,22 @@ pub struct Field {
     pub name: &'static str,
     /// What it means.
     pub doc: &'static str,
-    /// How it looks.
+    /// Its shape.
     pub shape: Shape,
 }
 
 /// An object and its fields.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// What it is.
+    /// What it describes.
     pub doc: &'static str,
     /// Its fields in order.
     pub fields: Vec<Field>,
 }
 
-/// A type that travels and can describe itself.
+/// A type of the protocol that can describe its own shape.
 pub trait Described {
-    /// Returns how it looks, and adds the objects it consists of to `types`.
+    /// Returns the shape of the type, and adds the objects that it contains to `types`.
     fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape;
 }
 
@@ -80,7 +81,7 @@ impl<T: Described> Described for Vec<T> {
     }
 }
 
-/// Declares an object of the protocol; its document comes from its doc comments.
+/// Declares an object of the protocol; its text in `docs/admin-api.json` comes from its doc comments.
 macro_rules! object {
     ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $field_doc:literal])+ $field:ident: $type:ty,)* }) => {
         $(#[doc = $doc])+
@@ -109,7 +110,7 @@ macro_rules! object {
     };
 }
 
-/// Declares a choice of words of the protocol.
+/// Declares an enumeration of words of the protocol.
 macro_rules! words {
     ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $word_doc:literal])+ $variant:ident = $word:literal,)* }) => {
         $(#[doc = $doc])+
@@ -170,7 +171,7 @@ object! {
     }
 }
 
-/// An answer: one line, with either field.
+/// A response: one line, which has one of the two fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Response<T> {

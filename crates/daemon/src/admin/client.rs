@@ -1,4 +1,4 @@
-//! The asking end of the admin socket.
+//! The client's end of the admin socket.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,38 +10,38 @@ use serde_json::Value;
 use super::api::{Failure, LINE_LEN_MAX, Method, Request, Response};
 use crate::os_error;
 
-/// How long an answer may take.
+/// How long the client waits for a response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no answer.
+/// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No daemon is there.
+    /// No daemon listens on the socket.
     #[error("no targe is running (nobody answers on {})", path.display())]
     Absent {
         /// The socket.
         path: PathBuf,
     },
-    /// It belongs to somebody else.
+    /// The socket belongs to another user.
     #[error("not allowed to ask: {} belongs to another user", path.display())]
     Denied {
         /// The socket.
         path: PathBuf,
     },
-    /// The conversation broke off.
+    /// The connection broke, or no complete response was received in time.
     #[error("{}: {why}", path.display())]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The daemon says why not.
+    /// The daemon returned an error.
     #[error("{}", .0.message)]
     Refused(Failure),
 }
 
-/// Asks the daemon on the socket at `path` one question.
+/// Sends one request to the daemon on the socket at `path`, and returns its result.
 ///
 /// # Errors
 /// [`ClientError`]

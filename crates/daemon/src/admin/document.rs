@@ -1,4 +1,4 @@
-//! The document of the admin protocol, `docs/admin-api.json`, written from the types.
+//! Generates `docs/admin-api.json`, the description of the admin protocol, from the types.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::api::{
     Status, VERSION,
 };
 
-/// Returns the document.
+/// Returns the description of the protocol.
 pub fn document() -> Value {
     let mut types = BTreeMap::new();
     let request = value(&Request::describe(&mut types));
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Collects every word in the place of a type that begins with a capital.
+    /// Collects every name in the position of a type that begins with a capital letter.
     fn collect(value: &Value, named: &mut Vec<String>) {
         match value {
             Value::Object(map) => {

@@ -1,9 +1,11 @@
 //! The admin protocol: one JSON object per line over a Unix socket that only its owner can open.
 //!
-//! [`api`] has every type that travels, [`document`] writes `docs/admin-api.json` from them, [`server`] and [`client`]
-//! are the two ends. What the daemon answers with comes from whoever implements [`server::RequestHandler`].
+//! [`api`] defines every type of the protocol, [`document`] generates `docs/admin-api.json` from these types,
+//! [`server`] and [`client`] are the two ends. The results that the daemon returns are made by the
+//! implementation of [`server::RequestHandler`].
 //!
-//! **Invariant:** nothing here touches a session; questions are posted to the reactors, and waiting is bounded.
+//! **Invariant:** this module touches no session; requests are posted to the reactors, and every wait is
+//! bounded.
 
 pub mod api;
 pub mod client;

@@ -16,47 +16,47 @@ use super::api::{ErrorKind as Kind, Failure, Method, REQUEST_LEN_MAX, Request, R
 use super::socket_dir::SocketLock;
 use crate::os_error;
 
-/// The most clients at a time: a few people and a few programs that watch.
+/// The most clients at a time: a few operators and a few monitoring programs.
 const CLIENTS_MAX: usize = 16;
 
-/// How long a client may be silent, or take for reading an answer.
+/// How long a client may send nothing, or take to read a response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a request may take from its first byte to its last.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
-/// How long to rest when no client can be accepted for lack of descriptors.
+/// How long the acceptor sleeps after a client could not be accepted, for lack of descriptors for example.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// Answers questions. Called from several threads.
+/// Handles the requests of clients. It is called from several threads.
 pub trait RequestHandler: Send + Sync {
-    /// Returns the object that belongs to the method, as JSON.
+    /// Returns the result of the method as a JSON object.
     ///
     /// # Errors
-    /// What the client is told instead.
+    /// The failure that is sent to the client instead.
     fn handle(&self, method: Method) -> Result<Value, Failure>;
 }
 
-/// Why the admin socket cannot be had.
+/// Why the admin socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminSocketError {
-    /// Another daemon answers there.
+    /// Another daemon listens on the socket.
     #[error("another targe is running: it holds the admin socket {}", path.display())]
     AlreadyRunning {
         /// The socket.
         path: PathBuf,
     },
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("admin socket {}: {why}", path.display())]
     Socket {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
 
-/// The running server. It ends when dropped.
+/// The running server. It stops when dropped.
 #[derive(Debug)]
 pub struct Server {
     socket: SocketLock,
@@ -64,7 +64,7 @@ pub struct Server {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// A socket that is taken and not served yet. Clients that connect wait until it is.
+/// A socket that is bound and not served yet. Clients that connect wait until it is served.
 #[derive(Debug)]
 pub struct BoundSocket {
     socket: SocketLock,
@@ -72,7 +72,7 @@ pub struct BoundSocket {
 }
 
 impl BoundSocket {
-    /// Takes the socket, so that no other daemon starts on it.
+    /// Binds the socket and locks it, so that no other daemon starts on it.
     ///
     /// # Errors
     /// [`AdminSocketError`]
@@ -80,7 +80,7 @@ impl BoundSocket {
         SocketLock::bind(path).map(|(place, listener)| Self { socket: place, listener })
     }
 
-    /// Serves it from a thread of its own.
+    /// Serves the socket on a thread of its own.
     ///
     /// # Errors
     /// [`AdminSocketError`]
@@ -90,7 +90,7 @@ impl BoundSocket {
 }
 
 impl Server {
-    /// Takes the socket and serves it from a thread of its own.
+    /// Binds the socket and serves it on a thread of its own.
     ///
     /// # Errors
     /// [`AdminSocketError`]
@@ -115,7 +115,7 @@ impl Server {
         Ok(Self { socket: place, ending, acceptor: Some(acceptor) })
     }
 
-    /// Returns where it listens.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         self.socket.path()
     }
@@ -124,7 +124,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
-        // Wakes the acceptor. If nobody can connect any more, neither can a client, and the thread ends with us.
+        // This connection wakes the acceptor thread. If it fails, clients cannot connect either, and the
+        // thread ends with the process.
         if UnixStream::connect(self.socket.path()).is_ok()
             && let Some(acceptor) = self.acceptor.take()
         {
@@ -149,7 +150,7 @@ fn accept_all(listener: &UnixListener, answers: &Arc<dyn RequestHandler>, ending
     }
 }
 
-/// The clients that are connected.
+/// The connected clients.
 #[derive(Debug, Default)]
 struct Clients {
     list: Mutex<Vec<Client>>,
@@ -157,12 +158,12 @@ struct Clients {
 
 #[derive(Debug)]
 struct Client {
-    /// Tells one from another.
+    /// Distinguishes this client from the others.
     number: u64,
     stream: UnixStream,
-    /// When it last asked something, or came.
+    /// The time of its last request or response, or of its connection.
     since: Instant,
-    /// Whether an answer is being made.
+    /// Whether a request of this client is being handled.
     asking: bool,
 }
 
@@ -171,7 +172,8 @@ impl Clients {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a client in. Where there are too many, the one that has been idle longest makes room: its thread ends at once.
+    /// Registers a client. When the list is full, the client that has been idle longest is disconnected,
+    /// which ends its thread at once. Returns false when the list is full and no client is idle.
     fn register(&self, number: u64, stream: UnixStream) -> bool {
         let mut list = self.list();
         if list.len() >= CLIENTS_MAX {
@@ -197,7 +199,7 @@ impl Clients {
     }
 }
 
-/// A client's place among the few that there are.
+/// Removes a client from the list when dropped.
 struct ClientGuard {
     number: u64,
     clients: Arc<Clients>,
@@ -232,14 +234,15 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
     }
 }
 
-/// Returns whether the peer runs as our user or as root. The permissions of the socket say the same; this also holds
-/// for a descriptor that was passed on.
+/// Returns whether the peer runs as our user or as root. The permissions of the socket enforce the same; this
+/// check also covers a descriptor that was passed to another process.
 fn is_owner(stream: &UnixStream) -> bool {
     let ours = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
 }
 
-/// Answers one client until it leaves, falls silent, or sends a line that is too long or takes too long.
+/// Handles the requests of one client until it disconnects, sends nothing for too long, or sends a line that
+/// is too long or takes too long.
 fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, seat: &ClientGuard) {
     let mut held = Vec::new();
     loop {
@@ -270,15 +273,15 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, seat: &Client
     }
 }
 
-/// What a client sent.
+/// The result of reading a line from a client.
 enum Line {
     Whole(Vec<u8>),
     TooLong,
-    /// It left, or is too slow.
+    /// The client disconnected, or is too slow.
     None,
 }
 
-/// Returns the next line. What comes after it is held for the next time.
+/// Returns the next line. Bytes after it stay in `held` for the next call.
 fn next_line(mut stream: &UnixStream, held: &mut Vec<u8>) -> Line {
     let mut begun = None;
     loop {
@@ -307,7 +310,7 @@ fn next_line(mut stream: &UnixStream, held: &mut Vec<u8>) -> Line {
     }
 }
 
-/// Sends a line; returns whether that went well.
+/// Sends a line; returns whether it was sent.
 fn send<T: Serialize>(mut stream: &UnixStream, response: &Response<T>) -> bool {
     let Ok(mut line) = serde_json::to_vec(response) else { return false };
     line.push(b'\n');

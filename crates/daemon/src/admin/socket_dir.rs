@@ -1,4 +1,5 @@
-//! Where the socket stands: a directory that is closed to others, and a lock that tells a dead daemon from a live one.
+//! The directory and the lock of the admin socket: the directory is closed to other users, and the lock shows
+//! whether the daemon that created the socket still runs.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::ErrorKind;
@@ -9,19 +10,19 @@ use std::path::{Path, PathBuf};
 use super::server::AdminSocketError;
 use crate::os_error;
 
-/// The longest path of a Unix socket on Linux: 108 bytes with the zero at its end.
+/// The longest path of a Unix socket on Linux: 108 bytes with the terminating zero.
 const PATH_LEN_MAX: usize = 107;
 
-/// A socket that is ours until this is dropped; then it is gone.
+/// A socket that this daemon holds until this is dropped; then the socket is removed.
 #[derive(Debug)]
 pub(super) struct SocketLock {
     path: PathBuf,
-    /// Held for as long as the daemon lives. The kernel lets go of it however the daemon ends.
+    /// Locked for as long as the daemon lives. The kernel releases the lock however the daemon ends.
     _lock: File,
 }
 
 impl SocketLock {
-    /// Takes the place and listens there. What a dead daemon left is replaced.
+    /// Locks the path and listens there. A socket that a dead daemon left is replaced.
     pub(super) fn bind(path: &Path) -> Result<(Self, UnixListener), AdminSocketError> {
         let failed = |what: &str, error: &std::io::Error| AdminSocketError::Socket {
             path: path.to_path_buf(),
@@ -61,7 +62,8 @@ impl SocketLock {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed("cannot look there", &error)),
         }
-        // Between these two calls only the directory keeps others out, which is why it must.
+        // Between these two calls only the directory's mode keeps other users out; `check_directory` made
+        // sure that it does.
         let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", &error))?;
         fs::set_permissions(path, Permissions::from_mode(0o600))
             .map_err(|error| failed("cannot close it", &error))?;
@@ -75,12 +77,13 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        // The lock is still ours, so nobody else's socket can stand there. If it stays, the next start removes it.
+        // This daemon still holds the lock, so no other daemon's socket can be at this path. If the removal
+        // fails, the next start removes the socket.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Makes sure that the directory exists, is ours, and is closed to everyone else.
+/// Makes sure that the directory exists, belongs to our user, and is closed to all other users.
 fn check_directory(path: &Path) -> Result<(), AdminSocketError> {
     let refuse = |why: String| AdminSocketError::Socket { path: path.to_path_buf(), why };
     let Some(directory) = path.parent() else { return Err(refuse("the path has no directory".to_owned())) };

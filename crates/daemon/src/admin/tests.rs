@@ -1,4 +1,4 @@
-//! Both ends of the socket, and those who have no business there.
+//! Tests of both ends of the admin socket, and of clients that must be refused.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX};
 use super::client::{ClientError, request};
 use super::server::{AdminSocketError, RequestHandler, Server};
 
-/// Answers with the method's name, and cannot find LUNs.
+/// Returns the method's name; fails for `luns`.
 struct Echo;
 
 impl RequestHandler for Echo {
@@ -72,7 +72,7 @@ fn one_connection_asks_many_times_and_survives_nonsense() {
     );
 }
 
-/// CVE-2021-27365: a message of the control plane longer than what was put aside for it.
+/// CVE-2021-27365: a message of the control plane was longer than the buffer for it.
 #[test]
 fn a_line_that_is_too_long_ends_the_conversation() {
     let scratch = Scratch::new();
@@ -96,12 +96,12 @@ fn idle_clients_make_room_for_one_that_asks() {
     for _ in 0..3 {
         assert!(request(&scratch.socket(), Method::Status).is_ok());
     }
-    // The one that was idle longest is gone, the one that asked last is not.
+    // The client that was idle longest is disconnected; the client with the most recent request is not.
     assert_eq!({ &idle[0] }.read(&mut [0]).unwrap(), 0);
     assert_eq!(exchange(&idle[15], b"{\"method\":\"status\"}\n")["result"]["asked"], "status");
 }
 
-/// Answers when it is told to.
+/// Answers a request when the test sends a signal on the channel.
 struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
 
 impl RequestHandler for Slow {
@@ -143,7 +143,7 @@ fn clients_that_wait_for_an_answer_keep_their_places() {
     }
 }
 
-/// CVE-2018-14649: a management interface that was open to everybody.
+/// CVE-2018-14649: a management interface was open to everybody.
 #[test]
 fn only_the_owner_can_open_it() {
     let scratch = Scratch::new();
@@ -168,7 +168,7 @@ fn a_live_daemon_is_left_alone_and_a_dead_one_replaced() {
     drop(server);
     assert!(!scratch.socket().exists());
     assert!(matches!(request(&scratch.socket(), Method::Status), Err(ClientError::Absent { .. })));
-    // A socket without a listener is what a killed daemon leaves.
+    // A killed daemon leaves a socket without a listener.
     drop(UnixListener::bind(scratch.socket()).unwrap());
     assert!(matches!(request(&scratch.socket(), Method::Status), Err(ClientError::Absent { .. })));
     let _server = scratch.serve();

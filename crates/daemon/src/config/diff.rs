@@ -1,4 +1,4 @@
-//! What a reload has to do: the differences between two configurations, by portal, target and LUN.
+//! The differences between two configurations by portal, target and LUN, which a reload applies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,57 +16,57 @@ pub struct Changes {
     pub settings: Vec<&'static str>,
     /// Settings that take effect at the next start.
     pub restart: Vec<&'static str>,
-    /// Portals that differ, by their address.
+    /// Portals that differ, by address.
     pub portals: Vec<(SocketAddr, PortalChange)>,
-    /// Targets that differ, by their name.
+    /// Targets that differ, by name.
     pub targets: Vec<(IscsiName, TargetChange)>,
 }
 
-/// What became of a portal.
+/// The difference of a portal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortalChange {
     /// It is new.
     Added,
-    /// It is no more. Connections that it accepted live on.
+    /// It was removed. Connections that it accepted stay open.
     Removed,
-    /// It announces itself otherwise.
+    /// Its announced address, name or tag changed.
     Changed,
 }
 
-/// What became of a target.
+/// The difference of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetChange {
     /// It is new.
     Added,
-    /// It is no more: its sessions end.
+    /// It was removed: its sessions end.
     Removed,
-    /// It is another.
+    /// It changed.
     Changed(TargetDelta),
 }
 
-/// How a target differs.
+/// The parts of a target that differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetDelta {
-    /// Who may come in, with which proof: its sessions are judged anew.
+    /// The access list or the authentication: the access of its sessions is checked again.
     pub access: bool,
-    /// What is negotiated, the number of sessions, alias or portals: counts for new sessions.
+    /// The negotiated parameters, the number of sessions, the alias or the portals: applies to new sessions.
     pub offer: bool,
-    /// What each session may do: counts for those at hand, too.
+    /// The limits of each session: applies to existing sessions, too.
     pub limits: bool,
     /// LUNs that differ, by number.
     pub luns: Vec<(u16, LunChange)>,
 }
 
-/// What became of a LUN.
+/// The difference of a LUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LunChange {
     /// It is new.
     Added,
-    /// It is no more.
+    /// It was removed.
     Removed,
-    /// Another unit stands there: another medium, block length or identity.
+    /// The number leads to another unit: another medium, block length or identity.
     Replaced,
-    /// The same unit with other properties: size, write protection, write cache.
+    /// The number leads to the same unit with other properties: size, write protection, write cache.
     Changed,
 }
 
@@ -78,14 +78,14 @@ impl Changes {
 }
 
 impl MappedLun {
-    /// Returns whether the same may be done with it, by the same.
+    /// Returns whether both show their unit with the same write protection, protection level and groups.
     fn is_shown_as(&self, other: &Self) -> bool {
         (self.read_only, self.protection, self.groups) == (other.read_only, other.protection, other.groups)
     }
 }
 
 impl Config {
-    /// Returns what leads from `old` to `new`.
+    /// Returns the differences between `old` and `new`.
     pub fn diff(old: &Self, new: &Self) -> Changes {
         let mut changes = Changes::default();
         let (was, is) = (&old.limits, &new.limits);
@@ -123,7 +123,8 @@ impl Config {
         self.units.get(lun.unit.0)
     }
 
-    /// Returns what a target's access list says, with units instead of their places in this configuration.
+    /// Returns the LUNs of an access list entry, with the labels of their units instead of indices into this
+    /// configuration.
     fn view<'c>(&'c self, luns: &[MappedLun]) -> Vec<(u16, bool, Option<&'c str>)> {
         luns.iter()
             .map(|lun| (lun.lun, lun.read_only, self.unit(lun).map(|unit| unit.label.as_str())))
@@ -208,11 +209,12 @@ fn luns(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<(u16, LunC
     gone.chain(rest).collect()
 }
 
-/// What makes a unit the one that it is: units with equal keys are one disk to an initiator, and can be changed into
-/// each other without closing the medium.
+/// The identity of a unit across reloads: units with equal keys are one disk to an initiator, and one can be
+/// changed into the other without closing the medium.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnitKey {
-    /// The medium. The size counts for memory only, which cannot grow without losing what it holds.
+    /// The medium. The size is part of it for memory only, because memory cannot grow without losing its
+    /// contents.
     medium: String,
     direct: bool,
     thin: bool,
@@ -239,7 +241,7 @@ impl Unit {
     }
 }
 
-/// One line for the log: `target iqn… changed: access, LUN 2 added; portal 127.0.0.1:3260 removed`.
+/// Formats one line for the log: `target iqn… changed: access, LUN 2 added; portal 127.0.0.1:3260 removed`.
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> =

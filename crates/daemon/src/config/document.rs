@@ -1,4 +1,5 @@
-//! A configuration as a tree of values with places, whatever it was written in: TOML, or the flags of a command line.
+//! A configuration as a tree of values with source spans. The tree is the same for TOML and for the flags of
+//! a command line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +22,12 @@ pub(crate) enum RawValue {
     List(Vec<Located<RawValue>>),
     /// A table.
     Table(Tree),
-    /// Something that no key takes: a float or a date.
+    /// A value that no key accepts: a float or a date.
     Odd(&'static str),
 }
 
 impl RawValue {
-    /// Returns what a message calls it.
+    /// Returns the name of this type of value for messages.
     pub(crate) const fn noun(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
@@ -42,9 +43,9 @@ impl RawValue {
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// Where it begins.
+    /// The source span of the table's beginning.
     pub(crate) span: SourceSpan,
-    /// Its values by key, each key with its own place.
+    /// The values by key, each key with its own source span.
     pub(crate) entries: BTreeMap<String, Entry>,
 }
 
@@ -60,12 +61,12 @@ impl Tree {
         Self { span, entries: BTreeMap::new() }
     }
 
-    /// Sets a key, at the place of its value.
+    /// Sets a key. The key gets the source span of its value.
     pub(crate) fn set(&mut self, key: &str, value: Located<RawValue>) {
         self.entries.insert(key.to_owned(), Entry { key_span: value.span.clone(), value });
     }
 
-    /// Takes the keys of `below` that are not given here.
+    /// Copies from `below` the keys that this table does not have.
     pub(crate) fn underlay(&mut self, below: &Self) {
         for (key, entry) in &below.entries {
             self.entries.entry(key.clone()).or_insert_with(|| entry.clone());
@@ -85,7 +86,8 @@ impl Tree {
     }
 }
 
-/// Reads TOML. Damage goes to the report; what could be read is returned all the same.
+/// Parses TOML. Syntax errors are added to the report; the values that could be read are returned all the
+/// same.
 pub(crate) fn from_toml(text: &str, report: &mut ConfigReport) -> Tree {
     let index = LineIndex::new(text);
     let (table, errors) = DeTable::parse_recoverable(text);
@@ -124,8 +126,8 @@ fn raw(value: &toml::Spanned<DeValue<'_>>, index: &LineIndex<'_>) -> RawValue {
     }
 }
 
-/// Turns a word of a command line, or a default, into the value that a key of this kind takes in TOML. A word that
-/// does not fit stays a string, so that the reader says what is wrong with it.
+/// Converts a word of a command line, or a default, to the value that a key of this kind has in TOML. A word
+/// that does not fit stays a string, so that the reader reports the mistake.
 pub(crate) fn from_word(word: &str, kind: Kind, span: &SourceSpan) -> Located<RawValue> {
     let text = |word: &str| Located::new(RawValue::Text(word.to_owned()), span.clone());
     match kind {
@@ -156,7 +158,7 @@ pub(crate) fn defaults(section: &Section) -> Tree {
     tree
 }
 
-/// Returns the place of a flag as given on the command line.
+/// Returns the source span of a flag as given on the command line.
 pub(crate) fn flag_span(flag: &str, value: &str) -> SourceSpan {
     SourceSpan::Flag(Arc::from(format!("{flag} {value}")))
 }

@@ -1,4 +1,4 @@
-//! The flags of `targe serve`: they build the same tree that a file does.
+//! The flags of `targe serve`. They build the same tree as a configuration file.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,18 @@ use super::lun_spec;
 use super::schema::{Kind, ROOT};
 use super::source_span::{ConfigReport, Located, SourceSpan};
 
-/// The flags that shape a configuration, as given.
+/// The flags that affect the configuration, as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--config FILE`.
     pub config: Option<PathBuf>,
-    /// `--listen ADDR:PORT`, which replaces the portals of the file.
+    /// `--listen ADDR:PORT`; replaces the portals of the file.
     pub listen: Vec<String>,
     /// `--iface IFACE`.
     pub interfaces: Vec<String>,
     /// `--group NAME`.
     pub groups: Vec<String>,
-    /// `--group-password-file FILE`, of every group.
+    /// `--group-password-file FILE`; applies to every group.
     pub group_password: Option<PathBuf>,
     /// `--target IQN`.
     pub target: Option<String>,
@@ -39,12 +39,13 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Returns whether the disk and the target's name are left to us.
+    /// Returns whether the default disk is served, because neither a configuration file nor a LUN is given.
     pub fn is_default_disk(&self) -> bool {
         self.config.is_none() && self.luns.is_empty()
     }
 
-    /// Puts the flags over what a file says, or over nothing. `state_dir` holds the default disk.
+    /// Overrides what the file says with the flags, or builds a configuration from the flags alone.
+    /// `state_dir` holds the default disk.
     pub(crate) fn apply(&self, tree: &mut Tree, state_dir: &Path, report: &mut ConfigReport) {
         self.settings(tree, report);
         if !self.listen.is_empty() {
@@ -85,7 +86,7 @@ impl Flags {
         tree.push("target", target);
     }
 
-    /// Serves HyperSCSI, to every group that is given.
+    /// Serves HyperSCSI to every group that is given.
     fn frames(&self, tree: &mut Tree, target: &mut Tree, report: &mut ConfigReport) {
         let (Some(interface), Some(group)) = (self.interfaces.first(), self.groups.first()) else {
             for (flag, values, other) in
@@ -135,7 +136,7 @@ impl Flags {
     }
 }
 
-/// Returns a path as text; one that is none becomes a mistake.
+/// Returns a path as text; reports a path that is not UTF-8 as a mistake.
 fn utf8(path: &Path, report: &mut ConfigReport) -> String {
     if path.to_str().is_none() {
         report.error(&SourceSpan::Default, format!("the path {} is not UTF-8", path.display()));
@@ -143,7 +144,8 @@ fn utf8(path: &Path, report: &mut ConfigReport) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The disk that is served when nothing else is asked for: 1 GiB, thin, in the state directory.
+/// Returns the disk that is served when neither a file nor a LUN is given: 1 GiB, thin, in the state
+/// directory.
 fn default_disk(path: &str) -> Tree {
     let span = SourceSpan::Flag("the default disk".into());
     let mut lun = Tree::new(span.clone());

@@ -1,13 +1,16 @@
-//! Serial numbers and world-wide names: stable, because they are derived from what the operator wrote.
+//! Serial numbers and world-wide names of units. They are stable, because they are derived from what the
+//! operator wrote.
 
 use sha2::{Digest, Sha256};
 
 use super::resolved::Naa;
 
-/// Derives the world-wide name of a unit: NAA 3h, locally assigned (SPC-5 §7.7.6.6.4), 60 bits of a hash. `scope` is
-/// the target's name and `medium` what the unit is within it.
+/// Derives the world-wide name of a unit: NAA 3h, locally assigned (SPC-5 §7.7.6.6.4), with 60 bits of a
+/// hash. `scope` is the target's name, followed by the host if the name is the default one, and `medium`
+/// identifies the unit within the target.
 ///
-/// The same inputs give the same name on every host and in every release: initiators recognise their disks by it.
+/// The same arguments give the same name on every host and in every release, because initiators recognise
+/// their disks by it.
 pub(crate) fn derived_naa(scope: &str, medium: &str) -> Naa {
     let mut hash = Sha256::new();
     hash.update(b"targe unit 1\0");
@@ -23,8 +26,8 @@ pub(crate) fn derived_naa(scope: &str, medium: &str) -> Naa {
     Naa::Short(name)
 }
 
-/// Derives what a server is recognized by on the Ethernet, from its host and from where it keeps its state: the same after a
-/// restart, another for a second server on the host.
+/// Derives the instance identifier by which HyperSCSI initiators recognise a server, from its host and its
+/// state directory. It stays the same after a restart, and differs for a second server on the host.
 pub(crate) fn instance(state_dir: &std::path::Path) -> [u8; 16] {
     let mut hash = Sha256::new();
     hash.update(b"targe server 1\0");
@@ -38,7 +41,7 @@ pub(crate) fn instance(state_dir: &std::path::Path) -> [u8; 16] {
 /// Parses a world-wide name.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn parse_naa(text: &str) -> Result<Naa, String> {
     let digits = text.strip_prefix("naa.").or(text.strip_prefix("0x")).unwrap_or(text);
     let wrong = || format!("\"{text}\" is no NAA name: 16 or 32 hexadecimal digits");
@@ -67,7 +70,8 @@ pub(crate) fn parse_naa(text: &str) -> Result<Naa, String> {
 mod tests {
     use super::*;
 
-    /// Initiators recognise their disks by these: a change of this table is a change of every disk's name.
+    /// Initiators recognise their disks by these names: a change of this table changes the name of every
+    /// disk.
     #[test]
     fn derived_names_never_change() {
         for (scope, medium, name) in [

@@ -1,14 +1,16 @@
-//! LUN specs: `file:PATH[,size=10G][,ro][,bs=4096]…`. The words after the first comma are the keys of a `[[target.lun]]`
-//! table; a switch without a value is switched on; `\,` is a comma that separates nothing.
+//! LUN specs: `file:PATH[,size=10G][,ro][,bs=4096]…`. The words after the first comma are the keys of a
+//! `[[target.lun]]` table; a switch without a value is switched on; `\,` is a comma that does not separate
+//! words.
 
 use super::document::{Tree, from_word};
 use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
-/// Media that the command line promises for later releases.
+/// Media types that are reserved for later releases.
 const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer", "disc"];
 
-/// Parses a spec into the table that it stands for. Mistakes go to the report; what is right is returned all the same.
+/// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
+/// returned all the same.
 pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) -> Tree {
     let mut tree = Tree::new(span.clone());
     let mut words = split(spec).into_iter();

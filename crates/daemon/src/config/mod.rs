@@ -1,9 +1,12 @@
-//! The configuration: read from TOML or from flags, checked whole, every mistake with its place.
+//! The configuration: read from TOML or from flags and checked as a whole. Every mistake is reported with its
+//! source span.
 //!
-//! What is written (`raw`, with places) and what it means (`resolved`) are separate types. All keys stand in one
-//! table (`schema`), from which the reader, the defaults and the reference in `docs/config.md` come.
+//! The configuration as written (`raw`, with source spans) and its meaning (`resolved`) are separate types.
+//! All keys are defined in one table (`schema`), from which the reader, the defaults and the reference in
+//! `docs/config.md` are made.
 //!
-//! **Invariant:** this room opens media only to see whether it may; it changes nothing in the file system.
+//! **Invariant:** this module opens media only to check whether it may; it changes nothing in the file
+//! system.
 
 mod diff;
 mod document;
@@ -43,44 +46,47 @@ pub use resolved::{
 };
 pub use source_span::{ConfigError, ConfigReport, SourceSpan};
 
-/// A file longer than this is no configuration: it holds some 50 000 LUNs.
+/// The longest configuration file in bytes. A file of this length holds some 50 000 LUNs.
 const FILE_LEN_MAX: u64 = 8 << 20;
 
-/// The name of the target when nobody chose one. The domain is one of those that nobody can own (RFC 2606).
+/// The name of the target if none is configured. Its domain is reserved, so nobody can own it (RFC 2606).
 pub const DEFAULT_TARGET: &str = "iqn.2026-11.example.targe:disk";
 
-/// A configuration and the report on it, which then holds warnings only.
+/// A valid configuration and its report, which holds warnings only.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What was configured.
+    /// The configuration.
     pub config: Config,
-    /// What was odd about it.
+    /// The warnings.
     pub report: ConfigReport,
 }
 
 /// A configuration that cannot be applied.
 #[derive(Clone, Debug)]
 pub(crate) struct InvalidConfig {
-    /// What is wrong with it.
+    /// The mistakes and warnings.
     pub(crate) report: ConfigReport,
-    /// What is written, if all that is wrong is that media cannot be used: it tells what access to take away.
+    /// The configuration as written, if every mistake is that a medium cannot be used; a reload takes from it
+    /// which access to withdraw.
     pub(crate) config: Option<Config>,
 }
 
 impl Config {
-    /// Reads what the flags ask for: their file, if they name one, with the other flags over it. Relative paths in
-    /// the file count from its directory, those in flags from the working directory.
+    /// Reads the configuration that the flags describe: the file that they name, if any, overridden by the
+    /// other flags. Relative paths in the file start at the directory of the file, those in flags at the
+    /// working directory.
     ///
     /// # Errors
-    /// The report, when it has mistakes.
+    /// The report, when the configuration has mistakes.
     pub fn load(flags: &Flags, environment: &Environment) -> Result<Loaded, ConfigReport> {
         Self::read(flags, environment).map_err(|unusable| unusable.report)
     }
 
-    /// The same, for a daemon that takes access away even if a medium cannot be used.
+    /// Reads the configuration like [`Self::load`], for a daemon that withdraws access even if a medium
+    /// cannot be used.
     ///
     /// # Errors
-    /// [`InvalidConfig`], when there are mistakes.
+    /// [`InvalidConfig`], when the configuration has mistakes.
     pub(crate) fn read(flags: &Flags, environment: &Environment) -> Result<Loaded, Box<InvalidConfig>> {
         let mut environment = environment.clone();
         let mut flags = flags.clone();
@@ -120,7 +126,7 @@ fn read(file: &Path) -> Result<(String, u32), String> {
     let cannot = |error: std::io::Error| format!("cannot read: {}", crate::os_error(&error));
     let opened = std::fs::File::open(file).map_err(cannot)?;
     let meta = opened.metadata().map_err(cannot)?;
-    // Pipes and devices have no length to look at; some of them have no end.
+    // The length is checked while reading: pipes and devices report no length, and some of them never end.
     let mut bytes = Vec::new();
     opened.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_LEN_MAX {

@@ -1,4 +1,4 @@
-//! Patterns that select initiators, and the labels of our own.
+//! Patterns that select initiators, and the names of portals, groups and shared LUNs.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use iscsi::name::MAX_NAME;
 pub struct NamePattern(String);
 
 impl NamePattern {
-    /// Checks a pattern and makes it lower case, as names are.
+    /// Checks a pattern and converts it to lower case, as iSCSI names are.
     ///
     /// # Errors
-    /// A fragment that says what is wrong.
+    /// A fragment that describes the mistake.
     pub fn parse(text: &str) -> Result<Self, String> {
         let pattern = text.to_lowercase();
         if pattern.is_empty() || pattern.len() > MAX_NAME {
@@ -46,10 +46,10 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// Checks a label of our own: the name of a portal, group or shared LUN.
+/// Checks the name of a portal, group or shared LUN.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn check_label(text: &str) -> Result<(), String> {
     if text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
         Ok(())

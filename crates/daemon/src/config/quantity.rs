@@ -1,15 +1,15 @@
-//! Sizes (`10G`, binary) and spans of time (`5s`, `250ms`) as people write them.
+//! Sizes (`10G`, binary) and spans of time (`5s`, `250ms`) as users write them.
 
 use std::time::Duration;
 
 /// The binary units of a size, smallest first.
 const SIZE_UNITS: [(&str, u32); 6] = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50), ("E", 60)];
 
-/// Parses a size in bytes: digits and an optional unit `K M G T P E`, each 1024 times the last; `KiB` means the same as `K`, and
-/// case does not matter. `KB` is refused: to some it is 1000 bytes, to others 1024.
+/// Parses a size in bytes: digits and an optional unit `K M G T P E`, each 1024 times the one before. `KiB`
+/// means the same as `K`, and case does not matter. `KB` is refused, because it can mean 1000 or 1024 bytes.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = split(text);
     let number: u64 =
@@ -40,7 +40,7 @@ fn is_letter(unit: &str) -> bool {
     SIZE_UNITS.iter().any(|(name, _)| *name == unit)
 }
 
-/// Writes a size in its largest unit that loses nothing.
+/// Formats a size in the largest unit that represents it exactly.
 pub fn show_size(bytes: u64) -> String {
     SIZE_UNITS
         .iter()
@@ -52,7 +52,7 @@ pub fn show_size(bytes: u64) -> String {
 /// Parses a span of time: digits and a unit, `ms`, `s`, `m` or `h`.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
     let wrong = || format!("\"{text}\" is not a span of time (such as 5s, 250ms or 2m)");

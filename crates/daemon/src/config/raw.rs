@@ -1,4 +1,5 @@
-//! The configuration as it is written: one struct per section, every value with its place, nothing cross-checked yet.
+//! The configuration as written: one struct per section, every value with its source span, not cross-checked
+//! yet.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,14 +103,15 @@ pub(crate) struct Lun {
     pub(crate) protection: Option<Located<&'static str>>,
     /// Only in a target.
     pub(crate) groups: Option<Vec<Located<String>>>,
-    /// What is given besides `lun`, `share`, `ro`, `protection` and `groups`, which alone go with `share`.
+    /// The keys given besides `lun`, `share`, `ro`, `protection` and `groups`. Only those five may be given
+    /// together with `share`.
     pub(crate) own_keys: Vec<(&'static str, SourceSpan)>,
     /// Only at the top level.
     pub(crate) name: Option<Located<String>>,
     pub(crate) kind: Option<Located<&'static str>>,
     pub(crate) path: Option<Located<PathBuf>>,
     pub(crate) size: Option<Located<u64>>,
-    /// Whether `size` is given, rightly or wrongly.
+    /// Whether `size` is given, with a valid or an invalid value.
     pub(crate) size_given: bool,
     pub(crate) path_given: bool,
     pub(crate) kind_given: bool,

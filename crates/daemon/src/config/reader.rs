@@ -1,5 +1,5 @@
-//! Reads one section of a tree: unknown keys, wrong kinds and values out of range become mistakes; what is right comes
-//! out typed.
+//! Reads one section of a tree. Unknown keys, wrong types and values out of range are reported as mistakes;
+//! valid values are returned with their types.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use super::quantity;
 use super::schema::{Absent, Key, Kind, Section};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
-/// Reads the keys of one table. Every key of the section must be asked for once; a test sees to it.
+/// Reads the keys of one table. The caller must read every key of the section once; an assertion on drop
+/// checks that in debug builds.
 pub(crate) struct Reader<'r> {
     section: &'static Section,
     tree: Tree,
@@ -18,7 +19,7 @@ pub(crate) struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
-    /// Opens a table of a section: reports unknown keys and missing ones, and fills in the defaults.
+    /// Opens a table of a section: reports unknown and missing keys, and fills in the defaults.
     pub(crate) fn open(section: &'static Section, mut tree: Tree, report: &'r mut ConfigReport) -> Self {
         for (name, entry) in &tree.entries {
             if section.key(name).is_none() {
@@ -36,18 +37,18 @@ impl<'r> Reader<'r> {
         Self { section, tree, report, left }
     }
 
-    /// Returns where the table begins.
+    /// Returns the source span of the table's beginning.
     pub(crate) fn span(&self) -> &SourceSpan {
         &self.tree.span
     }
 
-    /// Returns the place at which a key is given in the text.
+    /// Returns the source span of a key if the text gives it.
     pub(crate) fn given(&self, name: &str) -> Option<SourceSpan> {
         let entry = self.tree.entries.get(name)?;
         (entry.value.span != SourceSpan::Default).then(|| entry.key_span.clone())
     }
 
-    /// Takes a string.
+    /// Reads a string.
     pub(crate) fn text(&mut self, name: &'static str) -> Option<Located<String>> {
         let (key, value) = self.take(name)?;
         let span = value.span.clone();
@@ -70,7 +71,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes a switch.
+    /// Reads a switch.
     pub(crate) fn switch(&mut self, name: &'static str) -> Option<Located<bool>> {
         let (_, value) = self.take(name)?;
         match value.value {
@@ -79,7 +80,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes a whole number within its range.
+    /// Reads a whole number within its range.
     pub(crate) fn count(&mut self, name: &'static str) -> Option<Located<u64>> {
         let (key, value) = self.take(name)?;
         let Kind::Count { min, max } = key.kind else { return None };
@@ -95,12 +96,12 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes a whole number of at most 16 bits; its range in the schema must say so.
+    /// Reads a whole number of at most 16 bits. Its range in the schema must not exceed 16 bits.
     pub(crate) fn count16(&mut self, name: &'static str) -> Option<Located<u16>> {
         self.count(name).map(|at| at.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
     }
 
-    /// Takes a size in bytes within its range.
+    /// Reads a size in bytes within its range.
     pub(crate) fn size(&mut self, name: &'static str) -> Option<Located<u64>> {
         let (key, value) = self.take(name)?;
         let Kind::Size { min, max } = key.kind else { return None };
@@ -125,7 +126,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes a span of time within its range.
+    /// Reads a span of time within its range.
     pub(crate) fn duration(&mut self, name: &'static str) -> Option<Located<Duration>> {
         let (key, value) = self.take(name)?;
         let Kind::Span { min_ms, max_ms } = key.kind else { return None };
@@ -148,7 +149,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes one of the words of a choice. Numbers stand for the words that spell them.
+    /// Reads one of the words of a choice. A number is accepted for the word with its digits.
     pub(crate) fn choice(&mut self, name: &'static str) -> Option<Located<&'static str>> {
         let (key, value) = self.take(name)?;
         let Kind::Choice(words) = key.kind else { return None };
@@ -160,7 +161,7 @@ impl<'r> Reader<'r> {
         self.word_of(name, words, &word, &value.span).map(|word| Located::new(word, value.span))
     }
 
-    /// Takes several words of a choice, without repetition.
+    /// Reads several words of a choice, without repetition.
     pub(crate) fn choices(&mut self, name: &'static str) -> Option<Vec<&'static str>> {
         let (key, value) = self.take(name)?;
         let Kind::Choices(words) = key.kind else { return None };
@@ -177,13 +178,13 @@ impl<'r> Reader<'r> {
         Some(taken)
     }
 
-    /// Takes a list of strings, or a single one.
+    /// Reads a list of strings, or a single string.
     pub(crate) fn texts(&mut self, name: &'static str) -> Option<Vec<Located<String>>> {
         let (_, value) = self.take(name)?;
         self.strings(name, value)
     }
 
-    /// Takes a list of strings that must not be empty.
+    /// Reads a list of strings that must not be empty.
     pub(crate) fn some_texts(&mut self, name: &'static str) -> Option<Vec<Located<String>>> {
         let span = self.given(name);
         let texts = self.texts(name)?;
@@ -193,7 +194,7 @@ impl<'r> Reader<'r> {
         Some(texts)
     }
 
-    /// Takes a path.
+    /// Reads a path.
     pub(crate) fn path(&mut self, name: &'static str) -> Option<Located<PathBuf>> {
         let (_, value) = self.take(name)?;
         match value.value {
@@ -206,7 +207,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes a table.
+    /// Reads a table.
     pub(crate) fn table(&mut self, name: &'static str) -> Option<Tree> {
         let (_, value) = self.take(name)?;
         match value.value {
@@ -215,7 +216,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes tables, in the order given. A list without any is a mistake.
+    /// Reads tables, in the order given. An empty list is a mistake.
     pub(crate) fn tables(&mut self, name: &'static str) -> Vec<Tree> {
         let Some((_, value)) = self.take(name) else { return Vec::new() };
         let wanted = format!("tables, as in [[{name}]]");
@@ -238,7 +239,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes a list whose items may be of several kinds.
+    /// Reads a list whose items may have several types.
     pub(crate) fn list(&mut self, name: &'static str) -> Option<Vec<Located<RawValue>>> {
         let (_, value) = self.take(name)?;
         match value.value {
@@ -294,7 +295,8 @@ impl<'r> Reader<'r> {
 }
 
 impl Drop for Reader<'_> {
-    /// A key that the schema promises and nobody reads would be silently without effect.
+    /// Checks that every key was read: a key of the schema that no code reads would be silently without
+    /// effect.
     fn drop(&mut self) {
         debug_assert!(
             self.left.is_empty() || std::thread::panicking(),

@@ -1,4 +1,4 @@
-//! The reference of `docs/config.md`, written from the schema.
+//! Generates the reference in `docs/config.md` from the schema.
 
 use std::fmt::Write;
 
@@ -63,7 +63,7 @@ fn show_span(millis: u64) -> String {
 mod tests {
     use super::*;
 
-    /// What stands before the generated part of the page.
+    /// The heading at which the generated part of the page begins.
     const MARK: &str = "\n## Reference\n\n";
 
     #[test]

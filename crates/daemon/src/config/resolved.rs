@@ -1,4 +1,4 @@
-//! What a configuration means: every value legal, every default filled in, every reference resolved.
+//! A resolved configuration: every value is valid, every default is filled in, every reference is resolved.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,21 +21,21 @@ use crate::log;
 /// A whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where persistent state is kept.
+    /// The directory for persistent state.
     pub state_dir: PathBuf,
     /// The Unix socket of the admin protocol.
     pub admin_socket: PathBuf,
-    /// How much is logged.
+    /// The least severe level that is logged.
     pub log: log::Level,
-    /// How sockets and files are driven.
+    /// Whether sockets and files are driven by io_uring or epoll.
     pub reactor: ReactorChoice,
     /// The cores that reactors run on; empty means every core that the process may use.
     pub cores: Vec<u16>,
-    /// Whether reactors spin.
+    /// Whether reactors busy-poll all the time instead of sleeping.
     pub poll: bool,
-    /// Whether reactors look for more before they sleep, where that is of use.
+    /// Whether reactors poll for a short time before they sleep, where that helps.
     pub look: bool,
-    /// The budget for data in flight; `None` goes by the number of reactors.
+    /// The memory for data in flight, in bytes; `None` derives it from the number of reactors.
     pub memory: Option<ByteLen>,
     /// The most sessions in all.
     pub max_sessions: u16,
@@ -43,30 +43,30 @@ pub struct Config {
     pub max_connections: u16,
     /// How long a login may take.
     pub login_timeout: Duration,
-    /// What a session may do whose target says nothing else.
+    /// The limits of a session whose target sets none.
     pub limits: SessionLimits,
-    /// Whether initiator names are taken that are not of the form of RFC 7143.
+    /// Whether initiator names are accepted that do not have the form of RFC 7143.
     pub lenient_names: bool,
-    /// How long an initiator may take nothing of what is sent to it; `None` waits for ever.
+    /// How long an initiator may accept none of the data sent to it; `None` waits without limit.
     pub send_timeout: Option<Duration>,
-    /// The listening addresses; at least one, or HyperSCSI is spoken.
+    /// The listening addresses; at least one, unless HyperSCSI is served.
     pub portals: Vec<Portal>,
-    /// What is served by HyperSCSI.
+    /// The HyperSCSI service, if it is configured.
     pub hyperscsi: Option<HyperScsiService>,
-    /// Who may discover.
+    /// The authentication of discovery sessions.
     pub discovery_auth: Auth,
-    /// Every logical unit, once, however many targets show it.
+    /// Every logical unit, once, even if several targets show it.
     pub units: Vec<Unit>,
     /// The targets; at least one.
     pub targets: Vec<Target>,
 }
 
-/// The reactor that is asked for.
+/// The configured kind of reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReactorChoice {
-    /// The best that the kernel allows.
+    /// The best one that the kernel allows.
     Auto,
-    /// io_uring or nothing.
+    /// io_uring only.
     Uring,
     /// epoll.
     Epoll,
@@ -77,9 +77,9 @@ pub enum ReactorChoice {
 pub struct Portal {
     /// The address.
     pub listen: SocketAddr,
-    /// The address that SendTargets names instead of the one that the initiator reached.
+    /// The address that SendTargets reports instead of the one that the initiator reached.
     pub announce: Option<Announced>,
-    /// The name that targets use.
+    /// The name by which targets refer to this portal.
     pub name: Option<String>,
     /// The portal group tag.
     pub tag: u16,
@@ -100,7 +100,7 @@ impl fmt::Display for Announced {
     }
 }
 
-/// What is served by HyperSCSI, and to whom.
+/// The HyperSCSI service: its interfaces and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HyperScsiService {
     /// The names of the interfaces; at least one.
@@ -110,10 +110,12 @@ pub struct HyperScsiService {
 }
 
 impl HyperScsiService {
-    /// The portal group tags, so to speak, of the target ports that HyperSCSI groups come through.
+    /// The relative target port identifiers of target ports for HyperSCSI groups, which are used as portal
+    /// group tags as well. Where HyperSCSI is served, iSCSI portals must have lower tags.
     pub const PORT_TAGS: std::ops::RangeInclusive<u16> = 0x8000..=0xffff;
 
-    /// Returns the least protection of whatever the members of a group do; `none` of one that is gone.
+    /// Returns the least protection level that the group's sessions must have; `none` if the group does not
+    /// exist.
     pub fn min_protection(&self, name: &str) -> Level {
         self.groups
             .iter()
@@ -122,7 +124,7 @@ impl HyperScsiService {
     }
 }
 
-/// The most groups: what a [`GroupSet`] can tell apart.
+/// The most groups: the number of bits of a [`GroupSet`].
 pub(crate) const GROUPS_MAX: usize = 64;
 
 /// A HyperSCSI group.
@@ -132,13 +134,14 @@ pub struct Group {
     pub name: GroupName,
     /// Its password, if it has one.
     pub password: Option<GroupPassword>,
-    /// The least protection of whatever its members do.
+    /// The least protection level that the sessions of its members must have.
     pub min_protection: Level,
-    /// The interfaces on which it is served, as places in [`HyperScsiService::interfaces`]; `None` for all.
+    /// The interfaces on which it is served, as indices into [`HyperScsiService::interfaces`]; `None` for
+    /// all.
     pub interfaces: Option<Vec<usize>>,
 }
 
-/// The password of a group, as bytes. Nobody prints it by accident.
+/// The password of a group, as bytes. `Debug` does not print the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GroupPassword(pub(crate) zeroize::Zeroizing<Vec<u8>>);
 
@@ -148,34 +151,34 @@ impl fmt::Debug for GroupPassword {
     }
 }
 
-/// Some of the groups of a configuration, by their places.
+/// A set of groups of a configuration, as indices into [`HyperScsiService::groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSet(u64);
 
 impl GroupSet {
-    /// None of them.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// All of them.
+    /// The set of all groups.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Returns the set with another group in it.
+    /// Returns the set with another group added.
     #[must_use]
     pub const fn with(self, span: usize) -> Self {
         Self(self.0 | 1 << (span % GROUPS_MAX))
     }
 
-    /// Returns whether a group is in it.
+    /// Returns whether the set contains a group.
     pub const fn has(self, span: usize) -> bool {
         span < GROUPS_MAX && self.0 & (1 << span) != 0
     }
 }
 
-/// What an initiator must prove.
+/// The authentication that is required of an initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Nothing.
+    /// No authentication.
     None,
-    /// That it knows a secret.
+    /// CHAP: the initiator proves that it knows a secret.
     Chap(Chap),
 }
 
@@ -184,71 +187,72 @@ pub enum Auth {
 pub struct Chap {
     /// The initiator's name and secret.
     pub user: Credentials,
-    /// The target's, if it proves itself when asked.
+    /// The target's name and secret, with which it authenticates itself when the initiator asks for mutual
+    /// CHAP.
     pub own: Option<Credentials>,
     /// The accepted algorithms; at least one.
     pub algorithms: Algorithms,
 }
 
-/// The most units of a configuration: as many as one initiator can see of one target.
+/// The most units of a configuration: the number of LUNs that one initiator can see of one target.
 pub const UNITS_MAX: u32 = 16_384;
 
-/// Names a unit of a configuration: its place in [`Config::units`].
+/// Identifies a unit of a configuration: its index in [`Config::units`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitIndex(pub usize);
 
-/// A logical unit: a medium and how it presents itself.
+/// A logical unit: a medium and its presentation to initiators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// What people call it: its name if it is shared, else `TARGET/LUN`.
+    /// The name for display: the unit's name if it is shared, else `TARGET/LUN`.
     pub label: String,
-    /// Where its data is.
+    /// The medium that holds the data.
     pub medium: Medium,
-    /// The length of a logical block.
+    /// The logical block length.
     pub block_size: BlockSize,
-    /// The length of a physical block that is reported.
+    /// The physical block length that is reported.
     pub physical_block_size: BlockSize,
-    /// Whether it is write-protected for everyone.
+    /// Whether it is write-protected for every initiator.
     pub read_only: bool,
-    /// Whether unmapped blocks give their storage back.
+    /// Whether the unit is thin-provisioned: the storage of unmapped blocks is deallocated.
     pub thin: bool,
     /// Whether writes are acknowledged before they are durable.
     pub write_cache: bool,
-    /// How long the medium may take for one operation; `None` for as long as it wants.
+    /// How long one operation of the medium may take; `None` for no limit.
     pub io_timeout: Option<Duration>,
-    /// The file with the secret that protects the key which the medium is encrypted with, if it is.
+    /// The file with the secret that wraps the medium's key, if the medium is encrypted.
     pub encrypt: Option<PathBuf>,
-    /// What atomic writes are multiples of, if that is restricted.
+    /// The size that atomic writes must be a multiple of, if that is restricted.
     pub atomic_block_size: Option<BlockSize>,
     /// Whether the medium is reported as removable.
     pub removable: bool,
-    /// Whether the 32-byte commands are offered.
+    /// Whether 32-byte CDBs are supported.
     pub long_cdbs: bool,
-    /// How tasks of several initiators stand to each other.
+    /// The rules for tasks of several initiators (the task set type TST and TAS).
     pub tasks: TaskRules,
-    /// What it claims of what it can.
+    /// Values that override what the unit reports of its features.
     pub claims: InquiryOverrides,
-    /// Who it says it is.
+    /// The identity that the unit reports.
     pub identity: Identity,
 }
 
-/// Where a unit's data is.
+/// The medium of a unit's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A regular file.
     File {
         /// Its absolute path.
         path: PathBuf,
-        /// The length it is at least given.
+        /// The minimum length of the file, in bytes: a shorter file is made this long.
         size: Option<ByteLen>,
-        /// Whether it bypasses the page cache.
+        /// Whether file access bypasses the page cache (`O_DIRECT`).
         direct: bool,
     },
     /// A block device.
     Block {
         /// Its absolute path.
         path: PathBuf,
-        /// Whether it bypasses the page cache.
+        /// Whether access bypasses the page cache (`O_DIRECT`).
         direct: bool,
     },
     /// Memory.
@@ -256,7 +260,7 @@ pub enum Medium {
         /// Its size.
         size: ByteLen,
     },
-    /// Zeros.
+    /// No storage: reads return zeros.
     Null {
         /// Its size.
         size: ByteLen,
@@ -273,7 +277,7 @@ impl Medium {
     }
 }
 
-/// As a LUN spec begins: `file:/srv/disk.img`, `ram:512M`.
+/// Formats the medium as a LUN spec begins: `file:/srv/disk.img`, `ram:512M`.
 impl fmt::Display for Medium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -285,18 +289,18 @@ impl fmt::Display for Medium {
     }
 }
 
-/// Who a unit says it is.
+/// The identity that a unit reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The unit serial number, 1 to 36 printable ASCII characters.
     pub serial: String,
     /// The world-wide name.
     pub naa: Naa,
-    /// At most 8 printable ASCII characters.
+    /// The vendor, at most 8 printable ASCII characters.
     pub vendor: String,
-    /// At most 16 printable ASCII characters.
+    /// The product, at most 16 printable ASCII characters.
     pub product: String,
-    /// At most 4 printable ASCII characters.
+    /// The revision, at most 4 printable ASCII characters.
     pub revision: String,
 }
 
@@ -330,48 +334,49 @@ impl fmt::Display for Naa {
 pub struct Target {
     /// Its name.
     pub name: IscsiName,
-    /// A name for people.
+    /// The alias, a name for display.
     pub alias: Option<String>,
-    /// The portals it is reached over, as places in [`Config::portals`], in ascending order.
+    /// The portals that serve it, as indices into [`Config::portals`], in ascending order.
     pub portals: Vec<usize>,
     /// The HyperSCSI groups that it is exported to.
     pub groups: GroupSet,
     /// The most sessions.
     pub max_sessions: u16,
-    /// What each session may do.
+    /// The limits of each session.
     pub limits: SessionLimits,
-    /// What it agrees to in a session.
+    /// The policy for negotiating the keys of a session.
     pub keys: KeyPolicy,
-    /// What every initiator must prove, unless an entry of the access list says otherwise.
+    /// The authentication of every initiator for which no entry of the access list sets another.
     pub auth: Auth,
     /// Its LUNs, in ascending order of their numbers.
     pub luns: Vec<MappedLun>,
-    /// Its access list; `None` lets everyone in.
+    /// Its access list; `None` admits every initiator.
     pub acl: Option<Vec<AclEntry>>,
 }
 
-/// A unit under a number.
+/// A unit under a LUN of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedLun {
-    /// The number, 0 to 16383.
+    /// The LUN, 0 to 16383.
     pub lun: u16,
     /// The unit.
     pub unit: UnitIndex,
-    /// Whether those who see it here may change nothing that others meet. It may be write-protected for everyone besides.
+    /// Whether the initiators that see the unit under this LUN are refused commands that change it. Apart
+    /// from this, the unit itself may be write-protected for every initiator.
     pub read_only: bool,
-    /// The least protection with which it is reached.
+    /// The least protection level that a session must have to see this LUN.
     pub protection: Level,
-    /// The HyperSCSI groups that see it, of those that the target is exported to.
+    /// The HyperSCSI groups that see the LUN, of those that the target is exported to.
     pub groups: GroupSet,
 }
 
 /// An entry of an access list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it fits.
+    /// The patterns of initiator names that the entry applies to.
     pub initiators: Vec<NamePattern>,
-    /// What they see, in ascending order of the numbers.
+    /// The LUNs that these initiators see, in ascending order.
     pub luns: Vec<MappedLun>,
-    /// What they must prove.
+    /// The authentication that is required of these initiators.
     pub auth: Auth,
 }

@@ -1,5 +1,5 @@
-//! Every key of the configuration, defined once: its name, kind, default and meaning. The reader, the defaults, the
-//! LUN specs of the command line and `docs/config.md` all come from these tables.
+//! Every key of the configuration, defined once: its name, type, default and meaning. The reader, the
+//! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
 mod hyperscsi_keys;
 mod table;
@@ -11,18 +11,18 @@ pub(crate) use table::{Absent, Key, Kind, Section};
 use Absent::{Required, Told, Value};
 use Kind::{Choice, Choices, Count, Mappings, Path, Size, Span, Switch, Table, Tables, Text, Texts};
 
-/// Names of portals, groups and shared LUNs.
+/// The longest name of a portal, group or shared LUN, in bytes.
 const LABEL_LEN_MAX: usize = 64;
 
 /// An iSCSI name or alias: RFC 7143 §4.2.7.1 allows 223 bytes for a name, §13.6 255 for an alias.
 const NAME_LEN_MAX: usize = 255;
 
-/// Algorithms of CHAP, strongest first.
+/// The CHAP algorithms, strongest first.
 pub(crate) const CHAP_ALGORITHMS: &[&str] = &["SHA3-256", "SHA-256", "SHA1", "MD5"];
 
 const DIGEST_POLICIES: &[&str] = &["offer", "require", "forbid"];
 
-/// RFC 7143 lets the lengths of segments and bursts be 512 to 2^24 - 1.
+/// The range of segment and burst lengths: RFC 7143 allows 512 to 2^24 - 1 bytes.
 const SEGMENT: Kind = Size { min: 512, max: (1 << 24) - 1 };
 
 pub(crate) static ROOT: Section = Section {
@@ -427,7 +427,7 @@ macro_rules! lun_keys {
     };
 }
 
-/// The highest LUN that flat addressing expresses (SAM-5 §4.7.7.4: 14 bits).
+/// The highest LUN that flat space addressing can express (SAM-5 §4.7.7.4: 14 bits).
 pub(crate) const LUN_MAX: u64 = 16_383;
 
 pub(crate) static LUN: Section = Section {

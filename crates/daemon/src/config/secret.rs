@@ -1,4 +1,4 @@
-//! Secrets from files that nobody else can read.
+//! Reads secrets from files that only their owner can read.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 
 use super::resolved::GroupPassword;
 
-/// Reads a secret. One newline at its end does not count.
+/// Reads a CHAP secret. One newline at the end of the file is not part of it.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
     let name = path.display();
     let mut bytes = read_guarded(path, MAX_SECRET + 3)?;
@@ -30,16 +30,16 @@ pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
 /// Checks the length of a secret.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
     Secret::new(bytes)
         .map_err(|_| format!("a CHAP secret has {MIN_SECRET} to {MAX_SECRET} bytes, not {}", bytes.len()))
 }
 
-/// Reads the password of a HyperSCSI group. One newline at its end does not count.
+/// Reads the password of a HyperSCSI group. One newline at the end of the file is not part of it.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn password_file(path: &Path) -> Result<GroupPassword, String> {
     let name = path.display();
     let mut bytes = read_guarded(path, Password::LEN_MAX + 3)?;
@@ -53,10 +53,11 @@ pub(crate) fn password_file(path: &Path) -> Result<GroupPassword, String> {
     Ok(GroupPassword(bytes))
 }
 
-/// Reads the secret that protects keys of encrypted media: all bytes of the file, a newline at its end included.
+/// Reads the secret that wraps the keys of encrypted media: all bytes of the file, a newline at its end
+/// included.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(crate) fn key_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
     let bytes = read_guarded(path, KEY_FILE_LEN_MAX + 1)?;
     if (KEY_FILE_LEN_MIN..=KEY_FILE_LEN_MAX).contains(&bytes.len()) {
@@ -70,9 +71,10 @@ pub(crate) fn key_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
     ))
 }
 
-/// As many as the key has that is made of it. Nothing makes a short one slow to guess.
+/// The least length in bytes: that of the key that is derived from the secret. The derivation is fast, so it
+/// would not slow down guessing a shorter secret.
 const KEY_FILE_LEN_MIN: usize = 32;
-/// More adds nothing: 4 KiB.
+/// The greatest length in bytes. A longer secret adds no security.
 const KEY_FILE_LEN_MAX: usize = 4096;
 
 /// Reads up to `len_max` bytes of a file that only its owner can read.
@@ -81,7 +83,7 @@ fn read_guarded(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, Strin
     let cannot =
         |error: std::io::Error| format!("cannot read secret file {name}: {}", crate::os_error(&error));
     let mut file = File::open(path).map_err(cannot)?;
-    // The open file is looked at, not the path, so that what is checked is what is read.
+    // The open file is checked, not the path, so that the file that is checked is the file that is read.
     let meta = file.metadata().map_err(cannot)?;
     if !meta.is_file() {
         return Err(format!("secret file {name} is not a regular file"));
@@ -92,7 +94,8 @@ fn read_guarded(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, Strin
             "secret file {name} can be read by others (mode {mode:03o}); run: chmod 600 {name}"
         ));
     }
-    // Room for all from the start, so that growing leaves no copies behind.
+    // The whole capacity is allocated at once, because a growing buffer would leave copies of the secret in
+    // memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(len_max));
     let limit = u64::try_from(len_max).unwrap_or(0);
     file.by_ref().take(limit).read_to_end(&mut bytes).map_err(cannot)?;

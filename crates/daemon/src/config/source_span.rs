@@ -1,14 +1,14 @@
-//! Where a value was written, and the mistakes that were found there.
+//! Source spans of values, and the mistakes found at them.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a value was written.
+/// The place where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceSpan {
-    /// In the configuration file; both count from 1, columns in characters.
+    /// In the configuration file; line and column count from 1, the column in characters.
     File {
         /// The line.
         line: u32,
@@ -17,11 +17,11 @@ pub enum SourceSpan {
     },
     /// On the command line: the flag and its value, as given.
     Flag(Arc<str>),
-    /// Nowhere: a default.
+    /// Nowhere: the value is a default.
     Default,
 }
 
-/// A value and where it was written.
+/// A value and its source span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Located<T> {
     pub(crate) value: T,
@@ -41,24 +41,24 @@ impl<T> Located<T> {
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
-    /// Where it is; `None` when it concerns the file as a whole.
+    /// The source span of the mistake; `None` when it concerns the file as a whole.
     pub span: Option<SourceSpan>,
-    /// What is wrong, as a fragment without full stop.
+    /// The description of the mistake, as a fragment without full stop.
     pub message: String,
 }
 
-/// All mistakes of one configuration, and what is merely odd about it.
+/// All mistakes and warnings of one configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigReport {
     /// The file, as the user named it; `None` for a configuration built from flags.
     pub file: Option<PathBuf>,
-    /// Mistakes: the configuration cannot be used.
+    /// The mistakes. A configuration with mistakes cannot be used.
     pub errors: BTreeSet<ConfigError>,
-    /// What deserves a look but does not stop anything.
+    /// The warnings. They do not keep the configuration from being used.
     pub warnings: BTreeSet<ConfigError>,
-    /// Those of the mistakes that say that a medium cannot be used as it is now.
+    /// The subset of `errors` which say that a medium cannot be used in its present state.
     of_media: BTreeSet<ConfigError>,
-    /// Whether the text itself was damaged, so that what seems missing may only be unreadable.
+    /// Whether the text has syntax errors, so that a value that seems missing may only be unreadable.
     damaged: bool,
 }
 
@@ -72,47 +72,49 @@ impl ConfigReport {
         self.errors.is_empty()
     }
 
-    /// Returns whether there are mistakes, and each says that a medium cannot be used as it is now: what is written is right.
+    /// Returns whether there are mistakes, and each of them is that a medium cannot be used in its present
+    /// state. What the operator wrote is right then.
     pub(crate) fn has_only_media_errors(&self) -> bool {
         !self.errors.is_empty() && self.errors == self.of_media
     }
 
-    /// Notes that a medium cannot be used as it is now.
+    /// Records that a medium cannot be used in its present state.
     pub(crate) fn medium_error(&mut self, span: &SourceSpan, message: impl Into<String>) {
         let error = ConfigError { span: Some(span.clone()), message: message.into() };
         self.of_media.insert(error.clone());
         self.errors.insert(error);
     }
 
-    /// Notes a mistake.
+    /// Records a mistake.
     pub(crate) fn error(&mut self, span: &SourceSpan, message: impl Into<String>) {
         self.errors.insert(ConfigError { span: Some(span.clone()), message: message.into() });
     }
 
-    /// Notes that something is not there. Left out when the text is damaged: it may well be there.
+    /// Records that something is missing, unless the text has syntax errors: the value may be in the
+    /// unreadable part.
     pub(crate) fn missing(&mut self, span: &SourceSpan, message: impl Into<String>) {
         if !self.damaged {
             self.error(span, message);
         }
     }
 
-    /// Notes a mistake of the text itself.
+    /// Records a syntax error.
     pub(crate) fn damage(&mut self, span: &SourceSpan, message: impl Into<String>) {
         self.damaged = true;
         self.error(span, message);
     }
 
-    /// Notes a mistake that has no position.
+    /// Records a mistake without a source span.
     pub(crate) fn whole(&mut self, message: impl Into<String>) {
         self.errors.insert(ConfigError { span: None, message: message.into() });
     }
 
-    /// Notes something odd.
+    /// Records a warning.
     pub(crate) fn warn(&mut self, span: &SourceSpan, message: impl Into<String>) {
         self.warnings.insert(ConfigError { span: Some(span.clone()), message: message.into() });
     }
 
-    /// Returns what deserves a look, for a log, whose lines say by themselves that they warn.
+    /// Returns the warnings without the prefix `warning: `, for a log whose lines have a level.
     pub fn warning_lines(&self) -> impl Iterator<Item = String> {
         self.warnings.iter().map(|warning| self.line(warning, ""))
     }
@@ -130,7 +132,8 @@ impl ConfigReport {
     }
 }
 
-/// One line each, mistakes first: `targe.toml:12:9: unknown key "sise" in lun (did you mean "size"?)`.
+/// Formats one line each, mistakes first: `targe.toml:12:9: unknown key "sise" in lun (did you mean
+/// "size"?)`.
 impl fmt::Display for ConfigReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for error in &self.errors {
@@ -145,7 +148,7 @@ impl fmt::Display for ConfigReport {
 
 impl std::error::Error for ConfigReport {}
 
-/// Finds lines and columns in a text.
+/// Converts byte offsets of a text to lines and columns.
 pub(crate) struct LineIndex<'a> {
     text: &'a str,
     /// The byte offset at which each line starts.
@@ -159,7 +162,7 @@ impl<'a> LineIndex<'a> {
         Self { text, starts }
     }
 
-    /// Returns the place of the character at a byte offset.
+    /// Returns the source span of the character at a byte offset.
     pub(crate) fn span_at(&self, offset: usize) -> SourceSpan {
         let line = self.starts.partition_point(|&start| start <= offset);
         let start = line.checked_sub(1).and_then(|row| self.starts.get(row)).copied().unwrap_or(0);
@@ -171,7 +174,8 @@ impl<'a> LineIndex<'a> {
     }
 }
 
-/// Returns ` (did you mean "…"?)` when one of `known` is close to `word`, else nothing.
+/// Returns ` (did you mean "…"?)` with the closest of `known` if one is close to `word`, else an empty
+/// string.
 pub(crate) fn did_you_mean<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     let best = known.into_iter().map(|name| (distance(word, name), name)).min();
     match best {
@@ -180,7 +184,8 @@ pub(crate) fn did_you_mean<'k>(word: &str, known: impl IntoIterator<Item = &'k s
     }
 }
 
-/// Returns how many single-character edits (insert, delete, replace) lead from `a` to `b`.
+/// Returns the number of single-character edits (insert, delete, replace) that turn `a` into `b`, the
+/// Levenshtein distance. Case does not matter.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {

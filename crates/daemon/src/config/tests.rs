@@ -1,4 +1,5 @@
-//! Whole configurations: what is right, what is wrong and where, and what leads from one to the next.
+//! Tests of whole configurations: their meaning, the mistakes with their source spans, and the differences
+//! between two.
 
 mod ethernet;
 mod flags;
@@ -59,7 +60,7 @@ impl Scratch {
     }
 }
 
-/// Every line of `expected` without its indentation.
+/// Compares two texts line by line, without indentation and empty lines.
 #[track_caller]
 fn check(told: &str, expected: &str) {
     let lines =
@@ -67,7 +68,7 @@ fn check(told: &str, expected: &str) {
     assert_eq!(lines(told), lines(expected));
 }
 
-/// Two targets that share a unit, and something of everything.
+/// Two targets that share a unit, with an example of nearly every table.
 const SHARED: &str = r#"
 state_dir = "state"
 nop_interval = "0s"

@@ -1,8 +1,10 @@
-//! What a configuration takes away of what another allows. A reload that cannot be applied as a whole still takes away.
+//! Tightening: restricts a configuration by another, without granting anything. A reload that cannot be
+//! applied as a whole still withdraws access.
 //!
-//! Access is taken away where the new configuration gives less: a target that is gone, an initiator that is let in no more, a
-//! password where there was none or another one, a disk that is shown no more or to be read only, a higher level of
-//! protection, a HyperSCSI group that sees a target no more. Nothing is given, and nothing else changes.
+//! Access is withdrawn where the new configuration gives less: a target is removed, an initiator is no longer
+//! admitted, a password is added or changed, a disk is no longer shown or becomes read-only, a protection
+//! level is raised, a target is no longer exported to a HyperSCSI group. Nothing is granted, and nothing else
+//! changes.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +14,7 @@ use super::names::NamePattern;
 use super::resolved::{AclEntry, Auth, Config, GroupSet, HyperScsiService, MappedLun, Target, Unit};
 
 impl Config {
-    /// Returns `self` without what `new` takes away.
+    /// Returns `self` without the access that `new` withdraws.
     pub(crate) fn tightened(&self, new: &Self) -> Self {
         let mut config = self.clone();
         config.discovery_auth = auth(&self.discovery_auth, &new.discovery_auth);
@@ -33,7 +35,8 @@ impl Config {
     }
 }
 
-/// Makes the groups ask for what they are to ask for. Groups that are gone stay in the list, and no target is exported to them.
+/// Makes the groups require what the new configuration requires of them: the higher protection level and the
+/// new password. Groups that were removed stay in the list, but no target is exported to them.
 fn groups(frames: &mut HyperScsiService, new: Option<&HyperScsiService>) {
     for group in &mut frames.groups {
         let Some(other) = new.iter().flat_map(|new| &new.groups).find(|other| other.name == group.name)
@@ -54,7 +57,7 @@ fn auth(old: &Auth, new: &Auth) -> Auth {
     }
 }
 
-/// Returns whether two units are the same disk to the operator, whatever else changes about it.
+/// Returns whether two units are the same disk to the operator, whatever their other properties are.
 fn is_same_disk(a: &Unit, b: &Unit) -> bool {
     match (a.medium.path(), b.medium.path()) {
         (Some(a), Some(b)) => a == b,
@@ -62,7 +65,7 @@ fn is_same_disk(a: &Unit, b: &Unit) -> bool {
     }
 }
 
-/// Two configurations.
+/// The configuration that is served and the one that could not be applied.
 struct Both<'c> {
     old: &'c Config,
     new: &'c Config,
@@ -95,9 +98,11 @@ impl Both<'_> {
         }
     }
 
-    /// Narrows an entry of an access list to what everyone is shown now.
+    /// Narrows an entry of an access list to the LUNs that the target shows to every initiator in the new
+    /// configuration.
     fn entry(&self, entry: &AclEntry, old: &Target, new: &Target) -> AclEntry {
-        // An entry that says nothing of its own has the target's; a new password of the target is meant for it as well.
+        // An entry without authentication of its own has the target's; a new password of the target applies
+        // to such an entry as well.
         let of_target = if entry.auth == old.auth { &new.auth } else { &entry.auth };
         AclEntry {
             initiators: entry.initiators.clone(),
@@ -106,7 +111,7 @@ impl Both<'_> {
         }
     }
 
-    /// Combines two access lists, in each of which the first entry that fits a name counts.
+    /// Combines two access lists. In each of them the first entry that fits a name applies.
     fn acl(&self, was: &[AclEntry], is: &[AclEntry]) -> Vec<AclEntry> {
         let narrowed = |initiators: Vec<NamePattern>, old: &AclEntry, new: &AclEntry| AclEntry {
             initiators,
@@ -119,7 +124,8 @@ impl Both<'_> {
         }
         let mut rows = Vec::new();
         let mut decided = BTreeSet::new();
-        // In the pairs of patterns, by the order of both, the first that fits a name is the pair of those that count.
+        // The pairs of patterns are ordered by both lists. So the first pair that fits a name consists of the
+        // two entries that apply to this name.
         for (new_pattern, new) in patterns(is) {
             for (old_pattern, old) in patterns(was) {
                 let (common, exact) = match common(old_pattern.as_str(), new_pattern.as_str()) {
@@ -131,14 +137,15 @@ impl Both<'_> {
                         None => (vec![new_pattern.clone()], false),
                     },
                 };
-                // A pattern that stands in an earlier row decides already about every name that fits it.
+                // A pattern in an earlier row already decides about every name that fits it.
                 let fresh: Vec<_> = common.into_iter().filter(|one| decided.insert(one.clone())).collect();
                 if fresh.is_empty() {
                     continue;
                 }
                 let mut row = narrowed(fresh, old, new);
                 if !exact {
-                    // Which names fit both takes too many patterns to say: none of them sees anything.
+                    // Too many patterns would be needed to describe the names that fit both: initiators with
+                    // a name that fits the new pattern see no LUN.
                     row.luns.clear();
                 }
                 rows.push(row);
@@ -147,8 +154,9 @@ impl Both<'_> {
         rows
     }
 
-    /// Returns the LUNs of `old` whose disks `new` shows as well, as `new` protects them. A disk stays where `new` has another in
-    /// its place that was served nowhere: it is to be replaced, and that a wrong path cannot be replaced by takes it from nobody.
+    /// Returns the LUNs of `old` whose disks `new` shows as well, with the protection of `new`. A disk also
+    /// stays if `new` has another disk under its LUN that was not served before: the operator wants to
+    /// replace the disk, and a wrong path in the replacement must not withdraw the disk.
     fn luns(&self, old: &[MappedLun], new: &[MappedLun]) -> Vec<MappedLun> {
         let narrowed = |lun: &MappedLun| {
             let unit = self.old.units.get(lun.unit.0)?;
@@ -171,7 +179,7 @@ impl Both<'_> {
         old.iter().filter_map(narrowed).collect()
     }
 
-    /// Returns the groups of a set whose names are in another set of the new configuration.
+    /// Returns the groups of a set whose names are in `new`, a set of the new configuration.
     fn group_set(&self, old: GroupSet, new: GroupSet) -> GroupSet {
         let of = |config: &'_ Config| -> Vec<_> {
             config
@@ -196,16 +204,16 @@ fn patterns(entries: &[AclEntry]) -> impl Iterator<Item = (&NamePattern, &AclEnt
     entries.iter().flat_map(|entry| entry.initiators.iter().map(move |pattern| (pattern, entry)))
 }
 
-/// Which names fit two patterns.
+/// The names that fit both an old and a new pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Common {
-    /// None.
+    /// No name.
     Nothing,
-    /// Those that fit the old one.
+    /// The names that fit the old pattern.
     Old,
-    /// Those that fit the new one.
+    /// The names that fit the new pattern.
     New,
-    /// Some that no pattern describes.
+    /// Some names, which neither of the two patterns describes.
     Part,
 }
 
@@ -221,13 +229,14 @@ fn common(old: &str, new: &str) -> Common {
     }
 }
 
-/// The most patterns that [`intersection`] gives.
+/// The most patterns that [`intersection`] returns.
 const COMMON_MAX: usize = 64;
 
 /// The most steps that [`intersection`] takes.
 const STEPS_MAX: usize = 1 << 16;
 
-/// Returns the patterns that together fit exactly the names that fit both; `None` if they are too many or too long.
+/// Returns the patterns that together fit exactly the names that fit both `a` and `b`; `None` if the patterns
+/// are too many or too long.
 fn intersection(a: &str, b: &str) -> Option<Vec<NamePattern>> {
     let mut found = Intersection { prefix: Vec::new(), patterns: BTreeSet::new(), steps: 0 };
     found.extend(a.as_bytes(), b.as_bytes())?;
@@ -242,23 +251,24 @@ fn intersection(a: &str, b: &str) -> Option<Vec<NamePattern>> {
         match NamePattern::parse(one) {
             Ok(pattern) => patterns.push(pattern),
             Err(_) if one.len() > MAX_NAME && fixed <= MAX_NAME => return None,
-            // No initiator has such a name.
+            // No initiator name fits this pattern.
             Err(_) => {}
         }
     }
     Some(patterns)
 }
 
-/// A search for the patterns that describe what fits two others.
+/// A search for the patterns that describe the names that fit two others.
 struct Intersection {
-    /// What every pattern begins with that is found from here on.
+    /// The characters that all patterns found from here on begin with.
     prefix: Vec<u8>,
     patterns: BTreeSet<Vec<u8>>,
     steps: usize,
 }
 
 impl Intersection {
-    /// Adds the patterns of what fits both rests; `None` if that is too much.
+    /// Adds the patterns for the names that fit both remainders `a` and `b`; `None` if the limits are
+    /// exceeded.
     fn extend(&mut self, a: &[u8], b: &[u8]) -> Option<()> {
         self.steps += 1;
         if self.steps > STEPS_MAX || self.patterns.len() > COMMON_MAX {
@@ -268,7 +278,7 @@ impl Intersection {
             ([], []) => {
                 self.patterns.insert(self.prefix.clone());
             }
-            // The run of one star ends within that of the other.
+            // The characters that one star stands for end within those of the other star.
             ([b'*', rest_a @ ..], [b'*', rest_b @ ..]) => {
                 let from = self.prefix.len();
                 if self.prefix.last() != Some(&b'*') {
@@ -278,7 +288,7 @@ impl Intersection {
                 self.extend(a, rest_b)?;
                 self.prefix.truncate(from);
             }
-            // The run of the star ends here, or goes on with a character of the other.
+            // The star stands for no further character, or for the next character of the other pattern.
             ([b'*', rest @ ..], other) | (other, [b'*', rest @ ..]) => {
                 self.extend(rest, other)?;
                 if let Some((next, others)) = other.split_first() {
@@ -299,12 +309,14 @@ impl Intersection {
     }
 }
 
-/// Returns whether every name that fits `inner` fits `outer`: where `inner` has any run of characters, `outer` must too.
+/// Returns whether every name that fits `inner` fits `outer`. A star in `inner` must be matched by a star in
+/// `outer`.
 fn covers(outer: &[u8], inner: &[u8]) -> bool {
     if !outer.contains(&b'*') {
         return outer == inner;
     }
-    // By the place in `outer`: whether it fits what was seen of `inner`.
+    // For each position in `outer`: whether the part of `outer` before it fits the part of `inner` that was
+    // read.
     let mut fits = vec![false; outer.len() + 1];
     close(outer, &mut fits, true);
     for byte in inner {
@@ -330,7 +342,7 @@ fn covers(outer: &[u8], inner: &[u8]) -> bool {
     fits.last() == Some(&true)
 }
 
-/// Passes over the stars of a pattern, which may stand for nothing.
+/// Skips the stars of a pattern, because a star may stand for no character.
 fn close(pattern: &[u8], fits: &mut [bool], from_start: bool) {
     if let (true, Some(first)) = (from_start, fits.first_mut()) {
         *first = true;
@@ -345,12 +357,13 @@ fn close(pattern: &[u8], fits: &mut [bool], from_start: bool) {
     }
 }
 
-/// Returns whether any name fits both.
+/// Returns whether any name fits both patterns.
 fn overlap(a: &[u8], b: &[u8]) -> bool {
     if !a.contains(&b'*') && !b.contains(&b'*') {
         return a == b;
     }
-    // From the ends: whether the rests of both from these places have a name in common.
+    // Computed from the ends of both patterns: for each pair of positions, whether the remainders have a name
+    // in common.
     let mut below = vec![false; b.len() + 1];
     for at in (0..=a.len()).rev() {
         let mut row = vec![false; b.len() + 1];

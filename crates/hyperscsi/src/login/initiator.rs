@@ -411,7 +411,7 @@ impl Login {
         let most = if self.plan.password.is_some() { Self::CANDIDATES_MAX } else { 1 };
         let room = self.candidates.len() < most;
         match self.candidates.iter_mut().find(same) {
-            // The same cookie again: a repeated HELLO was answered again, or the cookie was not accepted.
+            // This server answered before: it answers a repeated HELLO, or it did not accept our cookie.
             Some(known) if known.cookie == candidate.cookie => return,
             //= hyperscsi#section-6.4
             //# An initiator MUST NOT send a START with two cookies

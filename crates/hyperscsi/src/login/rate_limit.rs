@@ -194,8 +194,8 @@ impl Group {
         if self.find(as_member).is_some_and(|member| member.take(now).is_ok()) {
             return Ok(as_member);
         }
-        // A member whose own allowance is used up is treated as a newcomer: another host may have failed under
-        // its address.
+        // A member whose own allowance is used up is treated as a newcomer: another host may have failed
+        // under its address.
         let permit = Permit { source, as_member: false };
         let known = self.find(permit).map(|known| known.take(now)).transpose()?.is_some();
         let failed = self.others.iter().filter(|known| known.failures > 0).count();

@@ -5,8 +5,8 @@
 //! | the initiator | the target stores | bound |
 //! |---|---|---|
 //! | sent HELLO | nothing: the cookie holds everything | |
-//! | sent a START with KE1 | the half-open handshake, with its ANSWER for repetitions | 64, per address 4; 10 s |
-//! | finished | the ACCEPT for repetitions | 256; 30 s |
+//! | sent a START with KE1 | the half-open handshake, with its ANSWER to repeat | 64, per address 4; 10 s |
+//! | finished | the ACCEPT to repeat | 256; 30 s |
 //! | finished without a password | that there was a session, even when it is over | all of 30 s |
 //!
 //! A handshake that is not finished counts as a wrong password: its initiator received enough to try one. The

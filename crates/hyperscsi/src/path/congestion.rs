@@ -14,11 +14,11 @@
 //! settles at what the path carries, with that share of frames lost.
 //!
 //! The target delay is the shortest round trip seen, plus an allowance for wake-ups and small queues. If
-//! eight frames or 128 KiB take longer at the rate of the path (for 128 KiB up to 1 ms), that time replaces
-//! the allowance: at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. A path whose window was small for
-//! 20 round trips and which still sees delay tries eight times the allowance. If its rate then rises by a
-//! quarter, the delay comes from a busy host or from other senders' queues, and the larger allowance stays
-//! for 200 round trips. If not, the queue was the path's own.
+//! eight frames or 128 KiB take longer at the rate of the path (for eight frames up to 50 ms, for 128 KiB up
+//! to 1 ms), that time replaces the allowance: at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. A
+//! path whose window was small for 20 round trips and which still sees delay tries eight times the allowance.
+//! If its rate then rises by a quarter, the delay comes from a busy host or from other senders' queues, and
+//! the larger allowance stays for 200 round trips. If not, the queue was the path's own.
 
 use base::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Path MTU discovery: finds the longest frame that a path carries, and notices when the path carries less
 //! (RFC 8899, without ICMP, which Ethernet does not have).
 //!
-//! A path begins at 1500 bytes and probes the most that both ports can take at once. When a size fails three
+//! A path begins at 1500 bytes and at once probes the most that both ports can take. When a size fails three
 //! times, the next smaller one of a table of common sizes is probed. When full frames are lost while shorter
 //! ones arrive, the path falls back to 1500 bytes. It probes again after half a second, then at growing
 //! intervals of up to half a minute, and never stops.

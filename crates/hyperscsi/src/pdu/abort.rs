@@ -23,7 +23,7 @@ code8! {
     pub struct AbortReason {
         /// The owner of the exchange asked for it.
         ASKED = 0;
-        /// It took too long.
+        /// The exchange took too long.
         TOO_LATE = 1;
         /// The target broke a rule in the exchange.
         BROKEN = 2;

@@ -42,7 +42,7 @@ pub struct Ack<'a> {
     /// How many frames this path's receiver lost because its receive ring was full, as far as it knows. The
     /// count only rises, and wraps.
     pub overruns: u32,
-    /// The further ranges, downwards.
+    /// The further ranges, in descending order.
     pub ranges: Ranges<'a>,
 }
 
@@ -55,7 +55,7 @@ pub struct Range {
     pub len: u32,
 }
 
-/// The further ranges of an [`Ack`], downwards.
+/// The further ranges of an [`Ack`], in descending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranges<'a>(&'a [u8]);
 
@@ -71,7 +71,8 @@ impl Iterator for Ranges<'_> {
 }
 
 impl<'a> Ack<'a> {
-    /// Appends the block to `out`, with `ranges` in place of its own; those beyond [`RANGES_MAX`] are left out.
+    /// Appends the block to `out`, with `ranges` in place of its own ranges; those beyond [`RANGES_MAX`] are
+    /// left out.
     pub fn encode(&self, ranges: impl Iterator<Item = Range>, out: &mut Vec<u8>) {
         let kind = if self.sealed { ABOUT_SEALED } else { ABOUT_OPEN };
         let start = out.len();
@@ -96,7 +97,8 @@ impl<'a> Ack<'a> {
     /// Parses the block at the front of `payload`. Returns the block and the bytes behind it.
     ///
     /// # Errors
-    /// [`Malformed`]; also when the ranges reach below the first packet number, or the limit is of another path.
+    /// [`Malformed`]; also when the ranges reach below the first packet number, or the limit belongs to
+    /// another path.
     pub fn parse(payload: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let mut block = Block::parse(payload)?;
         let sealed = match block.kind {

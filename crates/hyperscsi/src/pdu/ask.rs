@@ -32,7 +32,7 @@ pub enum Ask {
         /// The path, as the top byte of packet numbers names it.
         path: u8,
     },
-    /// The sender's port on this path takes Ethernet payloads of up to this length from now on.
+    /// The sender's port on this path takes Ethernet payloads of up to this many bytes from now on.
     Receives(u16),
 }
 
@@ -45,7 +45,7 @@ pub struct PathValidation {
     pub challenge: u64,
     /// The echo of the other end's challenge; 0 if there was none.
     pub echo: u64,
-    /// The longest Ethernet payload that the sender's port takes.
+    /// The longest Ethernet payload that the sender's port takes, in bytes.
     pub frame_max: u16,
     /// The session's token. A session without keys demands it with the first challenge.
     pub token: Option<[u8; TOKEN_LEN]>,

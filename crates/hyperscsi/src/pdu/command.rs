@@ -34,7 +34,7 @@ pub struct Command {
     pub lun: u64,
     /// The task attribute.
     pub attribute: TaskAttribute,
-    /// Its priority, 1 (first) to 15, or 0 for none.
+    /// The priority of the command, 1 (first) to 15, or 0 for none.
     pub priority: u8,
     /// The command starts only when every exchange up to this one was delivered; 0 to start at once.
     pub after: u32,

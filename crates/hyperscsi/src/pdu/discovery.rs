@@ -73,7 +73,7 @@ pub struct Answer {
     /// The addresses of the server's ports on all networks on which it serves the group, at most
     /// [`MACS_MAX`].
     pub macs: Vec<Mac>,
-    /// The longest Ethernet payload that the answering port takes.
+    /// The longest Ethernet payload that the answering port takes, in bytes.
     pub frame_max: u16,
 }
 

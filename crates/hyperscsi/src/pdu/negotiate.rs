@@ -1,4 +1,5 @@
-//! The handshake: what Negotiate frames (initiator to target) and Negotiated frames (target to initiator) carry.
+//! The payloads of the handshake: Negotiate frames (initiator to target) and Negotiated frames (target to
+//! initiator).
 //!
 //! ```text
 //! initiator                                     target
@@ -86,7 +87,7 @@ pub enum Negotiate {
 /// HELLO: asks for a cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The handshake.
+    /// The handshake's identifier.
     pub handshake: HandshakeId,
     /// The group.
     pub group: GroupName,
@@ -97,7 +98,7 @@ pub struct Hello {
 /// START: begins the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The handshake.
+    /// The handshake's identifier.
     pub handshake: HandshakeId,
     /// The cookie. It is the last item.
     pub cookie: Cookie,
@@ -111,7 +112,7 @@ pub struct Start {
     pub isid: [u8; 6],
     /// The initiator's SID for the session; not 0.
     pub sid: u32,
-    /// What the initiator offers.
+    /// The parameters that the initiator offers.
     pub offer: Parameters,
     /// OPAQUE's first message; `None` if the initiator has no password.
     pub ke1: Option<[u8; KE1_LEN]>,
@@ -120,7 +121,7 @@ pub struct Start {
 /// FINISH: ends the key exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish {
-    /// The handshake.
+    /// The handshake's identifier.
     pub handshake: HandshakeId,
     /// The target's SID for the session.
     pub sid: u32,
@@ -133,7 +134,7 @@ pub struct Finish {
 pub enum Negotiated {
     /// COOKIE: the initiator returns the cookie, which proves that it receives what is sent to its address.
     Cookie {
-        /// The handshake.
+        /// The handshake's identifier.
         handshake: HandshakeId,
         /// The cookie.
         cookie: Cookie,
@@ -144,7 +145,7 @@ pub enum Negotiated {
     Accept(Accept),
     /// REFUSE: there is no session.
     Refuse {
-        /// The handshake.
+        /// The handshake's identifier.
         handshake: HandshakeId,
         /// The reason.
         reason: RefuseReason,
@@ -156,11 +157,11 @@ pub enum Negotiated {
 /// ANSWER: continues the key exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The handshake.
+    /// The handshake's identifier.
     pub handshake: HandshakeId,
     /// The target's SID for the session; not 0.
     pub sid: u32,
-    /// What the target chose.
+    /// The parameters that the target chose.
     pub choice: Parameters,
     /// The cost at which the target's record was made: the initiator must stretch the password with it.
     pub stretch: StretchCost,
@@ -182,11 +183,11 @@ pub struct StretchCost {
 /// ACCEPT: there is a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accept {
-    /// The handshake.
+    /// The handshake's identifier.
     pub handshake: HandshakeId,
     /// The target's SID for the session; not 0.
     pub sid: u32,
-    /// What the target chose.
+    /// The parameters that the target chose.
     pub choice: Parameters,
     /// The token that adds a path to a session without keys.
     pub token: [u8; TOKEN_LEN],
@@ -203,7 +204,7 @@ code8! {
         NOT_AUTHORIZED = 1;
         /// The target demands a protection level, or another property, that was not offered.
         PARAMETERS = 2;
-        /// The target has no free slot for a handshake now.
+        /// The target has no free slot now, or too many passwords were tried lately.
         BUSY = 3;
         /// The target shuts down.
         SHUTDOWN = 4;

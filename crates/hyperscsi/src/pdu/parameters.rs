@@ -143,7 +143,7 @@ const REPAIR: u8 = 9;
 const LOST_AFTER: u8 = 10;
 
 impl Illegal {
-    /// Appends an item that is wrong in this way to `out`.
+    /// Appends an item with this error to `out`.
     pub(super) fn encode(self, out: &mut Vec<u8>) {
         let (kind, value): (u8, &[u8]) = match self {
             Self::FrameMax => (FRAME_MAX, &[0; 2]),

@@ -1,4 +1,4 @@
-//! Who may come in, what they must prove, and what they then see.
+//! Access: which initiators may log in, how they must authenticate, and which LUNs they see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean}
 use super::Environment;
 use super::luns::TargetLuns;
 
-/// Groups of initiators by name.
+/// The groups of initiators by name.
 pub(super) type Groups = BTreeMap<String, Vec<NamePattern>>;
 
 pub(super) fn groups(written: &[raw::Group], report: &mut ConfigReport) -> Groups {
@@ -62,7 +62,8 @@ pub(super) fn acl(
     resolved
 }
 
-/// Returns the patterns of an entry. A list without any is a mistake: it might be taken to fit everyone.
+/// Returns the patterns of an entry, with each group replaced by its members. The reader reports an empty
+/// list as a mistake, because it might be taken to fit every initiator.
 fn initiators(written: &[Located<String>], groups: &Groups, report: &mut ConfigReport) -> Vec<NamePattern> {
     let mut patterns = Vec::new();
     for at in written {
@@ -176,7 +177,7 @@ fn algorithm(name: &'static str) -> Algorithm {
     }
 }
 
-/// Takes a secret from its file or from the configuration, whichever is given.
+/// Reads a secret from its file or from the configuration, depending on which of the two is given.
 fn read_secret(
     key: &str,
     file: Option<Located<PathBuf>>,
@@ -199,7 +200,8 @@ fn read_secret(
     result.map_err(|why| report.error(&span, why)).ok()
 }
 
-/// A secret in the configuration is as secret as the file is.
+/// Checks that others cannot read the configuration file: a secret in it is protected only by the mode of the
+/// file.
 fn check_inline(key: &str, span: &SourceSpan, environment: &Environment, report: &mut ConfigReport) {
     match environment.file_mode {
         Some(mode) if mode & 0o077 != 0 => report.error(

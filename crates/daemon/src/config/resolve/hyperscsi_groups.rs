@@ -1,4 +1,4 @@
-//! HyperSCSI: interfaces and groups.
+//! Resolves the interfaces and groups of HyperSCSI.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::{Environment, at_line};
 
-/// The longest name of an interface (`IFNAMSIZ`, without the zero at its end).
+/// The longest name of an interface (`IFNAMSIZ`, without the terminating zero).
 const INTERFACE_LEN_MAX: usize = 15;
 
-/// The groups by name, and what is known of them.
+/// The resolved HyperSCSI groups, by name, with their source spans.
 pub(super) struct HyperScsiGroups {
     pub(super) frames: Option<HyperScsiService>,
     places: BTreeMap<String, usize>,
-    /// Where each is written.
+    /// The source span of each group.
     written: Vec<SourceSpan>,
 }
 
@@ -104,7 +104,7 @@ fn resolve_group(
 }
 
 impl HyperScsiGroups {
-    /// Returns the groups that are meant.
+    /// Returns the set of the groups with these names, and reports names that no group has.
     pub(super) fn set(&self, names: &[Located<String>], report: &mut ConfigReport) -> GroupSet {
         let mut set = GroupSet::NONE;
         for name in names {
@@ -119,14 +119,15 @@ impl HyperScsiGroups {
         set
     }
 
-    /// Ends: warns of groups that find no target, and of targets that nobody can reach.
+    /// Warns of groups that no target is exported to, and of targets that no initiator can reach.
     pub(super) fn finish(
         &self,
         targets: &[(GroupSet, SourceSpan)],
         portals: &[Portal],
         report: &mut ConfigReport,
     ) {
-        // What has mistakes is odd because of them: a group by a wrong name is no group.
+        // Mistakes can cause these warnings: a misspelt group name exports the target to no group. So there
+        // are no warnings before the mistakes are corrected.
         let Some(frames) = self.frames.as_ref().filter(|_| report.is_clean()) else { return };
         for (at, (group, span)) in frames.groups.iter().zip(&self.written).enumerate() {
             if !targets.iter().any(|(exported, _)| exported.has(at)) {
@@ -143,7 +144,8 @@ impl HyperScsiGroups {
         }
     }
 
-    /// Says when a LUN wants what nobody can give: protection that iSCSI has not, from groups that have no keys.
+    /// Warns of a LUN that no initiator can reach: it requires protection, which iSCSI does not have, and no
+    /// group with a password sees it.
     pub(super) fn check(
         &self,
         luns: &[super::super::resolved::MappedLun],

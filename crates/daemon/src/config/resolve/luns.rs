@@ -1,4 +1,4 @@
-//! Logical units: media, numbers, identities.
+//! Resolves logical units: their media, numbers and identities.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -21,12 +21,12 @@ use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::{Environment, at_line};
 use crate::os_error;
 
-/// The units met so far.
+/// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
     environment: &'a Environment,
     units: Vec<Unit>,
     shared: BTreeMap<String, Shared>,
-    /// Which file or device belongs to which unit, so that no two units write to one medium.
+    /// The label of the unit that uses each file or device, so that no two units write to one medium.
     media: BTreeMap<MediumKey, String>,
     names: BTreeMap<Naa, String>,
 }
@@ -34,12 +34,12 @@ pub(super) struct UnitResolver<'a> {
 struct Shared {
     span: SourceSpan,
     unit: Option<UnitIndex>,
-    /// The identity that the first target to show the unit completes.
+    /// The identity of a shared unit. The first target that shows the unit completes it.
     identity: Option<Derived>,
     used: bool,
 }
 
-/// What tells one file or device from another.
+/// The identity of a file or device.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum MediumKey {
     Inode(u64, u64),
@@ -56,14 +56,14 @@ struct Derived {
 
 /// The LUNs of a target.
 pub(super) struct TargetLuns {
-    /// Every number that is used, rightly or wrongly.
+    /// Every number that is used, by valid and by invalid LUNs.
     pub(super) numbers: BTreeSet<u16>,
-    /// Those that are right, in ascending order.
+    /// The valid LUNs, in ascending order.
     pub(super) mapped: Vec<MappedLun>,
 }
 
 impl<'a> UnitResolver<'a> {
-    /// Starts with the shared units.
+    /// Resolves the shared units.
     pub(super) fn new(environment: &'a Environment, shared: &[raw::Lun], report: &mut ConfigReport) -> Self {
         let mut pool = Self {
             environment,
@@ -90,8 +90,8 @@ impl<'a> UnitResolver<'a> {
         pool
     }
 
-    /// Resolves the LUNs of a target. `scope` is what their identities are derived from; without one (the target's
-    /// name is wrong) none is derived.
+    /// Resolves the LUNs of a target. `scope` is the string that their identities are derived from; if it is
+    /// `None`, because the target's name is invalid, no identity is derived.
     pub(super) fn target_luns(
         &mut self,
         target: &str,
@@ -122,7 +122,8 @@ impl<'a> UnitResolver<'a> {
                 None => self.own_unit(&lun, target, scope, number, report),
             };
             if let Some(unit) = unit {
-                // `ro` of a LUN of its own is the unit's, which is write-protected for everyone then.
+                // `ro` of a LUN that is not shared applies to the unit, which then is write-protected for
+                // every initiator.
                 let read_only = lun.ro && lun.share.is_some();
                 let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
                 let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
@@ -134,7 +135,7 @@ impl<'a> UnitResolver<'a> {
         TargetLuns { numbers, mapped }
     }
 
-    /// Ends: warns of shared units that no target shows.
+    /// Warns of shared units that no target shows, and returns all units.
     pub(super) fn finish(self, report: &mut ConfigReport) -> Vec<Unit> {
         for (name, shared) in &self.shared {
             if !shared.used {
@@ -188,7 +189,7 @@ impl<'a> UnitResolver<'a> {
         unit
     }
 
-    /// Resolves everything of a unit but its identity.
+    /// Resolves everything of a unit except its identity.
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let block_size = block_size(lun.bs.as_ref());
         let physical_block_size = block_size_of(lun.physical_bs.as_ref(), block_size, report);
@@ -356,7 +357,7 @@ fn claims(lun: &raw::Lun) -> InquiryOverrides {
 /// The default of `compare_and_write_max`, in blocks.
 const COMPARE_AND_WRITE_MAX: u8 = 1;
 
-/// Collects the numbers that are fixed with `lun = N`.
+/// Collects the LUNs that are set explicitly with `lun = N`.
 fn fixed_numbers(luns: &[raw::Lun], report: &mut ConfigReport) -> BTreeSet<u16> {
     let mut fixed: BTreeMap<u16, &SourceSpan> = BTreeMap::new();
     for at in luns.iter().filter_map(|lun| lun.lun.as_ref()) {
@@ -387,7 +388,7 @@ fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
     Derived { naa, serial: printable(lun.serial.as_ref(), report), span: lun.span.clone() }
 }
 
-/// Takes a string that goes into an ASCII field of INQUIRY data (SPC-5 §4.3.1).
+/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3.1); reports other characters.
 fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
     let at = at?;
     if at.value.chars().all(|c| matches!(c, ' '..='~')) {
@@ -397,7 +398,7 @@ fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<
     None
 }
 
-/// Returns the version of targe as INQUIRY's four characters hold it.
+/// Returns the version of targe in the four characters of INQUIRY's PRODUCT REVISION LEVEL.
 fn own_revision() -> String {
     let version = env!("CARGO_PKG_VERSION");
     version.split('.').take(2).collect::<Vec<_>>().join(".").chars().take(4).collect()
@@ -503,7 +504,7 @@ fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
     opened.map(drop).map_err(|error| format!("cannot open {}{hint}: {}", path.display(), os_error(&error)))
 }
 
-/// Warns of a disk that its file system can never hold.
+/// Warns of a disk that is larger than its whole file system.
 fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
     let Some(size) = &lun.size else { return };
     let directory = path.parent().unwrap_or(path);
@@ -519,7 +520,7 @@ fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
     }
 }
 
-/// Returns everything that identifies a medium: of a loop device also the file behind it.
+/// Returns every key that identifies a medium; for a loop device also the key of the file behind it.
 fn medium_keys(path: &Path) -> Vec<MediumKey> {
     let key = medium_key(path);
     let behind = match &key {
@@ -529,7 +530,7 @@ fn medium_keys(path: &Path) -> Vec<MediumKey> {
     std::iter::once(key).chain(behind.map(|file| medium_key(&file))).collect()
 }
 
-/// Returns the file behind a loop device, or behind the one that a device is a partition of.
+/// Returns the file behind a loop device, or behind the loop device that this device is a partition of.
 fn loop_file(device: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;
@@ -538,7 +539,7 @@ fn loop_file(device: u64) -> Option<PathBuf> {
     Some(PathBuf::from(name.trim_end_matches('\n')))
 }
 
-/// Returns what identifies a medium, whichever of its names a path uses.
+/// Returns the key of a medium, which is the same for each path that leads to the medium.
 fn medium_key(path: &Path) -> MediumKey {
     let of_meta = |meta: &Metadata| {
         if meta.file_type().is_block_device() {

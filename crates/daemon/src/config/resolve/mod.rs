@@ -1,8 +1,9 @@
-//! From what is written to what it means: defaults, references between sections, and the mistakes that only show when
-//! sections are held against each other or against the files they name.
+//! Resolves a configuration as written to its meaning: fills in defaults, resolves references between
+//! sections, and reports the mistakes that show only when sections are compared with each other or with the
+//! files that they name.
 //!
-//! A value that was written wrongly is already in the report; here it is replaced by a placeholder that nobody sees,
-//! because a report with mistakes never gives a configuration.
+//! A value that was written wrongly is already in the report. Here a placeholder replaces it; the placeholder
+//! is never used, because a report with mistakes never yields a configuration.
 
 mod access;
 mod hyperscsi_groups;
@@ -24,31 +25,32 @@ use super::source_span::{ConfigReport, Located, SourceSpan};
 use crate::log::Level;
 pub(crate) use process::host;
 
-/// What a configuration is resolved against.
+/// The environment that a configuration is resolved in.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Where relative paths begin; absolute.
+    /// The directory that relative paths start at; absolute.
     pub directory: PathBuf,
-    /// The state directory if none is configured; absolute.
+    /// The default state directory; absolute.
     pub state_dir: PathBuf,
-    /// The admin socket if neither it nor a state directory is configured.
+    /// The admin socket if neither an admin socket nor a state directory is configured.
     pub admin_socket: Option<PathBuf>,
-    /// What distinguishes this host; goes into the identity of disks of a target whose name nobody chose.
+    /// A string that distinguishes this host. If the target's name is the default, the identities of its
+    /// disks are derived from this string as well.
     pub host: String,
-    /// The permission bits of the configuration file; `None` for flags.
+    /// The permission bits of the configuration file; `None` for a configuration from flags.
     pub file_mode: Option<u32>,
-    /// Whether the first target's name was chosen by us.
+    /// Whether the first target has the default name, which the operator did not choose.
     pub name_is_ours: bool,
 }
 
 impl Environment {
-    /// Makes a path absolute, without looking at the file system.
+    /// Makes a path absolute, without accessing the file system.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
     }
 }
 
-/// Resolves a configuration. The result is whole if and only if the report stays clean.
+/// Resolves a configuration. The result is complete if and only if the report stays without mistakes.
 pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut ConfigReport) -> Config {
     let portals = portals::resolve(&root.portals, root.hyperscsi.is_some(), report);
     let frames = hyperscsi_groups::resolve(root.hyperscsi, &portals.list, environment, report);
@@ -136,7 +138,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
     }
 }
 
-/// The largest number of a core that the kernel's affinity masks usually hold.
+/// The highest core number that the kernel's affinity masks usually hold.
 const CORE_MAX: u16 = 1023;
 
 /// Parses a list of cores such as `0-3,6`.
@@ -159,12 +161,12 @@ fn cores(list: &Located<String>, report: &mut ConfigReport) -> Vec<u16> {
     cores
 }
 
-/// Returns what the identities of a target's units are derived from, besides their media.
+/// Returns the string that the identities of a target's units are derived from, together with their media.
 fn identity_scope(name: &IscsiName, environment: &Environment) -> String {
     if environment.name_is_ours { format!("{name}\0{}", environment.host) } else { name.to_string() }
 }
 
-/// Returns a target's name; `None` when it is wrong or taken.
+/// Returns a target's name; `None` when the name is invalid or used by another target.
 fn target_name(
     name: Option<&Located<String>>,
     seen: &mut BTreeMap<IscsiName, SourceSpan>,
@@ -187,7 +189,7 @@ fn target_name(
     Some(name)
 }
 
-/// Returns ` (first on line N)` where there is a line.
+/// Returns ` (first on line N)` if the source span is in a file.
 fn at_line(span: &SourceSpan) -> String {
     match span {
         SourceSpan::File { line, .. } => format!(" (first on line {line})"),

@@ -9,7 +9,7 @@ use super::super::resolved::{Announced, Auth, Portal, Target};
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::at_line;
 
-/// The port that IANA gave iSCSI (RFC 7143 §15).
+/// The TCP port that IANA assigned to iSCSI (RFC 7143 §15).
 pub(crate) const PORT: u16 = 3260;
 
 pub(super) struct Portals {
@@ -45,7 +45,7 @@ pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut Config
             tag: portal.tag.as_ref().map_or(1, |at| at.value),
         });
     }
-    // Those who ask for HyperSCSI alone are to have no port open.
+    // A configuration that serves HyperSCSI only opens no TCP port.
     if written.is_empty() && !others {
         portals.list.push(Portal {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT),
@@ -58,7 +58,7 @@ pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut Config
 }
 
 impl Portals {
-    /// Warns where everybody who reaches this host reaches a disk without a password.
+    /// Warns of a portal on all addresses of this host through which a target can be reached without CHAP.
     pub(super) fn warn_of_open_access(
         &self,
         written: &[raw::Portal],
@@ -87,7 +87,7 @@ impl Portals {
         }
     }
 
-    /// Returns the portals of a target as places in the list.
+    /// Returns the portals of a target as indices into the list.
     pub(super) fn of_target(
         &self,
         chosen: Option<Vec<Located<String>>>,
@@ -142,7 +142,7 @@ fn listen_address(
     Some(listen)
 }
 
-/// Parses an address with or without a port.
+/// Parses an IP address with or without a port.
 fn parse_listen(text: &str) -> Option<SocketAddr> {
     if unbracketed(text).is_some() {
         return None;
@@ -151,7 +151,8 @@ fn parse_listen(text: &str) -> Option<SocketAddr> {
     text.parse().ok().or_else(|| bare().map(|ip| SocketAddr::new(ip, PORT)))
 }
 
-/// Returns the address and the port of an IPv6 address without brackets whose end may be meant as a port.
+/// Returns the address and the port of an IPv6 address without brackets whose last group may be meant as a
+/// port.
 fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
     let (ip, port) = text.rsplit_once(':')?;
     let whole: Result<Ipv6Addr, _> = text.parse();

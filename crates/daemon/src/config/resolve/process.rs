@@ -1,4 +1,4 @@
-//! The surroundings of a running process: its directories and its host.
+//! The environment of a running process: its directories and its host.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::Environment;
 
 impl Environment {
-    /// Reads them from the environment.
+    /// Reads the directories and the host from the environment of this process.
     ///
     /// # Errors
-    /// The working directory cannot be told.
+    /// The working directory cannot be determined.
     pub fn from_process() -> std::io::Result<Self> {
         Ok(Self {
             directory: env::current_dir()?,
@@ -21,19 +21,21 @@ impl Environment {
         })
     }
 
-    /// Returns the admin socket that a daemon with the default configuration listens on.
+    /// Returns the admin socket of a daemon that is started in this environment with the default
+    /// configuration.
     pub fn default_socket(&self) -> PathBuf {
         self.admin_socket.clone().unwrap_or_else(|| Self::socket_in(&self.state_dir))
     }
 
-    /// Returns every admin socket that a daemon with a default configuration may listen on, whatever environment it was started
-    /// in: that of this process first. Root may ask everybody's. `TARGE_ROOT` names another directory in place of `/`, so that a
-    /// test finds no other daemon of the machine.
+    /// Returns every admin socket that a daemon with a default configuration may listen on, whatever
+    /// environment it was started in; the socket of this process's environment is first. For root the list
+    /// has the sockets of all users. `TARGE_ROOT` names another directory in place of `/`, so that a test
+    /// finds no other daemon on the host.
     pub fn sockets(&self) -> Vec<PathBuf> {
         self.sockets_below(&absolute("TARGE_ROOT").unwrap_or_else(|| PathBuf::from("/")))
     }
 
-    /// The same with the directories of the system below `root`.
+    /// Returns the same list, with the system's directories below `root`.
     fn sockets_below(&self, root: &Path) -> Vec<PathBuf> {
         let user = rustix::process::geteuid().as_raw();
         let mut sockets = vec![self.default_socket(), Self::socket_in(&self.state_dir)];
@@ -48,19 +50,20 @@ impl Environment {
         {
             sockets.extend(users.flatten().map(|entry| run(entry.path())));
         }
-        // /var/run is /run nearly everywhere.
+        // /var/run is the same directory as /run on nearly every system.
         let mut seen = std::collections::BTreeSet::new();
         sockets.retain(|socket| seen.insert(socket.canonicalize().unwrap_or_else(|_| socket.clone())));
         sockets
     }
 
-    /// Returns the admin socket that goes with a state directory.
+    /// Returns the default admin socket for a state directory.
     pub(super) fn socket_in(state_dir: &Path) -> PathBuf {
         state_dir.join("admin/admin.sock")
     }
 }
 
-/// Returns the state directory of the XDG Base Directory Specification; for a user without a home, the system's.
+/// Returns the state directory of the XDG Base Directory Specification. A user without a home directory gets
+/// the system's state directory.
 fn state_dir() -> PathBuf {
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
@@ -68,12 +71,12 @@ fn state_dir() -> PathBuf {
         .join("targe")
 }
 
-/// Returns a directory from the environment. The specification has relative ones ignored.
+/// Returns a directory from the environment. A relative path is ignored, as the specification requires.
 fn absolute(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Returns what distinguishes this host: its machine id, else its name.
+/// Returns a string that distinguishes this host: its machine id, else its host name.
 pub(crate) fn host() -> String {
     ["/etc/machine-id", "/proc/sys/kernel/hostname"]
         .into_iter()

@@ -1,4 +1,4 @@
-//! What a session may use.
+//! Resolves the parameters and limits of sessions.
 
 use std::time::Duration;
 
@@ -37,20 +37,22 @@ pub(super) fn resolve(session: &raw::Session, report: &mut ConfigReport) -> KeyP
         data_pdu_in_order: switch(&session.data_pdu_in_order),
         data_sequence_in_order: switch(&session.data_sequence_in_order),
         error_recovery_level: u8::try_from(number(&session.error_recovery_level)).unwrap_or(0),
-        // All that the engine does; which it is, the initiator's order decides.
+        // Every value that the engine supports. The order of the initiator's list decides which one is
+        // chosen.
         task_reporting: &["FastAbort", "ResponseFence", "RFC3720"],
         ..KeyPolicy::default()
     }
 }
 
-/// Resolves the limits of a session, given one by one; `usual` has what is not given.
+/// Resolves the limits of a session, each given on its own. `usual` has the values of those that are not
+/// given.
 pub(super) fn limits(
     queue_depth: Option<Located<u16>>,
     nop_interval: Option<Located<Duration>>,
     nop_timeout: Option<Located<Duration>>,
     usual: Option<&SessionLimits>,
 ) -> SessionLimits {
-    // At the top level every key has a default, so nothing is missing there.
+    // At the top level every key has a default, so every value is present there.
     let usual = usual.copied().unwrap_or(Limits::default().of_session());
     let patience = |span: Duration| if span.is_zero() { Duration::MAX } else { span };
     SessionLimits {

@@ -1,10 +1,10 @@
-//! The tables of HyperSCSI.
+//! The keys of the HyperSCSI tables.
 
 use super::Absent::{Required, Told};
 use super::Kind::{Choice, Path, Tables, Text, Texts};
 use super::{LABEL_LEN_MAX, Section, key};
 
-/// Levels of protection, least first.
+/// The protection levels, lowest first.
 pub(crate) const LEVELS: &[&str] = &["none", "integrity", "encrypt"];
 
 pub(crate) static HYPERSCSI: Section = Section {

@@ -1,11 +1,11 @@
-//! What a table of the configuration is made of.
+//! The types that the schema of the configuration is written in.
 
 /// A table of the configuration.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// What a message calls it: `unknown key "sise" in lun`.
+    /// The name of the table in messages: `unknown key "sise" in lun`.
     pub(crate) noun: &'static str,
-    /// What it is for.
+    /// The purpose of the table, for the reference.
     pub(crate) doc: &'static str,
     /// Its keys, in the order of the reference.
     pub(crate) keys: &'static [Key],
@@ -20,21 +20,21 @@ pub(crate) struct Key {
     pub(crate) doc: &'static str,
 }
 
-/// What happens when a key is not given.
+/// The effect of leaving out a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// It must be given.
+    /// It is a mistake: the key is required.
     Required,
-    /// This value is taken, written as in a LUN spec.
+    /// The key has this default, written as in a LUN spec.
     Value(&'static str),
-    /// What happens instead is told in words.
+    /// This text describes the effect.
     Told(&'static str),
 }
 
-/// What a value looks like.
+/// The type of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// A string of at most so many bytes.
+    /// A string of at most `len_max` bytes.
     Text { len_max: usize },
     /// `true` or `false`.
     Switch,
@@ -46,13 +46,13 @@ pub(crate) enum Kind {
     Span { min_ms: u64, max_ms: u64 },
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A path; a relative one counts from the directory of the configuration file.
+    /// A path; a relative one starts at the directory of the configuration file.
     Path,
-    /// Strings.
+    /// A list of strings.
     Texts { what: &'static str },
-    /// One of these words, several times, best first.
+    /// Several of these words, best first.
     Choices(&'static [&'static str]),
-    /// LUNs: numbers, or tables of this section.
+    /// A list of LUNs: numbers, or tables of this section.
     Mappings(&'static Section),
     /// One table.
     Table(&'static Section),
@@ -67,7 +67,7 @@ impl Section {
     }
 }
 
-/// Makes a row of a table.
+/// Makes a key of a table.
 pub(super) const fn key(name: &'static str, kind: Kind, absent: Absent, doc: &'static str) -> Key {
     Key { name, kind, absent, doc }
 }

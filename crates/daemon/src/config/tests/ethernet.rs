@@ -1,4 +1,4 @@
-//! HyperSCSI: interfaces, groups and levels.
+//! Tests of HyperSCSI: interfaces, groups and protection levels.
 
 use hyperscsi::aead::Level;
 

@@ -1,4 +1,4 @@
-//! The command line: instead of a file, and over one.
+//! Tests of the flags: without a configuration file, and overriding one.
 
 use super::*;
 
@@ -10,7 +10,8 @@ fn no_flag_at_all_serves_a_default_disk() {
     assert_eq!(config.targets[0].name.as_str(), DEFAULT_TARGET);
     let Medium::File { path, size, direct: false } = &config.units[0].medium else { panic!("a file") };
     assert_eq!((path, size.unwrap().0), (&scratch.path().join("disk.img"), 1 << 30));
-    // Two hosts that serve a default disk must not be taken for two paths to one.
+    // Default disks of two hosts must have different names: with the same name an initiator would take them
+    // for two paths to one disk.
     let other = Environment { host: "other".to_owned(), ..scratch.environment() };
     let other = Config::load(&Flags::default(), &other).unwrap().config;
     assert_ne!(other.units[0].identity.naa, config.units[0].identity.naa);
@@ -55,7 +56,7 @@ fn flags_build_what_a_file_builds() {
     assert_eq!(by_flags.targets[0].luns.iter().map(|lun| lun.lun).collect::<Vec<_>>(), [0, 1, 5]);
 }
 
-/// CVE-2017-1000198: a backend's description that makes no sense.
+/// CVE-2017-1000198: an invalid description of a backend.
 #[test]
 fn wrong_specs_say_what_is_wrong() {
     let scratch = Scratch::new();

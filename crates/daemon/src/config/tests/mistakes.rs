@@ -1,4 +1,4 @@
-//! What is wrong, and where: every mistake at once, each with its place.
+//! Tests of mistakes: all are reported at once, each with its source span.
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn a_file_that_is_none_is_reported_without_a_place() {
     check(&scratch.errors(""), "DIR/targe.toml:1:1: the configuration has no \"target\"");
 }
 
-/// Mistakes that show only when sections are held against each other: one snippet each.
+/// Mistakes that show only when sections are compared with each other: one snippet each.
 #[test]
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn contradictions_are_reported_where_the_second_word_stands() {

@@ -1,4 +1,4 @@
-//! What leads from one configuration to the next.
+//! Tests of the differences between a configuration and the next one.
 
 use super::*;
 

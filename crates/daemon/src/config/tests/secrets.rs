@@ -1,4 +1,4 @@
-//! Secrets, which nobody else may read.
+//! Tests of secrets, which only their owner may be able to read.
 
 use super::*;
 

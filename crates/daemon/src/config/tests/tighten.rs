@@ -1,4 +1,4 @@
-//! What a configuration takes away of another.
+//! Tests of the access that a new configuration withdraws.
 
 use super::*;
 
@@ -23,7 +23,8 @@ groups = ["guests"]
 lun = [{ share = "data" }]
 "#;
 
-/// Returns who sees what of a target: patterns, then the LUNs of each with their write protection.
+/// Returns the access list of a target: the patterns of each entry, then its LUNs with their write
+/// protection.
 fn views(config: &Config, at: usize) -> String {
     let luns = |luns: &[MappedLun]| {
         luns.iter()
@@ -51,20 +52,20 @@ fn what_is_given_is_left_out_and_what_is_taken_away_is_taken() {
     assert_eq!(old.tightened(&old).units, old.units);
     for (from, to, a, b) in [
         ("", "", "one: 0w 1w 2w; two: 0w 1w 2w; v*: 0w 1w", Some("all: 0w")),
-        // An initiator and a target that are gone.
+        // An initiator and a target are removed.
         ("\"iqn.2001-04.com.example:one\", ", "", "two: 0w 1w 2w; v*: 0w 1w", Some("all: 0w")),
         ("example:b", "example:renamed", "one: 0w 1w 2w; two: 0w 1w 2w; v*: 0w 1w", None),
-        // One that is new sees nothing before the whole is applied.
+        // A new initiator sees nothing before the whole configuration is applied.
         (
             "\"iqn.2001-04.com.example:one\"",
             "\"iqn.2001-04.com.example:new\"",
             "two: 0w 1w 2w; v*: 0w 1w",
             Some("all: 0w"),
         ),
-        // Less of a pattern, and more.
+        // A pattern is narrowed, and one is widened.
         ("example:v*", "example:v7", "one: 0w 1w 2w; two: 0w 1w 2w; v7: 0w 1w", Some("all: 0w")),
         ("example:v*", "example:*", "one: 0w 1w 2w; two: 0w 1w 2w; v*: 0w 1w", Some("all: 0w")),
-        // Disks that are shown no more, under another number, or to be read only.
+        // Disks are no longer shown, have another LUN, or become read-only.
         ("luns = [0, 1]", "luns = [1]", "one: 0w 1w 2w; two: 0w 1w 2w; v*: 1w", Some("all: 0w")),
         ("luns = [0, 1]", "luns = [0, 2]", "one: 0w 1w 2w; two: 0w 1w 2w; v*: 0w", Some("all: 0w")),
         (
@@ -130,7 +131,7 @@ fn patterns_that_overlap_lose_only_what_changed() {
     let within = before.replace("[\"iqn.*:db*\"]", "[\"iqn.*:db*\", \"iqn.2001-04.com.example:*\"]");
     let within = scratch.config(&within);
     assert_eq!(within.tightened(&within), within);
-    // A third entry goes first; the two others are as they were.
+    // A third entry is put first; the two others stay as they were.
     let more = before.replacen(
         "[[target.acl]]",
         "[[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:new\"]\n[[target.acl]]",
@@ -157,20 +158,20 @@ fn a_disk_that_cannot_be_used_keeps_no_access_from_being_taken_away() {
         let flags = Flags { config: Some(scratch.file("targe.toml", text, 0o600)), ..Flags::default() };
         *Config::read(&flags, &scratch.environment()).unwrap_err()
     };
-    // The disk is gone, and an initiator as well.
+    // The disk is missing, and an initiator is removed as well.
     let without = before.replace("\"iqn.2001-04.com.example:one\", ", "");
     let unusable = read(&without);
     assert!(scratch.told(&unusable.report).contains("DIR/disk does not exist"), "{}", unusable.report);
     let tight = old.tightened(&unusable.config.unwrap());
     assert_eq!(views(&tight, 0), "two: 0w 1w 2w; v*: 0w 1w");
     assert_eq!(views(&tight, 1), "all: 0w 1w");
-    // A disk that is to be replaced by one that is not there is taken from nobody.
+    // A disk whose replacement does not exist stays visible to every initiator.
     let _disk = scratch.file("disk", [0; 4096], 0o600);
     let unusable = read(&without.replace("path = \"disk\"", "path = \"dsik\""));
     let tight = old.tightened(&unusable.config.unwrap());
     assert_eq!(views(&tight, 0), "two: 0w 1w 2w; v*: 0w 1w");
     assert_eq!(views(&tight, 1), "all: 0w 1w");
-    // What is written wrongly tells nothing.
+    // A configuration with other mistakes withdraws nothing.
     let unusable = read(&without.replace("luns = [0, 1]", "luns = [0, 7]"));
     assert!(unusable.config.is_none(), "{}", unusable.report);
     let unusable = read(&without.replace("[hyperscsi]", "[hyperscsy]"));
@@ -187,7 +188,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Returns the numbers of the LUNs of the first target that an initiator sees.
+/// Returns the LUNs of the first target that an initiator sees.
 fn seen(config: &Config, name: &str) -> Vec<u16> {
     let fits = |entry: &&AclEntry| {
         entry.initiators.iter().any(|pattern| fits(pattern.as_str().as_bytes(), name.as_bytes()))

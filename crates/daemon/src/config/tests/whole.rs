@@ -1,4 +1,4 @@
-//! What is right, and what it comes to.
+//! Tests of valid configurations and their meaning.
 
 use device::contract::{InquiryOverrides, SpcLevel, TaskRules};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
@@ -133,7 +133,7 @@ fn every_initiator_has_a_task_set_of_its_own_unless_it_is_said_otherwise() {
 fn what_no_key_changes_is_what_the_protocol_engine_offers() {
     let scratch = Scratch::new();
     let keys = scratch.flags(&Flags::default()).unwrap().config.targets[0].keys.clone();
-    // RFC 7143 §13.23 has a default of its own; we offer more.
+    // RFC 7143 §13.23 has another default; targe supports more values.
     assert_eq!(keys.task_reporting, ["FastAbort", "ResponseFence", "RFC3720"]);
     let task_reporting = KeyPolicy::default().task_reporting;
     assert_eq!(KeyPolicy { task_reporting, ..keys }, KeyPolicy::default());
@@ -146,7 +146,7 @@ fn the_example_of_the_page_is_right() {
     let scratch = Scratch::new();
     scratch.file("vm.secret", "twelve bytes or more", 0o600);
     let example = example.replace("/srv/san", scratch.path().to_str().unwrap());
-    // The one thing of the example that a host may lack is its block device.
+    // A host may lack only one thing of the example: its block device.
     let told = scratch.load(&example).map_or_else(|report| scratch.told(&report), |_| String::new());
     assert!(told.is_empty() || told.lines().count() == 1 && told.contains("/dev/vg0/data"), "{told}");
 }

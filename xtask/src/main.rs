@@ -1,6 +1,7 @@
 //! Project chores that `make` calls. What a chore knows about the project stands here and not in shell, so that
 //! it has tests of its own.
 
+mod clauses;
 mod tidy;
 
 use std::env;
@@ -8,6 +9,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
+        Some("clauses") => clauses::main(env::args().nth(2).as_deref()),
         Some("tidy") => tidy::main(),
         Some(other) => usage(&format!("unknown chore `{other}`")),
         None => usage("which chore?"),
@@ -16,7 +18,11 @@ fn main() -> ExitCode {
 
 fn usage(complaint: &str) -> ExitCode {
     eprintln!(
-        "{complaint}\n\nusage: cargo xtask tidy    check what the compiler cannot: layers, sizes, leftovers, citations"
+        "{complaint}\n\n\
+        usage: cargo xtask tidy       check what the compiler cannot: layers, sizes, leftovers, citations\n       \
+        cargo xtask clauses    print which clauses of RFC 7143 the code and the tests cite\n           \
+            --check        compare the citations with the list of clauses\n           \
+            --write        write the report to docs/clauses/README.md"
     );
     ExitCode::from(2)
 }

@@ -3,7 +3,7 @@
 //! a [`Tree`] to findings, so that a test can plant a violation in a tree made of strings.
 
 mod abuse;
-mod citations;
+pub(crate) mod citations;
 mod dependencies;
 mod doc_claims;
 mod layers;
@@ -12,7 +12,7 @@ mod planted;
 mod published;
 mod root_entries;
 mod sizes;
-mod tree;
+pub(crate) mod tree;
 
 use std::process::ExitCode;
 
@@ -28,6 +28,7 @@ const RULES: &[Rule] = &[
     ("root_entries", root_entries::check),
     ("citations", citations::check),
     ("doc_claims", doc_claims::check),
+    ("clauses", crate::clauses::check),
     ("abuse", abuse::check),
     ("planted", planted::check),
     ("published", published::check),

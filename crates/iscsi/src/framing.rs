@@ -328,6 +328,9 @@ impl Receiver {
     fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<FramingEvent>, StreamError> {
         let (segments, digest) = whole.split_at_checked(BHS_LEN + bhs.ahs_len()).unwrap_or_default();
         let checked = self.framing.header_digest && !fault_injection::is_injected(Bug::SkipHeaderDigest);
+        //= rfc7143#section-7.8
+        //# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+        //# discard the header and all data up to the beginning of a later PDU or close the connection.
         if checked && *digest != Crc32c::of(segments) {
             return self.resync(bhs, segments, digest).map(|()| None);
         }

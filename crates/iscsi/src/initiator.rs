@@ -32,7 +32,7 @@
 //!         event => println!("{event:?}"),
 //!     }
 //! }
-//! # assert_eq!(session.open(), 1);
+//! # assert_eq!(session.open_tasks(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

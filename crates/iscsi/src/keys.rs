@@ -303,6 +303,12 @@ const fn security(key: Key, name: &'static str, clause: &'static str) -> KeySpec
 }
 
 /// The table, in the order of [`Key`]'s variants.
+//= rfc7143#section-11.12.10
+//# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI initiators
+//# and targets.
+//= rfc7143#section-11.13.8
+//# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI initiators
+//# and targets.
 pub static TABLE: [KeySpec; 35] = [
     connection(Key::HeaderDigest, "HeaderDigest", DIGEST, Usage::Initialize, "13.1"),
     connection(Key::DataDigest, "DataDigest", DIGEST, Usage::Initialize, "13.1"),
@@ -384,6 +390,9 @@ mod tests {
 
     #[test]
     fn the_table_is_in_the_order_of_the_keys_and_finds_them_by_name() {
+        //= rfc7143#section-6.2
+        //= type=test
+        //# If used as specified, these keys MUST NOT be answered with NotUnderstood.
         for (index, spec) in TABLE.iter().enumerate() {
             assert_eq!(spec.key.index(), index, "{}", spec.name);
             assert_eq!(Key::by_name(spec.name.as_bytes()), Some(spec.key));
@@ -395,6 +404,13 @@ mod tests {
 
     #[test]
     fn the_table_is_the_one_that_was_reviewed() {
+        //= rfc7143#section-6.2
+        //= type=test
+        //# An iSCSI implementation MUST comprehend all text keys defined in this document.
+        //= rfc7143#section-6.2
+        //= type=test
+        //# All keys in this document MUST be supported by iSCSI initiators and targets when used
+        //# as specified here.
         let mut table = String::new();
         for s in &TABLE {
             let discovery = if s.irrelevant_in_discovery { "-" } else { "D" };

@@ -46,9 +46,15 @@ impl IscsiName {
     /// # Errors
     /// Returns the rule that the text breaks.
     pub fn parse(text: &[u8]) -> Result<Self, BadName> {
+        //= rfc7143#section-4.2.7.1
+        //# Initiators and targets MUST support the receipt of iSCSI names of up to the maximum
+        //# length of 223 bytes.
         if text.is_empty() || text.len() > MAX_NAME {
             return Err(BadName::Length);
         }
+        //= rfc7143#section-4.2.7.2
+        //# An iSCSI name MUST be a UTF-8 (see [RFC3629]) encoding of a string of Unicode
+        //# characters with the following properties:
         let text = core::str::from_utf8(text).map_err(|_| BadName::NotUtf8)?;
         if !text.chars().all(is_name_char) {
             return Err(BadName::Character);
@@ -93,6 +99,10 @@ impl IscsiName {
     /// Returns the name of the initiator port that uses `isid` (RFC 7143 §4.4.2 b), as a TransportID spells
     /// it.
     pub fn initiator_port(&self, isid: Isid) -> String {
+        //= rfc7143#section-4.4.2
+        //# The SCSI port name MUST be used in iSCSI.
+        //= rfc7143#section-4.4.2
+        //# When used in SCSI parameter data, the SCSI port name MUST be encoded as:
         format!("{},i,0x{isid}", self.0)
     }
 
@@ -213,6 +223,10 @@ mod tests {
     /// CVE-2026-44943, CVE-2026-18724..-18728: names become file names and log lines elsewhere.
     #[test]
     fn refuses_names_with_slashes_newlines_and_other_traps() {
+        //= rfc7143#section-4.2.7.2
+        //= type=test
+        //# An iSCSI name MUST be a UTF-8 (see [RFC3629]) encoding of a string of Unicode
+        //# characters with the following properties:
         let long = [b"iqn.2001-04.com.example:".as_slice(), &[b'a'; 200]].concat();
         for (text, why) in [
             (b"".as_slice(), BadName::Length),
@@ -238,7 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn takes_a_name_of_223_bytes() {
+        //= rfc7143#section-4.2.7.1
+        //= type=test
+        //# Initiators and targets MUST support the receipt of iSCSI names of up to the maximum
+        //# length of 223 bytes.
+        let long = [b"iqn.2001-04.com.example:".as_slice(), &[b'a'; 199]].concat();
+        assert_eq!(long.len(), 223);
+        assert!(IscsiName::parse(&long).is_ok());
+    }
+
+    #[test]
     fn spells_port_names_as_transport_ids_do() {
+        //= rfc7143#section-4.4.2
+        //= type=test
+        //# The SCSI port name MUST be used in iSCSI.
+        //= rfc7143#section-4.4.2
+        //= type=test
+        //# When used in SCSI parameter data, the SCSI port name MUST be encoded as:
         let name: IscsiName = "iqn.2001-04.com.example:x".parse().unwrap();
         let isid = Isid::random([1, 2, 0xab], 0x0300);
         assert_eq!(isid.to_string(), "800102ab0300");

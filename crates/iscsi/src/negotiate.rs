@@ -145,6 +145,11 @@ impl Default for KeyPolicy {
             max_outstanding_r2t: 8,
             data_pdu_in_order: true,
             data_sequence_in_order: true,
+            //= rfc7143#section-7.1.5
+            //# When a defined value of ErrorRecoveryLevel is proposed by an originator in a text negotiation,
+            //# the originator MUST support the functionality defined for the proposed value and,
+            //# additionally, functionality corresponding to any defined value numerically less than the
+            //# proposed value.
             error_recovery_level: 2,
             task_reporting: &["RFC3720"],
             protocol_level: 2,

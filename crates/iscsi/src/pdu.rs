@@ -190,9 +190,19 @@ pub trait PduHeader: Sized {
     ///
     /// # Errors
     /// Returns the rule that the header breaks.
+    //= rfc7143#section-11
+    //# Any compliant receiver MUST ignore any bit not defined and all reserved fields unless specified
+    //# otherwise.
     fn decode(bhs: &Bhs) -> Result<Self, Malformed>;
 
     /// Encodes the value, with reserved fields zero and no data segment announced.
+    //= rfc7143#section-11
+    //# Any compliant sender MUST set all bits not defined and all reserved fields to 0, unless specified
+    //# otherwise.
+    //= rfc7143#section-11.2.1.5
+    //# The TotalAHSLength is only used in PDUs that have an AHS and MUST be 0 in all other PDUs.
+    //= rfc7143#section-11.2.1.6
+    //# The DataSegmentLength MUST be 0 whenever the PDU has no data segment.
     fn encode(&self) -> Bhs;
 }
 
@@ -305,7 +315,17 @@ impl Residual {
         let expected = u64::from(expected);
         match u32::try_from(transferable.abs_diff(expected)).unwrap_or(u32::MAX) {
             0 => Self::None,
+            //= rfc7143#section-11.4.5.2
+            //# If SPDTL > EDTL for a task, iSCSI Overflow MUST be signaled in the SCSI Response PDU as
+            //# specified in Section 11.4.5.1.
+            //= rfc7143#section-11.4.5.2
+            //# The Residual Count MUST be set to the numerical value of (SPDTL - EDTL).
             by if transferable > expected => Self::Overflow(by),
+            //= rfc7143#section-11.4.5.2
+            //# If SPDTL < EDTL for a task, iSCSI Underflow MUST be signaled in the SCSI Response PDU as
+            //# specified in Section 11.4.5.1.
+            //= rfc7143#section-11.4.5.2
+            //# The Residual Count MUST be set to the numerical value of (EDTL - SPDTL).
             by => Self::Underflow(by),
         }
     }
@@ -327,6 +347,9 @@ impl Residual {
 
     pub(crate) const fn read(flags: u8, overflow: u8, underflow: u8, count: u32) -> Result<Self, Malformed> {
         match (flags & overflow != 0, flags & underflow != 0) {
+            //= rfc7143#section-11.4.5.1
+            //# If neither bit is set, the Residual Count field MUST be ignored on reception and SHOULD be set
+            //# to 0 when sending.
             (false, false) => Ok(Self::None),
             (true, false) => Ok(Self::Overflow(count)),
             (false, true) => Ok(Self::Underflow(count)),

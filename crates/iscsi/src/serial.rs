@@ -25,6 +25,9 @@ impl CmdSn {
     /// Returns whether this number lies in `first..=last`, counting upwards from `first`. An empty window
     /// (`last` is one before `first`) contains no number.
     pub const fn within(self, first: Self, last: Self) -> bool {
+        //= rfc7143#section-4.2.2.1
+        //# Comparisons and arithmetic on the ExpCmdSN and MaxCmdSN MUST use Serial Number
+        //# Arithmetic as defined in [RFC1982] where SERIAL_BITS = 32.
         first.distance_to(self) < first.distance_to(last.next())
     }
 }
@@ -35,6 +38,10 @@ mod tests {
 
     #[test]
     fn a_window_may_wrap_and_may_be_empty() {
+        //= rfc7143#section-4.2.2.1
+        //= type=test
+        //# Comparisons and arithmetic on the ExpCmdSN and MaxCmdSN MUST use Serial Number
+        //# Arithmetic as defined in [RFC1982] where SERIAL_BITS = 32.
         for (sn, first, last, inside) in [
             (5, 5, 5, true),
             (4, 5, 5, false),

@@ -115,6 +115,12 @@ impl Collector {
     pub fn add(&mut self, data: &[u8], cont: bool) -> Result<Option<Vec<u8>>, BadText> {
         let mut text = core::mem::take(&mut self.text);
         let pdus = core::mem::take(&mut self.pdus) + 1;
+        //= rfc7143#section-6.1
+        //# Any iSCSI target or initiator MUST support receiving at least 8192 bytes of key=value
+        //# data in a negotiation sequence.
+        //= rfc7143#section-6.1
+        //# the initiator and target MUST support receiving at least 64 kilobytes of key=value
+        //# data.
         if text.len().saturating_add(data.len()) > MAX_TEXT {
             return Err(BadText::TooLong);
         }
@@ -168,6 +174,9 @@ impl TextBuilder {
         self.text.extend_from_slice(name.as_bytes());
         self.text.push(b'=');
         self.text.extend_from_slice(value);
+        //= rfc7143#section-6.1
+        //# Every key=value pair, including the last or only pair in a LTDS, MUST be followed by
+        //# one null (0x00) delimiter.
         self.text.push(0);
     }
 

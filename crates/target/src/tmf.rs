@@ -194,6 +194,9 @@ fn to_device(function: TmfFunction, request: &TmfRequest) -> Option<Tmf> {
         TmfFunction::ABORT_TASK_SET => Tmf::AbortTaskSet,
         TmfFunction::CLEAR_TASK_SET => Tmf::ClearTaskSet,
         TmfFunction::CLEAR_ACA => Tmf::ClearAca,
+        //= rfc7143#section-11.5.1
+        //# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the Logical Unit Reset
+        //# function in [SAM2].
         TmfFunction::LOGICAL_UNIT_RESET => Tmf::LogicalUnitReset,
         TmfFunction::QUERY_TASK_SET => Tmf::QueryTaskSet,
         TmfFunction::QUERY_ASYNCHRONOUS_EVENT => Tmf::QueryAsynchronousEvent,

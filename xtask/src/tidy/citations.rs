@@ -69,14 +69,14 @@ fn quoted(tree: &Tree) -> Vec<Finding> {
     let mut sections = bodies(own);
     let mut findings = Vec::new();
     for (path, text) in tree.ending_in(&[".rs"]) {
-        for (index, section, quotation) in quotations(text) {
+        for Quotation { line, section, words, .. } in quotations(text, OWN) {
             let Some(body) = sections.iter_mut().find(|body| body.number == section) else { continue };
-            match body.text.match_indices(&quotation).map(|(at, _)| at).collect::<Vec<_>>() {
+            match body.text.match_indices(&words).map(|(at, _)| at).collect::<Vec<_>>() {
                 places if places.is_empty() => {
-                    findings.push(Finding::at(path, index, format!("section {section} does not say this")));
+                    findings.push(Finding::at(path, line, format!("section {section} does not say this")));
                 }
                 places => {
-                    body.quoted.extend(places.into_iter().map(|at| at..at.saturating_add(quotation.len())));
+                    body.quoted.extend(places.into_iter().map(|at| at..at.saturating_add(words.len())));
                 }
             }
         }
@@ -121,26 +121,40 @@ fn bodies(text: &str) -> Vec<Body<'_>> {
     bodies
 }
 
-/// What a file quotes of our specification: where, of which section, and the words in one line.
-fn quotations(text: &str) -> Vec<(usize, &str, String)> {
-    let mut quotations: Vec<(usize, &str, String)> = Vec::new();
-    let mut cited = None;
+/// What a file quotes of a document at one place.
+pub(crate) struct Quotation<'a> {
+    /// The index of the last line of the quotation.
+    pub(crate) line: usize,
+    pub(crate) section: &'a str,
+    /// What stands after `type=`; empty for a citation at the code that obeys.
+    pub(crate) kind: &'a str,
+    /// The words in one line.
+    pub(crate) words: String,
+}
+
+/// Returns what a file quotes of `document`.
+pub(crate) fn quotations<'a>(text: &'a str, document: &str) -> Vec<Quotation<'a>> {
+    let mut quotations: Vec<Quotation<'a>> = Vec::new();
+    let mut cited: Option<(&str, &str)> = None;
     for (index, line) in text.lines().map(str::trim_start).enumerate() {
         if let Some(citation) = line.strip_prefix("//=") {
-            let place = citation.trim();
-            if !place.starts_with("type=") {
-                cited = place.split_once("#section-").filter(|(document, _)| *document == OWN);
+            match citation.trim().strip_prefix("type=") {
+                Some(kind) => cited = cited.map(|(section, _)| (section, kind)),
+                None => {
+                    let place = citation.trim().split_once("#section-").filter(|(name, _)| *name == document);
+                    cited = place.map(|(_, section)| section.split_once(" type=").unwrap_or((section, "")));
+                }
             }
         } else if let Some(words) = line.strip_prefix("//#") {
-            let Some((_, section)) = cited else { continue };
+            let Some((section, kind)) = cited else { continue };
             let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
             match quotations.last_mut() {
-                Some((last, _, known)) if last.saturating_add(1) == index => {
-                    *last = index;
-                    known.push(' ');
-                    known.push_str(&words);
+                Some(last) if last.line.saturating_add(1) == index => {
+                    last.line = index;
+                    last.words.push(' ');
+                    last.words.push_str(&words);
                 }
-                _ => quotations.push((index, section, words)),
+                _ => quotations.push(Quotation { line: index, section, kind, words }),
             }
         } else {
             cited = None;

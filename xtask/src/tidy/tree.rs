@@ -49,7 +49,7 @@ impl Tree {
     }
 }
 
-fn git(arguments: &[&str]) -> Result<String, String> {
+pub(crate) fn git(arguments: &[&str]) -> Result<String, String> {
     let output =
         Command::new("git").args(arguments).output().map_err(|why| format!("cannot run git: {why}"))?;
     if !output.status.success() {
@@ -63,7 +63,7 @@ fn git(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// One place where a rule is broken.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) path: String,
     /// Counted from 1; 0 means the file as a whole.

@@ -50,7 +50,7 @@ impl ClosingNexus {
         let mut asked = false;
         let taken =
             self.transport.frame_received(now, came, address, header, bytes, &mut |header, payload| {
-            // In a keyed session, the transport drops every unprotected Disconnect.
+                // In a keyed session, the transport drops every unprotected Disconnect.
                 asked |= header.cmd == Cmd::Disconnect
                     && matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
             });

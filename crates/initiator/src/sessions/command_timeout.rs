@@ -316,6 +316,10 @@ impl SessionEntry {
                 self.send_look(now, pending);
                 continue;
             }
+            //= rfc7143#section-7.11
+            //# On a ULP timeout for a command (that carried a CmdSN of n), if the iSCSI initiator intends to
+            //# continue the session it MUST abort the command by using either an appropriate Task Management
+            //# Function Request for the specific command or a "close the connection" logout.
             match self.session.submit_tmf(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
                 Ok(manage) => {
                     self.overdue.own.insert(manage, (OwnTmf::Abort(task), now));

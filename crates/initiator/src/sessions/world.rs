@@ -389,6 +389,11 @@ fn outcome(seed: u64) -> Result<BTreeMap<&'static str, u32>, Wrong> {
 
 #[test]
 fn whatever_a_target_does_the_properties_hold() {
+    //= rfc7143#section-7.11
+    //= type=test
+    //# On a ULP timeout for a command (that carried a CmdSN of n), if the iSCSI initiator intends to continue
+    //# the session it MUST abort the command by using either an appropriate Task Management Function Request
+    //# for the specific command or a "close the connection" logout.
     let mut seen = BTreeMap::<&str, u32>::new();
     for seed in 0..std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS) {
         match outcome(seed) {

@@ -220,6 +220,8 @@ pub(super) enum QueuedPdu {
 
 /// A small PDU without its sequence numbers.
 #[derive(Clone, Copy, Debug)]
+//= rfc7143#section-11.2.1.2
+//# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
 pub(super) enum ControlPdu {
     Nop(NopOut),
     Text(TextRequest),
@@ -245,6 +247,9 @@ impl Connection {
             data_digest: false,
             // RFC 7143 §13.12: a declared length holds from full feature phase on.
             data_len_max: DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+            //= rfc7143#section-7.1.4
+            //# The use of within-connection and within-command recovery classes MUST NOT be attempted before
+            //# the connection is in the Full Feature Phase.
             resync: false,
         };
         Self {
@@ -282,6 +287,13 @@ impl Connection {
 
     /// Returns the ExpStatSN to send: it acknowledges all statuses before it, and the data of their commands.
     pub(super) fn acknowledged(&self) -> StatSn {
+        //= rfc7143#section-7.9
+        //# If the initiator wants to recover the missing data for a command, it MUST NOT acknowledge the
+        //# received responses that start from the StatSN of the relevant command until it has completed
+        //# receiving all the data PDUs of the command.
+        //= rfc7143#section-11.16.1
+        //# Data/R2T SNACK, Status SNACK, or R-Data SNACK for a command MUST precede status acknowledgment for
+        //# the given command.
         let held = self.withheld_statuses.iter().copied();
         held.fold(self.exp_stat_sn, |first, sn| if sn.before(first) { sn } else { first })
     }
@@ -301,6 +313,8 @@ impl Connection {
 
     /// Checks a StatSN and records that it was received. Returns `false` if it was received before.
     pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, ProtocolError> {
+        //= rfc7143#section-4.2.2.2
+        //# Initiators and targets MUST support the response-numbering scheme.
         if sn == self.exp_stat_sn {
             self.exp_stat_sn = sn.next();
             self.ahead.retain(|(from, to)| {
@@ -318,6 +332,9 @@ impl Connection {
         if sn.before(self.exp_stat_sn) || self.ahead.iter().any(|(from, to)| is_within(sn, *from, *to)) {
             return Ok(false);
         }
+        //= rfc7143#section-4.2.2.2
+        //# Initiators MUST undertake recovery actions if the difference is greater than an
+        //# implementation-defined constant that MUST NOT exceed 2**31 - 1.
         if self.exp_stat_sn.distance_to(sn) > MAX_STATUSES_AHEAD || self.ahead.len() >= MAX_STATUS_GAPS {
             return Err(ProtocolError::StatSnFarAhead);
         }

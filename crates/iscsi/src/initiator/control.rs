@@ -68,6 +68,15 @@ impl Session {
         }
         //= rfc7143#section-11.18.2
         // The answer to a ping carries its transfer tag and LUN, is immediate, and requests no answer.
+        //= rfc7143#section-11.18
+        //# Upon receipt of a NOP-In with the Target Transfer Tag set to a valid value (not the reserved value
+        //# 0xffffffff), the initiator MUST respond with a NOP-Out.
+        //= rfc7143#section-11.18
+        //# In this case, the NOP-Out Target Transfer Tag MUST contain a copy of the NOP-In Target Transfer
+        //# Tag.
+        //= rfc7143#section-11.18.2
+        //# When the Target Transfer Tag is set to a value other than 0xffffffff, the LUN field MUST also be
+        //# copied from the NOP-In.
         self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, pdu.ttt, pdu.lun)), Vec::new());
         Ok(())
     }
@@ -145,6 +154,14 @@ impl Session {
             connection.ping = Some((itt, now));
             // The ping goes to the front of the queue: a long queue must not look like silence.
             connection.controls += 1;
+            //= rfc7143#section-11.18.1
+            //# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the
+            //# form of a NOP-In is requested (i.e., the NOP-Out is used as a ping request).
+            //= rfc7143#section-11.18.2
+            //# The NOP-Out MUST only have the Target Transfer Tag set if it is issued in response to a NOP-In
+            //# with a valid Target Transfer Tag.
+            //= rfc7143#section-11.18.2
+            //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
             let ping = (ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
             connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
             self.request_transmit(slot);
@@ -170,6 +187,9 @@ impl Session {
         self.events.push_back(Event::AsyncMessage(AsyncNotice { slot, message, sense }));
         match message.event {
             AsyncEventCode::LOGOUT_REQUEST => self.handle_logout_request(now, slot, retain),
+            //= rfc7143#section-7.1.4.3
+            //# The initiator MUST handle it as a TCP connection failure for the connection(s) referred to in
+            //# the message.
             AsyncEventCode::CONNECTION_DROP => {
                 let dropped = Slot(message.parameter1);
                 if self
@@ -183,6 +203,10 @@ impl Session {
             AsyncEventCode::SESSION_DROP => {
                 if retain.is_zero() || !self.has_erl2() {
                     self.wait(Slot(0), wait);
+                    //= rfc7143#section-7.14
+                    //# Either side may choose to escalate to session recovery (via the initiator dropping all
+                    //# the connections or via an Async Message that announces the similar intent from a
+                    //# target), and the other side MUST give it precedence.
                     self.lose_session(now, ConnectionDown::Dropped);
                 } else {
                     for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
@@ -195,6 +219,9 @@ impl Session {
             }
             AsyncEventCode::NEGOTIATION_REQUEST => self.start_empty_text(),
             AsyncEventCode::TASKS_TERMINATED => {
+                //= rfc7143#section-11.9.1
+                //# The receiving initiator iSCSI layer MUST respond to this message by taking the following
+                //# steps, in order:
                 let ended = |standing| matches!(standing, TaskState::Sent(_) | TaskState::Detached(_));
                 let keys = self.tasks.iter().filter(|(_, task)| ended(task.state) && task.request.lun == lun);
                 for key in keys.map(|(key, _)| key).collect::<Vec<_>>() {
@@ -203,6 +230,13 @@ impl Session {
                 //= rfc7143#section-4.2.3.4
                 // The target waits until the event is acknowledged by a NOP-Out that names the logical unit
                 // (§11.9.1).
+                //= rfc7143#section-4.2.3.4
+                //# c) MUST respond to each Async Message PDU with a Task Termination AsyncEvent (5) as
+                //# defined in Section 11.9.
+                //= rfc7143#section-4.2.3.5
+                //# If the third-party affected session is a FastAbort session and the issuing session
+                //# is a FastAbort session, the initiator in the third-party role MUST respond to each
+                //# Async Message PDU with AsyncEvent=5 as defined in Section 11.9.
                 self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, lun)), Vec::new());
             }
             _ => {}
@@ -350,6 +384,9 @@ impl Session {
         let wait = Duration::from_secs(pdu.time2wait.into());
         if self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout == Some(pdu.itt)) {
             self.wait(slot, wait);
+            //= rfc7143#section-11.14
+            //# After receiving the Logout Response and attempting to receive the FIN (if still possible), the
+            //# initiator MUST completely close the logging-out connection.
             self.connection_lost(now, slot, ConnectionDown::LoggedOut);
             return Ok(());
         }
@@ -360,6 +397,10 @@ impl Session {
             return if self.stale_tags.contains(&pdu.itt) { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
         connection_slot.deadlines.clear(Timer::Logout);
+        //= rfc7143#section-7.2.2
+        //# Before the allegiance reassignment is attempted for a task, an implicit or explicit Logout with
+        //# the reason code "remove the connection for recovery" (see Section 11.14.1) MUST be successfully
+        //# completed for the previous connection to which the task was allegiant.
         if matches!(pdu.response, LogoutResult::CLOSED | LogoutResult::NO_CID) {
             connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
             connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
@@ -451,6 +492,8 @@ impl Session {
         self.finish(key, TaskResult::Rejected(reason));
         if numbered && !acknowledged {
             //= rfc7143#section-7.3
+            //# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use the
+            //# session.
             // The CmdSN counts as not received; the initiator fills the gap by aborting the command of that
             // number.
             let tmf = Tmf {
@@ -512,6 +555,11 @@ impl Session {
     }
 }
 
+//= rfc7143#section-11.18.1
+//# Otherwise, the Initiator Task Tag MUST be set to 0xffffffff.
+//= rfc7143#section-11.18.1
+//# If the Initiator Task Tag contains 0xffffffff, the I bit MUST be set to 1, and the CmdSN is not advanced
+//# after this PDU is sent.
 const fn nop(itt: Itt, ttt: Ttt, lun: u64) -> NopOut {
     NopOut { immediate: true, lun, itt, ttt, cmd_sn: CmdSn(0), exp_stat_sn: StatSn(0) }
 }

@@ -33,6 +33,9 @@ impl Session {
         };
         match self.tasks.get(key).map(|task| task.state) {
             Some(TaskState::Sent(at)) if at == slot => Ok(Some(key)),
+            //= rfc7143#section-4.2.5.1
+            //# For any iSCSI request issued over a TCP connection, the corresponding response and/or
+            //# other related PDU(s) MUST be sent over the same connection.
             Some(TaskState::Sent(_)) => Err(ProtocolError::OtherConnection),
             _ => Err(ProtocolError::UnknownTask),
         }
@@ -61,6 +64,10 @@ impl Session {
                 task.data_in.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
                 match task.data_sns.judge(pdu.data_sn.0) {
                     _ if task.resegmentation.is_some() => Incoming::Data(key),
+                    //= rfc7143#section-7.9
+                    //# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts
+                    //# by the target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it
+                    //# MUST discard the duplicates.
                     Number::Seen if repairs => Incoming::Stray,
                     Number::Ahead | Number::Missing if repairs => Incoming::Data(key),
                     Number::Next => Incoming::Data(key),
@@ -129,6 +136,8 @@ impl Session {
         let known = task.data_sns.next;
         if !intact {
             self.stats.data_digest_errors += 1;
+            //= rfc7143#section-7.8
+            //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST discard the PDU.
             task.data_in.restore(&self.pool, sink);
             if !self.has_erl1() {
                 return Err(ProtocolError::DataDigestMismatch);
@@ -137,11 +146,16 @@ impl Session {
             if let Some(task) = self.tasks.get_mut(key) {
                 task.data_sns.expect_up_to(end)?;
             }
+            //= rfc7143#section-7.8
+            //# If the discarded PDU is an iSCSI data PDU, the initiator MUST do one of the following:
             self.snack_data(now, slot, key, known.min(sn)..end);
             return Ok(());
         }
         let len = bhs.data_len();
         task.data_sns.take(sn)?;
+        //= rfc7143#section-11.7.7
+        //# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
+        //# to properly receive 0-length data segments.
         if len > 0 {
             task.data_in.commit(&self.pool, sink, pdu.buffer_offset, len);
         }
@@ -152,6 +166,8 @@ impl Session {
         {
             task.ack = Some((pdu.lun, pdu.ttt));
         }
+        //= rfc7143#section-7.9
+        //# The initiator MUST address these implied digest errors as described in Section 7.8.
         if sn > known {
             self.snack_data(now, slot, key, known..sn);
         }
@@ -176,6 +192,9 @@ impl Session {
             && !self.is_outdated(key, 0, pdu.sn.stat_sn)
             && let Some(task) = self.tasks.get_mut(key)
         {
+            //= rfc7143#section-11.7
+            //# Although targets MAY choose to send even non-exception status in separate responses,
+            //# initiators MUST support non-exception status in Data-In PDUs.
             let ending = CommandResponse {
                 status: status.status,
                 residual: status.residual,
@@ -191,11 +210,28 @@ impl Session {
     /// §11.7.2).
     fn acknowledge_data(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
+        //= rfc7143#section-11.7.2
+        //# If the initiator has detected holes in the read data prior to that Data-In PDU, it MUST postpone
+        //# issuing the SNACK of type DataACK until the holes are filled.
+        //= rfc7143#section-11.16.2
+        //# However, if the initiator has detected holes in the input sequence, it MUST postpone issuing the
+        //# SNACK of type DataACK until the holes are filled.
         if !task.data_sns.missing.is_empty() {
             return;
         }
+        //= rfc7143#section-11.7.2
+        //# the initiator MUST issue a SNACK of type DataACK
+        //= rfc7143#section-11.16.2
+        //# If an initiator operates at ErrorRecoveryLevel 1 or higher, it MUST issue a SNACK of type DataACK
+        //# after receiving a Data-In PDU with the A bit set to 1.
         let Some((lun, ttt)) = task.ack.take() else { return };
         let snack = Snack {
+            //= rfc7143#section-11.16.4
+            //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved value
+            //# 0xffffffff.
+            //= rfc7143#section-11.16.5
+            //# For DataACK, the Target Transfer Tag MUST contain a copy of the Target Transfer Tag and LUN
+            //# provided with the SCSI Data-In PDU with the A bit set to 1.
             kind: SnackKind::DATA_ACK,
             lun,
             itt: Itt::NONE,
@@ -234,6 +270,10 @@ impl Session {
         if !repairs && number != Number::Next {
             return Err(ProtocolError::R2tSnOutOfOrder);
         }
+        //= rfc7143#section-7.9
+        //# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts by the
+        //# target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it MUST discard the
+        //# duplicates.
         if number == Number::Seen {
             return Ok(());
         }
@@ -266,6 +306,14 @@ impl Session {
             end,
             data_sn: DataSn(0),
         });
+        //= rfc7143#section-4.2.5.2
+        //# An initiator MUST honor an R2T data request for a valid outstanding command (i.e.,
+        //# carrying a valid Initiator Task Tag) and deliver all the requested data, provided the
+        //# command is supposed to deliver outgoing data and the R2T specifies data within the
+        //# command bounds.
+        //= rfc7143#section-11.8
+        //# Within a task, outstanding R2Ts MUST be fulfilled by the initiator in the order in which they were
+        //# received.
         self.queue(slot, QueuedPdu::SolicitedData(key, pdu.r2t_sn.0));
         if number == Number::Ahead {
             self.snack_data(now, slot, key, known..pdu.r2t_sn.0);
@@ -355,6 +403,12 @@ impl Session {
                 return self.send_r_data_snack(now, slot, key);
             }
             let snack = Snack {
+                //= rfc7143#section-11.16.4
+                //# In all other cases, the Initiator Task Tag field MUST be set to the Initiator Task Tag of
+                //# the referenced command.
+                //= rfc7143#section-11.16.5
+                //# In all other cases, the Target Transfer Tag field MUST be set to the reserved value
+                //# 0xffffffff.
                 kind: SnackKind::DATA_OR_R2T,
                 lun: 0,
                 itt,
@@ -383,6 +437,9 @@ impl Session {
         }
         connection.statuses_asked = end;
         let snack = Snack {
+            //= rfc7143#section-11.16.4
+            //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved value
+            //# 0xffffffff.
             kind: SnackKind::STATUS,
             lun: 0,
             itt: Itt::NONE,

@@ -78,6 +78,12 @@ impl Session {
         let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
         if in_login {
             if bhs.opcode() != Opcode::LOGIN_RESPONSE {
+                //= rfc7143#section-4.2.4
+                //# If the initiator receives any PDU except a Login Response, it MUST immediately
+                //# terminate the connection.
+                //= rfc7143#section-11.17.1
+                //# An implementation receiving reason code 0x0b MUST treat it as a negotiation failure that
+                //# terminates the Login Phase and the TCP connection, as specified in Section 7.12.
                 return Err(ProtocolError::NotALogin);
             }
             return Ok(DataSink::Append(self.pool.take(len)));
@@ -165,6 +171,12 @@ impl Session {
         if !self.has_erl1() {
             return Err(ProtocolError::DataDigestMismatch);
         }
+        //= rfc7143#section-7.8
+        //# When an initiator discards one of these PDUs due to a payload digest error, the entire PDU,
+        //# including the header, MUST be discarded.
+        //= rfc7143#section-7.8
+        //# Consequently, the initiator MUST treat the exception like a loss of any other solicited response
+        //# PDU.
         let sn = match bhs.opcode() {
             Opcode::SCSI_RESPONSE => ScsiResponse::decode(bhs)?.sn,
             Opcode::TEXT_RESPONSE => TextResponse::decode(bhs)?.sn,
@@ -180,6 +192,9 @@ impl Session {
             }
             _ => return Ok(()),
         };
+        //= rfc7143#section-7.8
+        //# If the discarded PDU is a response PDU or an unsolicited PDU (e.g., Async, Reject), the initiator
+        //# MUST do one of the following:
         self.status_is_due(now, slot, sn.stat_sn.next());
         Ok(())
     }
@@ -200,6 +215,9 @@ impl Session {
         if first {
             connection.unacked_since = Some(now);
         }
+        //= rfc7143#section-7.9
+        //# When an initiator receives an iSCSI status PDU with an out-of-order StatSN that implies missing
+        //# responses, it MUST address the one or more missing status PDUs as described in Section 7.8.
         if !connection.ahead.is_empty() {
             self.snack_statuses(now, slot, None);
         }

@@ -122,6 +122,8 @@ impl Session {
     pub(super) fn window_is_open(&self) -> bool {
         //= rfc7143#section-4.2.2.1
         // The initiator must not send a non-immediate command with a CmdSN beyond MaxCmdSN.
+        //= rfc7143#section-4.2.2.1
+        //# iSCSI initiators and targets MUST support the command numbering scheme.
         self.cmd_sn.plus(self.unnumbered).within(self.exp_cmd_sn, self.max_cmd_sn)
     }
 
@@ -165,6 +167,8 @@ impl Session {
         let whole = task.data_sns.missing.is_empty();
         let Some(ending) = task.status.take_if(|ending| whole || (task.unrepairable && ending.status != 0))
         else {
+            //= rfc7143#section-11.7.2
+            //# An initiator also MUST NOT acknowledge the status for the task before those holes are filled.
             self.withhold_ack(key);
             return Ok(());
         };

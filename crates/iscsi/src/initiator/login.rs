@@ -33,6 +33,9 @@ impl Session {
         let within = now.after(self.plan.limits.login_within);
         let Some(connection_slot) = self.slots.get_mut(usize::from(slot.0)) else { return };
         if connection_slot.connection.is_some()
+        //= rfc7143#section-6.3.4
+        //# The initiator connection state MUST be CLEANUP_WAIT (Section 8.1.3) when the initiator
+        //# attempts a connection reinstatement.
             || !matches!(connection_slot.state, ConnectionState::Idle | ConnectionState::Waiting)
         {
             return;
@@ -68,8 +71,15 @@ impl Session {
             return;
         }
         let itt = self.next_tag();
+        //= rfc7143#section-11.12.6
+        //# The reserved value 0 MUST be used on the first connection for a new session.
+        //= rfc7143#section-11.12.6
+        //# Otherwise, the TSIH sent by the target at the conclusion of the successful login of the first
+        //# connection for this session MUST be used.
         let purpose = match (&self.plan.purpose, self.tsih) {
             (Purpose::Discovery, _) => login::Purpose::Discovery,
+            //= rfc7143#section-6.3.5
+            //# the TSIH in the Login PDU MUST be zero to signal session reinstatement.
             (Purpose::Target(target), None) => login::Purpose::NewSession(target.clone()),
             (Purpose::Target(target), Some(tsih)) => {
                 login::Purpose::Join { target: target.clone(), tsih, parameters: self.parameters }
@@ -92,11 +102,17 @@ impl Session {
             )
         };
         let mut login = InitiatorLogin::new(plan, entropy);
+        //= rfc7143#section-11.12
+        //# After establishing a TCP connection between an initiator and a target, the initiator MUST start a
+        //# Login Phase to gain further access to the target's resources.
         let call = login.start();
         if let Some(connection_slot) = self.connection_slot_mut(slot) {
             connection_slot.state = ConnectionState::LoggingIn;
             connection_slot.connection = Some(Box::new(Connection::new(now, conn, login)));
         }
+        //= rfc7143#section-4.2.4
+        //# On any connection, the Login Phase MUST immediately follow TCP connection
+        //# establishment
         self.send_login_request(slot, call);
     }
 
@@ -106,11 +122,21 @@ impl Session {
             continues: call.cont,
             csg: call.csg.0,
             nsg: call.nsg.0,
+            //= rfc7143#section-11.12.4
+            //# Therefore, both Version-min and Version-max MUST be set to 0x00.
+            //= rfc7143#section-11.12.4.1
+            //# All Login Requests within the Login Phase MUST carry the same Version-max.
             version_max: VERSION,
+            //= rfc7143#section-11.12.4.2
+            //# All Login Requests within the Login Phase MUST carry the same Version-min.
             version_min: VERSION,
             isid: call.isid.0,
+            //= rfc7143#section-11.12.6
+            //# All Login Requests within a Login Phase MUST carry the same TSIH.
             tsih: call.tsih.0,
             itt: crate::pdu::Itt(call.itt),
+            //= rfc7143#section-11.12.7
+            //# All Login Requests within the Login Phase MUST carry the same CID.
             cid: call.cid.0,
             cmd_sn: CmdSn(call.cmd_sn),
             exp_stat_sn: StatSn(0),
@@ -150,12 +176,28 @@ impl Session {
         connection.exp_stat_sn = pdu.sn.stat_sn.next();
         let Some(login) = connection.login.as_mut() else { return Err(ProtocolError::Bug) };
         match login.handle(&response) {
+            //= rfc7143#section-6.3
+            //# There MUST NOT be more than one outstanding Login Request or Login Response on an
+            //# iSCSI connection.
             InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
             InitiatorLoginStep::Complete(done) => self.logged_in(now, slot, *done, pdu.sn),
+            //= rfc7143#section-11.13.5
+            //# A redirection SHOULD be accepted by an initiator, even without having the target complete a
+            //# security negotiation if any security negotiation is required, and MUST be accepted by the
+            //# initiator after the completion of the security negotiation if any security negotiation is
+            //# required.
             InitiatorLoginStep::Redirected { to, permanently } => self.redirect(now, slot, to, permanently),
             InitiatorLoginStep::Refused(status) => {
+                //= rfc7143#section-11.13.5
+                //# If the Status-Class is not 0, the initiator and target MUST close the TCP connection.
                 self.connection_lost(now, slot, ConnectionDown::Refused(status))
             }
+            //= rfc7143#section-6.3
+            //# the target MUST respond with a Login reject (initiator error); if detected by the
+            //# initiator, the initiator MUST drop the connection.
+            //= rfc7143#section-7.12
+            //# During login, any failure in negotiation MUST be considered a login process failure; the Login
+            //# Phase, along with the connection, MUST be terminated.
             InitiatorLoginStep::Drop(why) => self.connection_lost(now, slot, ConnectionDown::Login(why)),
         }
         Ok(())

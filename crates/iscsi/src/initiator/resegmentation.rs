@@ -72,6 +72,13 @@ impl Session {
         (task.status, task.ack) = (None, None);
         task.data_sns.missing.clear();
         let snack = Snack {
+            //= rfc7143#section-11.16.5
+            //# For a R-Data SNACK, this field MUST contain a value that is different from 0 or 0xffffffff and
+            //# is unique for the task (identified by the Initiator Task Tag).
+            //= rfc7143#section-11.16.6
+            //# BegRun MUST be 0 for a R-Data SNACK.
+            //= rfc7143#section-11.16.7
+            //# The RunLength MUST also be 0 for a DataACK SNACK in addition to a R-Data SNACK.
             kind: SnackKind::R_DATA,
             lun: 0,
             itt: tag(TAG_TASK, key),

@@ -133,6 +133,12 @@ impl Session {
             self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
         let after = self.plan.limits.repair_after;
         match self.oldest_unacknowledged(slot, |sent_at| now.since(sent_at) >= after) {
+            //= rfc7143#section-7.2.1
+            //# Retry MUST NOT be used for reasons other than plugging command sequence gaps and, in
+            //# particular, cannot be used for requesting PDU retransmissions from a target.
+            //= rfc7143#section-7.2.1
+            //# The command being retried MUST be sent on the same connection as the original command, unless
+            //# the original connection was already successfully logged out.
             Some((Oldest::Task(key), sent_at)) if synced > sent_at => {
                 if let Some(task) = self.tasks.get_mut(key) {
                     task.sent_at = now;

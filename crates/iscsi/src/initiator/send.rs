@@ -79,10 +79,28 @@ impl Session {
             return;
         }
         let (len, read_len) = (task.data_out_len, task.request.data_in_len);
+        //= rfc7143#section-11.3.4
+        //# If the Expected Data Transfer Length is higher than the FirstBurstLength (the negotiated maximum
+        //# amount of unsolicited data the target will accept), the initiator MUST send the maximum amount of
+        //# unsolicited data OR ONLY the immediate data, if any.
         let first = parameters.first_burst_length.min(len);
         let immediate_len = if parameters.immediate_data { first.min(max_recv) } else { 0 };
+        //= rfc7143#section-11.8
+        //# In order to allow write operations without an explicit initial R2T, the initiator and target MUST
+        //# have negotiated the key InitialR2T to No during login.
         let unsolicited = !parameters.initial_r2t && first > immediate_len;
+        //= rfc7143#section-4.2.2.1
+        //# On any connection, the iSCSI initiator MUST send the commands in increasing order of
+        //# CmdSN, except for commands that are retransmitted due to digest error recovery and
+        //# connection recovery.
         let takes_number = !task.request.immediate && !task.numbered;
+        //= rfc7143#section-4.2.2.1
+        //# Commands meant for immediate delivery are marked with an immediate delivery flag; they
+        //# MUST also carry the current CmdSN.
+        //= rfc7143#section-7.2.1
+        //# When an iSCSI command is retried, the command PDU MUST carry the original Initiator Task Tag and
+        //# the original operational attributes (e.g., flags, function names, LUN, CDB, etc.) as well as the
+        //# original CmdSN.
         if !task.numbered {
             task.cmd_sn = cmd_sn;
         }
@@ -100,7 +118,14 @@ impl Session {
         }
         let command = ScsiCommand {
             immediate: task.request.immediate,
+            //= rfc7143#section-11.3.1
+            //# At least one of the W and F bits MUST be set to 1.
+            //= rfc7143#section-11.3.4
+            //# In this case, the F bit MUST be set to 1.
             is_final: !unsolicited,
+            //= rfc7143#section-11.3.1
+            //# they MUST NOT both be 0 when the Expected Data Transfer Length and/or Bidirectional Read
+            //# Expected Data Transfer Length are not 0
             read: read_len > 0,
             write: len > 0,
             attribute: task.request.attribute,
@@ -113,7 +138,15 @@ impl Session {
             cdb: head,
         };
         let ahs = Ahs {
+            //= rfc7143#section-11.2.2.3
+            //# This type of AHS MUST NOT be used if the CDBLength is less than 17.
+            //= rfc7143#section-11.3.5
+            //# Whenever the CDB is larger than 16 bytes, an Extended CDB AHS MUST be used to contain the CDB
+            //# spillover.
             extended_cdb: cdb.get(16..).filter(|rest| !rest.is_empty()),
+            //= rfc7143#section-11.3.4
+            //# For bidirectional operations, an additional header segment MUST be present in the header
+            //# sequence that indicates the Bidirectional Read Expected Data Transfer Length.
             bidirectional_read_length: (len > 0 && read_len > 0).then_some(read_len),
         };
         let bhs = command.encode().with_data_len(to_usize(immediate_len));
@@ -132,11 +165,19 @@ impl Session {
             ttt: Ttt::NONE,
             lun: 0,
             at: immediate_len,
+            //= rfc7143#section-4.2.5.2
+            //# the total unsolicited data MUST be either FirstBurstLength or all of the data, if the
+            //# total amount is less than the FirstBurstLength.
             end: first,
             data_sn: DataSn(0),
         });
         self.order += 1;
+        //= rfc7143#section-4.2.2.1
+        //# The CmdSN MUST NOT advance after a command marked for immediate delivery is sent.
         if takes_number {
+            //= rfc7143#section-4.2.2.1
+            //# the CmdSN MUST be incremented by 1 in a Serial Number Arithmetic sense, as defined in
+            //# [RFC1982], for every non-immediate command issued afterwards.
             self.cmd_sn = cmd_sn.next();
             self.unnumbered = self.unnumbered.saturating_sub(1);
         }
@@ -148,6 +189,11 @@ impl Session {
         self.arm_retransmit_if_erl1(now, slot);
         if unsolicited {
             // Unsolicited data is sent in the order of the commands (RFC 7143 §4.2.5.2).
+            //= rfc7143#section-4.2.5.2
+            //# In addition, iSCSI initiators and targets MUST enforce some ordering rules.
+            //= rfc7143#section-4.2.5.2
+            //# When unsolicited data is used, the order of the unsolicited data on each connection
+            //# MUST match the order in which the commands on that connection are sent.
             self.send_unsolicited(slot, key, out);
         }
     }
@@ -162,6 +208,9 @@ impl Session {
             task.data_out.unsolicited = (!done).then_some(burst);
         }
         if !done && let Some(connection) = self.connection_mut(slot) {
+            //= rfc7143#section-4.2.5.2
+            //# but the unsolicited Data-Out PDUs for command N MUST precede the unsolicited Data-Out
+            //# PDUs of command N + 1
             connection.out.push_front(QueuedPdu::Unsolicited(key));
         }
     }
@@ -170,6 +219,11 @@ impl Session {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
             return;
         };
+        //= rfc7143#section-4.2.3.3
+        //# a) MUST continue to respond to each TTT received for the affected tasks.
+        //= rfc7143#section-4.2.5.1
+        //# the initiator MUST send the data, if any, for that command over the same TCP
+        //# connection that was used to deliver the SCSI command.
         let Some(at) = task.data_out.bursts.iter().position(|burst| burst.r2t_sn == r2t_sn) else { return };
         let Some(mut burst) = task.data_out.bursts.get(at).copied() else { return };
         let done = self.send_sequence(slot, key, &mut burst, out);
@@ -200,7 +254,21 @@ impl Session {
         let Some(task) = self.tasks.get(key) else { return true };
         let (mut pdus, mut bytes) = (0, 0);
         while burst.at < burst.end && !out.is_full() {
+            //= rfc7143#section-11.7.1
+            //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and
+            //# the total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed
+            //# MaxBurstLength (or FirstBurstLength for unsolicited data).
             let next = burst.at.saturating_add(max_recv.max(1)).min(burst.end);
+            //= rfc7143#section-11.8
+            //# If an R2T is answered with a single Data-Out PDU, the buffer offset in the data PDU MUST be
+            //# the same as the one specified by the R2T, and the data length of the data PDU MUST be the same
+            //# as the Desired Data Transfer Length specified in the R2T.
+            //= rfc7143#section-11.8
+            //# If the R2T is answered with a sequence of data PDUs, the buffer offset and length MUST be
+            //# within the range of those specified by the R2T, and the last PDU MUST have the F bit set to 1.
+            //= rfc7143#section-11.8
+            //# If DataPDUInOrder is set to Yes, the buffer offsets and lengths for consecutive PDUs MUST form
+            //# a continuous non-overlapping range, and the PDUs MUST be sent in increasing offset order.
             let header = DataOut {
                 is_final: next == burst.end,
                 lun: burst.lun,
@@ -216,6 +284,8 @@ impl Session {
             pdus += 1;
             bytes += u64::from(next - burst.at);
             burst.at = next;
+            //= rfc7143#section-4.2.2.4
+            //# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
             burst.data_sn = burst.data_sn.next();
         }
         self.stats.pdus_out += pdus;

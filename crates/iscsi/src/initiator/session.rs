@@ -404,6 +404,10 @@ pub(super) const TAG_SMALL: u32 = 2;
 /// Returns the tag of a request of this kind: kind, 14 bits of generation, index. A stale tag matches no
 /// request.
 pub(super) const fn tag(kind: u32, key: Key) -> Itt {
+    //= rfc7143#section-11.2.1.8
+    //# While a task exists, this tag MUST uniquely identify the task session-wide.
+    //= rfc7143#section-11.2.1.8
+    //# An ITT value of 0xffffffff is reserved and MUST NOT be assigned for a task by the initiator.
     Itt(kind << 30 | (key.generation & 0x3fff) << 16 | (key.index & 0xffff))
 }
 

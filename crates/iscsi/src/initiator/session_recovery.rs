@@ -38,6 +38,8 @@ impl Session {
         let up = self.connection_slot(slot).is_some_and(|connection_slot| {
             connection_slot.connection.as_ref().is_some_and(|connection| connection.login.is_none())
         });
+        //= rfc7143#section-7.7
+        //# All initiator-detected PDU construction errors MUST be considered as format errors.
         if up && !why.is_damage() {
             if let Some(connection) = self.remove_connection(slot, ConnectionDown::ProtocolError(why)) {
                 self.detach_requests(slot, connection);
@@ -58,6 +60,8 @@ impl Session {
         connection_slot.state = ConnectionState::Idle;
         let connection = connection_slot.connection.take().map(|connection| *connection);
         if let Some(connection) = &connection {
+            //= rfc7143#section-7.1.4.3
+            //# The initiator MUST close the connection.
             if !connection.gone {
                 let close = why == ConnectionDown::LoggedOut;
                 let action =
@@ -102,6 +106,8 @@ impl Session {
         if let Some(connection) = connection {
             self.detach_requests(slot, connection);
         }
+        //= rfc7143#section-7.14
+        //# On connection failure, the initiator and target MUST do one of the following:
         if !self.has_erl2() && !logged_out {
             self.reset_place(slot);
             return self.lose_session(now, why);
@@ -122,6 +128,10 @@ impl Session {
         if !others {
             self.phase = Phase::NoConnection;
             self.events.push_back(Event::Recovering);
+            //= rfc7143#section-7.5
+            //# Recovery attempts for the connection and/or task(s) SHOULD NOT be made before Time2Wait
+            //# seconds but MUST be completed within Time2Retain seconds after that initial Time2Wait waiting
+            //# period.
             self.retain_deadline = Some(now.after(wait).after(span(self.parameters.default_time2retain)));
         }
         let has_orphans = self.has_detached_requests(slot);
@@ -266,6 +276,9 @@ impl Session {
             }
             self.reset_place(slot);
         }
+        //= rfc7143#section-7.15
+        //# If the same I_T nexus is intended to be reestablished, the initiator MUST employ session
+        //# reinstatement (see Section 6.3.5).
         self.tsih = None;
         (self.retain_deadline, self.unnumbered) = (None, 0);
         // Waiting tasks stay behind the tasks that were sent.
@@ -313,6 +326,9 @@ impl Session {
             self.reset_place(slot);
         }
         self.phase = Phase::Down;
+        //= rfc7143#section-6.3.5
+        //# The initiator session state MUST be FAILED (Section 8.3) when the initiator attempts a
+        //# session reinstatement.
         self.tsih = None;
         (self.retry_deadline, self.retain_deadline, self.session_logout) = (None, None, None);
         for (key, is_out) in self.tasks.iter().map(|(key, task)| (key, task.was_sent())).collect::<Vec<_>>() {
@@ -336,8 +352,17 @@ impl Session {
             if !idle || !self.has_detached_requests(slot) {
                 continue;
             }
+            //= rfc7143#section-11.14
+            //# If an initiator intends to start recovery for a failing connection, it MUST use the Logout
+            //# Request to "clean up" the target end of a failing connection and enable recovery to start, or
+            //# use the Login Request with a non-zero TSIH and the same CID on a new connection for the same
+            //# effect.
             match self.any_up(Some(slot)) {
                 Some(by) => {
+                    //= rfc7143#section-7.1.4.3
+                    //# It then MUST either implicitly or explicitly log out the failed connection with the
+                    //# reason code "remove the connection for recovery" and reassign connection allegiance
+                    //# for all commands still in progress
                     let itt = self.send_logout(by, LogoutReason::RemoveForRecovery, slot);
                     let within = now.after(self.plan.limits.logout_within);
                     if let Some(connection_slot) = self.connection_slot_mut(slot) {
@@ -370,6 +395,9 @@ impl Session {
         }
         match self.least_loaded(None).or_else(|| self.any_up(None)) {
             Some(to) => {
+                //= rfc7143#section-11.5.1
+                //# TASK REASSIGN MUST ONLY be received by the target after the connection on which the
+                //# command was previously executing has been successfully logged out.
                 self.reassign_tasks(now, slot, to);
                 if slot.0 < self.connections_wanted && self.connection_state(slot) == ConnectionState::Waiting
                 {

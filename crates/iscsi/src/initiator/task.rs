@@ -216,6 +216,8 @@ impl DataSnTracker {
 
     /// Discards the record of everything after the first gap, and returns the number where the gap begins.
     pub(super) fn rewind(&mut self) -> DataSn {
+        //= rfc7143#section-11.16.2
+        //# An initiator MUST NOT request retransmission for any data it had already acknowledged.
         self.next = self.contiguous();
         self.missing.clear();
         DataSn(self.next)

@@ -1,6 +1,7 @@
 //! The session state machine against the target's engine, and against a target that a test scripts.
 
 mod asked;
+mod clauses;
 mod hostile;
 mod identity_check;
 mod leave;

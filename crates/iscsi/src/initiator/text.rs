@@ -112,6 +112,12 @@ impl Session {
         if self.phase == Phase::Down || self.logout_requested {
             return Err(SubmitError::Down);
         }
+        //= rfc7143#section-6.2
+        //# There MUST NOT be more than one outstanding Text Request, or Text Response PDU on an
+        //# iSCSI connection.
+        //= rfc7143#section-11.10
+        //# An initiator MUST NOT have more than one outstanding Text Request on a connection at any given
+        //# time.
         if self.text.is_some() {
             return Err(SubmitError::Full);
         }
@@ -161,6 +167,9 @@ impl Session {
             connection.framing.data_len_max = connection.framing.data_len_max.max(max_recv);
         }
         let piece_max =
+        //= rfc7143#section-11.10.5
+        //# The data lengths of a Text Request MUST NOT exceed the iSCSI target MaxRecvDataSegmentLength (a
+        //# parameter that is negotiated per connection and per direction).
             usize::try_from(connection.parameters.target_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
         let mut conversation = InitiatorText::new(itt.0, text, piece_max);
         let call = conversation.start();
@@ -174,6 +183,8 @@ impl Session {
         }
         self.arm_retransmit_if_erl1(now, slot);
         let request = TextRequest {
+            //= rfc7143#section-11.10.3
+            //# The I bit for all requests in a sequence also MUST be the same.
             immediate: true,
             is_final: call.is_final,
             continues: call.cont,
@@ -222,6 +233,9 @@ impl Session {
             agreed: Agreed::default(),
         };
         match conversation.handle(&reply).map_err(ProtocolError::TextNegotiation)? {
+            //= rfc7143#section-11.11.4
+            //# The initiator MUST copy the Target Transfer Tag and LUN in its next request to indicate that
+            //# it wants the rest of the data.
             Some(call) => self.send_text_request(now, slot, call, pdu.lun),
             None => self.finish_text(slot)?,
         }

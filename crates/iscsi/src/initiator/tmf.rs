@@ -113,6 +113,8 @@ impl Session {
             return Err(SubmitError::NotPossible);
         }
         let names_task = matches!(function, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK);
+        //= rfc7143#section-11.5.4
+        //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
         let key = task.map(|TaskId(key)| key).filter(|_| names_task);
         let named =
             key.and_then(|key| self.tasks.get(key)).map(|task| (task.state, task.cmd_sn, task.was_sent()));
@@ -127,6 +129,10 @@ impl Session {
                 return Ok(self.abort_unsent(key));
             }
         }
+        //= rfc7143#section-11.5.1
+        //# If the connection is still active (i.e., it is not undergoing an implicit or explicit logout), an
+        //# ABORT TASK MUST be issued on the same connection to which the task to be aborted is allegiant at
+        //# the time the task management request is issued.
         let own = match named {
             Some((TaskState::Sent(slot), _, _)) => Some(slot),
             _ => None,
@@ -137,9 +143,16 @@ impl Session {
             .ok_or(SubmitError::NotUp)?;
         let mut tmf = Tmf { lun, task: key, ..Tmf::new(TmfOrigin::Owner, function, slot) };
         if let (Some(key), Some((_, cmd_sn, _))) = (key, named) {
+            //= rfc7143#section-11.5.5
+            //# For an ABORT TASK of a task created by a non-immediate command, the RefCmdSN MUST be set to
+            //# the CmdSN of the task identified by the Referenced Task Tag field.
             tmf.referenced = (tag(TAG_TASK, key), cmd_sn);
             tmf.lun = self.tasks.get(key).map_or(lun, |task| task.request.lun);
         }
+        //= rfc7143#section-11.5.1
+        //# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to all valid
+        //# Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In PDUs) related to
+        //# the affected task set, even after issuing the task management request.
         let unsent = self.tasks.iter().filter(|(_, task)| !task.was_sent() && tmf.affects(task));
         for key in unsent.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
             self.finish(key, TaskResult::NotSent);
@@ -178,11 +191,19 @@ impl Session {
                 // The numbers of resegmented data are meaningless: the data begins where the target knows it
                 // as acknowledged.
                 (None, Some(_)) => DataSn(0),
+                //= rfc7143#section-7.2.2
+                //# Initiators MUST NOT subsequently request data retransmission through Data SNACK for PDUs
+                //# numbered less than the ExpDataSN (i.e., prior to the acknowledged sequence number).
                 (None, None) => task.data_sns.rewind(),
             };
             if tmf.exp_data_sn.replace(exp_data_sn).is_none() {
                 task.segment_max = segment_max;
+                //= rfc7143#section-11.5.6
+                //# The value of ExpDataSN MUST be 0 or higher than the DataSN of the last acknowledged Data-In
+                //# PDU, but not larger than DataSN + 1 of the last Data-IN PDU sent by the target.
             }
+            //= rfc7143#section-11.5.1
+            //# TASK REASSIGN MUST be issued as an immediate command.
         }
         let takes_number = tmf.origin == TmfOrigin::Owner && number && !tmf.numbered && !tmf.again;
         if !tmf.numbered {
@@ -255,6 +276,13 @@ impl Session {
             (TmfOrigin::Owner, _) => {}
         }
         if result == TmfResult::COMPLETE {
+            //= rfc7143#section-4.2.3.3
+            //# The initiator MUST thus conclude all affected tasks as part of this step in either
+            //# case and MUST discard any TMF Response received after the affected tasks are
+            //# concluded.
+            //= rfc7143#section-4.2.3.4
+            //# d) MUST treat the TMF Response as terminating all affected tasks for which responses
+            //# have not been received
             self.abort_affected_tasks(&tmf);
         }
         if let (TmfFunction::ABORT_TASK, Some(task)) = (tmf.function, tmf.task) {
@@ -278,6 +306,11 @@ impl Session {
             .iter()
             .filter(|(_, task)| task.was_sent() && task.order < tmf.order && tmf.affects(task));
         for key in ended.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
+            //= rfc7143#section-11.5.1
+            //# According to [SAM2], for all the tasks covered by the task management response (i.e., with a
+            //# CmdSN lower than the task management command CmdSN), except for the task management response
+            //# to a TASK REASSIGN, additional responses MUST NOT be delivered to the SCSI layer after the
+            //# task management response.
             self.finish(key, TaskResult::Aborted);
         }
     }

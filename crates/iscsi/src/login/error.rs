@@ -124,9 +124,19 @@ impl LoginError {
         Some(match self {
             //= rfc7143#section-6.3
             // A connection whose first PDU is not a Login Request is closed immediately.
+            //= rfc7143#section-4.2.4
+            //# A target receiving any PDU except a Login Request before the Login Phase is started
+            //# MUST immediately terminate the connection on which the PDU was received.
             Self::FirstIsNoLogin | Self::AfterTheEnd | Self::TooSlow => return None,
+            //= rfc7143#section-4.2.4
+            //# Once the Login Phase has started, if the target receives any PDU except a Login
+            //# Request, it MUST send a Login reject (with Status "invalid during login") and then
+            //# disconnect.
             Self::OtherPduDuringLogin => Status::INVALID_DURING_LOGIN,
             Self::NoCommonVersion => Status::UNSUPPORTED_VERSION,
+            //= rfc7143#section-6.3
+            //# the target MUST respond with a Login reject (initiator error); if detected by the
+            //# initiator, the initiator MUST drop the connection.
             Self::TooManyPdus
             | Self::TooManyTexts
             | Self::TransitWithContinue
@@ -138,6 +148,9 @@ impl LoginError {
             | Self::Negotiation(_)
             | Self::BadInitiatorName(_)
             | Self::IdentityTooLate(_) => Status::INITIATOR_ERROR,
+            //= rfc7143#section-6.3.2
+            //# If the security negotiation fails at the target, then the target MUST send the
+            //# appropriate Login Response PDU.
             Self::Chap(_) | Self::AuthenticationSkipped | Self::NoCommonAuthMethod => {
                 Status::AUTHENTICATION_FAILURE
             }

@@ -325,6 +325,19 @@ impl InitiatorLogin {
     pub fn start(&mut self) -> OwnedLoginRequest {
         let mut out = TextBuilder::new();
         self.phase = Phase::UnderWay;
+        //= rfc7143#section-4.2.7.1
+        //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI
+        //# name.
+        //= rfc7143#section-4.4.2
+        //# The SCSI device name is defined to be the iSCSI name of the node and MUST be used in
+        //# the iSCSI protocol.
+        //= rfc7143#section-6.3
+        //# The initial Login Request of any connection MUST include the InitiatorName key=value
+        //# pair.
+        //= rfc7143#section-11.12.10
+        //# The initiator MUST provide some basic parameters in order to enable the target to determine if the
+        //# initiator may use the target's resources and the initial text parameters for the security
+        //# exchange.
         out.put(Key::InitiatorName.name(), self.plan.initiator.as_str());
         if let Some(alias) = &self.plan.initiator_alias {
             out.put(Key::InitiatorAlias.name(), alias);
@@ -333,6 +346,12 @@ impl InitiatorLogin {
             Purpose::Discovery => out.put(Key::SessionType.name(), "Discovery"),
             Purpose::NewSession(target) | Purpose::Join { target, .. } => {
                 out.put(Key::SessionType.name(), "Normal");
+                //= rfc7143#section-4.2.7.1
+                //# The initiator MUST present both its iSCSI Initiator Name and the iSCSI Target Name
+                //# to which it wishes to connect in the first Login Request of a new session or
+                //# connection.
+                //= rfc7143#section-6.3
+                //# the first Login Request MUST also include the TargetName key=value pair.
                 out.put(Key::TargetName.name(), target.as_str());
             }
         }
@@ -380,6 +399,9 @@ impl InitiatorLogin {
             return Ok(InitiatorLoginStep::Send(self.next_call()));
         }
         let Some(text) = self.incoming.add(&response.data, response.cont)? else {
+            //= rfc7143#section-6.2
+            //# An initiator receiving a Text or Login Response with the C bit set to 1 MUST answer
+            //# with a Text or Login Request with no data segment (DataSegmentLength 0).
             return Ok(InitiatorLoginStep::Send(self.call(false, false, Vec::new())));
         };
         self.texts += 1;
@@ -390,6 +412,8 @@ impl InitiatorLogin {
     }
 
     fn check_header(&self, response: &LoginResponse) -> Result<(), InitiatorLoginError> {
+        //= rfc7143#section-11.13.2
+        //# The initiator MUST use the value presented as a response to the first Login Request.
         if response.version_active != VERSION {
             return Err(InitiatorLoginError::OtherVersion);
         }
@@ -408,6 +432,8 @@ impl InitiatorLogin {
                         && response.nsg == Stage::OPERATIONAL)
             });
             if !ours {
+                //= rfc7143#section-6.3
+                //# The selected NSG MUST NOT exceed the value stated by the initiator.
                 return Err(InitiatorLoginError::StageNotAsked);
             }
         }
@@ -529,6 +555,8 @@ impl InitiatorLogin {
     /// Returns the authentication methods that the initiator offers, best first.
     const fn methods(&self) -> &'static str {
         match &self.plan.auth {
+            //= rfc7143#section-6.2.1
+            //# The constant "None" MUST always be used to indicate a missing function.
             AuthPlan::None => "None",
             AuthPlan::Chap { or_none: true, peer: None, .. } => "CHAP,None",
             AuthPlan::Chap { .. } => "CHAP",
@@ -546,6 +574,11 @@ impl InitiatorLogin {
     /// Makes a request of the next piece of the outgoing text.
     fn next_call(&mut self) -> OwnedLoginRequest {
         let (data, cont) = self.outgoing.next_piece(self.plan.piece_max);
+        //= rfc7143#section-6.3.3
+        //# The initiator MUST indicate its intent to terminate the negotiation by setting the T
+        //# bit to 1; the target sets the T bit to 1 on the last response.
+        //= rfc7143#section-11.12.2
+        //# A Login Request with the C bit set to 1 MUST have the T bit set to 0.
         self.call(self.ready && !cont, cont, data)
     }
 
@@ -571,6 +604,12 @@ impl InitiatorLogin {
 
     const fn tsih(&self) -> Tsih {
         match self.plan.purpose {
+            //= rfc7143#section-4.4.3
+            //# the same TSIH value MUST be used whenever the initiator or target refers to the
+            //# session and a TSIH is required.
+            //= rfc7143#section-6.3.4
+            //# the TSIH in the Login Request PDU MUST be non-zero, and the CID does not change during
+            //# a connection reinstatement.
             Purpose::Join { tsih, .. } => tsih,
             Purpose::Discovery | Purpose::NewSession(_) => Tsih::NEW,
         }

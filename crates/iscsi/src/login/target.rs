@@ -232,6 +232,9 @@ impl TargetLogin {
             return self.emit(request, directory);
         }
         let Some(text) = self.incoming.add(request.data, request.cont)? else {
+            //= rfc7143#section-6.2
+            //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
+            //# Text or Login Response with no data segment (DataSegmentLength 0).
             return Ok(LoginStep::Continue(response_to(request)));
         };
         self.texts += 1;
@@ -258,6 +261,12 @@ impl TargetLogin {
             Some(known) if known != fixed => return Err(LoginError::IdentityChanged),
             Some(_) => {}
             None => {
+                //= rfc7143#section-11.12.4.1
+                //# The target MUST use the value presented with the first Login Request.
+                //= rfc7143#section-11.12.4.2
+                //# The target MUST use the value presented with the first Login Request.
+                //= rfc7143#section-11.12.7
+                //# The target MUST use the value presented with the first Login Request.
                 self.fixed = Some(fixed);
                 if request.version_min > VERSION {
                     return Err(LoginError::NoCommonVersion);
@@ -270,13 +279,23 @@ impl TargetLogin {
             }
         }
         if request.csg != self.stage {
+            //= rfc7143#section-6.3
+            //# and MUST include at least one of them, but the included stage MAY be empty except for
+            //# the mandatory names.
             return Err(LoginError::StageNotCurrent);
         }
         if request.transit {
             if request.cont {
+                //= rfc7143#section-6.2
+                //# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or
+                //# Login Response PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set
+                //# to 1.
                 return Err(LoginError::TransitWithContinue);
             }
             let follows = match request.nsg {
+                //= rfc7143#section-6.3
+                //# If both stages are used, the SecurityNegotiation MUST precede the
+                //# LoginOperationalNegotiation.
                 Stage::OPERATIONAL => self.stage == Stage::SECURITY,
                 Stage::FULL_FEATURE => true,
                 _ => false,
@@ -322,6 +341,13 @@ impl TargetLogin {
     fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextBuilder) -> Result<Sorted<'a>, LoginError> {
         let mut sorted = Sorted::default();
         for pair in parse(text)? {
+            //= rfc7143#section-6.2
+            //# An iSCSI implementation MUST comprehend all text keys defined in this document.
+            //= rfc7143#section-6.2
+            //# All keys in this document MUST be supported by iSCSI initiators and targets when used
+            //# as specified here.
+            //= rfc7143#section-6.2
+            //# If used as specified, these keys MUST NOT be answered with NotUnderstood.
             let Some(key) = Key::by_name(pair.name.as_bytes()) else {
                 answer_unknown(&pair, out)?;
                 continue;
@@ -365,6 +391,9 @@ impl TargetLogin {
         let chap_here = !sorted.chap.is_empty();
         match (&mut self.auth, sorted.auth_method) {
             (Auth::Open, Some(offer)) if !chap_here => {
+                //= rfc7143#section-6.3.2
+                //# The target MUST reply with the first option in the list it supports and is allowed
+                //# to use for the specific initiator
                 self.auth = match list(offer).find(|method| policy.takes(method)) {
                     Some(b"None") => Auth::Done(None),
                     Some(_) => Auth::Chap(TargetChap::new(policy.chap, *self.entropy)),
@@ -430,6 +459,12 @@ impl TargetLogin {
         if transit {
             identity.negotiator.offer_unacceptable(out);
         }
+        //= rfc7143#section-6.3
+        //# Targets MUST NOT submit parameters that require an additional initiator Login Request
+        //# in a Login Response with the T bit set to 1.
+        //= rfc7143#section-11.13.6
+        //# A Login Response with the T bit set to 1 MUST NOT contain key=value pairs that may require
+        //# additional answers from the initiator within the same stage.
         let agreed = transit && !identity.negotiator.has_unanswered_offer();
         for (key, pair) in &sorted.operational {
             if let Some(departure) = Deviation::of_key(*key, pair, is_discovery) {
@@ -446,9 +481,18 @@ impl TargetLogin {
         let limit = declared.unwrap_or(u32::MAX).min(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH);
         let mut response = response_to(request);
         (response.data, response.cont) = self.outgoing.next_piece(usize::try_from(limit).unwrap_or(512));
+        //= rfc7143#section-11.13.6
+        //# If the Status-Class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was set to 0.
+        //= rfc7143#section-11.13.7
+        //# A Login Response with the C bit set to 1 MUST have the T bit set to 0.
         if response.cont || !self.ready || !request.transit {
             return Ok(LoginStep::Continue(response));
         }
+        //= rfc7143#section-6.3
+        //# The selected NSG MUST NOT exceed the value stated by the initiator.
+        //= rfc7143#section-6.3
+        //# both the request and response MUST indicate FullFeaturePhase as the next phase via the
+        //# NSG field.
         (response.transit, response.nsg) = (true, request.nsg);
         self.stage = request.nsg;
         self.ready = false;
@@ -467,6 +511,8 @@ impl TargetLogin {
         let (Some(identity), Some(fixed), Auth::Done(user)) = (&self.identity, self.fixed, &self.auth) else {
             return Err(LoginError::AuthenticationSkipped);
         };
+        //= rfc7143#section-6.2
+        //# An iSCSI target MUST perform integrity checking before the new parameters take effect.
         let negotiated = identity.negotiator.finish()?;
         let query = identity.query(fixed);
         Ok(LoginOutcome {
@@ -487,6 +533,9 @@ impl TargetLogin {
 /// Determines the effect of the login on the set of sessions. The result can change until the login is
 /// complete, so this function is called again then.
 fn login_effect(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<LoginEffect, LoginError> {
+    //= rfc7143#section-11.12.6
+    //# The target MUST check the value presented with the first Login Request and act as specified in Section
+    //# 6.3.1.
     let facts = directory.find_session(query);
     if query.tsih == Tsih::NEW {
         return Ok(facts.map_or(LoginEffect::NewSession, |facts| LoginEffect::ReinstatesSession(facts.tsih)));
@@ -496,6 +545,10 @@ fn login_effect(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<L
         return Err(LoginError::OtherPortalGroup);
     }
     if facts.has_cid {
+        //= rfc7143#section-6.3.4
+        //# Targets MUST support opening a second connection even when they do not support
+        //# multiple connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD
+        //# support opening a second connection if ErrorRecoveryLevel is less than 2.
         return Ok(LoginEffect::ReinstatesConnection(facts.tsih));
     }
     if facts.connections >= facts.parameters.max_connections {
@@ -511,7 +564,11 @@ fn response_to(request: &LoginRequest<'_>) -> LoginResponse {
         cont: false,
         csg: request.csg,
         nsg: Stage(0),
+        //= rfc7143#section-11.13.1
+        //# All Login Responses within the Login Phase MUST carry the same Version-max.
         version_max: VERSION,
+        //= rfc7143#section-11.13.2
+        //# All Login Responses within the Login Phase MUST carry the same Version-active.
         version_active: VERSION,
         isid: request.isid,
         tsih: request.tsih,

@@ -86,6 +86,27 @@ fn run(plan: LoginPlan, site: &TestSite) -> (End, usize) {
 
 #[test]
 fn both_halves_agree_on_every_path_method_digest_and_piece_size() {
+    //= rfc7143#section-4.2.7.1
+    //= type=test
+    //# The initiator MUST present both its iSCSI Initiator Name and the iSCSI Target Name to
+    //# which it wishes to connect in the first Login Request of a new session or connection.
+    //= rfc7143#section-6.2
+    //= type=test
+    //# An initiator receiving a Text or Login Response with the C bit set to 1 MUST answer
+    //# with a Text or Login Request with no data segment (DataSegmentLength 0).
+    //= rfc7143#section-6.2.1
+    //= type=test
+    //# The constant "None" MUST always be used to indicate a missing function.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# The initial Login Request of any connection MUST include the InitiatorName key=value
+    //# pair.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# the first Login Request MUST also include the TargetName key=value pair.
+    //= rfc7143#section-11.12.2
+    //= type=test
+    //# A Login Request with the C bit set to 1 MUST have the T bit set to 0.
     let digests = [DigestPolicy::PreferCrc32c, DigestPolicy::RequireNone];
     let paths =
         [LoginStages::SecurityAndOperational, LoginStages::SecurityOnly, LoginStages::OperationalOnly];
@@ -153,6 +174,10 @@ fn check(end: End, path: LoginStages, auth: &AuthPlan, keys: &KeyPolicy) {
 
 #[test]
 fn the_usual_logins_take_few_requests() {
+    //= rfc7143#section-6.3.3
+    //= type=test
+    //# The initiator MUST indicate its intent to terminate the negotiation by setting the T
+    //# bit to 1; the target sets the T bit to 1 on the last response.
     let requests = |path, auth, site: TestSite| {
         let (end, requests) = run(LoginPlan { stages: path, ..plan(session(), auth) }, &site);
         assert!(matches!(end, End::Both(..)), "{end:?}");
@@ -209,6 +234,10 @@ fn a_redirected_initiator_learns_where_to() {
 
 #[test]
 fn a_further_connection_joins_the_session() {
+    //= rfc7143#section-4.4.3
+    //= type=test
+    //# the same TSIH value MUST be used whenever the initiator or target refers to the
+    //# session and a TSIH is required.
     let parameters = SessionParameters { max_connections: 4, ..SessionParameters::default() };
     let facts =
         SessionInfo { tsih: Tsih(0x77), portal_group: GROUP, parameters, connections: 1, has_cid: false };
@@ -277,6 +306,10 @@ const MODEST: &str = "HeaderDigest=None DataDigest=None MaxConnections=1 Initial
 
 #[test]
 fn the_initiator_accepts_a_modest_target_of_rfc_3720() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# A proposer of an iSCSI key, negotiated or declarative, in a text key exchange MUST
+    //# thus be able to properly handle a NotUnderstood response.
     let (mut login, call) = started(AuthPlan::None, LoginStages::OperationalOnly);
     let InitiatorLoginStep::Complete(done) = login.handle(&response(&call, MODEST)) else { panic!() };
     assert_eq!(done.negotiated.session.max_burst_length, 512);
@@ -287,6 +320,16 @@ fn the_initiator_accepts_a_modest_target_of_rfc_3720() {
 /// Rule by rule, the behaviour that a target must not show; the initiator drops the connection.
 #[test]
 fn the_initiator_drops_a_target_that_strays() {
+    //= rfc7143#section-6.3
+    //= type=test
+    //# The selected NSG MUST NOT exceed the value stated by the initiator.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# the target MUST respond with a Login reject (initiator error); if detected by the
+    //# initiator, the initiator MUST drop the connection.
+    //= rfc7143#section-11.13.2
+    //= type=test
+    //# The initiator MUST use the value presented as a response to the first Login Request.
     type Spoil = fn(&mut LoginResponse);
     let cases: [(Spoil, InitiatorLoginError); 18] = [
         (|r| r.isid = [0; 6], InitiatorLoginError::IdentityChanged),

@@ -154,6 +154,10 @@ impl TargetText {
     ) -> Result<TextReply, TextNegotiationError> {
         let known = self.current.take();
         if request.is_final && request.cont {
+            //= rfc7143#section-6.2
+            //# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or
+            //# Login Response PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set to
+            //# 1.
             return Err(TextNegotiationError::FinalWithContinue);
         }
         let mut conversation = if request.ttt == NO_TAG {
@@ -197,6 +201,9 @@ impl TextNegotiation {
             return Ok(self.emit(request, context));
         }
         let Some(text) = self.incoming.add(request.data, request.cont)? else {
+            //= rfc7143#section-6.2
+            //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
+            //# Text or Login Response with no data segment (DataSegmentLength 0).
             return Ok(self.reply(Vec::new(), false));
         };
         self.texts += 1;
@@ -266,17 +273,51 @@ impl TextNegotiation {
     /// Sends the next piece of the outgoing text, and ends the text negotiation after the last piece if the
     /// initiator set F.
     fn emit(&mut self, request: &TextRequest<'_>, context: &TextContext<'_>) -> TextReply {
+        //= rfc7143#section-11.11.6
+        //# The data lengths of a Text Response MUST NOT exceed the iSCSI initiator MaxRecvDataSegmentLength
+        //# (a parameter that is negotiated per connection and per direction).
         let limit = usize::try_from(context.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
         let TextContext { directory, via, initiator, .. } = *context;
         let (data, cont) = self.outgoing.next_piece(limit, DirectoryView { directory, via, initiator });
+        //= rfc7143#section-6.4
+        //# Targets MUST NOT submit parameters that require an additional initiator Text Request
+        //# in a Text Response with the F bit set to 1.
         if cont || !request.is_final {
             return self.reply(data, cont);
         }
+        //= rfc7143#section-6.2
+        //# Negotiations MUST be handled as atomic operations.
+        //= rfc7143#section-7.12
+        //# The operational parameters of the session or the connection MUST continue to be the values agreed
+        //# upon during an earlier successful negotiation (i.e., any partial results of this unsuccessful
+        //# negotiation MUST NOT take effect and MUST be discarded).
         let agreed = core::mem::take(&mut self.agreed);
+        //= rfc7143#section-11.11.1
+        //# A Text Response with the F bit set to 1 MUST NOT contain key=value pairs that may require
+        //# additional answers from the initiator.
+        //= rfc7143#section-11.11.1
+        //# A Text Response with the F bit set to 1 MUST have a Target Transfer Tag field set to the reserved
+        //# value 0xffffffff.
+        //= rfc7143#section-11.11.4
+        //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
         TextReply { is_final: true, cont: false, ttt: NO_TAG, data, agreed }
     }
 
     fn reply(&self, data: Vec<u8>, cont: bool) -> TextReply {
+        //= rfc7143#section-6.4
+        //# Whenever the target responds with the F bit set to 0, it MUST set the Target Transfer
+        //# Tag to a value other than the default 0xffffffff.
+        //= rfc7143#section-11.10.4
+        //# It MUST do so whenever it sets the F bit to 0 in the response.
+        //= rfc7143#section-11.11.1
+        //# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field set to a value other
+        //# than the reserved value 0xffffffff.
+        //= rfc7143#section-11.11.2
+        //# A Text Response with the C bit set to 1 MUST have the F bit set to 0.
+        //= rfc7143#section-11.11.4
+        //# When a target has more work to do (e.g., cannot transfer all the remaining text data in a single
+        //# Text Response or has to continue the negotiation) and has enough resources to proceed, it MUST set
+        //# the Target Transfer Tag to a value other than the reserved value 0xffffffff.
         TextReply { is_final: false, cont, ttt: self.ttt, data, agreed: Agreed::default() }
     }
 }
@@ -386,6 +427,18 @@ impl InitiatorText {
 
     fn next_call(&mut self) -> OwnedTextRequest {
         let (data, cont) = self.outgoing.next_piece(self.piece_max);
+        //= rfc7143#section-6.2
+        //# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or
+        //# Login Response PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set to
+        //# 1.
+        //= rfc7143#section-6.4
+        //# The initiator MUST indicate its intent to finish the negotiation by setting the F bit
+        //# to 1; the target sets the F bit to 1 on the last response.
+        //= rfc7143#section-11.10.2
+        //# A Text Request with the C bit set to 1 MUST have the F bit set to 0.
+        //= rfc7143#section-11.10.3
+        //# If the command is sent as part of a sequence of Text Requests and responses, the Initiator Task
+        //# Tag MUST be the same for all the requests within the sequence (similar to linked SCSI commands).
         OwnedTextRequest { is_final: !cont, cont, itt: self.itt, ttt: self.ttt, data }
     }
 }

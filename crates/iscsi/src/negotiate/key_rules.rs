@@ -75,6 +75,9 @@ impl KeyRules {
         }
         let in_stage = match spec.stages {
             Stages::Either => true,
+            //= rfc7143#section-6.3
+            //# Authentication-related security keys (Section 12) MUST be completely negotiated within
+            //# the Login Phase.
             Stages::Security => stage == Stage::SECURITY,
             Stages::Operational => stage == Stage::OPERATIONAL,
             Stages::Neither => false,
@@ -90,6 +93,9 @@ impl KeyRules {
         }
         // A target with several addresses sends this key for each (RFC 7143 §13.8).
         if self.has_seen(key) && key != Key::TargetAddress {
+            //= rfc7143#section-6.3
+            //# An attempt to renegotiate/redeclare parameters not specifically allowed MUST be
+            //# detected by the initiator and target.
             return Err(BadNegotiation::KeyTwice(key));
         }
         self.seen |= 1 << key.index();

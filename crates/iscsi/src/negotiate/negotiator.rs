@@ -68,8 +68,13 @@ pub fn is_refusal(value: &[u8]) -> bool {
 /// would never end.
 pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextBuilder) -> Result<(), BadNegotiation> {
     if is_refusal(pair.value) {
+        //= rfc7143#section-6.2
+        //# The constants "None", "Reject", "Irrelevant", and "NotUnderstood" are reserved and
+        //# MUST ONLY be used as described here.
         return Err(BadNegotiation::AnswerWithoutOffer);
     }
+    //= rfc7143#section-6.2
+    //# the answer for a key that is not understood MUST be key=NotUnderstood
     out.put(pair.name, NOT_UNDERSTOOD);
     Ok(())
 }
@@ -123,6 +128,8 @@ impl Negotiator {
         }
         answers.sort_by_key(|(at, ..)| *at);
         for (_, key, answer) in answers {
+            //= rfc7143#section-6.2.2
+            //# For simple-value negotiations, the accepting party MUST answer with the same key.
             out.put(key.name(), answer);
         }
         Ok(())
@@ -145,6 +152,9 @@ impl Negotiator {
     pub fn finish(&self) -> Result<Negotiated, BadNegotiation> {
         for spec in &TABLE {
             if self.is_unanswered(spec.key) {
+                //= rfc7143#section-6.2.2
+                //# Responses are REQUIRED in all other cases, and the value chosen and sent by the
+                //# acceptor becomes the outcome of the negotiation.
                 return Err(BadNegotiation::Unanswered(spec.key));
             }
             if self.concerns(spec.key) && !self.is_acceptable(spec.key) {
@@ -183,13 +193,27 @@ impl Negotiator {
             return Ok(Some(IRRELEVANT.to_string()));
         }
         let result = self.result_of(key, value);
+        //= rfc7143#section-6.2
+        //# All negotiations are explicit (i.e., the result MUST only be based on newly exchanged
+        //# or declared values).
         self.settle(key, result);
+        //= rfc7143#section-6.2.2
+        //# Proposing a value not admissible (e.g., not within the specified bounds) MAY be
+        //# answered with the constant "Reject"; otherwise, the acceptor MUST select an admissible
+        //# value.
+        //= rfc7143#section-6.2.2
+        //# For Boolean negotiations (i.e., keys taking the values "Yes" or "No"), the accepting
+        //# party MUST answer with the same key and the result of the negotiation when the
+        //# received value does not determine that result by itself.
         Ok(Some(result.map_or_else(|| REJECT.to_string(), Value::spelled)))
     }
 
     /// Handles the answer to an offer of this side.
     fn take_answer(&mut self, key: Key, value: &[u8]) -> Result<(), BadNegotiation> {
         if is_refusal(value) {
+            //= rfc7143#section-6.2
+            //# A proposer of an iSCSI key, negotiated or declarative, in a text key exchange MUST
+            //# thus be able to properly handle a NotUnderstood response.
             self.settle(key, None);
             return Ok(());
         }
@@ -202,6 +226,9 @@ impl Negotiator {
             Value::Flag(flag) => boolean(value) == Ok(flag),
         };
         if !one_of_ours {
+            //= rfc7143#section-6.2.1
+            //# The selection of a value not proposed MUST be handled by the originator as a protocol
+            //# error.
             return Err(BadNegotiation::AnswerNotOffered(key));
         }
         self.settle(key, Some(result));
@@ -213,6 +240,13 @@ impl Negotiator {
     fn result_of(&self, key: Key, value: &[u8]) -> Option<Value> {
         match (key.spec().kind, self.want(key)?) {
             (Kind::List { .. }, Want::Names(ours)) => list(value)
+                //= rfc7143#section-6.2.1
+                //# The responding party MUST respond with the same key and the first value that it
+                //# supports (and is allowed to use for the specific originator) selected from the
+                //# originator list.
+                //= rfc7143#section-6.2.1
+                //# If an acceptor does not understand any particular value in a list, it MUST ignore
+                //# it.
                 .find_map(|name| ours.iter().find(|own| own.as_bytes() == name))
                 .map(|name| Value::Name(name)),
             (Kind::Number { result, .. }, Want::Number(own)) => {
@@ -249,6 +283,11 @@ impl Negotiator {
             return Some(want);
         };
         Some(Want::Number(match key {
+            //= rfc7143#section-7.4.1
+            //# When such a negotiation attempt is made by the remote side, a compliant iSCSI implementation
+            //# MUST propose a value of 0 (zero) in response.
+            //= rfc7143#section-7.4.1
+            //# The operational ErrorRecoveryLevel for Discovery sessions thus MUST be 0.
             Key::ErrorRecoveryLevel if self.setting == LoginContext::Discovery => 0,
             Key::MaxConnections if self.setting == LoginContext::Discovery => 1,
             //= rfc7143#section-13.14

@@ -53,6 +53,8 @@ impl PduHeader for DataIn {
             let residual = Residual::read(raw.flags, OVERFLOW, UNDERFLOW, raw.residual.get())?;
             Some(DataInStatus { status: raw.status, residual })
         } else {
+            //= rfc7143#section-11.7.3
+            //# If this bit is set to 1, the F bit MUST also be set to 1.
             return Err(Malformed::StatusBeforeFinal);
         };
         Ok(Self {

@@ -64,6 +64,8 @@ impl PduHeader for LogoutRequest {
             opcode: first_byte(Self::OPCODE, self.immediate),
             reason: FINAL | reason,
             reserved: [0; 2],
+            //= rfc7143#section-11.14.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             lengths: [0; 4],
             reserved2: [0; 8],
             itt: self.itt.0.into(),

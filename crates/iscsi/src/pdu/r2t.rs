@@ -53,6 +53,8 @@ impl PduHeader for R2t {
             opcode: first_byte(Self::OPCODE, false),
             flags: FINAL,
             reserved: [0; 2],
+            //= rfc7143#section-11.8.1
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             lengths: [0; 4],
             lun: self.lun.into(),
             itt: self.itt.0.into(),

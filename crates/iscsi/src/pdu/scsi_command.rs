@@ -62,6 +62,8 @@ impl PduHeader for ScsiCommand {
             return Err(Malformed::ReservedAttribute);
         }
         let (is_final, write) = (raw.flags & FINAL != 0, raw.flags & WRITE != 0);
+        //= rfc7143#section-11.3.1
+        //# At least one of the W and F bits MUST be set to 1.
         if !is_final && !write {
             return Err(Malformed::UnsolicitedWithoutWrite);
         }

@@ -87,6 +87,8 @@ impl PduHeader for ScsiResponse {
             max_cmd_sn: self.sn.max_cmd_sn.0.into(),
             exp_data_sn: self.exp_data_sn.0.into(),
             bidirectional_read_residual: bidirectional.count().into(),
+            //= rfc7143#section-11.4.5.1
+            //# The Residual Count field MUST be valid in the case where either the U bit or the O bit is set.
             residual: self.residual.count().into(),
         })
     }

@@ -42,8 +42,22 @@ fn header(words: [u32; 12]) -> Bhs {
 /// sets.
 fn golden<M: PduHeader + PartialEq + fmt::Debug>(value: &M, words: [u32; 12], reserved: [u32; 12]) {
     let expected = header(words);
+    //= rfc7143#section-11
+    //= type=test
+    //# Any compliant sender MUST set all bits not defined and all reserved fields to 0, unless specified
+    //# otherwise.
+    //= rfc7143#section-11.2.1.5
+    //= type=test
+    //# The TotalAHSLength is only used in PDUs that have an AHS and MUST be 0 in all other PDUs.
+    //= rfc7143#section-11.2.1.6
+    //= type=test
+    //# The DataSegmentLength MUST be 0 whenever the PDU has no data segment.
     assert_eq!(value.encode().to_bytes(), expected.to_bytes(), "{value:?}");
     assert_eq!(M::decode(&expected).as_ref(), Ok(value));
+    //= rfc7143#section-11
+    //= type=test
+    //# Any compliant receiver MUST ignore any bit not defined and all reserved fields unless specified
+    //# otherwise.
     let mut noisy = words;
     for (word, bits) in noisy.iter_mut().zip(reserved) {
         assert_eq!(*word & bits, 0, "reserved bits of {value:?}");
@@ -77,6 +91,9 @@ fn nop_in() {
 
 #[test]
 fn scsi_command() {
+    //= rfc7143#section-11.3.1
+    //= type=test
+    //# At least one of the W and F bits MUST be set to 1.
     let mut cdb = [0; 16];
     cdb[..10].copy_from_slice(&[0x2a, 0, 0, 0, 1, 0, 0, 0, 8, 0]);
     let write = ScsiCommand {
@@ -148,6 +165,9 @@ fn scsi_response() {
 
 #[test]
 fn tmf_request() {
+    //= rfc7143#section-11.5.2
+    //= type=test
+    //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
     let request = TmfRequest {
         immediate: true,
         function: TmfFunction::ABORT_TASK,
@@ -165,6 +185,9 @@ fn tmf_request() {
 
 #[test]
 fn tmf_response() {
+    //= rfc7143#section-11.6.2
+    //= type=test
+    //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
     let response = TmfResponse { response: TmfResult::NO_TASK, itt: ITT, sn: SN };
     let words = [0x2280_0100, 0, 0, 0, 0x1111_2222, 0, 0x62, 0x52, 0x92, 0, 0, 0];
     golden(&response, words, [0x007f_00ff, 0, !0, !0, 0, !0, 0, 0, 0, !0, !0, !0]);
@@ -212,6 +235,9 @@ fn login_response() {
 
 #[test]
 fn text_request_and_response() {
+    //= rfc7143#section-11.10.2
+    //= type=test
+    //# A Text Request with the C bit set to 1 MUST have the F bit set to 0.
     let request = TextRequest {
         immediate: false,
         is_final: true,
@@ -249,6 +275,9 @@ fn data_out() {
 
 #[test]
 fn data_in() {
+    //= rfc7143#section-11.7.3
+    //= type=test
+    //# If this bit is set to 1, the F bit MUST also be set to 1.
     let last = DataIn {
         is_final: true,
         acknowledge: false,
@@ -279,6 +308,9 @@ fn data_in() {
 
 #[test]
 fn r2t() {
+    //= rfc7143#section-11.8.1
+    //= type=test
+    //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
     let r2t = R2t {
         lun: LUN,
         itt: ITT,
@@ -312,6 +344,12 @@ fn async_message() {
 
 #[test]
 fn logout_request_and_response() {
+    //= rfc7143#section-11.14.2
+    //= type=test
+    //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
+    //= rfc7143#section-11.15.2
+    //= type=test
+    //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
     let request = LogoutRequest {
         immediate: true,
         reason: LogoutReason::CloseConnection,
@@ -362,7 +400,30 @@ fn a_header_tells_its_lengths() {
 }
 
 #[test]
+fn a_residual_without_its_bit_is_passed_over() {
+    //= rfc7143#section-11.4.5.1
+    //= type=test
+    //# If neither bit is set, the Residual Count field MUST be ignored on reception and SHOULD be set to 0
+    //# when sending.
+    assert_eq!(Residual::read(0, 4, 2, 9), Ok(Residual::None));
+}
+
+#[test]
 fn residuals_compare_with_what_was_expected() {
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# If SPDTL > EDTL for a task, iSCSI Overflow MUST be signaled in the SCSI Response PDU as specified in
+    //# Section 11.4.5.1.
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# The Residual Count MUST be set to the numerical value of (SPDTL - EDTL).
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# If SPDTL < EDTL for a task, iSCSI Underflow MUST be signaled in the SCSI Response PDU as specified in
+    //# Section 11.4.5.1.
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# The Residual Count MUST be set to the numerical value of (EDTL - SPDTL).
     for (transferable, expected, residual) in [
         (0, 0, Residual::None),
         (512, 512, Residual::None),

@@ -33,6 +33,8 @@ impl PduHeader for TextRequest {
         expect(bhs, Self::OPCODE)?;
         let raw: Layout = zerocopy::transmute!(*bhs);
         let (is_final, continues) = (raw.flags & FINAL != 0, raw.flags & CONTINUE != 0);
+        //= rfc7143#section-11.10.2
+        //# A Text Request with the C bit set to 1 MUST have the F bit set to 0.
         if is_final && continues {
             return Err(Malformed::FinalAndContinue);
         }

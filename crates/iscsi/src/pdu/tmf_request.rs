@@ -82,6 +82,8 @@ impl PduHeader for TmfRequest {
             opcode: first_byte(Self::OPCODE, self.immediate),
             function: FINAL | (self.function.0 & FUNCTION),
             reserved: [0; 2],
+            //= rfc7143#section-11.5.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             lengths: [0; 4],
             lun: self.lun.into(),
             itt: self.itt.0.into(),

@@ -63,6 +63,8 @@ impl PduHeader for TmfResponse {
             flags: FINAL,
             response: self.response.0,
             reserved: 0,
+            //= rfc7143#section-11.6.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             lengths: [0; 4],
             reserved2: [0; 8],
             itt: self.itt.0.into(),

@@ -7,6 +7,8 @@ use crate::target::protocol_error::ProtocolError;
 
 /// Returns the reaction of a target to the protocol error `why`. The match is exhaustive: a new error does
 /// not compile without its reaction.
+//= rfc7143#section-7.1.5
+//# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to implement.
 pub const fn error_response(why: ProtocolError) -> ErrorResponse {
     match why {
         // §7.8: without a trustworthy header the start of the next PDU is unknown (framing lost).
@@ -36,6 +38,9 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
         | ProtocolError::AnswersUnread => drop_connection(),
 
         // §4.2.2.1: silently ignored.
+        //= rfc7143#section-4.2.2.1
+        //# The target MUST silently ignore any non-immediate command outside of this range or
+        //# non-immediate duplicates within the range.
         ProtocolError::CmdSnOutsideWindow | ProtocolError::DuplicateCmdSn => nothing(),
         // §7.1.5: level 0 has no other way to get the missing command.
         ProtocolError::CmdSnHole => drop_connection(),
@@ -66,6 +71,9 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
         ProtocolError::SnackIllegal => reject(RejectReason::INVALID_PDU_FIELD),
         ProtocolError::DataAckUnknown => reject(RejectReason::INVALID_DATA_ACK),
 
+        //= rfc7143#section-6.4
+        //# If such an attempt is detected by the target, the target MUST respond with a Reject
+        //# PDU with a reason of "Protocol Error".
         ProtocolError::Text(_) => reject(RejectReason::PROTOCOL_ERROR),
         ProtocolError::NoRoom => reject(RejectReason::LONG_OPERATION_REJECT),
         ProtocolError::Bug => drop_connection(),

@@ -54,6 +54,8 @@ pub const fn reassign(level: u8, allegiance: Allegiance) -> TmfResult {
 /// number. PDUs from `acked` on are not acknowledged yet, and `next` is the first that was not sent
 /// (§11.5.6).
 pub fn acknowledges(acked: DataSn, next: DataSn, exp_data_sn: DataSn) -> DataSn {
+    //= rfc7143#section-11.5.6
+    //# Any other value MUST be ignored by the target.
     // Zero means that nothing changed, and a number out of range is ignored.
     let is_new = acked.distance_to(exp_data_sn) <= acked.distance_to(next);
     if exp_data_sn != DataSn(0) && is_new { exp_data_sn } else { acked }

@@ -58,6 +58,8 @@ impl Engine {
         let detached = ConnId(DETACHED_IDS | self.next_detached);
         let Some(cid) = self.conn(conn).map(|connection| connection.cid) else { return false };
         let Some(state) = self.sessions.get_mut(session) else { return false };
+        //= rfc7143#section-7.14
+        //# On connection failure, the initiator and target MUST do one of the following:
         let keeps = state.parameters.error_recovery_level >= 2
             && state.parameters.default_time2retain > 0
             && !state.is_logging_out();
@@ -207,6 +209,11 @@ impl Engine {
         //# If allegiance reassignment is supported by the target, the task
         //# management response to the reassignment request MUST be issued before
         //# the reassignment becomes effective.
+        //= rfc7143#section-11.5.1
+        //# The task management response MUST be issued before the reassignment becomes effective.
+        //= rfc7143#section-11.6
+        //# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the target after
+        //# the target issues the task management response.
         self.answer_tmf(key, result)?;
         if let (TmfResult::COMPLETE, Some(task)) = (result, task)
             && !fault_injection::is_injected(Bug::ForgetReassign)
@@ -222,11 +229,17 @@ impl Engine {
         let session = task.session;
         task.conn = conn;
         task.in_send_queue = false;
+        //= rfc7143#section-7.2.2
+        //# If a SCSI command that involves data input is reassigned, any SNACK Tag it holds for a final
+        //# response from the original connection is deleted, and the default value of 0 MUST be used instead.
         // §7.2.2: the SNACK tag that was recorded for its response is forgotten.
         task.snack_tag = 0;
         let was_answered = task.sent_status.take().is_some();
         let upto = erl2::acknowledges(task.data_in.acked_sn, task.data_in.data_sn, exp_data_sn);
         let freed = task.data_in.acknowledge(upto, &self.pool);
+        //= rfc7143#section-11.5.6
+        //# the target MUST transmit all Data-In PDUs (if any) starting with the data acknowledgment reference
+        //# number.
         task.data_in.rewind();
         if was_answered {
             self.uncount_unacked_task(session);
@@ -236,6 +249,9 @@ impl Engine {
         self.release_data_in(session, freed);
         self.request_missing_data(now, key, conn);
         let Some(task) = self.tasks.get_mut(key) else { return };
+        //= rfc7143#section-7.2.2
+        //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve
+        //# the (re)transmission of the status PDU.
         let ends = task.result.is_some() && !task.data_out.is_expecting();
         if ends {
             self.queue_response(key);

@@ -61,6 +61,10 @@ impl Engine {
                 self.create_task(context, session, (&bhs, &command, &ahs), immediate_data, reserved)
             }
             Err(why) => {
+                //= rfc7143#section-7.3
+                //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be
+                //# considered received by the target (i.e., a command sequence gap must be assumed for the
+                //# CmdSN), even though the CmdSN of the rejected command PDU may be reliably ascertained.
                 self.discard(session, immediate_data, reserved);
                 self.handle_violation(context.conn, &bhs, why)
             }
@@ -92,6 +96,9 @@ impl Engine {
         if command.itt == Itt::NONE {
             return Err(ProtocolError::ReservedTaskTag);
         }
+        //= rfc7143#section-4.2.2.1
+        //# Testing for the execution state (represented by identifying the Initiator Task Tag)
+        //# MUST precede any other action at the target.
         if state.find_open(&self.tasks, command.itt).is_some() {
             return Err(ProtocolError::TaskTagInUse);
         }
@@ -99,6 +106,9 @@ impl Engine {
             return Err(ProtocolError::TooManyImmediate);
         }
         let ahs = Ahs::parse(ahs)?;
+        //= rfc7143#section-11.3.4
+        //# For bidirectional operations, an additional header segment MUST be present in the header sequence
+        //# that indicates the Bidirectional Read Expected Data Transfer Length.
         if command.read && command.write && ahs.bidirectional_read_length.is_none() {
             return Err(ProtocolError::BidirectionalWithoutLength);
         }
@@ -372,6 +382,13 @@ impl Engine {
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;
         }
+        //= rfc7143#section-7.3
+        //# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU exchanged
+        //# during the life of the task.
+        //= rfc7143#section-11.17.1
+        //# In all the cases in which a pre-instantiated SCSI task is terminated because of the reject, the
+        //# target MUST issue a proper SCSI command response with CHECK CONDITION as described in Section
+        //# 11.4.3.
         match answer.action {
             RecoveryAction::Nothing => Ok(()),
             RecoveryAction::FailTask(condition) | RecoveryAction::RequestAgain(condition) => {
@@ -411,6 +428,17 @@ impl Engine {
     /// target waits for the last sequence to end).
     pub(super) fn queue_response(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
+        //= rfc7143#section-7.8
+        //# If the target chooses to implement this option, it MUST wait to receive all the data (signaled by
+        //# a data PDU with the Final bit set for all outstanding R2Ts) before sending the SCSI Response PDU.
+        //= rfc7143#section-11.4.2
+        //# If a SCSI device error is detected while data from the initiator is still expected (the command
+        //# PDU did not contain all the data and the target has not received a data PDU with the Final bit
+        //# set), the target MUST wait until it receives a data PDU with the F bit set in the last expected
+        //# sequence before sending the Response PDU.
+        //= rfc7143#section-11.17.1
+        //# the target MUST wait until it receives the last expected Data-Out PDUs with the F bit set to 1
+        //# before sending the Response PDU.
         if task.result.is_some() && !task.data_out.is_expecting() && !task.in_send_queue {
             task.in_send_queue = true;
             let conn = task.conn;
@@ -563,6 +591,8 @@ fn check_unsolicited(
     } else if immediate_len > 0 && !parameters.immediate_data {
         Err(ProtocolError::ImmediateDataNotNegotiated)
     } else if !command.is_final && parameters.initial_r2t {
+        //= rfc7143#section-4.2.5.2
+        //# All subsequent data MUST be solicited.
         Err(ProtocolError::UnsolicitedNotNegotiated)
     } else if immediate_len > most {
         Err(ProtocolError::UnsolicitedBeyondLimit)

@@ -138,6 +138,8 @@ pub(crate) enum Output {
 
 /// A PDU that has little or no data, without its counters.
 #[derive(Clone, Copy, Debug)]
+//= rfc7143#section-11.2.1.2
+//# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
 pub(crate) enum Control {
     NopIn(NopIn),
     Tmf(TmfResponse),
@@ -191,6 +193,9 @@ impl Connection {
             data_digest: false,
             // RFC 7143 §13.12: the declared value applies from full feature phase on.
             data_len_max: DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+            //= rfc7143#section-7.1.4
+            //# The use of within-connection and within-command recovery classes MUST NOT be attempted before
+            //# the connection is in the Full Feature Phase.
             resync: false,
         };
         Self {

@@ -137,6 +137,9 @@ impl Engine {
             return false;
         }
         loop {
+            //= rfc7143#section-11.8.5
+            //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is
+            //# reserved and MUST NOT be sent by a target in an R2T.
             let ttt = self.new_ttt();
             let Some(task) = self.tasks.get_mut(key) else { return false };
             let Some(fetch) = task.data_out.fetches.get_mut(at) else { return false };
@@ -147,6 +150,11 @@ impl Engine {
             if task.data_out.solicited.len() >= open_max || early_first {
                 return false;
             }
+            //= rfc7143#section-11.8
+            //# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous non-overlapping
+            //# ranges, except for Recovery-R2Ts.
+            //= rfc7143#section-11.8.4
+            //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
             let len = (fetch.end - fetch.requested_until).min(burst);
             let mut sequence = Sequence::new(ttt, fetch.requested_until, len);
             sequence.fetch = fetch.id;
@@ -154,6 +162,9 @@ impl Engine {
             fetch.parts.push(None);
             fetch.requested_until += len;
             task.data_out.solicited.push(sequence);
+            //= rfc7143#section-4.2.5.1
+            //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same
+            //# TCP connection that was used to deliver the SCSI command.
             let conn = task.conn;
             self.queue(conn, Output::R2t(key, ttt));
         }
@@ -216,6 +227,8 @@ impl Engine {
         if !task.data_out.sequences_mut().any(|sequence| sequence.ttt == ttt) {
             return None;
         }
+        //= rfc7143#section-4.2.2.4
+        //# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
         let (lun, itt, r2t_sn) = (task.lun, task.itt, task.use_r2t_sn());
         let sequence = task.data_out.sequences_mut().find(|sequence| sequence.ttt == ttt)?;
         sequence.sent = true;
@@ -254,6 +267,9 @@ impl Engine {
         let refused = |why| (Incoming::Refused(key, why), DataSink::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::Bug) };
         if task.conn != conn {
+            //= rfc7143#section-4.2.5.1
+            //# the initiator MUST send the data, if any, for that command over the same TCP
+            //# connection that was used to deliver the SCSI command.
             return refused(ProtocolError::DataOutOtherConnection);
         }
         if bhs.ahs_len() > 0 {
@@ -288,6 +304,9 @@ impl Engine {
             Err(why) => return refused(why),
         }
         let (whole, unsolicited) = (to_usize(sequence.len), sequence.unsolicited);
+        //= rfc7143#section-11.7.7
+        //# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
+        //# to properly receive 0-length data segments.
         let is_first = len > 0 && sequence.buf.is_none();
         if is_first && !self.reserve_for_sequence(session, key, pdu.ttt, (whole, unsolicited)) {
             return (Incoming::Sequence(key), DataSink::Discard);
@@ -405,6 +424,9 @@ impl Engine {
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
         match self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt)) {
             Some(sequence) => {
+                //= rfc7143#section-7.3
+                //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
+                //# ExpDataSN for the current data burst if a recovery R2T is being generated.
                 sequence.skipped(pdu.data_sn);
                 sequence.broken = true;
                 if let Some(mut buf) = buf {
@@ -418,6 +440,9 @@ impl Engine {
             }
             None => self.recycle_buf(buf),
         }
+        //= rfc7143#section-7.8
+        //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a command
+        //# PDU, the non-data PDU rule below applies), the target MUST do one of the following:
         let answer = self.error_response(conn, why);
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;

@@ -135,6 +135,8 @@ impl Sequence {
             if data_sn.before(self.data_sn) {
                 return Ok(PduDisposition::Skip);
             }
+            //= rfc7143#section-7.9
+            //# The target MUST address these implied digest errors as described in Section 7.8.
             self.broken = true;
         }
         let beyond = if self.unsolicited {
@@ -147,6 +149,9 @@ impl Sequence {
         if at < from || at.checked_add(len).is_none_or(|end| end > to) {
             return Err(if at < from { ProtocolError::DataOutOffset } else { beyond });
         }
+        //= rfc7143#section-11.8
+        //# If DataPDUInOrder is set to Yes, the buffer offsets and lengths for consecutive PDUs MUST form a
+        //# continuous non-overlapping range, and the PDUs MUST be sent in increasing offset order.
         if in_order {
             return match at == self.received {
                 // In a sequence with a gap, the data behind the gap is sent again together with the lost
@@ -303,6 +308,17 @@ mod tests {
         assert_eq!(sequence.check_end(4096, true), Err(ProtocolError::DataOutShort));
         sequence.record_data(DataSn(1), 1040, 60, true);
         assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Complete));
+    }
+
+    #[test]
+    fn a_rejected_pdu_takes_its_number() {
+        //= rfc7143#section-7.3
+        //= type=test
+        //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the ExpDataSN
+        //# for the current data burst if a recovery R2T is being generated.
+        let mut run = Sequence::new(Ttt(1), 0, 100);
+        run.skipped(DataSn(0));
+        assert_eq!(run.data_sn, DataSn(1));
     }
 
     #[test]

@@ -177,6 +177,10 @@ impl Engine {
                 self.tmf_request(context, session, &tmf)
             }
             Opcode::SNACK => self.handle_snack(conn, session, &crate::pdu::snack::Snack::decode(bhs)?),
+            //= rfc7143#section-4.2.4
+            //# Login Requests and Responses MUST be used exclusively during login.
+            //= rfc7143#section-4.2.4
+            //# a subsequent Login Phase MUST NOT occur before tearing down the connection.
             Opcode::LOGIN_REQUEST => Err(ProtocolError::LoginAfterLogin),
             Opcode(0x20..=0x3f) => Err(ProtocolError::TargetPdu),
             _ => Err(ProtocolError::UnknownOpcode),
@@ -295,6 +299,9 @@ impl Engine {
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Gap, at);
         let conns = state.conns.clone();
         for conn in conns {
+            //= rfc7143#section-11.19.1
+            //# If the target is initiating a NOP-In without wanting to receive a corresponding NOP-Out, this
+            //# field MUST hold the reserved value 0xffffffff.
             let shown = NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt::NONE, sn: TargetSn::default() };
             if let Err(why) = self.queue_control(conn, Control::NopIn(shown), Body::Empty) {
                 self.drop_connection(conn, why);

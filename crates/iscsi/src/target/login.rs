@@ -113,6 +113,11 @@ impl Engine {
             connection.deadlines.clear(Timer::Login);
             connection.state = connection.state.on(ConnectionEvent::LoginFailed).unwrap_or(connection.state);
         }
+        //= rfc7143#section-7.12
+        //# During login, any failure in negotiation MUST be considered a login process failure; the Login
+        //# Phase, along with the connection, MUST be terminated.
+        //= rfc7143#section-11.13.5
+        //# If the Status-Class is not 0, the initiator and target MUST close the TCP connection.
         self.actions.push_back(Action::Close(conn));
         Ok(())
     }
@@ -127,11 +132,18 @@ impl Engine {
         let conn = context.conn;
         let found = match outcome.effect {
             LoginEffect::NewSession => self.new_session(context, &outcome),
+            //= rfc7143#section-7.15
+            //# A target MUST also be prepared to handle a session reinstatement request from the initiator
+            //# that may be addressing session errors.
             LoginEffect::ReinstatesSession(old) => {
                 let mut rivalry = None;
                 if let Some(old) = self.by_tsih(old, &outcome) {
                     let peer = self.conn(conn).map(|connection| connection.via.peer);
                     rivalry = peer.and_then(|peer| self.record_takeover(context.now, old, peer));
+                    //= rfc7143#section-7.14
+                    //# Either side may choose to escalate to session recovery (via the initiator dropping all
+                    //# the connections or via an Async Message that announces the similar intent from a
+                    //# target), and the other side MUST give it precedence.
                     self.end_session(old, SessionEnd::Reinstated);
                 }
                 let new = self.new_session(context, &outcome);
@@ -173,8 +185,17 @@ impl Engine {
         for event in begins.into_iter().chain([ends]) {
             state.state = state.state.on(event).ok_or(ProtocolError::Bug)?;
         }
+        //= rfc7143#section-4.2.1
+        //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support
+        //# several connections in a session.
         state.conns.push(conn);
         state.lost_since = None;
+        //= rfc7143#section-6.3.2
+        //# If the next stage is FullFeaturePhase, the target MUST reply with a Login Response
+        //# with the TSIH value.
+        //= rfc7143#section-11.13.3
+        //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the Login
+        //# Final-Response (see Section 6.3).
         response.tsih = state.tsih.0;
         let announced = state.pending_session_up.take();
         state.is_announced |= announced.is_some();
@@ -209,6 +230,9 @@ impl Engine {
         let via = self.conn(context.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
         let limits = self.limits_for(&outcome.kind);
+        //= rfc7143#section-11.12.8
+        //# If the Login Request is a leading Login Request, the target MUST use the value presented in the
+        //# CmdSN as the target value for the ExpCmdSN.
         let window = Window::new(CmdSn(outcome.cmd_sn), limits.queue_depth);
         let names = (outcome.initiator.clone(), outcome.isid, tsih);
         let parameters = outcome.negotiated.session;
@@ -303,6 +327,12 @@ impl Directory for WithSessions<'_> {
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         let found = self.engine.sessions.iter().map(|(_, session)| session).find(|session| {
             let (target, group) = target_of(session);
+            //= rfc7143#section-7.4.2.1
+            //# UNNAMED ISID RULE: Targets MUST enforce the uniqueness of the following 4-tuple for Unnamed
+            //# Discovery sessions: <InitiatorName, ISID, NULL, TargetAddress>.
+            //= rfc7143#section-7.4.2.1
+            //# A new Unnamed Discovery session that has a matching <InitiatorName, ISID, NULL, TargetAddress>
+            //# to an existing Discovery session MUST reinstate the existing Unnamed Discovery session.
             let group_fits = query.tsih != Tsih::NEW || query.target.is_none() || group == query.portal_group;
             target == query.target
                 && group_fits
@@ -344,6 +374,9 @@ impl Directory for WithSessions<'_> {
 /// Returns the key policy, reduced to the maxima that this role supports.
 fn as_served(keys: KeyPolicy) -> KeyPolicy {
     KeyPolicy {
+        //= rfc7143#section-7.1.5
+        //# When a defined value of ErrorRecoveryLevel is returned by a responder in a text negotiation, the
+        //# responder MUST support the functionality corresponding to the ErrorRecoveryLevel it is accepting.
         error_recovery_level: keys.error_recovery_level.min(MAX_ERROR_RECOVERY_LEVEL),
         max_connections: keys.max_connections.min(MAX_CONNECTIONS),
         ..keys

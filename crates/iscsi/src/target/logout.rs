@@ -327,6 +327,9 @@ impl Engine {
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
             connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+            //= rfc7143#section-11.15
+            //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
+            //# connections must be closed if the logout reason was session close).
             self.actions.push_back(Action::Close(conn));
         }
     }

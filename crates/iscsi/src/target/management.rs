@@ -102,9 +102,18 @@ impl Engine {
             _ => return self.answer_tmf(key, TmfResult::NOT_SUPPORTED),
         }
         let is_early = tmf.immediate && state.window.exp_cmd_sn().before(tmf.cmd_sn);
+        //= rfc7143#section-4.2.2.1
+        //# The initiator and target MUST ensure that the SCSI task management functions specified
+        //# in [SAM2] act in accordance with the [SAM2] specification.
         if is_early && tmf.is_multi_task() {
             if !tmf.is_target_wide() {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
+                    //= rfc7143#section-4.2.3.3
+                    //# b) MUST wait (concurrent with the wait in Step a) for all commands of the
+                    //# affected tasks to be received based on the CmdSN ordering.
+                    //= rfc7143#section-4.2.3.4
+                    //# a) MUST wait for all commands of the affected tasks to be received based on the
+                    //# CmdSN ordering on the issuing session.
                     tmf.waits_for_commands = true;
                 }
                 return Ok(());
@@ -158,6 +167,9 @@ impl Engine {
             .filter(|(_, task)| task.result.is_none() && !task.is_detached())
             .any(|(_, task)| !task.data_out.solicited.is_empty() && tmf.affects(task.lun));
         let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
+        //= rfc7143#section-4.2.3.3
+        //# All iSCSI implementations MUST support the protocol behavior defined in this section
+        //# as the default behavior.
         state.holds_r2ts = open && !fast && !tmf.data_wait_expired;
         state.holds_r2ts
     }
@@ -165,6 +177,12 @@ impl Engine {
     /// Passes a request to the layer above, and stops holding R2Ts back.
     pub(super) fn deliver_tmf(&mut self, session: Key, key: Key) {
         if let Some(tmf) = self.tmfs.get(key) {
+            //= rfc7143#section-4.2.3.3
+            //# c) MUST propagate the TMF Request to, and receive the response from, the target SCSI
+            //# layer.
+            //= rfc7143#section-4.2.3.4
+            //# b) MUST propagate the TMF Request to, and receive the response from, the target SCSI
+            //# layer.
             self.events.push_back(Event::Tmf(TmfIndication {
                 tmf: TmfRef(key),
                 session: SessionId(session),
@@ -208,6 +226,10 @@ impl Engine {
         let (itt, ref_cmd_sn) = tmf.referenced;
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
+            //= rfc7143#section-7.11
+            //# If the abort request is received and the original command is missing, targets MUST consider
+            //# the original command with that RefCmdSN as received and issue a task management response with
+            //# the response code "Function complete".
             // A task that was never received counts as aborted, and its number as received.
             if state.window.awaits(ref_cmd_sn) && ref_cmd_sn.before(tmf.cmd_sn) {
                 self.answer_tmf(key, TmfResult::COMPLETE)?;
@@ -218,6 +240,10 @@ impl Engine {
                     Request::AbortedSlot,
                 );
             }
+            //= rfc7143#section-7.11
+            //# If the abort request is received and the target can determine (based on the Referenced Task
+            //# Tag) that the command was received and executed, and also that the response was sent prior to
+            //# the abort, then the target MUST respond with the response code "Task Does Not Exist".
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
         let Some((holder, expecting)) =
@@ -280,6 +306,9 @@ impl Engine {
             // The tasks that the function did not end continue.
             self.advance_all_fetches(tmf.session, |lun| tmf.affects(lun));
         }
+        //= rfc7143#section-11.5.1
+        //# For all these functions, the Task Management Function Response MUST be returned as detailed in
+        //# Section 11.6.
         self.send_tmf(&tmf, response)
     }
 
@@ -304,6 +333,14 @@ impl Engine {
             .iter()
             .filter_map(|key| self.tmfs.get(*key))
             .any(|tmf| tmf.affects(lun) || matches!(tmf.function, TmfFunction::ABORT_TASK));
+        //= rfc7143#section-4.2.3.5
+        //# If the issuing session is a FastAbort session, the iSCSI target implementation is
+        //# FastAbort-capable, and the third-party affected session is an RFC 3720 session, the
+        //# iSCSI target layer MUST NOT send Asynchronous Message PDUs on the third-party session
+        //# to prompt the FastAbort behavior.
+        //= rfc7143#section-11.9.1
+        //# This value of AsyncEvent, however, MUST NOT be used on an iSCSI session unless the new
+        //# TaskReporting text key defined in Section 13.23 was negotiated to FastAbort on the session.
         if own || state.parameters.task_reporting != TaskReporting::FastAbort {
             return;
         }
@@ -319,6 +356,12 @@ impl Engine {
         let message = AsyncMessage {
             lun,
             sn: TargetSn::default(),
+            //= rfc7143#section-4.2.3.4
+            //# The LUN field in the Asynchronous Message PDU MUST be set to match the LUN for each
+            //# such LU.
+            //= rfc7143#section-4.2.3.5
+            //# When sent, the LUN field in the Asynchronous Message PDU MUST be set to match the LUN
+            //# for each such LU.
             event: AsyncEventCode::TASKS_TERMINATED,
             vendor_code: 0,
             parameter1: 0,

@@ -40,7 +40,19 @@ impl Engine {
             return Ok(());
         }
         // §11.18.3: as much data is returned as the initiator can receive.
+        //= rfc7143#section-11.18.1
+        //# When a target receives the NOP-Out with a valid Initiator Task Tag, it MUST respond with a NOP-In
+        //# Response (see Section 4.6.3.6).
+        //= rfc7143#section-11.19
+        //# It MUST also duplicate up to the first MaxRecvDataSegmentLength bytes of the initiator-provided
+        //# Ping Data.
         let body = data.map_or(Body::Empty, |data| self.echo(data, limit));
+        //= rfc7143#section-11.19
+        //# When a target receives the NOP-Out with a valid Initiator Task Tag (not the reserved value
+        //# 0xffffffff), it MUST respond with a NOP-In with the same Initiator Task Tag that was provided in
+        //# the NOP-Out request.
+        //= rfc7143#section-11.19
+        //# For such a response, the Target Transfer Tag MUST be 0xffffffff.
         let pong = NopIn { lun: ping.lun, itt: ping.itt, ttt: Ttt::NONE, sn: TargetSn::default() };
         self.queue_control(conn, Control::NopIn(pong), body)
     }
@@ -108,11 +120,21 @@ impl Engine {
                 self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
                 return self.record_deviation(conn, Deviation::Silent);
             }
+            //= rfc7143#section-7.1.4.3
+            //# The target MUST close the connection and, if more than one connection is available, the target
+            //# SHOULD send an Asynchronous Message that indicates that it has dropped the connection.
             return self.drop_connection(conn, ProtocolError::PingUnanswered);
         }
         connection.ping = Some(ttt);
         let at = now.after(pong_within);
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
+        //= rfc7143#section-11.19
+        //# Otherwise, when a target sends a NOP-In that is not a response to a NOP-Out received from the
+        //# initiator, the Initiator Task Tag MUST be set to 0xffffffff, and the data segment MUST NOT contain
+        //# any data (DataSegmentLength MUST be 0).
+        //= rfc7143#section-11.19.3
+        //# A LUN MUST be set to a correct value when the Target Transfer Tag is valid (not the reserved value
+        //# 0xffffffff).
         let ping = NopIn { lun: 0, itt: Itt::NONE, ttt, sn: TargetSn::default() };
         if let Err(why) = self.queue_control(conn, Control::NopIn(ping), Body::Empty) {
             self.drop_connection(conn, why);
@@ -129,6 +151,8 @@ impl Engine {
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let body = Body::Text([&len, sense].concat());
                 if let Some(conn) = conns.first() {
+                    //= rfc7143#section-11.9.3
+                    //# The LUN field MUST be valid if AsyncEvent is 0.
                     self.send_async(*conn, &AsyncMessage { lun, ..message(AsyncEventCode::SCSI) }, body);
                 }
             }
@@ -156,6 +180,8 @@ impl Engine {
             return;
         }
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Logout, at);
+        //= rfc7143#section-11.9.1
+        //# This Async Message MUST be sent on the same connection as the one requesting to be logged out.
         self.send_async(conn, message, Body::Empty);
     }
 

@@ -101,10 +101,27 @@ impl Engine {
     pub(super) fn send_tmf(&mut self, tmf: &Tmf, response: TmfResult) -> Result<(), ProtocolError> {
         let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        //= rfc7143#section-4.2.2.3.2
+        //# Whenever the Response Fence behavior is required for a SCSI response message, the
+        //# target iSCSI layer MUST ensure that the following conditions are met in delivering the
+        //# response message to the initiator iSCSI layer:
+        //= rfc7143#section-4.2.2.3.3
+        //# the target iSCSI layer MUST perform the actions described in this section for that
+        //# session.
         let is_due = tmf.is_multi_task() && state.conns.len() > 1;
         if !is_due && state.fences.is_empty() {
             return self.queue_control(tmf.conn, Control::Tmf(pdu), Body::Empty);
         }
+        //= rfc7143#section-4.2.3.3
+        //# d) MUST provide the Response Fence behavior for the TMF Response on the issuing
+        //# session as specified in Section 4.2.2.3.2.
+        //= rfc7143#section-4.2.3.3
+        //# The TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step d)
+        //= rfc7143#section-4.2.3.4
+        //# e) MUST address the Response Fence flag on the TMF Response on the issuing session as
+        //# defined in Section 4.2.2.3.3.
+        //= rfc7143#section-4.2.3.4
+        //# A TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step e)
         self.add_fence(tmf.session, tmf.conn, FencedResponse::Tmf(pdu));
         Ok(())
     }
@@ -113,12 +130,28 @@ impl Engine {
     /// Returns whether it did.
     pub(super) fn try_fence_response(&mut self, key: Key) -> bool {
         let Some(task) = self.tasks.get(key).filter(|task| task.sent_status.is_none()) else { return false };
+        //= rfc7143#section-4.2.2.3.4
+        //# This section lists the situations in which fenced response behavior is REQUIRED in
+        //# iSCSI target implementations.
+        //= rfc7143#section-4.2.2.3.4
+        //# the target iSCSI layer MUST assume that the Response Fence is required for the
+        //# following SCSI completion messages:
+        //= rfc7143#section-4.2.3.6
+        //# The UA notification contained in the first SCSI Response PDU on each affected
+        //# third-party I_T_L nexus after the TMF action thus MUST NOT pass the affected task
+        //# responses on any of the iSCSI sessions accessing the LU.
         let is_due = task.needs_fence || task.result.as_ref().is_some_and(TaskResult::is_unit_attention);
         let (session, conn) = (task.session, task.conn);
         let Some(state) = self.sessions.get(session).filter(|_| is_due) else { return false };
         if state.conns.len() < 2 || !state.conns.contains(&conn) {
             return false;
         }
+        //= rfc7143#section-4.2.3.3
+        //# e) MUST provide the Response Fence behavior on the first post-TMF Response on
+        //# third-party sessions as specified in Section 4.2.2.3.3.
+        //= rfc7143#section-4.2.3.4
+        //# f) MUST address the Response Fence flag on the first post-TMF Response on third-party
+        //# sessions as defined in Section 4.2.2.3.3.
         self.add_fence(session, conn, FencedResponse::Task(key));
         true
     }
@@ -188,6 +221,9 @@ impl Engine {
     pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
         let session = self.conn(conn).and_then(|connection| connection.session);
         session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
+            //= rfc7143#section-4.2.2.3.2
+            //# A response with a Response Fence MUST be delivered chronologically prior to all the
+            //# "following" responses on the I_T_L nexus.
             let rests = match (&state.unacked_fence, state.fences.first()) {
                 (Some(unacked), _) => unacked.conn != conn,
                 (None, Some(fence)) => fence.has_passed(conn),
@@ -223,6 +259,10 @@ impl Engine {
                     wait.state = DrainState::Done;
                 }
             }
+            //= rfc7143#section-4.2.2.3.2
+            //# A response with a Response Fence MUST be delivered chronologically after all the
+            //# "preceding" responses on the I_T_L nexus, if the preceding responses are delivered at
+            //# all, to the initiator iSCSI layer.
             if fence.connections.iter().any(|wait| wait.state != DrainState::Done) {
                 return;
             }

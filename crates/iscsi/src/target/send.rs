@@ -60,6 +60,9 @@ impl Engine {
             let Some(connection) = self.conn_mut(conn) else { return };
             let Some(output) = connection.send_queue.pop_front() else { return };
             let is_full = connection.status_log.is_full(unacked_max);
+            //= rfc7143#section-4.2.2.3.3
+            //# those Response PDUs MUST be held and queued at the iSCSI layer until the fence is
+            //# cleared.
             if (is_full || self.is_held_up(conn)) && !output.may_leave_unacknowledged() {
                 // Nothing more is sent until something is acknowledged; the acknowledgement requests a new
                 // transmission.
@@ -146,6 +149,12 @@ impl Engine {
     /// Sends the data of a task as far as it fits, and its status if the task has ended.
     fn send_task(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
+            //= rfc7143#section-4.2.5.1
+            //# For any iSCSI request issued over a TCP connection, the corresponding response and/or
+            //# other related PDU(s) MUST be sent over the same connection.
+            //= rfc7143#section-4.2.5.1
+            //# the target MUST send the requested data, if any, followed by the status, to the
+            //# initiator over the same TCP connection that was used to deliver the SCSI command.
             let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
             let may_end = task.result.is_some() && !task.data_out.is_expecting();
             if task.data_in.queued == 0 {
@@ -187,6 +196,10 @@ impl Engine {
     ) -> SendProgress {
         let Some(connection) = self.conn(conn) else { return SendProgress::TaskDone };
         let digests = Digests::of(connection);
+        //= rfc7143#section-11.7.1
+        //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
+        //# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
+        //# FirstBurstLength for unsolicited data).
         let segment_max = connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT);
         // §11.7: segments are filled with whole words until the last of a sequence.
         let segment_max = to_usize(segment_max).min(out.segment_max()) & !3;
@@ -198,6 +211,8 @@ impl Engine {
         let (last, keeps) = (len == task.data_in.queued, task.retains_sent);
         task.data_in.burst += len;
         let sequence_ends = task.data_in.burst >= burst_max;
+        //= rfc7143#section-11.7.3
+        //# If this bit is set to 1, the F bit MUST also be set to 1.
         let is_final = last || sequence_ends;
         let (data_sn, buffer_offset, itt) = (task.data_in.data_sn, task.data_in.offset, task.itt);
         task.data_in.data_sn = data_sn.next();
@@ -207,16 +222,29 @@ impl Engine {
         // A response that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is a response
         // that is sent again.
         let may_ride = last && may_end && task.snack_tag == 0 && task.sent_status.is_none();
+        //= rfc7143#section-11.7.3
+        //# If the command is completed with an error, then the response and sense data MUST be sent in a SCSI
+        //# Response PDU (i.e., MUST NOT be sent in a SCSI data packet).
         let status = task.result.as_ref().filter(|ending| may_ride && ending.is_good());
         let status =
             status.map(|ending| DataInStatus { status: ending.status, residual: residual(task, ending) });
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
         task.data_in.take(len, keeps, |part| parts.push(part));
         let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
+        //= rfc7143#section-11.7.2
+        //# it MUST NOT do so more frequently
+        //= rfc7143#section-11.7.2
+        //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
         // An acknowledgement is requested once every MaxBurstLength bytes, but not where the status requests
         // it (§11.7.2).
         let acknowledge = keeps && sequence_ends && !last;
         let (mut ttt, mut lun) = (Ttt::NONE, 0);
+        //= rfc7143#section-11.7.4
+        //# On incoming data, the Target Transfer Tag and LUN MUST be provided by the target if the A bit is
+        //# set to 1; otherwise, they are reserved.
+        //= rfc7143#section-11.7.4
+        //# If the Target Transfer Tag is provided, then the LUN field MUST hold a valid value and be
+        //# consistent with whatever was specified with the command; otherwise, the LUN field is reserved.
         if acknowledge {
             ttt = *task.data_in.ack_ttt.get_or_insert_with(|| take_ttt(&mut self.next_ttt));
             lun = task.lun;
@@ -262,6 +290,10 @@ impl Engine {
         let Some(connection) = self.conn(conn) else { return };
         let digests = Digests::of(connection);
         let Some(task) = self.tasks.get(key) else { return };
+        //= rfc7143#section-11.16
+        //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the
+        //# ones that the target transmitted originally, except for the fields ExpCmdSN and MaxCmdSN, which
+        //# MUST carry the current values; and except for resegmentation (see Section 11.16.3).
         let rode = task.sent_status.filter(|answer| answer.phase_collapsed);
         let is_last = task.data_in.last_sent().is_some_and(|last| last.data_sn == sent.data_sn);
         let status = rode.filter(|_| is_last && task.snack_tag == 0).zip(task.result.as_ref());
@@ -342,7 +374,14 @@ impl Engine {
         let digests = Digests::of(connection);
         match sense {
             None => digests.header(response.encode(), out),
+            //= rfc7143#section-4.6.1.2
+            //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
             Some(sense) => {
+                //= rfc7143#section-11.4.7
+                //# iSCSI targets MUST support and enable Autosense.
+                //= rfc7143#section-11.4.7
+                //# If Status is CHECK CONDITION (0x02), then the data segment MUST contain sense data for the
+                //# failed command.
                 // §11.4.7: the length of the sense data, then the sense data.
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let data = [&len, sense].concat();
@@ -402,11 +441,24 @@ fn response_of(task: &Task, ending: &TaskResult) -> ScsiResponse {
 /// Returns the residual count of a task (§11.4.5.1). For a bidirectional command it is that of the write.
 fn residual(task: &Task, ending: &TaskResult) -> Residual {
     let expected = if task.data_out_len > 0 { task.data_out_len } else { task.data_in_len };
+    //= rfc7143#section-11.4.5.3
+    //# If all of the LU inventory data presented to the iSCSI layer -- i.e., the data remaining after any
+    //# SCSI truncation -- is transferred to the initiator by the iSCSI layer, an iSCSI Residual Overflow has
+    //# not occurred and the iSCSI (O) bit MUST NOT be set in the SCSI Response or final SCSI Data-Out PDU.
+    //= rfc7143#section-11.4.5.3
+    //# However, if the iSCSI EDTL is larger than the ALLOCATION LENGTH in this scenario, note that the iSCSI
+    //# Underflow MUST be signaled in the SCSI Response PDU.
+    //= rfc7143#section-11.4.5.3
+    //# An iSCSI Underflow MUST also be signaled when the iSCSI EDTL is equal to the ALLOCATION LENGTH but the
+    //# LU inventory data presented to the iSCSI layer is smaller than the ALLOCATION LENGTH.
     Residual::of(ending.transferable, expected)
 }
 
 fn bidirectional_residual(task: &Task) -> Residual {
     if task.data_out_len > 0 && task.data_in_len > 0 {
+        //= rfc7143#section-11.4.6
+        //# The Bidirectional Read Residual Count field MUST be valid in the case where either the u bit or
+        //# the o bit is set.
         Residual::of(u64::from(task.data_in.offset), task.data_in_len)
     } else {
         Residual::None

@@ -44,6 +44,9 @@ impl Engine {
         }
         self.stats.snacks += 1;
         self.count_repair(conn, |repairs| repairs.snacks += 1);
+        //= rfc7143#section-11.16
+        //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all SNACK
+        //# types.
         match snack.kind {
             SnackKind::STATUS => self.status_snack(conn, snack),
             SnackKind::DATA_OR_R2T => {
@@ -67,6 +70,9 @@ impl Engine {
     fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, ProtocolError> {
         let key = self.sessions.get(session).and_then(|state| state.find(&self.tasks, snack.itt));
         let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.conn == conn);
+        //= rfc7143#section-4.2.5.1
+        //# Retransmission requests (SNACK PDUs), and the data and status that they generate, MUST
+        //# also use the same connection.
         key.filter(own).ok_or(ProtocolError::SnackUnknownTask)
     }
 
@@ -98,6 +104,9 @@ impl Engine {
         if task.data_in.longest(DataSn(from), DataSn(from).plus(count)) > most {
             // After the initiator lowered its MaxRecvDataSegmentLength, it must ask for resegmented data
             // (§11.16.3).
+            //= rfc7143#section-7.8
+            //# In response to the SNACK, the target MUST either resend the data PDU or reject the SNACK with
+            //# a Reject PDU with a reason code of "SNACK reject", in which case:
             return Err(ProtocolError::SnackUnserved);
         }
         let is_first = task.resend_runs.is_empty();
@@ -122,6 +131,13 @@ impl Engine {
         }
         task.data_in.rewind();
         task.resend_runs.clear();
+        //= rfc7143#section-11.16.3
+        //# A target that has received a R-Data SNACK MUST return a SCSI Response that contains a copy of the
+        //# SNACK Tag field from the R-Data SNACK in the SCSI Response SNACK Tag field as its last or only
+        //# Response.
+        //= rfc7143#section-11.16.5
+        //# This value MUST be copied by the iSCSI target in the last or only SCSI Response PDU it issues for
+        //# the command.
         task.snack_tag = tag;
         let to_send = task.data_in.queued > 0 || task.result.is_some();
         if to_send && !core::mem::replace(&mut task.in_send_queue, true) {
@@ -181,6 +197,8 @@ impl Engine {
                 sent.data_sn.0
             } else if let Some((r2t_sn, ttt, start, len)) = r2t {
                 let (lun, itt) = (task.lun, task.itt);
+                //= rfc7143#section-11.16
+                //# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.
                 let sn = self.counters(conn);
                 let again = R2t {
                     lun,
@@ -233,12 +251,19 @@ impl Engine {
     }
 
     fn send_status_again(&mut self, conn: ConnId, stat_sn: StatSn, out: &mut Transmit) {
+        //= rfc7143#section-11.4.9
+        //# In the case of responses sent due to a retransmission request, the StatSN MUST be the same as the
+        //# first time the PDU was sent, unless the connection has since been restarted.
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
         let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
         let kept = self.conn(conn).and_then(|connection| connection.status_log.get(stat_sn));
         match kept {
             Some(LoggedStatus::Control(control)) => {
                 let (control, body) = (control.0, control.1.again());
+                //= rfc7143#section-11.16
+                //# The numbered response(s) or R2T(s) requested by a SNACK MUST be delivered as exact
+                //# replicas of the ones that the target transmitted originally, except for the fields
+                //# ExpCmdSN, MaxCmdSN, and ExpDataSN, which MUST carry the current values.
                 self.put_control(conn, control, &body, sn, out);
             }
             Some(LoggedStatus::Task(key)) => {

@@ -3,6 +3,7 @@
 mod admission;
 mod alive;
 mod chaos;
+mod clauses;
 mod commands;
 mod data_out;
 mod erl1;

@@ -33,6 +33,9 @@ impl Engine {
         let response = TextResponse {
             is_final: reply.is_final,
             continues: reply.cont,
+            //= rfc7143#section-11.10.4
+            //# If the Target Transfer Tag is not 0xffffffff, the LUN field MUST be sent by the target in the
+            //# Text Response.
             lun: request.lun,
             itt: request.itt,
             ttt: Ttt(reply.ttt),

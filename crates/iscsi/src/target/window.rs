@@ -61,6 +61,8 @@ impl<T> Window<T> {
     /// Returns MaxCmdSN, never lower than it was before. At most `depth_now` commands are to be open.
     pub(crate) fn max_cmd_sn(&mut self, depth_now: u32) -> CmdSn {
         let room = self.depth.min(depth_now).saturating_sub(self.open);
+        //= rfc7143#section-4.2.2.1
+        //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN - 1.
         let max = self.exp.plus(room).minus(1);
         if max.after(self.max) {
             self.max = max;
@@ -88,6 +90,12 @@ impl<T> Window<T> {
         } else if !sn.within(self.exp, self.max) {
             CmdSnOrder::OutsideWindow(request)
         } else if sn == self.exp {
+            //= rfc7143#section-4.2.2.1
+            //# the iSCSI target layer MUST deliver the commands for execution in the order specified
+            //# by the CmdSN.
+            //= rfc7143#section-4.2.2.1
+            //# A target command response or Data-In PDU with status MUST NOT precede the command
+            //# acknowledgment.
             self.exp = sn.next();
             CmdSnOrder::InOrder(request)
         } else if self.early.iter().any(|(early, _)| *early == sn) {
@@ -100,6 +108,8 @@ impl<T> Window<T> {
 
     /// Returns the early request whose number is now the next in order.
     pub(crate) fn next_in_order(&mut self) -> Option<T> {
+        //= rfc7143#section-4.2.2.1
+        //# There MUST NOT be any holes in the acknowledged CmdSN sequence.
         let at = self.early.iter().position(|(sn, _)| *sn == self.exp)?;
         self.exp = self.exp.next();
         Some(self.early.swap_remove(at).1)
@@ -172,6 +182,9 @@ mod tests {
 
     #[test]
     fn requests_come_out_in_order_whatever_order_they_came_in() {
+        //= rfc7143#section-4.2.2.1
+        //= type=test
+        //# There MUST NOT be any holes in the acknowledged CmdSN sequence.
         let mut window = window(u32::MAX, 4);
         assert_eq!(window.receive(CmdSn(1), "c"), CmdSnOrder::Early);
         assert_eq!(window.receive(CmdSn(0), "b"), CmdSnOrder::Early);
@@ -196,6 +209,9 @@ mod tests {
 
     #[test]
     fn the_window_closes_while_commands_are_open_and_never_moves_back() {
+        //= rfc7143#section-4.2.2.1
+        //= type=test
+        //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN - 1.
         let mut window = window(1, 2);
         assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(2));
         for sn in [1, 2] {

@@ -20,6 +20,10 @@ fn splits_pairs_at_zeros_and_the_first_equals_sign() {
 
 #[test]
 fn refuses_text_that_is_not_pairs() {
+    //= rfc7143#section-6.1
+    //= type=test
+    //# Every key=value pair, including the last or only pair in a LTDS, MUST be followed by
+    //# one null (0x00) delimiter.
     let long_name = [&[b'A'; 64][..], b"=1\0"].concat();
     let many = b"A=\0".repeat(MAX_PAIRS + 1);
     for (text, why) in [
@@ -65,6 +69,10 @@ fn refuses_a_continued_pdu_without_data() {
 /// CVE-2011-0001: a login that never stops sending text.
 #[test]
 fn collects_no_more_than_the_limits() {
+    //= rfc7143#section-6.1
+    //= type=test
+    //# Any iSCSI target or initiator MUST support receiving at least 8192 bytes of key=value
+    //# data in a negotiation sequence.
     let mut collector = Collector::new();
     for _ in 0..7 {
         assert_eq!(collector.add(&[b'a'; 8192], true), Ok(None));
@@ -108,6 +116,11 @@ fn an_outgoing_text_leaves_out_what_does_not_fit() {
 
 #[test]
 fn reads_numbers_as_rfc_7143_spells_them() {
+    //= rfc7143#section-6.1
+    //= type=test
+    //# Decimal-constants MUST NOT be used for parameter values if the values can be equal to
+    //# or greater than 2**64 (numerical) or for binary strings that can be longer than 64
+    //# bits.
     for (text, want) in [
         ("0", Ok(0)),
         ("262144", Ok(262_144)),
@@ -190,4 +203,16 @@ fn no_bytes_make_the_parsers_panic() {
             }
         }
     }
+}
+
+#[test]
+fn collects_64_kib_of_text() {
+    //= rfc7143#section-6.1
+    //= type=test
+    //# the initiator and target MUST support receiving at least 64 kilobytes of key=value data.
+    let mut collector = Collector::new();
+    for _ in 0..7 {
+        assert_eq!(collector.add(&[b'a'; 8192], true), Ok(None));
+    }
+    assert_eq!(collector.add(&[b'a'; 8192], false), Ok(Some(vec![b'a'; 64 << 10])));
 }

@@ -35,6 +35,10 @@ pub fn number(value: &[u8]) -> Result<u64, BadValue> {
         return Err(BadValue::Form);
     }
     let text = core::str::from_utf8(digits).map_err(|_| BadValue::Form)?;
+    //= rfc7143#section-6.1
+    //# Decimal-constants MUST NOT be used for parameter values if the values can be equal to
+    //# or greater than 2**64 (numerical) or for binary strings that can be longer than 64
+    //# bits.
     u64::from_str_radix(text, radix).map_err(|_| BadValue::Range)
 }
 

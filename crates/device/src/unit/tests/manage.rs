@@ -200,6 +200,10 @@ fn a_failed_command_takes_those_with_it_that_qerr_says() {
 
 #[test]
 fn a_reset_ends_every_task_and_everyone_hears_of_it() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the Logical Unit Reset
+    //# function in [SAM2].
     for why in [None, Some(Reset::LogicalUnit), Some(Reset::Target)] {
         let (mut rig, gate) = slow();
         gate.close();

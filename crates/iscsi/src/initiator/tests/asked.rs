@@ -35,6 +35,10 @@ fn managed(raw: &ScriptedTarget, id: TmfId) -> Option<Option<TmfResult>> {
 
 #[test]
 fn a_task_is_aborted_by_its_name_and_number() {
+    //= rfc7143#section-11.5.5
+    //= type=test
+    //# For an ABORT TASK of a task created by a non-immediate command, the RefCmdSN MUST be set to the CmdSN
+    //# of the task identified by the Referenced Task Tag field.
     let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, read(0, 512));
     let (other, second) = raw.start(conn, read(8, 512));
@@ -106,6 +110,13 @@ fn max_recv(raw: &ScriptedTarget) -> (u32, u32) {
 
 #[test]
 fn longest_segments_are_declared_anew_while_the_session_lives() {
+    //= rfc7143#section-6.4
+    //= type=test
+    //# The initiator MUST indicate its intent to finish the negotiation by setting the F bit
+    //# to 1; the target sets the F bit to 1 on the last response.
+    //= rfc7143#section-11.10
+    //= type=test
+    //# An initiator MUST NOT have more than one outstanding Text Request on a connection at any given time.
     let keys = ["MaxRecvDataSegmentLength=8192"];
     let (mut raw, conn) = ScriptedTarget::level(1, &keys);
     let (ours, theirs) = max_recv(&raw);
@@ -225,6 +236,10 @@ fn a_target_that_asks_to_be_asked_is_heard() {
 
 #[test]
 fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
+    //= rfc7143#section-11.16.3
+    //= type=test
+    //# If the initiator MaxRecvDataSegmentLength changed between the original transmission and the time the
+    //# initiator requests retransmission, the initiator MUST issue a R-Data SNACK (see Section 11.16.1).
     let (mut raw, conn) = ScriptedTarget::level(2, &[]);
     let (_, command) = raw.start(conn, read(0, 4096));
     raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
@@ -253,6 +268,24 @@ fn acknowledgements(raw: &mut ScriptedTarget, conn: ConnId) -> Vec<NopOut> {
 
 #[test]
 fn a_status_that_no_other_pdu_acknowledges_is_acknowledged_by_a_nop() {
+    //= rfc7143#section-11.18.1
+    //= type=test
+    //# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the form of a
+    //# NOP-In is requested (i.e., the NOP-Out is used as a ping request).
+    //= rfc7143#section-11.18.1
+    //= type=test
+    //# Otherwise, the Initiator Task Tag MUST be set to 0xffffffff.
+    //= rfc7143#section-11.18.1
+    //= type=test
+    //# If the Initiator Task Tag contains 0xffffffff, the I bit MUST be set to 1, and the CmdSN is not
+    //# advanced after this PDU is sent.
+    //= rfc7143#section-11.18.2
+    //= type=test
+    //# The NOP-Out MUST only have the Target Transfer Tag set if it is issued in response to a NOP-In with a
+    //# valid Target Transfer Tag.
+    //= rfc7143#section-11.18.2
+    //= type=test
+    //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let response = raw.response(conn, command.itt, 0);
@@ -284,6 +317,14 @@ fn requests_acknowledge_by_themselves() {
 
 #[test]
 fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
+    //= rfc7143#section-7.9
+    //= type=test
+    //# If the initiator wants to recover the missing data for a command, it MUST NOT acknowledge the received
+    //# responses that start from the StatSN of the relevant command until it has completed receiving all the
+    //# data PDUs of the command.
+    //= rfc7143#section-11.7.2
+    //= type=test
+    //# An initiator also MUST NOT acknowledge the status for the task before those holes are filled.
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (task, command) = raw.start(conn, read(0, 1024));
     // The second Data-In was received, with the status; the first is missing.
@@ -313,6 +354,19 @@ fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
 /// sent.
 #[test]
 fn tasks_that_a_target_terminated_end_and_are_acknowledged_with_their_unit() {
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# c) MUST respond to each Async Message PDU with a Task Termination AsyncEvent (5) as
+    //# defined in Section 11.9.
+    //= rfc7143#section-4.2.3.5
+    //= type=test
+    //# If the third-party affected session is a FastAbort session and the issuing session is
+    //# a FastAbort session, the initiator in the third-party role MUST respond to each Async
+    //# Message PDU with AsyncEvent=5 as defined in Section 11.9.
+    //= rfc7143#section-11.9.1
+    //= type=test
+    //# The receiving initiator iSCSI layer MUST respond to this message by taking the following steps, in
+    //# order:
     let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let (task, command) = raw.start(conn, write(0, 1, &pattern(0, 100_000)));
     let (other, _) = raw.start(conn, Request { lun: 2 << 48, ..read(8, 512) });
@@ -338,4 +392,99 @@ fn tasks_that_a_target_terminated_end_and_are_acknowledged_with_their_unit() {
         raw.session.is_up()
             && !raw.events.iter().any(|event| matches!(event, Event::Done { task, .. } if *task == other))
     );
+}
+
+#[test]
+fn immediate_requests_carry_the_current_number_and_take_none() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# they MUST also carry the current CmdSN.
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# The CmdSN MUST NOT advance after a command marked for immediate delivery is sent.
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
+    let (task, first) = raw.start(conn, read(0, 512));
+    let next = first.cmd_sn.next();
+    raw.session.submit(raw.now, Request { immediate: true, ..read(8, 512) }).unwrap();
+    raw.session.submit_tmf(raw.now, abort(task)).unwrap();
+    raw.drain();
+    let second: crate::pdu::scsi_command::ScsiCommand = raw.expect(conn);
+    assert_eq!((second.immediate, second.cmd_sn), (true, next));
+    let third: TmfRequest = raw.expect(conn);
+    assert_eq!((third.immediate, third.cmd_sn), (true, next));
+    let (_, fourth) = raw.start(conn, read(16, 512));
+    assert_eq!((fourth.immediate, fourth.cmd_sn), (false, next));
+}
+
+#[test]
+fn an_r2t_is_answered_although_its_task_is_to_end() {
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# a) MUST continue to respond to each TTT received for the affected tasks.
+    let (mut raw, conn) = ScriptedTarget::level(0, &["InitialR2T=Yes", "ImmediateData=No"]);
+    let (task, command) = raw.start(conn, write(0, 1, &[9; 512]));
+    let reset = TmfParameters { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None };
+    raw.session.submit_tmf(raw.now, reset).unwrap();
+    raw.drain();
+    let request: TmfRequest = raw.expect(conn);
+    let r2t = raw.r2t(conn, command.itt, 0, 0, 512);
+    raw.send(conn, &r2t, &[]);
+    assert_eq!(raw.expect_any(conn).data, [9; 512]);
+    let sn = raw.next_sn(conn);
+    raw.send(conn, &TmfResponse { response: TmfResult::COMPLETE, itt: request.itt, sn }, &[]);
+    assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
+}
+
+#[test]
+fn unsolicited_data_comes_in_the_order_of_the_commands() {
+    //= rfc7143#section-4.2.5.2
+    //= type=test
+    //# the order of the unsolicited data on each connection MUST match the order in which the
+    //# commands on that connection are sent.
+    let keys =
+        ["InitialR2T=No", "ImmediateData=No", "FirstBurstLength=65536", "MaxRecvDataSegmentLength=512"];
+    let (mut raw, conn) = ScriptedTarget::level(0, &keys);
+    // More than leaves in one batch.
+    for id in 1..=16 {
+        raw.session.submit(raw.now, write(id * 128, id, &pattern(id.into(), 65536))).unwrap();
+    }
+    raw.drain();
+    let (mut commands, mut data, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(sent) = raw.receive(conn) {
+        if sent.bhs.opcode() == crate::pdu::Opcode::DATA_OUT {
+            //= rfc7143#section-4.2.5.2
+            //= type=test
+            //# In addition, iSCSI initiators and targets MUST enforce some ordering rules.
+            assert!(commands.contains(&sent.bhs.itt()), "data behind its command");
+            data.push(sent.bhs.itt());
+        } else {
+            commands.push(sent.bhs.itt());
+            numbers.push(sent.read::<crate::pdu::scsi_command::ScsiCommand>().cmd_sn.0);
+        }
+    }
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# On any connection, the iSCSI initiator MUST send the commands in increasing order of CmdSN
+    assert_eq!(numbers, (1..=16).collect::<Vec<u32>>());
+    data.dedup();
+    //= rfc7143#section-4.2.5.2
+    //= type=test
+    //# but the unsolicited Data-Out PDUs for command N MUST precede the unsolicited Data-Out PDUs
+    //# of command N + 1).
+    assert_eq!((commands.len(), data), (16, commands));
+}
+
+#[test]
+fn a_second_conversation_waits_for_the_end_of_the_first() {
+    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
+    raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])).unwrap();
+    raw.drain();
+    raw.expect::<TextRequest>(conn);
+    //= rfc7143#section-6.2
+    //= type=test
+    //# There MUST NOT be more than one outstanding Text Request, or Text Response PDU on an iSCSI
+    //# connection.
+    assert_eq!(raw.session.send_text(raw.now, None, text(&[("X-org.me", "2")])), Err(SubmitError::Full));
+    raw.drain();
+    assert!(raw.receive(conn).is_none());
 }

@@ -113,6 +113,13 @@ fn a_good_status_with_less_data_than_it_admits_is_refused() {
 /// edk2#9796: the sum of an R2T's offset and length wrapped around.
 #[test]
 fn r2ts_that_lie_are_refused_and_send_nothing() {
+    //= rfc7143#section-11.8.4
+    //= type=test
+    //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
+    //= rfc7143#section-11.8.5
+    //= type=test
+    //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is reserved
+    //# and MUST NOT be sent by a target in an R2T.
     type Lie = (ProtocolError, fn(R2t) -> R2t);
     let lies: [Lie; 8] = [
         (ProtocolError::R2tBeyondData, |r2t| R2t { buffer_offset: u32::MAX, ..r2t }),
@@ -177,6 +184,9 @@ fn check_idle(why: ProtocolError, lie: impl Fn(&mut ScriptedTarget) -> (Bhs, Vec
 
 #[test]
 fn answers_to_nothing_are_refused() {
+    //= rfc7143#section-11.2.1.2
+    //= type=test
+    //# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
     let conn = base::state_machine::ConnId(0);
     check_idle(ProtocolError::UnknownTask, |raw| (raw.response(conn, Itt(0), 0).encode(), Vec::new()));
     check_idle(ProtocolError::UnknownTask, |raw| {
@@ -441,4 +451,38 @@ fn random_pdus_never_make_the_session_panic_and_every_task_ends_once() {
         assert!(matches!(raw.events.last(), Some(Event::Down(_))), "seed {seed}");
         assert_eq!(raw.session.stats().bugs, 0, "seed {seed}");
     }
+}
+
+#[test]
+fn anything_but_a_login_response_ends_a_login() {
+    for opcode in [Opcode::NOP_IN, Opcode::SCSI_RESPONSE, Opcode::REJECT, Opcode(0x3c)] {
+        let mut raw = ScriptedTarget::new(Setup::default());
+        let conn = base::state_machine::ConnId(0);
+        //= rfc7143#section-4.2.4
+        //= type=test
+        //# On any connection, the Login Phase MUST immediately follow TCP connection establishment
+        assert_eq!(raw.expect_any(conn).bhs.opcode(), Opcode::LOGIN_REQUEST);
+        let mut bytes = [0; 48];
+        bytes[0] = opcode.0;
+        //= rfc7143#section-4.2.4
+        //= type=test
+        //# If the initiator receives any PDU except a Login Response, it MUST immediately terminate
+        //# the connection.
+        raw.feed(conn, &bytes);
+        assert_eq!(raw.ended(conn), Some(Action::Abort(conn)));
+        assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::NotALogin)));
+    }
+}
+
+#[test]
+fn a_status_far_ahead_of_the_last_ends_the_connection() {
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
+    let mut sn = raw.next_sn(conn);
+    sn.stat_sn = sn.stat_sn.plus(1 << 17);
+    //= rfc7143#section-4.2.2.2
+    //= type=test
+    //# Initiators MUST undertake recovery actions if the difference is greater than an
+    //# implementation-defined constant that MUST NOT exceed 2**31 - 1.
+    raw.send(conn, &NopIn { lun: 0, itt: Itt(5), ttt: Ttt::NONE, sn }, &[]);
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::StatSnFarAhead)));
 }

@@ -36,6 +36,14 @@ fn is_logged_out(raw: &ScriptedTarget) -> bool {
 /// detected.
 #[test]
 fn connections_leave_one_by_one_and_the_last_takes_the_session_along() {
+    //= rfc7143#section-11.14
+    //= type=test
+    //# After receiving the Logout Response and attempting to receive the FIN (if still possible), the
+    //# initiator MUST completely close the logging-out connection.
+    //= rfc7143#section-11.15
+    //= type=test
+    //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all connections
+    //# must be closed if the logout reason was session close).
     let (mut raw, conns) = level_2(3);
     let (task, command) = raw.start(conns[0], read(0, 512));
     leave(&mut raw);

@@ -29,6 +29,25 @@ const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
 
 #[test]
 fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_before() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST discard the PDU.
+    //= rfc7143#section-7.8
+    //= type=test
+    //# If the discarded PDU is an iSCSI data PDU, the initiator MUST do one of the following:
+    //= rfc7143#section-7.9
+    //= type=test
+    //# If the initiator wants to recover the missing data for a command, it MUST NOT acknowledge the received
+    //# responses that start from the StatSN of the relevant command until it has completed receiving all the
+    //# data PDUs of the command.
+    //= rfc7143#section-11.16.1
+    //= type=test
+    //# Data/R2T SNACK, Status SNACK, or R-Data SNACK for a command MUST precede status acknowledgment for the
+    //# given command.
+    //= rfc7143#section-11.16.4
+    //= type=test
+    //# In all other cases, the Initiator Task Tag field MUST be set to the Initiator Task Tag of the
+    //# referenced command.
     let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     let data = pattern(3, 3000);
     let (task, command) = raw.start(conn, read(0, 3000));
@@ -67,6 +86,9 @@ fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_b
 
 #[test]
 fn a_lost_header_shows_as_gaps_that_are_filled() {
+    //= rfc7143#section-7.9
+    //= type=test
+    //# The initiator MUST address these implied digest errors as described in Section 7.8.
     let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
     let data = pattern(3, 2000);
     let (first, one) = raw.start(conn, read(0, 2000));
@@ -108,6 +130,13 @@ fn a_lost_header_shows_as_gaps_that_are_filled() {
 
 #[test]
 fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
+    //= rfc7143#section-4.2.2.2
+    //= type=test
+    //# Initiators and targets MUST support the response-numbering scheme.
+    //= rfc7143#section-7.9
+    //= type=test
+    //# When an initiator receives an iSCSI status PDU with an out-of-order StatSN that implies missing
+    //# responses, it MUST address the one or more missing status PDUs as described in Section 7.8.
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (_, one) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
     let (second, two) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
@@ -126,6 +155,23 @@ fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
 
 #[test]
 fn data_is_acknowledged_when_the_target_asks() {
+    //= rfc7143#section-11.7.2
+    //= type=test
+    //# the initiator MUST issue a SNACK of type DataACK
+    //= rfc7143#section-11.16.2
+    //= type=test
+    //# If an initiator operates at ErrorRecoveryLevel 1 or higher, it MUST issue a SNACK of type DataACK
+    //# after receiving a Data-In PDU with the A bit set to 1.
+    //= rfc7143#section-11.16.4
+    //= type=test
+    //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved value 0xffffffff.
+    //= rfc7143#section-11.16.5
+    //= type=test
+    //# For DataACK, the Target Transfer Tag MUST contain a copy of the Target Transfer Tag and LUN provided
+    //# with the SCSI Data-In PDU with the A bit set to 1.
+    //= rfc7143#section-11.16.7
+    //= type=test
+    //# The RunLength MUST also be 0 for a DataACK SNACK in addition to a R-Data SNACK.
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let (_, command) = raw.start(conn, read(0, 3000));
     let pdu = DataIn { acknowledge: true, lun: LUN, ttt: Ttt(77), ..raw.data_in(conn, command.itt, 0, 0) };
@@ -156,6 +202,19 @@ fn a_reject_of_one_copy_of_a_command_does_not_end_the_other() {
 
 #[test]
 fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
+    //= rfc7143#section-7.2.1
+    //= type=test
+    //# Retry MUST NOT be used for reasons other than plugging command sequence gaps and, in particular,
+    //# cannot be used for requesting PDU retransmissions from a target.
+    //= rfc7143#section-7.2.1
+    //= type=test
+    //# When an iSCSI command is retried, the command PDU MUST carry the original Initiator Task Tag and the
+    //# original operational attributes (e.g., flags, function names, LUN, CDB, etc.) as well as the original
+    //# CmdSN.
+    //= rfc7143#section-7.2.1
+    //= type=test
+    //# The command being retried MUST be sent on the same connection as the original command, unless the
+    //# original connection was already successfully logged out.
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
     let task = raw.session.submit(raw.now, write(0, 1, &[5; 600])).unwrap();
     raw.drain();
@@ -187,6 +246,10 @@ fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
 
 #[test]
 fn a_command_rejected_for_good_leaves_no_gap() {
+    //= rfc7143#section-7.3
+    //= type=test
+    //# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use the
+    //# session.
     let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
     raw.drain();
@@ -202,6 +265,19 @@ fn a_command_rejected_for_good_leaves_no_gap() {
 
 #[test]
 fn recovery_r2ts_are_answered_at_level_1() {
+    //= rfc7143#section-11.8
+    //= type=test
+    //# If an R2T is answered with a single Data-Out PDU, the buffer offset in the data PDU MUST be the same
+    //# as the one specified by the R2T, and the data length of the data PDU MUST be the same as the Desired
+    //# Data Transfer Length specified in the R2T.
+    //= rfc7143#section-11.8
+    //= type=test
+    //# If the R2T is answered with a sequence of data PDUs, the buffer offset and length MUST be within the
+    //# range of those specified by the R2T, and the last PDU MUST have the F bit set to 1.
+    //= rfc7143#section-11.8
+    //= type=test
+    //# If DataPDUInOrder is set to Yes, the buffer offsets and lengths for consecutive PDUs MUST form a
+    //# continuous non-overlapping range, and the PDUs MUST be sent in increasing offset order.
     let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=1024", "FirstBurstLength=1024"];
     let (mut raw, conn) = ScriptedTarget::level(1, &keys);
     let data = pattern(4, 2048);
@@ -242,6 +318,10 @@ pub(super) fn level_2(connections: u16) -> (ScriptedTarget, Vec<ConnId>) {
 
 #[test]
 fn load_goes_to_the_connection_with_the_least_and_numbers_run_across_all() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# the CmdSN MUST be incremented by 1 in a Serial Number Arithmetic sense, as defined in
+    //# [RFC1982], for every non-immediate command issued afterwards.
     let (mut raw, conns) = level_2(3);
     let now = raw.now;
     for len in [100_000, 512, 512, 512] {
@@ -266,6 +346,13 @@ fn load_goes_to_the_connection_with_the_least_and_numbers_run_across_all() {
 
 #[test]
 fn an_answer_on_another_connection_is_refused() {
+    //= rfc7143#section-4.2.5.1
+    //= type=test
+    //# For any iSCSI request issued over a TCP connection, the corresponding response and/or
+    //# other related PDU(s) MUST be sent over the same connection.
+    //= rfc7143#section-7.7
+    //= type=test
+    //# All initiator-detected PDU construction errors MUST be considered as format errors.
     let (mut raw, conns) = level_2(2);
     let (_, command) = raw.start(conns[0], read(0, 512));
     let pdu = raw.data_in(conns[1], command.itt, 0, 0);
@@ -276,6 +363,36 @@ fn an_answer_on_another_connection_is_refused() {
 
 #[test]
 fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
+    //= rfc7143#section-7.1.4.3
+    //= type=test
+    //# It then MUST either implicitly or explicitly log out the failed connection with the reason code
+    //# "remove the connection for recovery" and reassign connection allegiance for all commands still in
+    //# progress
+    //= rfc7143#section-7.2.1
+    //= type=test
+    //# The command being retried MUST be sent on the same connection as the original command, unless the
+    //# original connection was already successfully logged out.
+    //= rfc7143#section-7.2.2
+    //= type=test
+    //# Before the allegiance reassignment is attempted for a task, an implicit or explicit Logout with the
+    //# reason code "remove the connection for recovery" (see Section 11.14.1) MUST be successfully completed
+    //# for the previous connection to which the task was allegiant.
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# TASK REASSIGN MUST ONLY be received by the target after the connection on which the command was
+    //# previously executing has been successfully logged out.
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# TASK REASSIGN MUST be issued as an immediate command.
+    //= rfc7143#section-11.5.6
+    //= type=test
+    //# The value of ExpDataSN MUST be 0 or higher than the DataSN of the last acknowledged Data-In PDU, but
+    //# not larger than DataSN + 1 of the last Data-IN PDU sent by the target.
+    //= rfc7143#section-11.14
+    //= type=test
+    //# If an initiator intends to start recovery for a failing connection, it MUST use the Logout Request to
+    //# "clean up" the target end of a failing connection and enable recovery to start, or use the Login
+    //# Request with a non-zero TSIH and the same CID on a new connection for the same effect.
     let (mut raw, conns) = level_2(2);
     let [lost, kept] = [conns[0], conns[1]];
     let data = pattern(5, 2000);
@@ -396,6 +513,28 @@ fn a_move_that_is_asked_for_again_forgets_no_data_that_is_missing() {
 
 #[test]
 fn a_session_without_a_connection_goes_on_when_one_comes_back_in_time() {
+    //= rfc7143#section-6.3.4
+    //= type=test
+    //# the TSIH in the Login Request PDU MUST be non-zero, and the CID does not change during
+    //# a connection reinstatement.
+    //= rfc7143#section-6.3.4
+    //= type=test
+    //# The initiator connection state MUST be CLEANUP_WAIT (Section 8.1.3) when the initiator
+    //# attempts a connection reinstatement.
+    //= rfc7143#section-7.1.4.3
+    //= type=test
+    //# It then MUST either implicitly or explicitly log out the failed connection with the reason code
+    //# "remove the connection for recovery" and reassign connection allegiance for all commands still in
+    //# progress
+    //= rfc7143#section-11.12.6
+    //= type=test
+    //# Otherwise, the TSIH sent by the target at the conclusion of the successful login of the first
+    //# connection for this session MUST be used.
+    //= rfc7143#section-11.14
+    //= type=test
+    //# If an initiator intends to start recovery for a failing connection, it MUST use the Logout Request to
+    //# "clean up" the target end of a failing connection and enable recovery to start, or use the Login
+    //# Request with a non-zero TSIH and the same CID on a new connection for the same effect.
     let (mut raw, conns) = level_2(1);
     let (task, command) = raw.start(conns[0], write(0, 1, &[9; 512]));
     raw.cut(conns[0]);
@@ -424,6 +563,20 @@ fn a_session_without_a_connection_goes_on_when_one_comes_back_in_time() {
 
 #[test]
 fn a_session_that_the_target_forgot_is_built_anew() {
+    //= rfc7143#section-6.3.5
+    //= type=test
+    //# the TSIH in the Login PDU MUST be zero to signal session reinstatement.
+    //= rfc7143#section-6.3.5
+    //= type=test
+    //# The initiator session state MUST be FAILED (Section 8.3) when the initiator attempts a
+    //# session reinstatement.
+    //= rfc7143#section-7.15
+    //= type=test
+    //# If the same I_T nexus is intended to be reestablished, the initiator MUST employ session reinstatement
+    //# (see Section 6.3.5).
+    //= rfc7143#section-11.12.6
+    //= type=test
+    //# The reserved value 0 MUST be used on the first connection for a new session.
     let (mut raw, conns) = level_2(1);
     let (lost, _) = raw.start(conns[0], write(0, 1, &[9; 512]));
     let (replayed, _) = raw.start(conns[0], Request { replay: true, ..read(0, 512) });
@@ -527,6 +680,10 @@ fn a_target_that_asks_for_a_logout_gets_it_once_the_connection_is_empty() {
 
 #[test]
 fn a_dropped_connection_is_recovered_after_the_time_that_the_target_named() {
+    //= rfc7143#section-7.1.4.3
+    //= type=test
+    //# The initiator MUST handle it as a TCP connection failure for the connection(s) referred to in the
+    //# message.
     let (mut raw, conns) = level_2(1);
     let (_, command) = raw.start(conns[0], read(0, 512));
     let message = AsyncMessage {
@@ -549,6 +706,28 @@ fn a_dropped_connection_is_recovered_after_the_time_that_the_target_named() {
 
 #[test]
 fn a_silent_target_is_pinged_and_then_given_up() {
+    //= rfc7143#section-11.18
+    //= type=test
+    //# Upon receipt of a NOP-In with the Target Transfer Tag set to a valid value (not the reserved value
+    //# 0xffffffff), the initiator MUST respond with a NOP-Out.
+    //= rfc7143#section-11.18
+    //= type=test
+    //# In this case, the NOP-Out Target Transfer Tag MUST contain a copy of the NOP-In Target Transfer Tag.
+    //= rfc7143#section-11.18.1
+    //= type=test
+    //# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the form of a
+    //# NOP-In is requested (i.e., the NOP-Out is used as a ping request).
+    //= rfc7143#section-11.18.2
+    //= type=test
+    //# The NOP-Out MUST only have the Target Transfer Tag set if it is issued in response to a NOP-In with a
+    //# valid Target Transfer Tag.
+    //= rfc7143#section-11.18.2
+    //= type=test
+    //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
+    //= rfc7143#section-11.18.2
+    //= type=test
+    //# When the Target Transfer Tag is set to a value other than 0xffffffff, the LUN field MUST also be
+    //# copied from the NOP-In.
     let (mut raw, conn) = ScriptedTarget::level(0, &[]);
     raw.manual = true;
     raw.pass(Duration::from_millis(15_100));

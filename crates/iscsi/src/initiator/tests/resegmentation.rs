@@ -84,6 +84,15 @@ fn acknowledged(raw: &mut ScriptedTarget, conn: ConnId) -> StatSn {
 
 #[test]
 fn data_is_asked_for_cut_anew_and_only_a_response_with_the_tag_counts() {
+    //= rfc7143#section-11.4.4
+    //= type=test
+    //# After issuing a R-Data SNACK, the initiator must discard any SCSI status unless contained in a SCSI
+    //# Response PDU carrying the same SNACK Tag as the last issued R-Data SNACK for the SCSI command on the
+    //# current connection.
+    //= rfc7143#section-11.16.3
+    //= type=test
+    //# If the initiator MaxRecvDataSegmentLength changed between the original transmission and the time the
+    //# initiator requests retransmission, the initiator MUST issue a R-Data SNACK (see Section 11.16.1).
     let (mut raw, conn, task, itt, data, snack, stat_sn) = damaged();
     assert_eq!(acknowledged(&mut raw, conn), stat_sn, "the target must not forget the data");
     cut_anew(&mut raw, conn, itt, &data, &[]);
@@ -97,6 +106,16 @@ fn data_is_asked_for_cut_anew_and_only_a_response_with_the_tag_counts() {
 
 #[test]
 fn what_is_lost_of_the_new_cut_is_asked_for_under_a_new_tag() {
+    //= rfc7143#section-11.16.5
+    //= type=test
+    //# For a R-Data SNACK, this field MUST contain a value that is different from 0 or 0xffffffff and is
+    //# unique for the task (identified by the Initiator Task Tag).
+    //= rfc7143#section-11.16.6
+    //= type=test
+    //# BegRun MUST be 0 for a R-Data SNACK.
+    //= rfc7143#section-11.16.7
+    //= type=test
+    //# The RunLength MUST also be 0 for a DataACK SNACK in addition to a R-Data SNACK.
     let (mut raw, conn, task, itt, data, first, stat_sn) = damaged();
     cut_anew(&mut raw, conn, itt, &data, &[2, 3]);
     let response = tagged(&mut raw, conn, itt, first.tag, stat_sn);

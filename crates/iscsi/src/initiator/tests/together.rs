@@ -18,6 +18,18 @@ use crate::pdu::tmf_response::TmfResult;
 
 #[test]
 fn what_is_written_is_read_back() {
+    //= rfc7143#section-6.3.2
+    //= type=test
+    //# If the next stage is FullFeaturePhase, the target MUST reply with a Login Response
+    //# with the TSIH value.
+    //= rfc7143#section-11.3.1
+    //= type=test
+    //# they MUST NOT both be 0 when the Expected Data Transfer Length and/or Bidirectional Read Expected Data
+    //# Transfer Length are not 0
+    //= rfc7143#section-11.7
+    //= type=test
+    //# Although targets MAY choose to send even non-exception status in separate responses, initiators MUST
+    //# support non-exception status in Data-In PDUs.
     for len in [1usize, 512, 4096, 70_001, 1 << 20, 3 << 20] {
         let mut pair = Pair::up(Setup::default());
         let data = pattern(7, len);
@@ -133,6 +145,30 @@ fn random_keys(rng: &mut Rng) -> KeyPolicy {
 
 #[test]
 fn every_combination_of_keys_moves_data_whole() {
+    //= rfc7143#section-4.2.5.2
+    //= type=test
+    //# the total unsolicited data MUST be either FirstBurstLength or all of the data, if the
+    //# total amount is less than the FirstBurstLength.
+    //= rfc7143#section-4.2.5.2
+    //= type=test
+    //# An initiator MUST honor an R2T data request for a valid outstanding command (i.e.,
+    //# carrying a valid Initiator Task Tag) and deliver all the requested data, provided the
+    //# command is supposed to deliver outgoing data and the R2T specifies data within the
+    //# command bounds.
+    //= rfc7143#section-11.3.4
+    //= type=test
+    //# If the Expected Data Transfer Length is higher than the FirstBurstLength (the negotiated maximum
+    //# amount of unsolicited data the target will accept), the initiator MUST send the maximum amount of
+    //# unsolicited data OR ONLY the immediate data, if any.
+    //= rfc7143#section-11.7.1
+    //= type=test
+    //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the total
+    //# of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
+    //# FirstBurstLength for unsolicited data).
+    //= rfc7143#section-11.8
+    //= type=test
+    //# In order to allow write operations without an explicit initial R2T, the initiator and target MUST have
+    //# negotiated the key InitialR2T to No during login.
     for seed in 0..20 {
         let mut rng = Rng::from_seed(seed);
         let mut setup = Setup { seed, target_keys: random_keys(&mut rng), ..Setup::default() };
@@ -164,6 +200,11 @@ fn faulty(seed: u64, level: u8, connections: u16, faults: Faults) -> Pair {
 
 #[test]
 fn level_1_repairs_flipped_bits_and_the_caller_notices_nothing() {
+    //= rfc7143#section-7.1.5
+    //= type=test
+    //# When a defined value of ErrorRecoveryLevel is proposed by an originator in a text negotiation, the
+    //# originator MUST support the functionality defined for the proposed value and, additionally,
+    //# functionality corresponding to any defined value numerically less than the proposed value.
     let mut injected = 0;
     let mut repaired = 0;
     for seed in 0..30 {
@@ -183,6 +224,9 @@ fn level_1_repairs_flipped_bits_and_the_caller_notices_nothing() {
 
 #[test]
 fn a_lost_session_is_built_anew_and_only_what_may_be_repeated_is() {
+    //= rfc7143#section-7.14
+    //= type=test
+    //# On connection failure, the initiator and target MUST do one of the following:
     let mut setup = Setup::default();
     setup.plan.keys.error_recovery_level = 0;
     let mut pair = Pair::up(setup);
@@ -267,6 +311,15 @@ fn a_logout_waits_for_open_tasks() {
 
 #[test]
 fn task_management_ends_what_it_should() {
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# The initiator MUST thus conclude all affected tasks as part of this step in either
+    //# case and MUST discard any TMF Response received after the affected tasks are
+    //# concluded.
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# d) MUST treat the TMF Response as terminating all affected tasks for which responses
+    //# have not been received
     for function in [
         TmfFunction::ABORT_TASK,
         TmfFunction::ABORT_TASK_SET,
@@ -296,6 +349,9 @@ fn task_management_ends_what_it_should() {
 
 #[test]
 fn the_command_window_holds_back_what_it_has_no_room_for() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# iSCSI initiators and targets MUST support the command numbering scheme.
     let mut pair = Pair::up(Setup::default());
     pair.answering = false;
     let tasks: Vec<TaskId> = (0..500).map(|_| pair.submit(read(0, 512))).collect();
@@ -373,6 +429,11 @@ fn chap_proves_both_sides_or_ends_the_session_for_good() {
 
 #[test]
 fn a_redirection_is_followed() {
+    //= rfc7143#section-11.13.5
+    //= type=test
+    //# A redirection SHOULD be accepted by an initiator, even without having the target complete a security
+    //# negotiation if any security negotiation is required, and MUST be accepted by the initiator after the
+    //# completion of the security negotiation if any security negotiation is required.
     let mut pair = Pair::new(Setup::default());
     let to = crate::login::directory::TargetAddress::Socket(portal_address(5));
     pair.names.moved = Some((portal_address(0), to.clone()));
@@ -392,6 +453,11 @@ fn both_ends_ping_a_silent_peer_and_stay_together() {
 
 #[test]
 fn level_2_survives_cut_connections_and_the_caller_notices_nothing() {
+    //= rfc7143#section-7.1.5
+    //= type=test
+    //# When a defined value of ErrorRecoveryLevel is proposed by an originator in a text negotiation, the
+    //# originator MUST support the functionality defined for the proposed value and, additionally,
+    //# functionality corresponding to any defined value numerically less than the proposed value.
     let (mut cut, mut reassigned) = (0, 0);
     for seed in 0..40 {
         let connections = 1 + u16::try_from(seed % 4).unwrap();

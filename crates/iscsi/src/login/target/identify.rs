@@ -36,6 +36,9 @@ impl Identity {
         directory: &dyn Directory,
         out: &mut TextBuilder,
     ) -> Result<Self, Failure> {
+        //= rfc7143#section-6.3
+        //# The initial Login Request of any connection MUST include the InitiatorName key=value
+        //# pair.
         let name = sorted.initiator_name.ok_or(LoginError::NoInitiatorName)?;
         let initiator = parse_name(name).map_err(LoginError::BadInitiatorName)?;
         match sorted.session_type.unwrap_or(b"Normal") {
@@ -73,6 +76,8 @@ impl Identity {
         directory: &dyn Directory,
         out: &mut TextBuilder,
     ) -> Result<Self, Failure> {
+        //= rfc7143#section-6.3
+        //# the first Login Request MUST also include the TargetName key=value pair.
         let name = target_name.ok_or(LoginError::NoTargetName)?;
         let name = IscsiName::parse(name).map_err(LoginError::BadTargetName)?;
         let access = here(directory.find_target(via, &initiator, &name))?;
@@ -82,6 +87,9 @@ impl Identity {
         }
         //= rfc7143#section-13.9
         // The first answer to a request that names a target carries the portal group tag.
+        //= rfc7143#section-11.13.8
+        //# The target MUST provide some basic parameters in order to enable the initiator to determine if it
+        //# is connected to the correct port and the initial text parameters for the security exchange.
         out.put(Key::TargetPortalGroupTag.name(), portal_group.0.to_string());
         let mut identity = Self {
             initiator,
@@ -165,6 +173,9 @@ fn here(found: TargetLookup) -> Result<TargetAccess, Failure> {
         TargetLookup::OutOfResources | TargetLookup::AtSessionLimit(_) => LoginError::OutOfResources,
         TargetLookup::Moved { to, permanently } => {
             let mut text = TextBuilder::new();
+            //= rfc7143#section-11.13.5
+            //# All of the redirection Status-Class responses MUST return one or more text key parameters of
+            //# the type "TargetAddress", which indicates the target's new address.
             text.put(Key::TargetAddress.name(), to.to_string());
             let why = if permanently {
                 LoginError::TargetMovedPermanently

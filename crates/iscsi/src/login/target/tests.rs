@@ -36,6 +36,10 @@ fn proof(text: &str) -> String {
 /// RFC 7143 appendix B: an initiator that negotiates no security.
 #[test]
 fn logs_in_with_one_request_as_in_the_example_without_security() {
+    //= rfc7143#section-11.13.8
+    //= type=test
+    //# The target MUST provide some basic parameters in order to enable the initiator to determine if it is
+    //# connected to the correct port and the initial text parameters for the security exchange.
     let mut talk = Talk::at(TestSite::open());
     let said = talk.go(OP, FFP, &format!("{NAMES} HeaderDigest=None,CRC32C"));
     let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
@@ -56,6 +60,16 @@ fn logs_in_with_one_request_as_in_the_example_without_security() {
 /// steps.
 #[test]
 fn logs_in_as_in_the_example_with_chap() {
+    //= rfc7143#section-11.13.1
+    //= type=test
+    //# All Login Responses within the Login Phase MUST carry the same Version-max.
+    //= rfc7143#section-11.13.2
+    //= type=test
+    //# All Login Responses within the Login Phase MUST carry the same Version-active.
+    //= rfc7143#section-11.13.3
+    //= type=test
+    //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the Login
+    //# Final-Response (see Section 6.3).
     let mut talk = Talk::at(TestSite::guarded());
     let first = talk.stay(SEC, &format!("{NAMES} AuthMethod=KRB5,CHAP,None")).text();
     assert_eq!(first, format!("{TAGS} AuthMethod=CHAP"));
@@ -84,6 +98,10 @@ fn logs_in_straight_from_security_with_every_key_at_its_default() {
 
 #[test]
 fn chooses_the_first_method_that_the_policy_takes() {
+    //= rfc7143#section-6.3.2
+    //= type=test
+    //# The target MUST reply with the first option in the list it supports and is allowed to
+    //# use for the specific initiator
     let both = || AuthPolicy { allows_none: true, ..guarded() };
     use super::super::directory::AuthPolicy;
     for (auth, offer, want) in [
@@ -142,6 +160,25 @@ fn lets_nobody_past_authentication() {
 /// Each cause of failure has its status (RFC 7143 §11.13.5).
 #[test]
 fn every_refusal_has_its_status() {
+    //= rfc7143#section-4.2.7.1
+    //= type=test
+    //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI
+    //# name.
+    //= rfc7143#section-4.4.2
+    //= type=test
+    //# The SCSI device name is defined to be the iSCSI name of the node and MUST be used in
+    //# the iSCSI protocol.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# The initial Login Request of any connection MUST include the InitiatorName key=value
+    //# pair.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# the first Login Request MUST also include the TargetName key=value pair.
+    //= rfc7143#section-6.3.2
+    //= type=test
+    //# If the security negotiation fails at the target, then the target MUST send the
+    //# appropriate Login Response PDU.
     let to = TargetAddress::Host { name: "san.example.com".into(), port: 3261 };
     let elsewhere = |permanently| TestSite {
         instead: Some(TargetLookup::Moved { to: to.clone(), permanently }),
@@ -176,6 +213,10 @@ fn every_refusal_has_its_status() {
 
 #[test]
 fn a_redirection_says_where_to() {
+    //= rfc7143#section-11.13.5
+    //= type=test
+    //# All of the redirection Status-Class responses MUST return one or more text key parameters of the type
+    //# "TargetAddress", which indicates the target's new address.
     let to = TargetAddress::Socket("[2001:db8::1]:3261".parse().unwrap());
     let site = TestSite { instead: Some(TargetLookup::Moved { to, permanently: true }), ..TestSite::open() };
     let mut talk = Talk::at(site);
@@ -197,7 +238,33 @@ fn refuses_versions_above_its_own() {
 }
 
 #[test]
+fn the_versions_of_the_first_request_count() {
+    //= rfc7143#section-11.12.4.1
+    //= type=test
+    //# The target MUST use the value presented with the first Login Request.
+    //= rfc7143#section-11.12.4.2
+    //= type=test
+    //# The target MUST use the value presented with the first Login Request.
+    let mut talk = Talk::at(TestSite::open());
+    talk.go(SEC, OP, NAMES).text();
+    let request = LoginRequest { version_max: 1, version_min: 1, ..talk.request(OP, &[]) };
+    assert!(!matches!(talk.send(&request), LoginStep::Fail { .. }));
+}
+
+#[test]
 fn follows_the_table_of_stages_and_no_other_way() {
+    //= rfc7143#section-6.3
+    //= type=test
+    //# and MUST include at least one of them, but the included stage MAY be empty except for
+    //# the mandatory names.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# If both stages are used, the SecurityNegotiation MUST precede the
+    //# LoginOperationalNegotiation.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# both the request and response MUST indicate FullFeaturePhase as the next phase via the
+    //# NSG field.
     // (CSG, T, NSG) of the first request, and the result.
     let mut table = String::new();
     for csg in 0..4 {
@@ -221,6 +288,17 @@ fn follows_the_table_of_stages_and_no_other_way() {
 
 #[test]
 fn a_stage_is_not_entered_twice_and_not_left_while_text_goes_on() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or
+    //# Login Response PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set to
+    //# 1.
+    //= rfc7143#section-11.12.2
+    //= type=test
+    //# A Login Request with the C bit set to 1 MUST have the T bit set to 0.
+    //= rfc7143#section-11.13.7
+    //= type=test
+    //# A Login Response with the C bit set to 1 MUST have the T bit set to 0.
     let mut talk = Talk::at(TestSite::open());
     talk.go(SEC, OP, NAMES).text();
     assert_eq!(talk.stay(SEC, "").why(), LoginError::StageNotCurrent);
@@ -233,6 +311,9 @@ fn a_stage_is_not_entered_twice_and_not_left_while_text_goes_on() {
 
 #[test]
 fn refuses_an_identity_that_changes_during_the_login() {
+    //= rfc7143#section-11.12.7
+    //= type=test
+    //# The target MUST use the value presented with the first Login Request.
     let changes: [fn(&mut LoginRequest<'_>); 4] = [
         |request| request.isid = [1; 6],
         |request| request.tsih = 1,
@@ -325,6 +406,10 @@ fn takes_names_of_another_form_only_where_that_is_allowed() {
 /// Duplicate AuthMethod, keys in the wrong stage, keys of the other side.
 #[test]
 fn refuses_keys_that_come_twice_or_where_they_do_not_belong() {
+    //= rfc7143#section-6.3
+    //= type=test
+    //# the target MUST respond with a Login reject (initiator error); if detected by the
+    //# initiator, the initiator MUST drop the connection.
     use BadNegotiation::{KeyFromWrongSide, KeyInWrongStage, KeyTwice};
     for (first, second, why) in [
         ("AuthMethod=None AuthMethod=None", "", KeyTwice(Key::AuthMethod)),
@@ -356,6 +441,9 @@ fn refuses_keys_that_come_twice_or_where_they_do_not_belong() {
 
 #[test]
 fn answers_keys_that_it_does_not_know() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# the answer for a key that is not understood MUST be key=NotUnderstood
     let mut talk = Talk::at(TestSite::open());
     let said = talk.stay(SEC, &format!("{NAMES} X-com.example.a=1 Future=2 AuthMethod=None Z-b=3,4"));
     assert_eq!(
@@ -381,6 +469,12 @@ fn refuses_an_unknown_key_of_64_kib_without_an_echo() {
 /// The unbounded appends of 2026 in LIO's text encoder: as many unknown keys as fit, each with its answer.
 #[test]
 fn answers_to_many_unknown_keys_stay_bounded_and_leave_in_pieces() {
+    //= rfc7143#section-11.13.6
+    //= type=test
+    //# If the Status-Class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was set to 0.
+    //= rfc7143#section-11.13.7
+    //= type=test
+    //# A Login Response with the C bit set to 1 MUST have the T bit set to 0.
     let mut talk = Talk::at(TestSite::open());
     let key = |at: usize| format!("{:X<63}=\0", format!("X-{at}-"));
     let mut text = zeroed(NAMES);
@@ -414,6 +508,9 @@ fn answers_to_many_unknown_keys_stay_bounded_and_leave_in_pieces() {
 
 #[test]
 fn leaves_the_stage_only_with_a_request_that_wants_to() {
+    //= rfc7143#section-11.13.6
+    //= type=test
+    //# If the Status-Class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was set to 0.
     let mut talk = Talk::at(TestSite::open());
     let text = format!("{NAMES} {}", "X-com.example.a=1 ".repeat(400));
     let said = talk.go(SEC, OP, &text);
@@ -434,6 +531,10 @@ fn refuses_text_in_the_middle_of_its_own() {
 
 #[test]
 fn collects_a_text_cut_into_single_bytes() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
+    //# Text or Login Response with no data segment (DataSegmentLength 0).
     let mut talk = Talk::at(TestSite::open());
     let data = zeroed(NAMES);
     let (last, head) = data.split_last().unwrap();
@@ -544,6 +645,15 @@ fn a_new_login_of_the_same_initiator_port_replaces_its_session() {
 
 #[test]
 fn a_connection_joins_its_session_or_learns_why_not() {
+    //= rfc7143#section-6.3.4
+    //= type=test
+    //# Targets MUST support opening a second connection even when they do not support
+    //# multiple connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD
+    //# support opening a second connection if ErrorRecoveryLevel is less than 2.
+    //= rfc7143#section-11.12.6
+    //= type=test
+    //# The target MUST check the value presented with the first Login Request and act as specified in Section
+    //# 6.3.1.
     let other_group = SessionInfo { portal_group: PortalGroupTag(8), ..facts(9) };
     let full = SessionInfo { connections: 2, ..facts(9) };
     for (session, cid, want) in [
@@ -590,6 +700,13 @@ fn looks_for_its_session_again_when_the_login_is_complete() {
 
 #[test]
 fn a_discovery_session_needs_no_target_and_has_one_connection() {
+    //= rfc7143#section-7.4.1
+    //= type=test
+    //# When such a negotiation attempt is made by the remote side, a compliant iSCSI implementation MUST
+    //# propose a value of 0 (zero) in response.
+    //= rfc7143#section-7.4.1
+    //= type=test
+    //# The operational ErrorRecoveryLevel for Discovery sessions thus MUST be 0.
     let finder = format!("InitiatorName={INITIATOR} SessionType=Discovery");
     let mut talk = Talk::at(TestSite::open());
     let said = talk.go(OP, FFP, &format!("{finder} MaxBurstLength=512 ErrorRecoveryLevel=2"));
@@ -605,6 +722,14 @@ fn a_discovery_session_needs_no_target_and_has_one_connection() {
 
 #[test]
 fn asks_for_what_it_needs_before_it_lets_the_initiator_in() {
+    //= rfc7143#section-6.3
+    //= type=test
+    //# Targets MUST NOT submit parameters that require an additional initiator Login Request
+    //# in a Login Response with the T bit set to 1.
+    //= rfc7143#section-11.13.6
+    //= type=test
+    //# A Login Response with the T bit set to 1 MUST NOT contain key=value pairs that may require additional
+    //# answers from the initiator within the same stage.
     let keys = KeyPolicy {
         data_digest: DigestPolicy::RequireCrc32c,
         max_burst_length: 8192,
@@ -638,6 +763,11 @@ fn asks_for_what_it_needs_before_it_lets_the_initiator_in() {
 
 #[test]
 fn another_pdu_ends_the_login_with_a_word_only_if_it_had_begun() {
+    //= rfc7143#section-4.2.4
+    //= type=test
+    //# Once the Login Phase has started, if the target receives any PDU except a Login
+    //# Request, it MUST send a Login reject (with Status "invalid during login") and then
+    //# disconnect.
     let mut talk = Talk::at(TestSite::open());
     assert!(matches!(talk.login.handle_other(9), LoginStep::Drop(LoginError::FirstIsNoLogin)));
     let mut talk = Talk::at(TestSite::open());

@@ -189,6 +189,14 @@ fn lists_what_the_kind_of_session_may_ask_for() {
 
 #[test]
 fn takes_what_may_change_now_and_refuses_the_rest() {
+    //= rfc7143#section-6.4
+    //= type=test
+    //# Targets MUST NOT submit parameters that require an additional initiator Text Request
+    //# in a Text Response with the F bit set to 1.
+    //= rfc7143#section-11.11.1
+    //= type=test
+    //# A Text Response with the F bit set to 1 MUST NOT contain key=value pairs that may require additional
+    //# answers from the initiator.
     for (text, answer, max_recv) in [
         ("MaxRecvDataSegmentLength=4096", "", Some(4096)),
         ("MaxRecvDataSegmentLength=511", "MaxRecvDataSegmentLength=Reject", None),
@@ -212,6 +220,14 @@ fn takes_what_may_change_now_and_refuses_the_rest() {
 
 #[test]
 fn a_conversation_takes_effect_when_it_ends_and_not_before() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# Negotiations MUST be handled as atomic operations.
+    //= rfc7143#section-7.12
+    //= type=test
+    //# The operational parameters of the session or the connection MUST continue to be the values agreed upon
+    //# during an earlier successful negotiation (i.e., any partial results of this unsuccessful negotiation
+    //# MUST NOT take effect and MUST be discarded).
     let mut session = Session::normal();
     let data = zeroed("MaxRecvDataSegmentLength=4096");
     let first = TextRequest { is_final: false, cont: false, itt: 1, ttt: NO_TAG, data: &data };
@@ -226,6 +242,11 @@ fn a_conversation_takes_effect_when_it_ends_and_not_before() {
 /// UNH-IOL targets 17.7.1: negotiation reset.
 #[test]
 fn a_request_without_a_tag_starts_over() {
+    //= rfc7143#section-7.12
+    //= type=test
+    //# The operational parameters of the session or the connection MUST continue to be the values agreed upon
+    //# during an earlier successful negotiation (i.e., any partial results of this unsuccessful negotiation
+    //# MUST NOT take effect and MUST be discarded).
     let mut session = Session::normal();
     let data = zeroed("MaxRecvDataSegmentLength=4096");
     let first = TextRequest { is_final: false, cont: false, itt: 1, ttt: NO_TAG, data: &data };
@@ -239,6 +260,15 @@ fn a_request_without_a_tag_starts_over() {
 /// UNH-IOL targets 17.6 (negotiate once), 17.7.2–3 (negotiation failure), 17.8.1–3 (C and F).
 #[test]
 fn refuses_conversations_that_break_the_rules() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or
+    //# Login Response PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set to
+    //# 1.
+    //= rfc7143#section-6.4
+    //= type=test
+    //# If such an attempt is detected by the target, the target MUST respond with a Reject
+    //# PDU with a reason of "Protocol Error".
     let twice = zeroed("MaxRecvDataSegmentLength=4096 MaxRecvDataSegmentLength=4096");
     let answer = zeroed("MaxRecvDataSegmentLength=Reject");
     let fine = TextRequest { is_final: true, cont: false, itt: 1, ttt: NO_TAG, data: &[] };

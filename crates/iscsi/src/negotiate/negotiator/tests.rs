@@ -52,6 +52,39 @@ fn modest() -> KeyPolicy {
 
 #[test]
 fn the_target_answers_each_offer_with_the_result() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# All negotiations are explicit (i.e., the result MUST only be based on newly exchanged
+    //# or declared values).
+    //= rfc7143#section-6.2.1
+    //= type=test
+    //# The responding party MUST respond with the same key and the first value that it
+    //# supports (and is allowed to use for the specific originator) selected from the
+    //# originator list.
+    //= rfc7143#section-6.2.1
+    //= type=test
+    //# If an acceptor does not understand any particular value in a list, it MUST ignore it.
+    //= rfc7143#section-6.2.2
+    //= type=test
+    //# For simple-value negotiations, the accepting party MUST answer with the same key.
+    //= rfc7143#section-6.2.2
+    //= type=test
+    //# Proposing a value not admissible (e.g., not within the specified bounds) MAY be
+    //# answered with the constant "Reject"; otherwise, the acceptor MUST select an admissible
+    //# value.
+    //= rfc7143#section-6.2.2
+    //= type=test
+    //# For Boolean negotiations (i.e., keys taking the values "Yes" or "No"), the accepting
+    //# party MUST answer with the same key and the result of the negotiation when the
+    //# received value does not determine that result by itself.
+    //= rfc7143#section-11.12.10
+    //= type=test
+    //# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI
+    //# initiators and targets.
+    //= rfc7143#section-11.13.8
+    //= type=test
+    //# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI
+    //# initiators and targets.
     for (offer, answer) in [
         ("HeaderDigest=CRC32C,None", "HeaderDigest=CRC32C"),
         ("HeaderDigest=None,CRC32C", "HeaderDigest=None"),
@@ -146,6 +179,10 @@ fn the_target_offers_only_what_it_cannot_leave_at_its_default() {
 
 #[test]
 fn an_answer_must_be_one_that_the_offer_allows() {
+    //= rfc7143#section-6.2.1
+    //= type=test
+    //# The selection of a value not proposed MUST be handled by the originator as a protocol
+    //# error.
     for (answer, allowed) in [
         ("HeaderDigest=None", true),
         ("HeaderDigest=CRC32C,None", false),
@@ -170,6 +207,13 @@ fn an_answer_must_be_one_that_the_offer_allows() {
 
 #[test]
 fn an_unanswered_offer_fails_unless_it_decides_by_itself() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# An iSCSI target MUST perform integrity checking before the new parameters take effect.
+    //= rfc7143#section-6.2.2
+    //= type=test
+    //# Responses are REQUIRED in all other cases, and the value chosen and sent by the
+    //# acceptor becomes the outcome of the negotiation.
     let policy = KeyPolicy { initial_r2t: true, immediate_data: false, ..modest() };
     let mut negotiator = Negotiator::new(Role::Initiator, policy, LoginContext::Leading);
     let answers = "HeaderDigest=CRC32C DataDigest=None MaxConnections=1 MaxBurstLength=262144 \
@@ -208,6 +252,10 @@ fn refuses_declarations_that_are_not_legal() {
 /// Answers to answers would never end, so an unsolicited answer is an error.
 #[test]
 fn refuses_an_answer_to_what_was_not_offered() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# The constants "None", "Reject", "Irrelevant", and "NotUnderstood" are reserved and
+    //# MUST ONLY be used as described here.
     for text in ["MaxBurstLength=Reject", "HeaderDigest=NotUnderstood", "InitialR2T=Irrelevant"] {
         assert_eq!(say(&mut target(modest()), text), Err(BadNegotiation::AnswerWithoutOffer), "{text}");
     }
@@ -233,6 +281,14 @@ fn a_joining_connection_negotiates_its_own_keys_only() {
 
 #[test]
 fn the_gate_lets_each_key_in_once_in_its_stage_from_its_side() {
+    //= rfc7143#section-6.3
+    //= type=test
+    //# Authentication-related security keys (Section 12) MUST be completely negotiated within
+    //# the Login Phase.
+    //= rfc7143#section-6.3
+    //= type=test
+    //# An attempt to renegotiate/redeclare parameters not specifically allowed MUST be
+    //# detected by the initiator and target.
     use BadNegotiation::{KeyFromWrongSide, KeyInWrongStage, KeyOfLeadingConnection, KeyTwice};
     let (security, operational) = (Stage::SECURITY, Stage::OPERATIONAL);
     for (from, leading, key, stage, want) in [

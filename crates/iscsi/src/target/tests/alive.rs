@@ -18,6 +18,22 @@ fn ping(world: &mut World, conn: base::state_machine::ConnId) -> NopOut {
 
 #[test]
 fn a_ping_comes_back_with_its_data_as_far_as_the_initiator_can_receive() {
+    //= rfc7143#section-11.18.1
+    //= type=test
+    //# When a target receives the NOP-Out with a valid Initiator Task Tag, it MUST respond with a NOP-In
+    //# Response (see Section 4.6.3.6).
+    //= rfc7143#section-11.19
+    //= type=test
+    //# When a target receives the NOP-Out with a valid Initiator Task Tag (not the reserved value
+    //# 0xffffffff), it MUST respond with a NOP-In with the same Initiator Task Tag that was provided in the
+    //# NOP-Out request.
+    //= rfc7143#section-11.19
+    //= type=test
+    //# It MUST also duplicate up to the first MaxRecvDataSegmentLength bytes of the initiator-provided Ping
+    //# Data.
+    //= rfc7143#section-11.19
+    //= type=test
+    //# For such a response, the Target Transfer Tag MUST be 0xffffffff.
     let mut world = World::new();
     let (conn, _) = world.login(&["MaxRecvDataSegmentLength=512", "DataDigest=CRC32C"]);
     for len in [0, 1, 511, 512, 5000] {
@@ -53,6 +69,10 @@ fn a_numbered_ping_takes_its_number_and_an_unanswered_one_takes_no_status() {
 
 #[test]
 fn a_silent_peer_is_pinged_and_then_given_up() {
+    //= rfc7143#section-7.1.4.3
+    //= type=test
+    //# The target MUST close the connection and, if more than one connection is available, the target SHOULD
+    //# send an Asynchronous Message that indicates that it has dropped the connection.
     let limits = Limits {
         ping_after: Duration::from_secs(30),
         pong_within: Duration::from_secs(15),

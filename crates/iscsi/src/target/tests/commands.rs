@@ -21,6 +21,10 @@ use crate::target::protocol_error::ProtocolError;
 
 #[test]
 fn commands_are_handed_up_in_the_order_of_their_numbers() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# the iSCSI target layer MUST deliver the commands for execution in the order specified
+    //# by the CmdSN.
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let first = world.command(conn);
@@ -46,6 +50,10 @@ fn commands_are_handed_up_in_the_order_of_their_numbers() {
 
 #[test]
 fn an_immediate_command_is_handed_up_at_once_and_takes_no_number() {
+    //= rfc7143#section-11.12.8
+    //= type=test
+    //# If the Login Request is a leading Login Request, the target MUST use the value presented in the CmdSN
+    //# as the target value for the ExpCmdSN.
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let early = ScsiCommand { cmd_sn: CmdSn(101), ..world.command(conn) };
@@ -59,6 +67,10 @@ fn an_immediate_command_is_handed_up_at_once_and_takes_no_number() {
 
 #[test]
 fn numbers_outside_the_window_and_duplicates_are_ignored() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# The target MUST silently ignore any non-immediate command outside of this range or
+    //# non-immediate duplicates within the range.
     let mut world = World::with(Limits { queue_depth: 4, ..Limits::default() }, keys());
     let (conn, _) = world.login(&[]);
     let command = world.command(conn);
@@ -89,6 +101,10 @@ fn numbers_outside_the_window_and_duplicates_are_ignored() {
 
 #[test]
 fn the_window_closes_while_commands_are_open_and_opens_as_they_end() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# A target command response or Data-In PDU with status MUST NOT precede the command
+    //# acknowledgment.
     let mut world = World::with(Limits { queue_depth: 2, ..Limits::default() }, keys());
     let (conn, _) = world.login(&[]);
     let tasks: Vec<Command> = (0..2)
@@ -147,6 +163,15 @@ fn a_number_that_stays_missing_ends_the_session() {
 
 #[test]
 fn a_tag_in_use_and_the_reserved_tag_are_rejected_and_leave_a_gap() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# Testing for the execution state (represented by identifying the Initiator Task Tag)
+    //# MUST precede any other action at the target.
+    //= rfc7143#section-7.3
+    //= type=test
+    //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be considered
+    //# received by the target (i.e., a command sequence gap must be assumed for the CmdSN), even though the
+    //# CmdSN of the rejected command PDU may be reliably ascertained.
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let command = world.command(conn);
@@ -189,6 +214,36 @@ fn immediate_commands_beyond_the_limit_are_rejected() {
 
 #[test]
 fn residuals_compare_what_was_expected_with_what_could_move() {
+    //= rfc7143#section-11.4.5.1
+    //= type=test
+    //# The Residual Count field MUST be valid in the case where either the U bit or the O bit is set.
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# If SPDTL > EDTL for a task, iSCSI Overflow MUST be signaled in the SCSI Response PDU as specified in
+    //# Section 11.4.5.1.
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# The Residual Count MUST be set to the numerical value of (SPDTL - EDTL).
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# If SPDTL < EDTL for a task, iSCSI Underflow MUST be signaled in the SCSI Response PDU as specified in
+    //# Section 11.4.5.1.
+    //= rfc7143#section-11.4.5.2
+    //= type=test
+    //# The Residual Count MUST be set to the numerical value of (EDTL - SPDTL).
+    //= rfc7143#section-11.4.5.3
+    //= type=test
+    //# If all of the LU inventory data presented to the iSCSI layer -- i.e., the data remaining after any
+    //# SCSI truncation -- is transferred to the initiator by the iSCSI layer, an iSCSI Residual Overflow has
+    //# not occurred and the iSCSI (O) bit MUST NOT be set in the SCSI Response or final SCSI Data-Out PDU.
+    //= rfc7143#section-11.4.5.3
+    //= type=test
+    //# However, if the iSCSI EDTL is larger than the ALLOCATION LENGTH in this scenario, note that the iSCSI
+    //# Underflow MUST be signaled in the SCSI Response PDU.
+    //= rfc7143#section-11.4.5.3
+    //= type=test
+    //# An iSCSI Underflow MUST also be signaled when the iSCSI EDTL is equal to the ALLOCATION LENGTH but the
+    //# LU inventory data presented to the iSCSI layer is smaller than the ALLOCATION LENGTH.
     for (read, expected, sent, transferable, residual) in [
         (true, 512, 512, 512, Residual::None),
         (true, 512, 100, 100, Residual::Underflow(412)),
@@ -224,6 +279,20 @@ fn residuals_compare_what_was_expected_with_what_could_move() {
 
 #[test]
 fn sense_data_comes_in_a_response_of_its_own_behind_the_data() {
+    //= rfc7143#section-4.6.1.2
+    //= type=test
+    //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
+    //= rfc7143#section-11.4.7
+    //= type=test
+    //# iSCSI targets MUST support and enable Autosense.
+    //= rfc7143#section-11.4.7
+    //= type=test
+    //# If Status is CHECK CONDITION (0x02), then the data segment MUST contain sense data for the failed
+    //# command.
+    //= rfc7143#section-11.7.3
+    //= type=test
+    //# If the command is completed with an error, then the response and sense data MUST be sent in a SCSI
+    //# Response PDU (i.e., MUST NOT be sent in a SCSI data packet).
     let mut world = World::new();
     let (conn, _) = world.login(&["DataDigest=CRC32C"]);
     let command = world.read(conn, 1000);
@@ -243,6 +312,11 @@ fn sense_data_comes_in_a_response_of_its_own_behind_the_data() {
 
 #[test]
 fn data_is_cut_at_the_burst_and_a_sequence_ends_where_nothing_more_is_there() {
+    //= rfc7143#section-11.7.1
+    //= type=test
+    //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the total
+    //# of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
+    //# FirstBurstLength for unsolicited data).
     let mut world = World::new();
     let (conn, _) =
         world.login(&["MaxRecvDataSegmentLength=1024", "MaxBurstLength=2560", "FirstBurstLength=2560"]);
@@ -266,6 +340,14 @@ fn data_is_cut_at_the_burst_and_a_sequence_ends_where_nothing_more_is_there() {
 
 #[test]
 fn long_cdbs_and_bidirectional_lengths_come_in_additional_headers() {
+    //= rfc7143#section-11.3.4
+    //= type=test
+    //# For bidirectional operations, an additional header segment MUST be present in the header sequence that
+    //# indicates the Bidirectional Read Expected Data Transfer Length.
+    //= rfc7143#section-11.4.6
+    //= type=test
+    //# The Bidirectional Read Residual Count field MUST be valid in the case where either the u bit or the o
+    //# bit is set.
     let mut world = World::new();
     let (conn, _) = world.login(&["HeaderDigest=CRC32C"]);
     let rest = [3u8; 16];

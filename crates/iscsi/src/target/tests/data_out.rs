@@ -70,6 +70,16 @@ fn expect_failure(
 
 #[test]
 fn the_first_burst_must_keep_to_its_rules() {
+    //= rfc7143#section-4.2.5.2
+    //= type=test
+    //# All subsequent data MUST be solicited.
+    //= rfc7143#section-4.2.5.2
+    //= type=test
+    //# the total unsolicited data MUST be either FirstBurstLength or all of the data, if the
+    //# total amount is less than the FirstBurstLength.
+    //= rfc7143#section-7.9
+    //= type=test
+    //# The target MUST address these implied digest errors as described in Section 7.8.
     enum Step {
         Send(u32, u32, usize, bool),
         Fails(TransportSense),
@@ -132,6 +142,10 @@ fn the_first_burst_must_keep_to_its_rules() {
 
 #[test]
 fn unsolicited_data_must_have_been_agreed_on() {
+    //= rfc7143#section-11.8
+    //= type=test
+    //# In order to allow write operations without an explicit initial R2T, the initiator and target MUST have
+    //# negotiated the key InitialR2T to No during login.
     for (name, keys, write, is_final, immediate, condition) in [
         (
             "immediate data although there is none",
@@ -212,6 +226,17 @@ fn data_that_nobody_waits_for_is_told_from_data_out_of_place() {
 
 #[test]
 fn r2ts_ask_for_what_is_wanted_in_bursts_and_no_more_at_a_time_than_agreed() {
+    //= rfc7143#section-11.4.8
+    //= type=test
+    //# This field MUST be 0 if the response code is not Command Completed at Target or the target sent no
+    //# Data-In PDUs for the command.
+    //= rfc7143#section-11.8
+    //= type=test
+    //# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous non-overlapping ranges,
+    //# except for Recovery-R2Ts.
+    //= rfc7143#section-11.8.4
+    //= type=test
+    //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
     let mut world = World::new();
     let (conn, _) = world.login(&KEYS);
     let command = world.write(conn, 40_000);
@@ -249,6 +274,23 @@ fn r2ts_ask_for_what_is_wanted_in_bursts_and_no_more_at_a_time_than_agreed() {
 
 #[test]
 fn answers_to_r2ts_must_keep_to_them() {
+    //= rfc7143#section-7.3
+    //= type=test
+    //# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU exchanged
+    //# during the life of the task.
+    //= rfc7143#section-11.17.1
+    //= type=test
+    //# In all the cases in which a pre-instantiated SCSI task is terminated because of the reject, the target
+    //# MUST issue a proper SCSI command response with CHECK CONDITION as described in Section 11.4.3.
+    //= rfc7143#section-11.8
+    //= type=test
+    //# If an R2T is answered with a single Data-Out PDU, the buffer offset in the data PDU MUST be the same
+    //# as the one specified by the R2T, and the data length of the data PDU MUST be the same as the Desired
+    //# Data Transfer Length specified in the R2T.
+    //= rfc7143#section-11.8
+    //= type=test
+    //# If the R2T is answered with a sequence of data PDUs, the buffer offset and length MUST be within the
+    //# range of those specified by the R2T, and the last PDU MUST have the F bit set to 1.
     type Change = fn(&mut DataOut);
     let tag = TransportSense::InvalidTransferTag;
     let cases: [(&str, Change, usize, Option<RejectReason>, TransportSense); 8] = [
@@ -296,6 +338,10 @@ fn answers_to_r2ts_must_keep_to_them() {
 
 #[test]
 fn a_failed_task_is_answered_once_every_sequence_has_ended() {
+    //= rfc7143#section-11.17.1
+    //= type=test
+    //# the target MUST wait until it receives the last expected Data-Out PDUs with the F bit set to 1 before
+    //# sending the Response PDU.
     let mut world = World::new();
     let (conn, _) = world.login(&KEYS);
     let command = ScsiCommand { is_final: false, ..world.write(conn, 40_000) };
@@ -316,6 +362,12 @@ fn a_failed_task_is_answered_once_every_sequence_has_ended() {
 
 #[test]
 fn an_error_from_above_waits_for_the_sequences_too() {
+    //= rfc7143#section-11.4.2
+    //= type=test
+    //# If a SCSI device error is detected while data from the initiator is still expected (the command PDU
+    //# did not contain all the data and the target has not received a data PDU with the Final bit set), the
+    //# target MUST wait until it receives a data PDU with the F bit set in the last expected sequence before
+    //# sending the Response PDU.
     let mut world = World::new();
     let (conn, _) = world.login(&KEYS);
     let command = ScsiCommand { is_final: false, ..world.write(conn, 40_000) };

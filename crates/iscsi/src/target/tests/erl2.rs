@@ -75,6 +75,33 @@ fn downs(world: &World) -> Vec<SessionEnd> {
 
 #[test]
 fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
+    //= rfc7143#section-7.2.2
+    //= type=test
+    //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve the
+    //# (re)transmission of the status PDU.
+    //= rfc7143#section-7.2.2
+    //= type=test
+    //# If allegiance reassignment is supported by the target but the task is still allegiant to a different
+    //# connection, or a successful recovery Logout of the previously allegiant connection was not performed,
+    //# the target MUST respond with a task management response code of "Task still allegiant".
+    //= rfc7143#section-7.2.2
+    //= type=test
+    //# If allegiance reassignment is supported by the target, the task management response to the
+    //# reassignment request MUST be issued before the reassignment becomes effective.
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# The task management response MUST be issued before the reassignment becomes effective.
+    //= rfc7143#section-11.5.6
+    //= type=test
+    //# the target MUST transmit all Data-In PDUs (if any) starting with the data acknowledgment reference
+    //# number.
+    //= rfc7143#section-11.5.6
+    //= type=test
+    //# Any other value MUST be ignored by the target.
+    //= rfc7143#section-11.6
+    //= type=test
+    //# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the target after the
+    //# target issues the task management response.
     for (exp_data_sn, expected) in [
         (0, [(0, 0, 8192, false), (1, 8192, 8192, false), (2, 16384, 3616, true)].to_vec()),
         (1, [(1, 8192, 8192, false), (2, 16384, 3616, true)].to_vec()),
@@ -139,6 +166,11 @@ fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention
 /// The slots of the ended immediate tasks are free again.
 #[test]
 fn immediate_tasks_end_with_their_connection_and_others_do_not() {
+    //= rfc7143#section-7.14
+    //= type=test
+    //# On a connection failure, a target MUST terminate and/or discard all of the active immediate commands,
+    //# regardless of which of the above options is used (i.e., immediate commands are not recoverable across
+    //# connection failures).
     let (mut world, conns, _) = session(2, 2);
     let stays = world.read(conns[0], 512);
     start(&mut world, &conns, conns[0], &stays);
@@ -191,6 +223,10 @@ fn data_is_cut_to_the_measure_of_the_new_connection() {
 
 #[test]
 fn a_status_that_was_not_acknowledged_is_given_again_with_a_number_of_the_new_connection() {
+    //= rfc7143#section-7.2.2
+    //= type=test
+    //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve the
+    //# (re)transmission of the status PDU.
     let (mut world, conns, _) = session(2, 2);
     let commands: Vec<_> = (0..2)
         .map(|_| {
@@ -313,6 +349,10 @@ fn a_command_that_the_target_has_is_not_run_again_and_one_that_it_has_not_is_run
 
 #[test]
 fn a_session_without_connections_waits_its_time_and_no_longer() {
+    //= rfc7143#section-7.5
+    //= type=test
+    //# Recovery attempts for the connection and/or task(s) SHOULD NOT be made before Time2Wait seconds but
+    //# MUST be completed within Time2Retain seconds after that initial Time2Wait waiting period.
     for back_after in [21, 23] {
         let (mut world, conns, tsih) = session(2, 1);
         let command = world.command(conns[0]);
@@ -357,6 +397,12 @@ fn tasks_that_nobody_claims_are_aborted_and_the_rest_goes_on() {
 
 #[test]
 fn a_connection_that_works_can_be_logged_out_for_recovery_by_itself_or_another() {
+    //= rfc7143#section-11.14
+    //= type=test
+    //# When receiving a Logout Request with the reason code "remove the connection for recovery", the target
+    //# MUST discard all requests not yet acknowledged via the ExpCmdSN that were issued on the specified
+    //# connection and suspend all data/status/R2T transfers on behalf of pending commands on the specified
+    //# connection.
     for own in [false, true] {
         let (mut world, conns, tsih) = session(2, 2);
         let command = world.command(conns[0]);
@@ -379,6 +425,10 @@ fn a_connection_that_works_can_be_logged_out_for_recovery_by_itself_or_another()
 
 #[test]
 fn below_level_2_and_with_nothing_retained_nothing_is_reassigned() {
+    //= rfc7143#section-7.2.2
+    //= type=test
+    //# When a target does not support allegiance reassignment, it MUST respond with a task management
+    //# response code of "Task allegiance reassignment not supported".
     let (mut world, conns, _) = session(1, 2);
     let command = world.command(conns[0]);
     start(&mut world, &conns, conns[0], &command);

@@ -17,6 +17,13 @@ use crate::target::contract::{Event, Finish, SessionEnd};
 
 #[test]
 fn a_read_comes_back_as_data_with_the_status_on_the_last_pdu() {
+    //= rfc7143#section-4.2.1
+    //= type=test
+    //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support
+    //# several connections in a session.
+    //= rfc7143#section-7.1.5
+    //= type=test
+    //# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to implement.
     let mut world = World::new();
     let (conn, _) =
         world.login(&["MaxRecvDataSegmentLength=4096", "HeaderDigest=CRC32C", "DataDigest=CRC32C"]);

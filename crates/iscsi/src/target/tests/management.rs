@@ -50,6 +50,11 @@ fn level2() -> KeyPolicy {
 
 #[test]
 fn abort_task_reaches_the_task_wherever_it_is() {
+    //= rfc7143#section-7.11
+    //= type=test
+    //# If the abort request is received and the target can determine (based on the Referenced Task Tag) that
+    //# the command was received and executed, and also that the response was sent prior to the abort, then
+    //# the target MUST respond with the response code "Task Does Not Exist".
     let mut world = World::new();
     let (conn, up) = world.login(&[]);
     // The layer above owns the task.
@@ -98,6 +103,11 @@ fn abort_task_reaches_the_task_wherever_it_is() {
 
 #[test]
 fn abort_task_of_a_command_that_never_came_fills_its_number() {
+    //= rfc7143#section-7.11
+    //= type=test
+    //# If the abort request is received and the original command is missing, targets MUST consider the
+    //# original command with that RefCmdSN as received and issue a task management response with the response
+    //# code "Function complete".
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let lost = world.command(conn);
@@ -131,6 +141,26 @@ fn a_failed_task_that_waits_for_data_can_be_aborted() {
 
 #[test]
 fn requests_that_concern_many_tasks_go_up_when_all_their_commands_are_there() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# The initiator and target MUST ensure that the SCSI task management functions specified
+    //# in [SAM2] act in accordance with the [SAM2] specification.
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# b) MUST wait (concurrent with the wait in Step a) for all commands of the affected
+    //# tasks to be received based on the CmdSN ordering.
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# c) MUST propagate the TMF Request to, and receive the response from, the target SCSI
+    //# layer.
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# a) MUST wait for all commands of the affected tasks to be received based on the CmdSN
+    //# ordering on the issuing session.
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# b) MUST propagate the TMF Request to, and receive the response from, the target SCSI
+    //# layer.
     for (function, plugs) in [
         (TmfFunction::ABORT_TASK_SET, false),
         (TmfFunction::CLEAR_TASK_SET, false),
@@ -165,6 +195,10 @@ fn requests_that_concern_many_tasks_go_up_when_all_their_commands_are_there() {
 
 #[test]
 fn a_reset_waits_for_the_data_of_the_tasks_that_it_ends() {
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# All iSCSI implementations MUST support the protocol behavior defined in this section
+    //# as the default behavior.
     let mut world = World::with(Limits { fence_within: Duration::from_secs(1), ..Limits::default() }, keys());
     let keys = ["MaxOutstandingR2T=1", "MaxBurstLength=4096", "FirstBurstLength=512"];
     let (conn, _) = world.login(&keys);
@@ -272,6 +306,10 @@ fn what_is_queued_of_an_aborted_task_is_not_sent() {
 
 #[test]
 fn functions_are_refused_that_were_not_agreed_on_or_do_not_exist() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# For all these functions, the Task Management Function Response MUST be returned as detailed in Section
+    //# 11.6.
     for (function, level, result) in [
         (TmfFunction::TASK_REASSIGN, 2, TmfResult::NO_REASSIGNMENT),
         (TmfFunction(0), 2, TmfResult::NOT_SUPPORTED),
@@ -359,6 +397,18 @@ fn requests_keep_to_tags_numbers_and_limits() {
 
 #[test]
 fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# The LUN field in the Asynchronous Message PDU MUST be set to match the LUN for each
+    //# such LU.
+    //= rfc7143#section-4.2.3.5
+    //= type=test
+    //# When sent, the LUN field in the Asynchronous Message PDU MUST be set to match the LUN
+    //# for each such LU.
+    //= rfc7143#section-11.9.1
+    //= type=test
+    //# This value of AsyncEvent, however, MUST NOT be used on an iSCSI session unless the new TaskReporting
+    //# text key defined in Section 13.23 was negotiated to FastAbort on the session.
     let mut world = World::with(Limits::default(), level2());
     let (victim, _) = world.login(&["TaskReporting=FastAbort"]);
     let other = world.connect();

@@ -84,6 +84,18 @@ fn connections_join_up_to_the_number_that_was_agreed_on() {
 
 #[test]
 fn commands_are_delivered_in_the_order_of_their_numbers_whatever_connection_they_come_on() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# the iSCSI target layer MUST deliver the commands for execution in the order specified
+    //# by the CmdSN.
+    //= rfc7143#section-4.2.5.1
+    //= type=test
+    //# For any iSCSI request issued over a TCP connection, the corresponding response and/or
+    //# other related PDU(s) MUST be sent over the same connection.
+    //= rfc7143#section-4.2.5.1
+    //= type=test
+    //# the target MUST send the requested data, if any, followed by the status, to the
+    //# initiator over the same TCP connection that was used to deliver the SCSI command.
     let (mut world, conns, _) = session(0, 3);
     let commands: Vec<ScsiCommand> = (0..3)
         .map(|at| {
@@ -112,6 +124,18 @@ fn commands_are_delivered_in_the_order_of_their_numbers_whatever_connection_they
 
 #[test]
 fn data_is_taken_only_on_the_connection_of_its_command() {
+    //= rfc7143#section-4.2.5.1
+    //= type=test
+    //# the initiator MUST send the data, if any, for that command over the same TCP
+    //# connection that was used to deliver the SCSI command.
+    //= rfc7143#section-4.2.5.1
+    //= type=test
+    //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same
+    //# TCP connection that was used to deliver the SCSI command.
+    //= rfc7143#section-4.2.5.1
+    //= type=test
+    //# Retransmission requests (SNACK PDUs), and the data and status that they generate, MUST
+    //# also use the same connection.
     let (mut world, conns, _) = session(1, 2);
     let write = world.write(conns[0], 512);
     issue(&mut world, &conns, conns[0], &write, &[]);
@@ -130,6 +154,9 @@ fn data_is_taken_only_on_the_connection_of_its_command() {
 
 #[test]
 fn a_lost_connection_takes_its_tasks_with_it_and_leaves_the_others_alone() {
+    //= rfc7143#section-7.14
+    //= type=test
+    //# On connection failure, the initiator and target MUST do one of the following:
     for level in [0, 1] {
         let (mut world, conns, tsih) = session(level, 2);
         let (a, b) = (world.read(conns[0], 10), world.read(conns[1], 10));
@@ -182,6 +209,12 @@ fn a_request_that_waits_for_its_turn_is_never_answered_on_a_connection_of_somebo
 
 #[test]
 fn what_a_lost_connection_sent_ahead_of_its_turn_may_come_again() {
+    //= rfc7143#section-11.14
+    //= type=test
+    //# When receiving a Logout Request with the reason code "remove the connection for recovery", the target
+    //# MUST discard all requests not yet acknowledged via the ExpCmdSN that were issued on the specified
+    //# connection and suspend all data/status/R2T transfers on behalf of pending commands on the specified
+    //# connection.
     for level in [0, 1, 2] {
         let (mut world, conns, _) = session(level, 2);
         let first = world.command(conns[0]);
@@ -208,6 +241,11 @@ fn what_a_lost_connection_sent_ahead_of_its_turn_may_come_again() {
 
 #[test]
 fn a_connection_is_replaced_by_one_with_its_number() {
+    //= rfc7143#section-6.3.4
+    //= type=test
+    //# Targets MUST support opening a second connection even when they do not support
+    //# multiple connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD
+    //# support opening a second connection if ErrorRecoveryLevel is less than 2.
     let (mut world, conns, tsih) = session(0, 2);
     let read = world.read(conns[1], 10);
     issue(&mut world, &conns, conns[1], &read, &[]);
@@ -224,6 +262,11 @@ fn a_connection_is_replaced_by_one_with_its_number() {
 
 #[test]
 fn logging_in_anew_ends_every_connection_of_the_old_session() {
+    //= rfc7143#section-7.14
+    //= type=test
+    //# Either side may choose to escalate to session recovery (via the initiator dropping all the connections
+    //# or via an Async Message that announces the similar intent from a target), and the other side MUST give
+    //# it precedence.
     let (mut world, conns, tsih) = session(2, 3);
     world.hang_up(conns[2], DisconnectReason::Failed);
     let (_, up) = world.login(&[]);
@@ -237,6 +280,10 @@ fn logging_in_anew_ends_every_connection_of_the_old_session() {
 
 #[test]
 fn a_logout_ends_one_connection_or_all() {
+    //= rfc7143#section-11.15
+    //= type=test
+    //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all connections
+    //# must be closed if the logout reason was session close).
     let (mut world, conns, _) = session(0, 3);
     let response = logout(&mut world, conns[0], LogoutReason::CloseConnection, 1);
     assert_eq!(response.response, LogoutResult::CLOSED);
@@ -268,6 +315,42 @@ fn the_others_are_told_when_a_connection_is_dropped() {
 
 #[test]
 fn tasks_of_all_connections_end_behind_one_fence() {
+    //= rfc7143#section-4.2.2.3.2
+    //= type=test
+    //# Whenever the Response Fence behavior is required for a SCSI response message, the
+    //# target iSCSI layer MUST ensure that the following conditions are met in delivering the
+    //# response message to the initiator iSCSI layer:
+    //= rfc7143#section-4.2.2.3.2
+    //= type=test
+    //# A response with a Response Fence MUST be delivered chronologically after all the
+    //# "preceding" responses on the I_T_L nexus, if the preceding responses are delivered at
+    //# all, to the initiator iSCSI layer.
+    //= rfc7143#section-4.2.2.3.2
+    //= type=test
+    //# A response with a Response Fence MUST be delivered chronologically prior to all the
+    //# "following" responses on the I_T_L nexus.
+    //= rfc7143#section-4.2.2.3.3
+    //= type=test
+    //# the target iSCSI layer MUST perform the actions described in this section for that
+    //# session.
+    //= rfc7143#section-4.2.2.3.3
+    //= type=test
+    //# those Response PDUs MUST be held and queued at the iSCSI layer until the fence is
+    //# cleared.
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# d) MUST provide the Response Fence behavior for the TMF Response on the issuing
+    //# session as specified in Section 4.2.2.3.2.
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# The TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step d)
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# e) MUST address the Response Fence flag on the TMF Response on the issuing session as
+    //# defined in Section 4.2.2.3.3.
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# A TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step e)
     for level in [0, 1] {
         let (mut world, conns, _) = session(level, 2);
         let commands: Vec<_> = conns
@@ -357,6 +440,33 @@ fn answers(world: &mut World, conn: ConnId) -> Vec<ScsiResponse> {
 
 #[test]
 fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
+    //= rfc7143#section-4.2.2.3.4
+    //= type=test
+    //# the target iSCSI layer MUST assume that the Response Fence is required for the
+    //# following SCSI completion messages:
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# e) MUST provide the Response Fence behavior on the first post-TMF Response on
+    //# third-party sessions as specified in Section 4.2.2.3.3.
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# f) MUST address the Response Fence flag on the first post-TMF Response on third-party
+    //# sessions as defined in Section 4.2.2.3.3.
+    //= rfc7143#section-4.2.3.6
+    //= type=test
+    //# The UA notification contained in the first SCSI Response PDU on each affected
+    //# third-party I_T_L nexus after the TMF action thus MUST NOT pass the affected task
+    //# responses on any of the iSCSI sessions accessing the LU.
+    //= rfc7143#section-4.2.3.5
+    //= type=test
+    //# If the issuing session is a FastAbort session, the iSCSI target implementation is
+    //# FastAbort-capable, and the third-party affected session is an RFC 3720 session, the
+    //# iSCSI target layer MUST NOT send Asynchronous Message PDUs on the third-party session
+    //# to prompt the FastAbort behavior.
+    //= rfc7143#section-11.9.1
+    //= type=test
+    //# This value of AsyncEvent, however, MUST NOT be used on an iSCSI session unless the new TaskReporting
+    //# text key defined in Section 13.23 was negotiated to FastAbort on the session.
     for level in [0, 1] {
         let (mut world, conns, _) = session(level, 2);
         let other = world.connect();
@@ -449,6 +559,10 @@ fn two_fences_of_a_session_do_not_wait_for_each_other() {
 
 #[test]
 fn an_ended_preemption_of_others_is_told_behind_a_fence() {
+    //= rfc7143#section-4.2.2.3.4
+    //= type=test
+    //# This section lists the situations in which fenced response behavior is REQUIRED in
+    //# iSCSI target implementations.
     let (mut world, conns, _) = session(0, 2);
     let (_, answered) = start(&mut world, &conns, conns[1]);
     world.finish(answered, Finish::good(0));

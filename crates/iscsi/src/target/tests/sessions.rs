@@ -44,6 +44,10 @@ fn downs(world: &mut World) -> Vec<(SessionId, SessionEnd)> {
 
 #[test]
 fn a_session_is_announced_with_who_and_what_it_is() {
+    //= rfc7143#section-11.13.3
+    //= type=test
+    //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the Login
+    //# Final-Response (see Section 6.3).
     let mut world = World::new();
     let (conn, up) = world.login(&["InitiatorAlias=here"]);
     assert_eq!((up.initiator.as_str(), up.target_name.as_str()), (INITIATOR, TARGET));
@@ -57,6 +61,10 @@ fn a_session_is_announced_with_who_and_what_it_is() {
 
 #[test]
 fn no_more_is_agreed_to_than_is_served() {
+    //= rfc7143#section-7.1.5
+    //= type=test
+    //# When a defined value of ErrorRecoveryLevel is returned by a responder in a text negotiation, the
+    //# responder MUST support the functionality corresponding to the ErrorRecoveryLevel it is accepting.
     let mut world = World::with(Limits::default(), KeyPolicy::default());
     assert_eq!((world.names.keys.error_recovery_level, world.names.keys.max_connections), (2, 8));
     let (_, up) = world.login(&["ErrorRecoveryLevel=2", "MaxConnections=4"]);
@@ -66,6 +74,10 @@ fn no_more_is_agreed_to_than_is_served() {
 
 #[test]
 fn logging_in_again_under_the_same_name_takes_the_old_session_down_first() {
+    //= rfc7143#section-7.15
+    //= type=test
+    //# A target MUST also be prepared to handle a session reinstatement request from the initiator that may
+    //# be addressing session errors.
     let mut world = World::new();
     let (old, first) = world.login(&[]);
     let command = world.command(old);
@@ -374,6 +386,15 @@ fn a_discovery_session_takes_only_text_pings_and_logout() {
 
 #[test]
 fn pdus_that_have_no_place_are_rejected_each_with_its_reason() {
+    //= rfc7143#section-4.2.4
+    //= type=test
+    //# Login Requests and Responses MUST be used exclusively during login.
+    //= rfc7143#section-4.2.4
+    //= type=test
+    //# a subsequent Login Phase MUST NOT occur before tearing down the connection.
+    //= rfc7143#section-11.2.1.2
+    //= type=test
+    //# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let snack = Snack {
@@ -423,6 +444,14 @@ fn pdus_that_have_no_place_are_rejected_each_with_its_reason() {
 
 #[test]
 fn anything_but_a_login_ends_a_connection_that_has_not_logged_in() {
+    //= rfc7143#section-4.2.4
+    //= type=test
+    //# A target receiving any PDU except a Login Request before the Login Phase is started
+    //# MUST immediately terminate the connection on which the PDU was received.
+    //= rfc7143#section-7.1.4
+    //= type=test
+    //# The use of within-connection and within-command recovery classes MUST NOT be attempted before the
+    //# connection is in the Full Feature Phase.
     for opcode in [0x00, 0x01, 0x05, 0x06, 0x10, 0x25, 0x3f] {
         let mut world = World::new();
         let conn = world.connect();
@@ -473,6 +502,9 @@ fn session_handles_differ_and_are_used_again_only_when_free() {
 
 #[test]
 fn a_refused_login_says_why_and_closes() {
+    //= rfc7143#section-11.13.5
+    //= type=test
+    //# If the Status-Class is not 0, the initiator and target MUST close the TCP connection.
     let mut world = World::new();
     let conn = world.connect();
     let response: LoginResponse =
@@ -505,6 +537,12 @@ fn closing_a_session_tells_the_initiator_and_sends_what_is_queued() {
 
 #[test]
 fn scsi_events_carry_sense_and_a_logout_request_has_its_time() {
+    //= rfc7143#section-11.9.1
+    //= type=test
+    //# This Async Message MUST be sent on the same connection as the one requesting to be logged out.
+    //= rfc7143#section-11.9.3
+    //= type=test
+    //# The LUN field MUST be valid if AsyncEvent is 0.
     let mut world = World::new();
     let (conn, up) = world.login(&[]);
     world.engine.async_message(world.now, up.session, AsyncEvent::Scsi { lun: 3, sense: &[0x70, 0, 6] });

@@ -274,6 +274,10 @@ fn bytes_handed_over_while_a_loan_is_out_are_the_drivers_error() {
 
 #[test]
 fn a_damaged_header_ends_the_session_whichever_bit_it_is() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+    //# discard the header and all data up to the beginning of a later PDU or close the connection.
     for bit in (0..(48 + 12 + 4) * 8).step_by(7) {
         let mut world = World::new();
         let (conn, up) = world.login(&DIGESTS);
@@ -307,6 +311,11 @@ fn send_damaged(world: &mut World, conn: ConnId, bhs: Bhs, data: &[u8], byte: us
 
 #[test]
 fn damaged_data_of_a_command_leaves_its_number_open_to_be_sent_again() {
+    //= rfc7143#section-7.3
+    //= type=test
+    //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be considered
+    //# received by the target (i.e., a command sequence gap must be assumed for the CmdSN), even though the
+    //# CmdSN of the rejected command PDU may be reliably ascertained.
     let mut world = World::new();
     let (conn, _) = world.login(&DIGESTS);
     for byte in [0, 511, 513, 514, 516, 519] {
@@ -340,6 +349,14 @@ fn a_damaged_command_that_is_not_sent_again_costs_the_session() {
 
 #[test]
 fn damaged_data_out_fails_its_task_once_its_sequence_is_over() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a command
+    //# PDU, the non-data PDU rule below applies), the target MUST do one of the following:
+    //= rfc7143#section-7.8
+    //= type=test
+    //# If the target chooses to implement this option, it MUST wait to receive all the data (signaled by a
+    //# data PDU with the Final bit set for all outstanding R2Ts) before sending the SCSI Response PDU.
     for (unsolicited, is_final) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut world = World::new();
         let (conn, _) = world.login(&[&DIGESTS[..], &["InitialR2T=No", "FirstBurstLength=4096"]].concat());
@@ -372,6 +389,10 @@ fn damaged_data_out_fails_its_task_once_its_sequence_is_over() {
 
 #[test]
 fn damaged_data_of_any_other_pdu_is_rejected_and_forgotten() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a Reject PDU
+    //# with a reason code of Data-Digest-Error and discard the PDU.
     let mut world = World::new();
     let (conn, _) = world.login(&DIGESTS);
     let ping = NopOut {

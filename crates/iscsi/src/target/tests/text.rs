@@ -27,6 +27,13 @@ fn request(world: &mut World, conn: base::state_machine::ConnId) -> TextRequest 
 
 #[test]
 fn send_targets_tells_what_the_kind_of_session_may_know() {
+    //= rfc7143#section-11.11.1
+    //= type=test
+    //# A Text Response with the F bit set to 1 MUST have a Target Transfer Tag field set to the reserved
+    //# value 0xffffffff.
+    //= rfc7143#section-11.11.4
+    //= type=test
+    //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
     let all = [format!("TargetName={TARGET}"), "TargetAddress=127.0.0.1:3260,1".into()];
     let refused = ["SendTargets=Reject".into()];
     let other = "SendTargets=iqn.2026-01.test:other";
@@ -54,6 +61,25 @@ fn send_targets_tells_what_the_kind_of_session_may_know() {
 
 #[test]
 fn ten_thousand_targets_leave_in_pieces_as_they_are_asked_for() {
+    //= rfc7143#section-11.10.4
+    //= type=test
+    //# It MUST do so whenever it sets the F bit to 0 in the response.
+    //= rfc7143#section-11.11.1
+    //= type=test
+    //# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field set to a value other
+    //# than the reserved value 0xffffffff.
+    //= rfc7143#section-11.11.2
+    //= type=test
+    //# A Text Response with the C bit set to 1 MUST have the F bit set to 0.
+    //= rfc7143#section-11.11.4
+    //= type=test
+    //# When a target has more work to do (e.g., cannot transfer all the remaining text data in a single Text
+    //# Response or has to continue the negotiation) and has enough resources to proceed, it MUST set the
+    //# Target Transfer Tag to a value other than the reserved value 0xffffffff.
+    //= rfc7143#section-11.11.6
+    //= type=test
+    //# The data lengths of a Text Response MUST NOT exceed the iSCSI initiator MaxRecvDataSegmentLength (a
+    //# parameter that is negotiated per connection and per direction).
     let mut world = World::new();
     let name = |n| IscsiName::parse(format!("iqn.2026-01.test:target-{n:05}").as_bytes()).unwrap();
     world.names.targets = (0..10_000).map(name).collect();
@@ -82,6 +108,10 @@ fn ten_thousand_targets_leave_in_pieces_as_they_are_asked_for() {
 
 #[test]
 fn a_text_in_pieces_is_answered_once_it_is_whole() {
+    //= rfc7143#section-6.2
+    //= type=test
+    //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
+    //# Text or Login Response with no data segment (DataSegmentLength 0).
     let mut world = World::new();
     let conn = world.discover();
     let mut asked = request(&mut world, conn);
@@ -100,6 +130,22 @@ fn a_text_in_pieces_is_answered_once_it_is_whole() {
 
 #[test]
 fn the_target_waits_for_the_initiator_to_be_final() {
+    //= rfc7143#section-6.4
+    //= type=test
+    //# Whenever the target responds with the F bit set to 0, it MUST set the Target Transfer
+    //# Tag to a value other than the default 0xffffffff.
+    //= rfc7143#section-11.10.4
+    //= type=test
+    //# It MUST do so whenever it sets the F bit to 0 in the response.
+    //= rfc7143#section-11.11.1
+    //= type=test
+    //# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field set to a value other
+    //# than the reserved value 0xffffffff.
+    //= rfc7143#section-11.11.4
+    //= type=test
+    //# When a target has more work to do (e.g., cannot transfer all the remaining text data in a single Text
+    //# Response or has to continue the negotiation) and has enough resources to proceed, it MUST set the
+    //# Target Transfer Tag to a value other than the reserved value 0xffffffff.
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let mut asked = request(&mut world, conn);
@@ -121,6 +167,10 @@ fn the_target_waits_for_the_initiator_to_be_final() {
 
 #[test]
 fn texts_out_of_order_are_rejected() {
+    //= rfc7143#section-6.4
+    //= type=test
+    //# If such an attempt is detected by the target, the target MUST respond with a Reject
+    //# PDU with a reason of "Protocol Error".
     for (name, change, text) in [
         ("empty but continued", (false, true, None), &b""[..]),
         ("unknown transfer tag", (true, false, Some(Ttt(99))), b""),

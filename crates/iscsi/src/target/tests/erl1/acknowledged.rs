@@ -26,6 +26,20 @@ use crate::target::engine::Limits;
 
 #[test]
 fn data_that_is_asked_to_be_acknowledged_is_kept_until_it_is() {
+    //= rfc7143#section-11.7.2
+    //= type=test
+    //# it MUST NOT do so more frequently
+    //= rfc7143#section-11.7.4
+    //= type=test
+    //# On incoming data, the Target Transfer Tag and LUN MUST be provided by the target if the A bit is set
+    //# to 1; otherwise, they are reserved.
+    //= rfc7143#section-11.7.4
+    //= type=test
+    //# If the Target Transfer Tag is provided, then the LUN field MUST hold a valid value and be consistent
+    //# with whatever was specified with the command; otherwise, the LUN field is reserved.
+    //= rfc7143#section-11.16
+    //= type=test
+    //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all SNACK types.
     let mut world = world();
     let conn = login(&mut world, &[]);
     let (itt, sent) = read_all(&mut world, conn, 12_000);
@@ -88,6 +102,11 @@ fn a_tag_that_is_used_again_says_that_its_answer_arrived() {
 
 #[test]
 fn answered_tasks_are_out_of_the_window_and_out_of_reach() {
+    //= rfc7143#section-7.11
+    //= type=test
+    //# If the abort request is received and the target can determine (based on the Referenced Task Tag) that
+    //# the command was received and executed, and also that the response was sent prior to the abort, then
+    //# the target MUST respond with the response code "Task Does Not Exist".
     let limits = Limits { queue_depth: 2, ..Limits::default() };
     let mut world = World::with(limits, policy(1));
     let conn = login(&mut world, &[]);

@@ -16,6 +16,10 @@ use crate::target::contract::Finish;
 
 #[test]
 fn a_header_with_one_wrong_bit_costs_its_pdu_and_nothing_else() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+    //# discard the header and all data up to the beginning of a later PDU or close the connection.
     for bit in 0..52 * 8 {
         let mut world = world();
         let conn = login(&mut world, &["ImmediateData=Yes"]);
@@ -33,6 +37,10 @@ fn a_header_with_one_wrong_bit_costs_its_pdu_and_nothing_else() {
 
 #[test]
 fn a_header_that_is_worse_hurt_ends_the_connection() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+    //# discard the header and all data up to the beginning of a later PDU or close the connection.
     let mut world = world();
     let conn = login(&mut world, &[]);
     let command = world.command(conn);
@@ -44,6 +52,10 @@ fn a_header_that_is_worse_hurt_ends_the_connection() {
 
 #[test]
 fn a_missing_command_is_shown_and_waited_for() {
+    //= rfc7143#section-11.19.1
+    //= type=test
+    //# If the target is initiating a NOP-In without wanting to receive a corresponding NOP-Out, this field
+    //# MUST hold the reserved value 0xffffffff.
     let mut world = world();
     let conn = login(&mut world, &[]);
     let (lost, second) = (world.command(conn), world.command(conn));

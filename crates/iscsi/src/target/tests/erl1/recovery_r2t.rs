@@ -51,6 +51,16 @@ pub(super) fn as_asked(r2t: &R2t) -> (Ttt, u32, u32) {
 
 #[test]
 fn data_out_that_is_lost_or_damaged_is_asked_for_again_with_the_next_number() {
+    //= rfc7143#section-4.2.2.4
+    //= type=test
+    //# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
+    //= rfc7143#section-7.8
+    //= type=test
+    //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a command
+    //# PDU, the non-data PDU rule below applies), the target MUST do one of the following:
+    //= rfc7143#section-7.9
+    //= type=test
+    //# The target MUST address these implied digest errors as described in Section 7.8.
     for in_order in [true, false] {
         let policy = KeyPolicy { data_pdu_in_order: false, ..policy(1) };
         let order = if in_order { "DataPDUInOrder=Yes" } else { "DataPDUInOrder=No" };
@@ -261,6 +271,11 @@ fn a_peer_whose_digests_are_always_wrong_loses_its_task_in_the_end() {
 
 #[test]
 fn an_r2t_that_was_lost_is_sent_again_until_its_data_came() {
+    //= rfc7143#section-11.16
+    //= type=test
+    //# The numbered response(s) or R2T(s) requested by a SNACK MUST be delivered as exact replicas of the
+    //# ones that the target transmitted originally, except for the fields ExpCmdSN, MaxCmdSN, and ExpDataSN,
+    //# which MUST carry the current values.
     let mut world = world();
     let conn = login(&mut world, &["ImmediateData=No"]);
     let write = world.write(conn, 6000);

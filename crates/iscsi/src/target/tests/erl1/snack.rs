@@ -22,6 +22,22 @@ use crate::target::contract::Finish;
 
 #[test]
 fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {
+    //= rfc7143#section-11.4.9
+    //= type=test
+    //# In the case of responses sent due to a retransmission request, the StatSN MUST be the same as the
+    //# first time the PDU was sent, unless the connection has since been restarted.
+    //= rfc7143#section-11.16
+    //= type=test
+    //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all SNACK types.
+    //= rfc7143#section-11.16
+    //= type=test
+    //# The numbered response(s) or R2T(s) requested by a SNACK MUST be delivered as exact replicas of the
+    //# ones that the target transmitted originally, except for the fields ExpCmdSN, MaxCmdSN, and ExpDataSN,
+    //# which MUST carry the current values.
+    //= rfc7143#section-11.16
+    //= type=test
+    //# Any SNACK that requests a numbered response, data, or R2T that was not sent by the target or was
+    //# already acknowledged by the initiator MUST be rejected with a reason code of "Protocol Error".
     let mut world = world();
     let conn = login(&mut world, &[]);
     let mut sent = Vec::new();
@@ -77,6 +93,25 @@ fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {
 
 #[test]
 fn data_is_sent_again_exactly_as_it_was_with_the_status_that_rode_on_it() {
+    //= rfc7143#section-4.2.2.4
+    //= type=test
+    //# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
+    //= rfc7143#section-7.8
+    //= type=test
+    //# In response to the SNACK, the target MUST either resend the data PDU or reject the SNACK with a Reject
+    //# PDU with a reason code of "SNACK reject", in which case:
+    //= rfc7143#section-11.16
+    //= type=test
+    //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all SNACK types.
+    //= rfc7143#section-11.16
+    //= type=test
+    //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the ones
+    //# that the target transmitted originally, except for the fields ExpCmdSN and MaxCmdSN, which MUST carry
+    //# the current values; and except for resegmentation (see Section 11.16.3).
+    //= rfc7143#section-11.16
+    //= type=test
+    //# Any SNACK that requests a numbered response, data, or R2T that was not sent by the target or was
+    //# already acknowledged by the initiator MUST be rejected with a reason code of "Protocol Error".
     let mut world = world();
     let conn = login(&mut world, &[]);
     let (itt, sent) = read_all(&mut world, conn, 5000);
@@ -103,6 +138,22 @@ fn data_is_sent_again_exactly_as_it_was_with_the_status_that_rode_on_it() {
 
 #[test]
 fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_response() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# In response to the SNACK, the target MUST either resend the data PDU or reject the SNACK with a Reject
+    //# PDU with a reason code of "SNACK reject", in which case:
+    //= rfc7143#section-11.16
+    //= type=test
+    //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all SNACK types.
+    //= rfc7143#section-11.16.3
+    //= type=test
+    //# A target that has received a R-Data SNACK MUST return a SCSI Response that contains a copy of the
+    //# SNACK Tag field from the R-Data SNACK in the SCSI Response SNACK Tag field as its last or only
+    //# Response.
+    //= rfc7143#section-11.16.5
+    //= type=test
+    //# This value MUST be copied by the iSCSI target in the last or only SCSI Response PDU it issues for the
+    //# command.
     let mut world = world();
     let conn = login(&mut world, &[]);
     let (itt, sent) = read_all(&mut world, conn, 5000);

@@ -348,9 +348,9 @@ fn a_text_leaves_in_pieces_that_the_target_can_receive() {
     //# the rest of the data.
     let (mut raw, conn) = ScriptedTarget::level(0, &["MaxRecvDataSegmentLength=512"]);
     let mut text = TextBuilder::new();
-    text.put("X-org.me", &"a".repeat(200));
-    text.put("X-org.you", &"b".repeat(200));
-    text.put("X-org.them", &"c".repeat(200));
+    text.put("X-org.me", "a".repeat(200));
+    text.put("X-org.you", "b".repeat(200));
+    text.put("X-org.them", "c".repeat(200));
     raw.session.send_text(raw.now, None, text).unwrap();
     raw.drain();
     let sent = raw.expect_any(conn);

@@ -1,9 +1,9 @@
 //! RELATIVE TARGET PORT IDENTIFIERs (SPC-5 §4.8.1), which stay with their ports for good.
 //!
-//! Persistent reservations refer to a port by its identifier, also across a loss of power. So an identifier that
-//! was assigned once is not assigned to another port while unused ones are left, whatever is added to the
-//! configuration or removed. The state directory keeps the identifiers in the file `ports`: text, one port a
-//! line, and then a checksum of the lines before it.
+//! Persistent reservations refer to a port by its identifier, also across a loss of power. So an identifier
+//! that was assigned once is not assigned to another port while unused ones are left, whatever is added to
+//! the configuration or removed. The state directory keeps the identifiers in the file `ports`: text, one
+//! port a line, and then a checksum of the lines before it.
 //!
 //! ```text
 //! targe ports 1

@@ -1,4 +1,4 @@
-//! What the daemon tells over the admin socket.
+//! Makes the responses that the daemon returns over the admin socket.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -25,10 +25,10 @@ use crate::admin::api::{
 use crate::admin::server::RequestHandler;
 use crate::config::{Config, Flags, HyperScsiService};
 
-/// How long all reactors together may take. Less than a client waits.
+/// How long all reactors together may take to answer. It is shorter than the timeout of a client.
 const REACTORS_MAX: Duration = Duration::from_secs(5);
 
-/// What the threads that answer share with the one that reloads.
+/// What the threads of the admin socket share with the main thread, which reloads.
 pub(super) struct Shared {
     started: Instant,
     config_file: Option<String>,
@@ -36,14 +36,14 @@ pub(super) struct Shared {
     pub(super) current: Mutex<Current>,
 }
 
-/// What changes with a reload.
+/// The part that a reload changes.
 pub(super) struct Current {
     pub(super) runtime: RuntimeConfig,
     pub(super) reloads: u64,
     pub(super) reload: Option<ReloadResult>,
 }
 
-/// The last reload.
+/// The result of the last reload.
 #[derive(Clone, Debug)]
 pub(super) struct ReloadResult {
     pub(super) at: Instant,
@@ -205,7 +205,7 @@ impl Shared {
         Ok(self.query_reactors(|member| member.frame_sessions())?.into_iter().flatten().collect())
     }
 
-    /// Asks every reactor, all at the same time.
+    /// Queries every reactor, all at the same time.
     fn query_reactors<T: Send + 'static>(
         &self,
         question: impl Fn(&ReactorShard) -> T + Clone + Send + 'static,
@@ -245,7 +245,7 @@ fn reactor((handle, facts): &(Handle<ReactorShard>, ReactorInfo)) -> Reactor {
     }
 }
 
-/// Tells of every HyperSCSI group.
+/// Returns the description of every HyperSCSI group.
 fn groups(
     config: &Config,
     known: &HyperScsiService,
@@ -338,7 +338,8 @@ impl Repairs {
     }
 }
 
-/// What was repaired, by what the parts say that saw to it; of requests, how many were duplicates and how many late.
+/// Returns the repair counters of HyperSCSI from the counters of its parts; the first argument has the number
+/// of duplicate requests and of late frames.
 fn frame_repairs(
     (duplicate_requests, late_frames): (u64, u64),
     drops: &DropCounts,

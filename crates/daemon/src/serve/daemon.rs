@@ -1,4 +1,5 @@
-//! From the start to the end: opens everything, starts the reactors, obeys signals, reloads, and stops in order.
+//! The main thread of the daemon: opens everything, starts the reactors, handles signals, reloads, and stops
+//! in order.
 
 mod reload;
 
@@ -31,38 +32,39 @@ use super::{ServeError, Started, media, panics, portals, served_size};
 use crate::admin::server::{BoundSocket, Server};
 use crate::config::{Config, Environment, Flags, Loaded, Unit, UnitIndex};
 
-/// How long sessions have to log out after they were asked to. RFC 7143 §11.9.1 lets us say so in whole seconds.
+/// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
+/// seconds.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long the end waits for sessions to be gone before their connections are closed.
+/// How long a stop waits for sessions to end before it closes their connections.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// How long a reload waits for a disk that was removed before and is to be served again.
+/// How long a reload waits until the medium of a removed disk is closed, if the disk is to be served again.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
-/// How often the end looks whether sessions are gone.
+/// The polling interval while waiting for sessions to end or for media to be closed.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
-/// How long a connection may take to accept our last bytes.
+/// How long a connection may take to accept the last bytes sent to it.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a reactor may take to answer. It never waits for anything, so this long means that it hangs.
+/// How long a reactor may take to answer. A reactor never waits for anything, so one that takes longer hangs.
 pub(super) const REACTOR_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Something that the main thread has to see to.
+/// An event that the main thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DaemonEvent {
-    /// The configuration may have changed.
+    /// The configuration is to be read again.
     Reload,
-    /// It is time to stop.
+    /// The daemon is to stop.
     Stop,
-    /// A reactor's thread is gone.
+    /// The thread of this reactor has ended.
     ReactorEnded(usize),
     /// A thread has panicked.
     ThreadPanicked,
 }
 
-/// A daemon that serves.
+/// A running daemon.
 pub(super) struct Daemon {
     flags: Flags,
     environment: Environment,
@@ -70,27 +72,27 @@ pub(super) struct Daemon {
     runtime: RuntimeConfig,
     state: StateDir,
     disks: DiskIds,
-    /// Where each target was served last.
+    /// The reactor that served each target last.
     last_owners: Owners,
     reactors: Vec<ReactorThread>,
-    /// Accepts for several reactors; a single one does it itself.
+    /// Accepts connections for several reactors; a single reactor accepts them itself.
     router: Option<Router>,
     shared: Arc<Shared>,
     events: Receiver<DaemonEvent>,
     admin: Server,
     media_watch: MediaWatch,
-    /// The thread that looks at what is watched ends when this is dropped.
+    /// Dropping this ends the thread of the media watch.
     _watch: Sender<()>,
 }
 
-/// An interface that is open.
+/// An open Ethernet interface.
 type Port = (EtherPort, PortSocket);
 
-/// A portal that listens.
+/// A listening portal.
 type PortalListener = (TcpListener, PortalId);
 
 impl Daemon {
-    /// Opens everything and serves.
+    /// Opens everything and starts to serve.
     pub(super) fn start(
         flags: Flags,
         environment: Environment,
@@ -115,7 +117,7 @@ impl Daemon {
         numbers.reactors = count;
         numbers.ports = state.load_ports(&config)?;
         numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
-        // Before anything can be reserved through one of them.
+        // The identifiers are durable before anything can be reserved through one of the ports.
         state.save_ports(&numbers.ports)?;
         let runtime = numbers.runtime_config(config, &listening, &owners);
         let former = runtime.owners();
@@ -156,7 +158,7 @@ impl Daemon {
         })
     }
 
-    /// Returns what was started, for whoever tells the user.
+    /// Returns what was started, for display to the user.
     pub(super) fn started(&self) -> Started {
         Started {
             config: (*self.runtime.config).clone(),
@@ -168,17 +170,17 @@ impl Daemon {
         }
     }
 
-    /// Serves until it is told to stop, or cannot go on.
+    /// Serves until an event stops the daemon, or the daemon cannot continue.
     pub(super) fn run(mut self) -> Result<(), ServeError> {
         loop {
-            // The sender of signals is never gone before this thread.
+            // The thread that sends signals as events does not end before this thread.
             match self.events.recv() {
                 Ok(DaemonEvent::Reload) => self.reload(),
                 Ok(DaemonEvent::Stop) | Err(_) => return self.stop(),
                 Ok(DaemonEvent::ReactorEnded(index)) => {
                     let sentence = format!("reactor {index} ended by itself; this is a bug of targe");
                     crate::error!("{sentence}");
-                    // The others are stopped in order, so that their sessions end well.
+                    // The other reactors are stopped in order, so that their sessions log out.
                     self.stop()?;
                     return Err(ServeError::Failed(sentence));
                 }
@@ -187,7 +189,8 @@ impl Daemon {
         }
     }
 
-    /// Reads the configuration again, and applies it. One that cannot be applied still takes away what it takes away.
+    /// Reads the configuration again, and applies it. A configuration that cannot be applied still withdraws
+    /// access.
     fn reload(&mut self) {
         let result = match Config::read(&self.flags, &self.environment) {
             Err(unusable) => {
@@ -262,7 +265,7 @@ impl Daemon {
             }
         }
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
-        // From here on nothing can fail.
+        // From here on no step can fail.
         provisional.commit();
         crate::log::set_level(log);
         let mut told = changes.to_string();
@@ -289,7 +292,8 @@ impl Daemon {
         Ok(told)
     }
 
-    /// Waits until the files and devices that are to be served again are closed, whose units were removed not long ago.
+    /// Waits until the reactors have closed the media of recently removed units that the new configuration
+    /// serves again.
     fn wait_for_media_close(&self, runtime: &RuntimeConfig) -> Result<(), String> {
         let served = |runtime: &RuntimeConfig| -> Vec<(UnitId, Unit)> {
             let units = (0..self.reactors.len()).flat_map(|index| runtime.units(index));
@@ -315,7 +319,7 @@ impl Daemon {
         }
     }
 
-    /// Opens the portals that are new. Returns them, and the address of every portal.
+    /// Opens the new portals. Returns them, and the address of every portal.
     fn open_portals(
         &mut self,
         config: &Config,
@@ -336,7 +340,8 @@ impl Daemon {
         Ok((opened, listening))
     }
 
-    /// Applies a configuration. `wrong` has the disks that are not what they were; without it, none is measured again.
+    /// Applies a configuration. `wrong` has the disks whose file or device differs from what is served, with
+    /// the reasons; with `None` no disk is measured again.
     fn apply(
         &mut self,
         runtime: RuntimeConfig,
@@ -358,7 +363,7 @@ impl Daemon {
             }
             let _ = running.handle.limit(reactors::driver_limits(&runtime.config));
             let (runtime, wrong) = (runtime.clone(), wrong.cloned());
-            // A reactor that is gone is told of by its own occasion.
+            // If the reactor has ended, its own event reports that.
             let reload =
                 move |member: &mut ReactorShard, now| member.reload(now, runtime, units, wrong.as_ref());
             let _ = running.handle.post(reload);
@@ -391,7 +396,7 @@ impl Daemon {
         self.runtime = runtime;
     }
 
-    /// Ends every session in order, makes everything durable, and returns when nothing is left.
+    /// Ends every session in order, makes everything durable, and returns when all reactors have ended.
     fn stop(self) -> Result<(), ServeError> {
         let Self { runtime, reactors, router, admin, .. } = self;
         crate::info!("stopping");
@@ -427,12 +432,13 @@ impl Daemon {
     }
 }
 
-/// Returns whether no reactor has a session. One that does not answer has nothing that could be waited for.
+/// Returns whether no reactor has a session. A reactor that does not answer counts as idle, since waiting for
+/// it is of no use.
 fn all_idle(reactors: &[ReactorThread]) -> bool {
     all_reactors(reactors, ReactorShard::is_idle)
 }
 
-/// Returns whether something holds for every reactor that answers.
+/// Returns whether `holds` is true for every reactor that answers.
 fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) -> bool) -> bool {
     reactors.iter().all(|running| {
         let (sender, receiver) = channel();
@@ -443,8 +449,8 @@ fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) -> bool) ->
     })
 }
 
-/// Returns the files and devices of removed units that are not closed yet. A reactor that does not answer says nothing: then
-/// the file is locked, and opening it fails.
+/// Returns the files and devices of removed units that are not closed yet. Those of a reactor that does not
+/// answer are left out: they are still locked, so opening them fails.
 fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
     let ask = |running: &ReactorThread| {
         let (sender, receiver) = channel();
@@ -456,7 +462,7 @@ fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
     reactors.iter().flat_map(ask).collect()
 }
 
-/// Opens the interfaces of a blueprint that are not among those in use, for one reactor.
+/// Opens, for one reactor, the interfaces of a runtime configuration that are not in use yet.
 fn open_ports(
     runtime: &RuntimeConfig,
     reactor: usize,
@@ -464,7 +470,8 @@ fn open_ports(
 ) -> Result<Vec<Port>, ServeError> {
     let fresh = runtime.interfaces.iter().filter(|interface| !known.contains(interface));
     let open = |(port, name): &(EtherPort, String)| {
-        // What the driver keeps away without being asked: frames of other VLANs, and to other stations.
+        // The driver filters these frames without configuration: frames of other VLANs, and frames to other
+        // stations.
         //= hyperscsi#section-3.1
         //# a receiver MUST NOT take a frame that
         //# was sent in a VLAN in which its port is not. It MUST NOT take a frame that was sent to another station
@@ -478,7 +485,7 @@ fn open_ports(
     fresh.map(open).collect()
 }
 
-/// Opens the media of units, and finds the state that they had.
+/// Opens the media of units, and loads the persistent state of the units.
 fn open_units<'u>(
     units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
     state: &StateDir,
@@ -496,7 +503,7 @@ fn open_units<'u>(
     units.map(&mut open).collect()
 }
 
-/// Starts the reactors; a router before them when there are several.
+/// Starts the reactors, and a router in front of them when there are several.
 fn start_reactors(
     runtime: &RuntimeConfig,
     (units, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),

@@ -1,5 +1,5 @@
-//! A file or device on its reactor, where the daemon can look at it as well as the unit: it counts and tells failures, and lets
-//! nothing through once it is not what it was.
+//! A file or device on its reactor. The logical unit and the daemon share it. It counts and logs failures,
+//! and refuses all operations while it is withheld.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,24 +17,24 @@ use store::api::{Capabilities, Completion, Failure, Fault, Op, Space};
 
 use crate::os_error;
 
-/// Failures of one disk are told at most this often; those in between are counted.
+/// The least time between two logged failures of one disk; failures in between are counted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// What the threads that look at a disk from outside know of it.
+/// The properties of a disk that other threads can read.
 #[derive(Debug)]
 pub(super) struct DiskInfo {
     pub(super) path: PathBuf,
     pub(super) identity: FileIdentity,
     /// Whether it was opened for reading only.
     pub(super) read_only: bool,
-    /// How many bytes are served.
+    /// The length in bytes that is served.
     len: AtomicU64,
     /// Whether it is withheld.
     withheld: AtomicBool,
 }
 
 impl DiskInfo {
-    /// Returns how many bytes are served.
+    /// Returns the length in bytes that is served.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
@@ -44,15 +44,15 @@ impl DiskInfo {
         self.withheld.load(Ordering::Relaxed)
     }
 
-    /// Compares what the path leads to with what is served.
+    /// Compares the file or device at the path with the one that is served.
     ///
     /// # Errors
-    /// A sentence that says how they differ.
+    /// A sentence that describes the difference.
     pub(super) fn compare(&self) -> Result<(), String> {
         self.compare_with(self.len())
     }
 
-    /// The same where a file may be as short as `len` bytes.
+    /// Compares the same, but accepts a file of at least `len` bytes.
     pub(super) fn compare_with(&self, len: u64) -> Result<(), String> {
         let path = self.path.display();
         match FileIdentity::of_path(&self.path) {
@@ -66,13 +66,14 @@ impl DiskInfo {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Err(format!("{path} is gone; what is served has that name no more"))
             }
-            // Where the daemon may not look, or cannot just now, nothing is known to be wrong.
+            // If the daemon may not access the file, or cannot at the moment, the file is assumed to be
+            // unchanged.
             Err(_) => Ok(()),
         }
     }
 }
 
-/// A file or device.
+/// A file or device. Clones share one state.
 #[derive(Clone, Debug)]
 pub(super) struct Disk(Rc<RefCell<Inner>>);
 
@@ -80,7 +81,7 @@ struct Inner {
     store: FileStore,
     facts: Arc<DiskInfo>,
     label: String,
-    /// Completions of what was not let through.
+    /// Completions of operations that were refused.
     refused: VecDeque<Completion>,
     withheld: Option<String>,
     errors: u64,
@@ -96,7 +97,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Disk {
-    /// Serves what was opened through `queue`.
+    /// Serves an opened file or device through `queue`.
     pub(super) fn new(opened: Opened, path: PathBuf, queue: FileQueue, label: &str) -> Self {
         let (identity, read_only) = (opened.identity(), opened.is_read_only());
         let store = FileStore::new(opened, queue);
@@ -115,17 +116,17 @@ impl Disk {
         })))
     }
 
-    /// Has `tell` called when a read meets the end of a file that was cut.
+    /// Sets the function that is called when a read passes the end of a file that was truncated.
     pub(super) fn on_truncate(&self, tell: impl Fn() + 'static) {
         self.0.borrow_mut().when_cut = Some(Box::new(tell));
     }
 
-    /// Returns what other threads may look at.
+    /// Returns the properties that other threads can read.
     pub(super) fn info(&self) -> Arc<DiskInfo> {
         Arc::clone(&self.0.borrow().facts)
     }
 
-    /// Returns how often it failed so far.
+    /// Returns how many operations failed so far.
     pub(super) fn errors(&self) -> u64 {
         self.0.borrow().errors
     }
@@ -135,7 +136,7 @@ impl Disk {
         self.0.borrow().withheld.clone()
     }
 
-    /// Calls it otherwise from now on.
+    /// Changes the label for the log.
     pub(super) fn rename(&self, label: &str) {
         let mut inner = self.0.borrow_mut();
         if inner.label != label {
@@ -143,12 +144,12 @@ impl Disk {
         }
     }
 
-    /// Says whether writes may be acknowledged before they are durable.
+    /// Sets whether writes may be acknowledged before they are durable.
     pub(super) fn set_write_cache(&self, write_cache: bool) {
         self.0.borrow_mut().store.set_write_cache(write_cache);
     }
 
-    /// Lets nothing through any more; returns whether that is new.
+    /// Withholds the disk: refuses all further operations. Returns whether the disk was not withheld before.
     pub(super) fn withhold(&self, why: &str) -> bool {
         let mut inner = self.0.borrow_mut();
         if inner.withheld.is_some() {
@@ -163,10 +164,10 @@ impl Disk {
         true
     }
 
-    /// Serves it as it is now; returns whether it has another size, and whether it was withheld.
+    /// Serves the file or device as it is now. Returns whether its size changed, and whether it was withheld.
     ///
     /// # Errors
-    /// What the system says; then it stays as it was.
+    /// The error of the system; the disk stays as it was then.
     pub(super) fn accept_current_file(&self) -> std::io::Result<(bool, bool)> {
         let mut inner = self.0.borrow_mut();
         let changed = inner.store.refresh_len()?;
@@ -178,7 +179,7 @@ impl Disk {
 }
 
 impl Inner {
-    /// Counts a failure, and tells of it unless another was told lately.
+    /// Counts a failure, and logs it unless another failure was logged less than [`TELL_EVERY`] ago.
     fn failed(&mut self, failure: Failure) {
         let what = match failure.fault {
             Fault::NoSpace => "no space is left",
@@ -187,7 +188,7 @@ impl Inner {
             Fault::Gone => "it does not respond",
             Fault::Medium => "reading or writing failed",
             Fault::Hardware | Fault::Bug => "targe failed",
-            // What others than the medium are to blame for.
+            // These failures are not caused by the medium.
             Fault::OutOfRange
             | Fault::Unsupported
             | Fault::Reserved

@@ -1,4 +1,5 @@
-//! Names of disks across reloads: an initiator that comes back to a LUN must find the disk that it opened there, or none.
+//! Identities of disks across reloads: an initiator that logs in again must find under a LUN the disk that it
+//! opened there, or none.
 
 use std::time::SystemTime;
 
@@ -7,17 +8,19 @@ use target::config::DiskId;
 
 use crate::config::{Medium, Naa, Unit};
 
-/// Every disk that was served since the start. One entry for each that was ever configured, so the operator bounds it.
+/// Every disk that was served since the start. The list has one entry for each disk that was ever configured,
+/// so the operator bounds its length.
 #[derive(Debug, Default)]
 pub(super) struct DiskIds {
     known: Vec<DiskKey>,
 }
 
-/// What makes a disk the one that an initiator opened: its own names, and where the data is.
+/// The properties that make a disk the one that an initiator opened: its identity, its format, and the place
+/// of its data.
 #[derive(Debug, PartialEq)]
 struct DiskKey {
     naa: Naa,
-    /// With another block length every address means other data.
+    /// With another logical block length each LBA addresses other data.
     block_bytes: u32,
     encrypted: bool,
     data: Data,
@@ -25,16 +28,18 @@ struct DiskKey {
 
 #[derive(Debug, PartialEq)]
 enum Data {
-    /// A file or device. When the file was created tells it from another that got its inode number, where the file system knows.
+    /// A file or device. The creation time, if the file system has one, distinguishes a file from a later one
+    /// with the same inode number.
     Stored(FileIdentity, Option<SystemTime>),
-    /// Memory: gone when the disk is. The number of the disk.
+    /// Memory, which is lost with the disk. The number distinguishes the disk.
     Memory(usize),
-    /// Zeros.
+    /// Zeros, with the length in bytes.
     Null(u64),
 }
 
 impl DiskIds {
-    /// Returns the name of a disk that has just been opened. `identity` is that of its file or device, if it has one.
+    /// Returns the identity of a disk that was just opened. `identity` is that of its file or device, if it
+    /// has one.
     pub(super) fn name(&mut self, unit: &Unit, identity: Option<FileIdentity>) -> DiskId {
         let data = match (&unit.medium, identity) {
             (Medium::Ram { .. }, _) => Data::Memory(self.known.len()),
@@ -46,7 +51,8 @@ impl DiskIds {
                 };
                 Data::Stored(identity, created)
             }
-            // There is no file without an identity; what cannot be told from others is a disk of its own.
+            // Every file has an identity. If there were none, the disk could not be recognised, so it counts
+            // as a new one.
             (Medium::File { .. } | Medium::Block { .. }, None) => Data::Memory(self.known.len()),
         };
         let (naa, block_bytes) = (unit.identity.naa, unit.block_size.bytes());

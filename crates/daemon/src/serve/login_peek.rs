@@ -1,21 +1,23 @@
-//! Reads the target's name from the first bytes of a connection, so that it can be given to the reactor that owns it.
+//! Reads the target's name from the first bytes of a connection, so that the router can pass the connection
+//! to the reactor that owns the target.
 
 use iscsi::name::IscsiName;
 use iscsi::pdu::{BHS_LEN, Bhs, Opcode};
 use iscsi::text;
 
-/// The longest first PDU that is waited for: a header and the 8192 bytes of text that a login request may have before
-/// any length was negotiated (RFC 7143 §13.12).
+/// The longest first PDU that the router waits for: a header and the 8192 bytes of text that a login request
+/// may have before any length was negotiated (RFC 7143 §13.12).
 pub(super) const FIRST_PDU_LEN_MAX: usize = BHS_LEN + 8192;
 
-/// What the first bytes say.
+/// The result of reading the first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LoginPeek {
-    /// Too little yet.
+    /// More bytes are needed.
     Incomplete,
     /// A login to this target.
     Target(IscsiName),
-    /// Anything else: discovery, a name that is none, or no login at all. Whoever gets it says what is wrong with it.
+    /// Anything else: a discovery session, an invalid name, or no login request at all. The reactor that gets
+    /// the connection answers with the error.
     Other,
 }
 
@@ -32,8 +34,8 @@ pub(super) fn read(bytes: &[u8]) -> LoginPeek {
         return LoginPeek::Other;
     }
     let Some(data) = rest.get(from..to) else { return LoginPeek::Incomplete };
-    // A text that goes on in the next PDU may end within a pair; RFC 7143 §6.3 wants the names first, so the pairs
-    // that are whole suffice.
+    // Text that continues in the next PDU may end within a pair. RFC 7143 §6.3 requires the names first, so
+    // the complete pairs suffice.
     let whole = data.iter().rposition(|byte| *byte == 0).map_or(0, |last| last + 1);
     let pairs = text::parse(data.get(..whole).unwrap_or_default()).unwrap_or_default();
     let name = pairs.iter().find(|pair| pair.name == "TargetName");

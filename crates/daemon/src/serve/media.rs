@@ -1,4 +1,4 @@
-//! Opens media: on the thread that reads configurations, before any reactor depends on them.
+//! Opens media, on the thread that reads configurations, before any reactor depends on them.
 
 use std::error::Error;
 use std::fs::OpenOptions;
@@ -20,25 +20,25 @@ use super::state::StateDir;
 use crate::config::{Medium, Unit};
 use crate::os_error;
 
-/// A medium that is open, and can go to the reactor that will serve it.
+/// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenMedium {
     bare: Bare,
     keys: Option<MediaKeys>,
 }
 
-/// The same as it lies there.
+/// A medium without encryption on top.
 #[derive(Debug)]
 enum Bare {
     /// A file or device, and its path.
     Disk(Opened, PathBuf),
     /// Memory.
     Ram(ByteLen),
-    /// Zeros.
+    /// No storage: reads return zeros.
     Null(ByteLen),
 }
 
-/// A medium cannot be opened or made larger.
+/// A medium cannot be opened or extended.
 #[derive(Debug, thiserror::Error)]
 #[error("{unit}: {why}")]
 pub struct MediaError {
@@ -46,8 +46,8 @@ pub struct MediaError {
     why: String,
 }
 
-/// Opens the medium of a unit: creates it if its size is given, makes it longer if it is too short, and locks it.
-/// What that changes in the file system is noted in `provisional`.
+/// Opens the medium of a unit: creates the file if its size is configured, extends it if it is too short, and
+/// locks it. Changes of the file system are recorded in `provisional`.
 pub(super) fn open(
     unit: &Unit,
     state: &StateDir,
@@ -60,12 +60,12 @@ pub(super) fn open(
     Ok(OpenMedium { bare, keys })
 }
 
-/// What was changed in the file system for a start or a reload that may still be refused. Dropped, it is taken back.
+/// The changes of the file system by a start or a reload that can still fail. Dropping this undoes them.
 #[derive(Debug, Default)]
 pub(super) struct FileRollback(Vec<Undo>);
 
 impl FileRollback {
-    /// Lets everything be as it is now.
+    /// Keeps the changes for good.
     pub(super) fn commit(mut self) {
         self.0.clear();
     }
@@ -109,7 +109,8 @@ fn open_bare(unit: &Unit, provisional: &mut FileRollback) -> Result<Bare, MediaE
     Ok(Bare::Disk(opened, path))
 }
 
-/// Makes the file of a unit that is served as long as its configuration now asks. Reserves the storage of a full one.
+/// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned
+/// file.
 pub(super) fn grow(unit: &Unit, provisional: &mut FileRollback) -> Result<(), MediaError> {
     let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(()) };
     if unit.read_only {
@@ -133,7 +134,7 @@ pub(super) fn grow(unit: &Unit, provisional: &mut FileRollback) -> Result<(), Me
     file.sync_all().map_err(failed)
 }
 
-/// Makes everything that a unit's file or device holds durable.
+/// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     let Some(path) = unit.medium.path().filter(|_| !unit.read_only) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
@@ -143,7 +144,7 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     })
 }
 
-/// Writes an error with its cause.
+/// Formats an error with its cause.
 fn describe_error(error: &OpenError) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
@@ -157,18 +158,18 @@ pub(super) struct ReactorMedium {
     keys: Option<MediaKeys>,
 }
 
-/// The same as it lies there.
+/// A medium on its reactor, without encryption on top.
 enum PlacedBare {
     /// A file or device.
     Disk(Disk),
     /// Memory.
     Ram(ByteLen),
-    /// Zeros.
+    /// No storage: reads return zeros.
     Null(ByteLen),
 }
 
 impl OpenMedium {
-    /// Returns which file or device it is, if it is one.
+    /// Returns the identity of the file or device, if the medium is one.
     pub(super) const fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
@@ -176,7 +177,7 @@ impl OpenMedium {
         }
     }
 
-    /// Brings the medium to the reactor of `files`.
+    /// Moves the medium to the reactor that has `files`.
     pub(super) fn move_to_reactor(self, files: &Files, id: MediumId, label: &str) -> ReactorMedium {
         let bare = match self.bare {
             Bare::Disk(opened, path) => PlacedBare::Disk(Disk::new(opened, path, files.queue(id), label)),
@@ -188,8 +189,8 @@ impl OpenMedium {
 }
 
 impl ReactorMedium {
-    /// Makes what a unit works on. Memory is fresh each time. `wake` tells, from another thread, that the medium is to be
-    /// looked at.
+    /// Makes the store that a unit uses. Memory is empty in each new store. `wake` notifies the reactor from
+    /// another thread that the medium has results.
     pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {
         let bare: Box<dyn Store> = match &self.bare {
             PlacedBare::Disk(disk) => Box::new(disk.clone()),
@@ -205,7 +206,7 @@ impl ReactorMedium {
         }
     }
 
-    /// Returns the file or device, if it is one.
+    /// Returns the file or device, if the medium is one.
     pub(super) fn disk(self) -> Option<Disk> {
         match self.bare {
             PlacedBare::Disk(disk) => Some(disk),

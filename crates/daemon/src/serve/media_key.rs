@@ -1,9 +1,12 @@
-//! Keys of encrypted media: made once, kept wrapped beside the disk, replaced when the medium is to forget them.
+//! Keys of encrypted media: a key is made once, stored wrapped beside the disk, and replaced for a
+//! cryptographic erase.
 //!
-//! A disk has a random key of its own. The file that keeps it holds it encrypted (AES-256-GCM) under a key that is made of
-//! the secret which the configuration names, so a disk needs both files to be read, and neither tells anything without
-//! the other. Forgetting replaces the file as state files are replaced: written beside, made durable, renamed, the
-//! directory made durable. Before the rename the old key is kept and after it the new one, whatever happens in between.
+//! Each disk has a random key of its own. The key file holds the key encrypted (AES-256-GCM) under a key that
+//! is derived from the secret which the configuration names. So reading a disk requires both files, and
+//! neither reveals anything without the other. A cryptographic erase replaces the key file as state files are
+//! replaced: the new file is written beside the old one, made durable and renamed, and the directory is made
+//! durable. Before the rename the old key is kept and after it the new one, even if the daemon crashes in
+//! between.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -21,16 +24,16 @@ use super::state::StateDir;
 use crate::config::{Medium, Unit, secret};
 use crate::os_error;
 
-/// What a unit is encrypted with, and where that is kept.
+/// The key of a unit, and the file that stores it.
 #[derive(Clone)]
 pub(super) struct MediaKeys {
     pub(super) key: MediaKey,
     pub(super) unit: DataUnit,
-    /// `None` for memory, which forgets its data with its key.
+    /// `None` for memory, which loses its data and its key together.
     kept: Option<Kept>,
 }
 
-/// The file that keeps a key.
+/// The file that stores a key.
 #[derive(Clone)]
 struct Kept {
     path: PathBuf,
@@ -43,11 +46,11 @@ impl std::fmt::Debug for MediaKeys {
     }
 }
 
-/// Finds the keys of a unit whose medium is open, if it is encrypted. A blank medium gets a key; `created` is told of the file that
-/// was created for it.
+/// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium gets a new key;
+/// `created` is called with the path of the key file made for it.
 ///
 /// # Errors
-/// A fragment that says what is wrong.
+/// A fragment that describes the mistake.
 pub(super) fn of(
     unit: &Unit,
     state: &StateDir,
@@ -84,7 +87,7 @@ pub(super) fn of(
     Ok(Some(MediaKeys { key, unit: data_unit, kept: Some(Kept { path, wrap }) }))
 }
 
-/// Returns where the key of a unit is kept if it is encrypted; `None` for memory.
+/// Returns the path of a unit's key file, which exists if the unit is encrypted; `None` for memory.
 pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
     match &unit.medium {
         Medium::File { path, .. } => Some(beside(path)),
@@ -93,7 +96,8 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
     }
 }
 
-/// Makes the first key of a medium, which must hold nothing yet: what it holds could not be read any more.
+/// Makes the first key of a medium. The medium must be blank, because data that it already holds would become
+/// unreadable.
 fn first_key(
     unit: &Unit,
     path: &Path,
@@ -141,14 +145,14 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Returns whether nothing but zeros is stored.
+/// Returns whether the medium holds only zeros.
 fn is_blank(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let end = file.seek(SeekFrom::End(0))?;
     let mut piece = vec![0; 1 << 20];
     let mut at = 0;
     while at < end {
-        // Holes need not be read. Block devices know none.
+        // Holes are skipped. Block devices have no holes.
         match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => at = data,
             Err(rustix::io::Errno::NXIO) => return Ok(true),
@@ -175,15 +179,15 @@ fn fresh() -> io::Result<MediaKey> {
 fn random(bytes: &mut [u8]) -> io::Result<()> {
     let fill = || rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty());
     let filled = rustix::io::retry_on_intr(fill)?;
-    // Requests of up to 256 bytes are filled whole (getrandom(2)).
+    // A request of up to 256 bytes is never filled partially (getrandom(2)).
     if filled == bytes.len() { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-/// How far a replacement came.
+/// The result of replacing a key file.
 #[derive(Debug)]
 enum Step {
     Done,
-    /// Not as far as the rename.
+    /// Failed before the rename: the old key is kept.
     Kept(io::Error),
     /// Renamed, but perhaps not durably.
     Unknown(io::Error),
@@ -199,15 +203,16 @@ fn replace(path: &Path, bytes: &[u8]) -> Step {
     if let Err(error) = File::open(directory).and_then(|directory| directory.sync_all()) {
         return Step::Unknown(error);
     }
-    // Where the file system writes in place, the old key is not to be found on the disk any more. It does no harm if it is:
-    // nobody has the secret that it is wrapped with but who had the key.
+    // Overwrites the old file. On a file system that writes in place, the old key is then no longer on the
+    // disk. A remaining copy does no harm: the secret that wraps the key is known only to those who had the
+    // key anyway.
     if let Some(old) = old {
         let _ = old.write_all_at(&[0; FILE_LEN], 0).and_then(|()| old.sync_all());
     }
     Step::Done
 }
 
-/// Returns where the next content of a file is written first.
+/// Returns the path of the temporary file for the next contents of a file.
 fn temp_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -220,15 +225,16 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What media keys are wrapped with.
+/// The key that wraps media keys.
 #[derive(Clone)]
 struct Wrap(Zeroizing<[u8; 32]>);
 
-/// The versions of the file.
+/// The versions of the key file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// Magic, version, cipher (1: AES-256-XTS), data unit (0: 512 bytes, 1: 4096), zero; a nonce; the key, sealed with
-    /// AES-256-GCM under SHA-256 of "targe media key 1\0" and the secret. What stands before the nonce is sealed with it.
+    /// Magic, version, cipher (1: AES-256-XTS), data unit (0: 512 bytes, 1: 4096), zero; a nonce; the key,
+    /// encrypted with AES-256-GCM under SHA-256 of "targe media key 1\0" and the secret. The bytes before the
+    /// nonce are the additional authenticated data.
     One = 1,
 }
 
@@ -251,7 +257,7 @@ impl Wrap {
         Aes256Gcm::new(&(*self.0).into())
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the contents of a key file.
     fn seal(&self, key: &MediaKey, unit: DataUnit) -> io::Result<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         random(&mut nonce)?;
@@ -265,7 +271,7 @@ impl Wrap {
         Ok(file)
     }
 
-    /// Reads the bytes of a file.
+    /// Decrypts the contents of a key file.
     fn open(&self, file: &[u8]) -> Result<(MediaKey, DataUnit), &'static str> {
         let parts = file.split_at_checked(HEADER_LEN);
         let Some((header @ [magic @ .., version, cipher, unit, 0], rest)) = parts else {
@@ -293,7 +299,8 @@ impl Wrap {
     }
 }
 
-/// Keeps the key of a medium while it is served. `wake` is called on another thread when a replacement has ended.
+/// Owns the key of a medium while the medium is served. `wake` is called on another thread when a replacement
+/// has ended.
 pub(super) struct Keeper<W> {
     keys: MediaKeys,
     wake: W,
@@ -312,7 +319,7 @@ impl<W: Fn() + Clone + Send + 'static> KeyStore for Keeper<W> {
         self.under_way = Some(receiver);
         let (kept, unit, wake) = (self.keys.kept.clone(), self.keys.unit, self.wake.clone());
         let not_begun = sender.clone();
-        // The reactor goes on while the disk works.
+        // The thread waits for the disk, so that the reactor does not.
         let thread = std::thread::Builder::new().name("media key".to_owned()).spawn(move || {
             let _ = sender.send(replaced(kept.as_ref(), unit));
             wake();

@@ -1,5 +1,6 @@
-//! Looks every second whether the files and devices that are served are still what their paths lead to, and as long as they
-//! were: on a thread of its own, since a file system that hangs must hold up nobody else.
+//! Checks every second whether the path of each served file or device still leads to it, and whether its
+//! length is still the served one. The checks run on a thread of their own, since a file system that hangs
+//! must not delay other threads.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,10 +13,11 @@ use target::config::UnitId;
 use super::disk::DiskInfo;
 use super::reactor_shard::ReactorShard;
 
-/// How long a file may be another before that is noticed without anybody reading what is missing.
+/// The polling interval: how long a replaced or truncated file can go unnoticed if no initiator reads the
+/// missing part.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is watched. Clones are the same list.
+/// The watched disks. Clones share one list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MediaWatch(Arc<Mutex<Vec<Entry>>>);
 
@@ -34,13 +36,13 @@ impl MediaWatch {
         entries.push(Entry { unit, facts: Arc::downgrade(facts), reactor });
     }
 
-    /// Returns what is known of a disk that is served.
+    /// Returns the properties of a served disk.
     pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
     }
 
-    /// Starts to look. It ends when the returned sender is dropped.
+    /// Starts the thread of the watch. It ends when the returned sender is dropped.
     pub(super) fn start(&self) -> io::Result<Sender<()>> {
         let (sender, ended) = channel();
         let media_watch = self.clone();
@@ -56,7 +58,7 @@ impl MediaWatch {
             for Entry { unit, facts, reactor } in entries {
                 let Some(facts) = facts.upgrade().filter(|facts| !facts.is_withheld()) else { continue };
                 if let Err(why) = facts.compare() {
-                    // A reactor that has stopped serves nothing.
+                    // A reactor that has stopped serves no disk, so an error is ignored.
                     let _ =
                         reactor.post(move |member: &mut ReactorShard, now| member.withhold(now, unit, &why));
                 }

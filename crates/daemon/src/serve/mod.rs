@@ -1,4 +1,4 @@
-//! The daemon's life: from a configuration to reactors that serve, reload, and the end.
+//! Runs the daemon: opens what a configuration describes, starts the reactors, reloads, and stops in order.
 
 mod admin_api;
 mod daemon;
@@ -32,7 +32,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::admin::server::AdminSocketError;
 use crate::config::{Config, ConfigReport, Environment, Flags};
 
-/// Why the daemon does not serve, or ended otherwise than in order.
+/// Why the daemon does not start, or why it ended out of order.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The configuration has mistakes.
@@ -41,7 +41,7 @@ pub enum ServeError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] state::StateError),
-    /// The admin socket cannot be had.
+    /// The admin socket cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminSocketError),
     /// A portal cannot be opened.
@@ -53,18 +53,18 @@ pub enum ServeError {
     /// A medium cannot be opened.
     #[error(transparent)]
     Medium(#[from] media::MediaError),
-    /// Targets that share a unit are on different reactors.
+    /// Targets that share a unit run on different reactors.
     #[error(transparent)]
     Placement(#[from] placement::PlacementConflict),
-    /// A thread, or what it needs of the system, cannot be had.
+    /// The system refused a thread or another resource.
     #[error("cannot start: {}", crate::os_error(.0))]
     Thread(io::Error),
-    /// Anything else.
+    /// Any other reason.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Writes an error with what the system said.
+/// Formats an error with the system's message.
 fn told(error: &drivers::ether::PortError) -> String {
     match error {
         drivers::ether::PortError::Io(_, source) => format!("{error}: {}", crate::os_error(source)),
@@ -72,24 +72,25 @@ fn told(error: &drivers::ether::PortError) -> String {
     }
 }
 
-/// What was started, for whoever tells the user.
+/// What the daemon started, for display to the user.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// What is served.
+    /// The configuration that is served.
     pub config: Config,
-    /// The address that each portal of it really listens on.
+    /// The actual address of each portal of the configuration.
     pub listening: Vec<SocketAddr>,
-    /// How sockets and files are driven.
+    /// Whether the reactors use io_uring or epoll.
     pub engine: String,
-    /// Why it is not io_uring, although that would have been preferred.
+    /// Why io_uring is not used, although it would have been preferred.
     pub fallback: Option<String>,
-    /// How many reactors there are.
+    /// The number of reactors.
     pub reactors: usize,
-    /// Where questions are answered.
+    /// The path of the admin socket.
     pub admin_socket: PathBuf,
 }
 
-/// Serves what the flags ask for, until a signal ends it. `started` is called once, when everything is open.
+/// Serves the configuration that the flags describe, until a signal stops the daemon. `started` is called
+/// once, when everything is open.
 ///
 /// # Errors
 /// [`ServeError`]
@@ -115,11 +116,12 @@ pub fn serve(
     daemon.run()
 }
 
-/// What a daemon opens besides connections, portals and media: rings, queues, the admin socket and its clients, logs.
+/// The number of descriptors allowed for everything besides connections, portals and media: rings, queues,
+/// the admin socket and its clients, logs.
 const OTHER_FILES: u64 = 128;
 
-/// Raises the limit on open files, as far as the system lets us, to what the configuration can need. Shells and
-/// service managers start programs with 1024.
+/// Raises the limit on open files to what the configuration can need, as far as the system allows. Shells and
+/// service managers start programs with a limit of 1024.
 fn raise_file_limit(config: &Config) {
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let reactors = wide(reactors::reactor_count(config).min(config.targets.len()).max(1));
@@ -142,7 +144,7 @@ fn raise_file_limit(config: &Config) {
     }
 }
 
-/// Makes the state directory before a configuration that puts a disk in it is checked.
+/// Creates the state directory, before a configuration that puts a disk in it is checked.
 fn create_state_dir(flags: &Flags, environment: &Environment) -> Result<(), ServeError> {
     let path = flags
         .state_dir

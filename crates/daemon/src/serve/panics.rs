@@ -1,5 +1,5 @@
-//! A thread that panics is counted, told in the log, and ends the daemon in order: what the thread did is done by nobody
-//! from then on.
+//! Handles panics of threads: a panic is counted and logged, and stops the daemon in order, because no other
+//! thread takes over the work of the thread that panicked.
 
 use std::panic::PanicHookInfo;
 use std::sync::Mutex;
@@ -11,14 +11,14 @@ use super::daemon::DaemonEvent;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Returns how many threads of this process have panicked.
+/// Returns how many threads of this process panicked.
 pub(super) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Takes over what the process does when a thread panics.
+/// Replaces the panic hook of the process.
 pub(super) fn install_hook(occasions: Sender<DaemonEvent>) {
-    // A hook is called from any thread, by several at the same time.
+    // The hook is called by any thread, and by several at the same time.
     let occasions = Mutex::new(occasions);
     std::panic::set_hook(Box::new(move |info| panicked(info, &occasions)));
 }
@@ -35,7 +35,8 @@ fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<DaemonEvent>>) {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let message = text.unwrap_or("no message");
     crate::error!("thread {name} panicked{place}: {message}; this is a bug of targe");
-    // The main thread may be the one that panics; then nobody listens, and the process ends with it.
+    // If the main thread itself panics, no thread receives the event, and the process ends with the main
+    // thread.
     let _ = occasions.lock().unwrap_or_else(PoisonError::into_inner).send(DaemonEvent::ThreadPanicked);
 }
 

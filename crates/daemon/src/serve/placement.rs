@@ -1,4 +1,5 @@
-//! Which reactor owns which target. Targets that share a unit must be on one; others are spread.
+//! Placement: which reactor owns which target. Targets that share a unit must be on the same reactor; others
+//! are distributed.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +10,22 @@ use crate::config::{Config, Target, UnitKey};
 /// The reactor that owns each target.
 pub(super) type Owners = BTreeMap<IscsiName, usize>;
 
-/// What came to belong together is on different reactors. Only a restart brings it together.
+/// Targets that must be on the same reactor run on different ones. Only a restart can move them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} and {1} belong together now, but run on different reactors; restart targe to apply this")]
 pub struct PlacementConflict(String, String);
 
-/// Where everything is that a running daemon serves.
+/// The reactor of each target and unit of a running daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) targets: Owners,
     pub(super) units: BTreeMap<UnitKey, usize>,
-    /// The targets that were served before, too. What their initiators opened is known there.
+    /// Targets that were served earlier and the reactor of each, which still has the nexus bindings of their
+    /// initiators.
     pub(super) former: Owners,
 }
 
-/// Returns the targets in groups that share units, as places in the configuration.
+/// Returns the targets in groups that share units, as indices into the configuration.
 pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
     let mut group: Vec<usize> = (0..config.targets.len()).collect();
     let mut first_of_unit: BTreeMap<usize, usize> = BTreeMap::new();
@@ -45,8 +47,8 @@ pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
     components.into_values().collect()
 }
 
-/// Gives each target a reactor: the one where it, a target that it shares a unit with, or one of their units is
-/// already; else the one with the fewest targets.
+/// Assigns each target to a reactor: the one that already has the target, a target that it shares a unit
+/// with, or one of their units; else the one with the fewest targets.
 pub(super) fn owners(
     config: &Config,
     placement: &Placement,
@@ -77,7 +79,7 @@ fn assign(members: &[&Target], reactor: usize, owners: &mut Owners, load: &mut [
     owners.extend(members.iter().map(|target| (target.name.clone(), reactor)));
 }
 
-/// Returns the reactor that any part of a component is on.
+/// Returns the reactor that has any part of a component.
 fn current_reactor(
     config: &Config,
     members: &[&Target],
@@ -139,7 +141,7 @@ mod tests {
         owners.iter().map(show).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns where a daemon that spread `config` so has everything.
+    /// Returns the placement of a daemon that serves `config` with these owners.
     fn placement(config: &Config, owners: &Owners) -> Placement {
         let units = config.targets.iter().flat_map(|target| {
             target.luns.iter().map(|lun| (config.units[lun.unit.0].key(), owners[&target.name]))
@@ -208,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_target_goes_where_its_unit_is() {
-        // The name of a shared unit comes from the first target that shows it, so that one stays.
+        // A shared unit's world-wide name is derived from the first target that shows the unit, so this
+        // target keeps its name.
         let first = config(&[("a", &[0]), ("b", &[1, 2])]);
         let before = owners(&first, &Placement::default(), 2).unwrap();
         let placement = placement(&first, &before);

@@ -1,4 +1,4 @@
-//! Opening the listening addresses, with errors that say what to do.
+//! Opens the listening addresses. The errors say what to do.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use drivers::listener;
 
 use crate::os_error;
 
-/// Ports below this one belong to root.
+/// Ports below this one are privileged.
 const FREE_PORTS: u16 = 1024;
 
 /// A portal cannot be opened.
@@ -30,7 +30,8 @@ fn told(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// Opens an address. Returns the listener and the address it really has, which differs when any port was asked for.
+/// Opens an address. Returns the listener and its actual address, which differs when any free port was
+/// requested.
 pub(super) fn open(address: SocketAddr) -> Result<(TcpListener, SocketAddr), PortalError> {
     let open = || -> io::Result<_> {
         let listener = listener::open(address)?;
@@ -48,8 +49,9 @@ pub(super) fn open(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Por
     opened.map_err(|source| PortalError { address, source })
 }
 
-/// A port that is taken is tried again for a second: the kernel closes the sockets of a killed daemon's ring a moment after
-/// the daemon is gone, and who starts it again at once is not to be told that another program listens.
+/// The number of attempts for a port that is in use, and the pause between them: one second in all. The
+/// kernel closes the sockets of a killed daemon's ring a moment after the daemon ended, and an operator who
+/// restarts the daemon at once must not get the error that another program listens.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 

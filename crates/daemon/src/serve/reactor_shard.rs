@@ -1,4 +1,5 @@
-//! The machine that a reactor runs: the target's shard, with what the daemon adds around it.
+//! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
+//! around it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,58 +29,58 @@ use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
 use crate::config::{Medium, Naa, UnitIndex};
 
-/// A shard and its surroundings, on the reactor's thread.
+/// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {
     shard: Shard,
-    /// The place of this reactor among all.
+    /// The index of this reactor.
     index: usize,
     runtime: RuntimeConfig,
     disks: BTreeMap<UnitId, Disk>,
     naas: BTreeMap<UnitId, Naa>,
-    /// Units that are removed and whose media have something under way: their numbers, and what they are for people.
+    /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
     files: Files,
     pool: Pool,
     state_writer: StateWriter,
     media_watch: MediaWatch,
-    /// Reaches the reactor that runs this; others answer through it.
+    /// The handle of the reactor that runs this; other threads send their answers through it.
     own: Handle<ReactorShard>,
 }
 
-/// A unit that was removed.
+/// A unit that was removed from the configuration.
 #[derive(Debug)]
 struct RetiringUnit {
     label: String,
     path: Option<PathBuf>,
     naa: Option<Naa>,
-    /// Whether the log says that it is waited for.
+    /// Whether the log says that the daemon waits for it.
     told: bool,
 }
 
-/// A unit that is to be served: its medium is open.
+/// A unit to be served, whose medium is open.
 #[derive(Debug)]
 pub(super) struct NewUnit {
     pub(super) id: UnitId,
     pub(super) index: UnitIndex,
     pub(super) medium: OpenMedium,
-    /// What names it across reloads.
+    /// The identity of the disk across reloads.
     pub(super) disk: DiskId,
-    /// Its state from before, and the file that it comes from.
+    /// The persistent state of the unit, and the path of the file that it was read from.
     pub(super) state: Option<(Vec<u8>, String)>,
 }
 
-/// What a unit holds and did.
+/// The state and counters of a unit, for the admin API.
 #[derive(Clone, Debug)]
 pub(super) struct UnitView {
     pub(super) report: UnitReport,
     pub(super) bytes: u64,
-    /// How often its file or device failed.
+    /// How many operations of its file or device failed.
     pub(super) errors: u64,
     /// Why its file or device is withheld, if it is.
     pub(super) withheld: Option<String>,
 }
 
-/// What HyperSCSI did on one reactor.
+/// The HyperSCSI counters of one reactor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyperScsiReport {
     pub(super) stats: hyperscsi::target::engine::EngineStats,
@@ -87,7 +88,7 @@ pub(super) struct HyperScsiReport {
     pub(super) paths: PathTotals,
 }
 
-/// What every member of one daemon has in common.
+/// What the daemon passes to each reactor's shard.
 pub(super) struct ReactorContext {
     pub(super) index: usize,
     pub(super) files: Files,
@@ -98,17 +99,17 @@ pub(super) struct ReactorContext {
 }
 
 impl ReactorShard {
-    /// Makes the machine of one reactor, without units.
+    /// Makes the state machine of one reactor, without units.
     pub(super) fn new(shard: Shard, runtime: RuntimeConfig, place: ReactorContext) -> Self {
         let ReactorContext { index, files, pool, state_writer, media_watch, own } = place;
         let (disks, naas, retiring) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self { shard, index, runtime, disks, naas, retiring, files, pool, state_writer, media_watch, own }
     }
 
-    /// Brings a unit in.
+    /// Adds a unit.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be served.
+    /// A sentence that says why the unit cannot be served.
     pub(super) fn add(&mut self, now: Instant, fresh: NewUnit) -> Result<(), String> {
         let NewUnit { id, index, medium, disk, state } = fresh;
         let (Some(config), Some(unit)) =
@@ -121,7 +122,7 @@ impl ReactorShard {
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
         let own = self.own.clone();
         let wake = move || {
-            // A reactor that has stopped looks at nothing.
+            // A reactor that has stopped handles no completions, so an error is ignored.
             let _ = own.post(move |member: &mut Self, now| member.medium_ready(now, MediumId(id.0)));
         };
         let store = || placed.store(&self.pool, wake.clone());
@@ -150,7 +151,7 @@ impl ReactorShard {
             let own = self.own.clone();
             disk.on_truncate(move || {
                 let why = "the file ends before the disk does";
-                // Told through the mailbox: the unit is in the middle of something.
+                // Posted to the message queue, because the unit is in the middle of an operation.
                 let _ = own.post(move |member: &mut Self, now| member.withhold(now, id, why));
             });
             self.media_watch.add(id, &disk.info(), self.own.clone());
@@ -159,16 +160,17 @@ impl ReactorShard {
         Ok(())
     }
 
-    /// Lets nothing through to a disk that is not what it was, until a reload accepts it.
+    /// Withholds a disk whose file or device differs from what is served, until a reload accepts it.
     pub(super) fn withhold(&mut self, now: Instant, id: UnitId, why: &str) {
         if self.disks.get(&id).is_some_and(|disk| disk.withhold(why)) {
             self.shard.withhold_medium(now, id, true);
         }
     }
 
-    /// Goes over to another configuration.
+    /// Applies another configuration.
     ///
-    /// `wrong` has the disks that are not what they were; without it, none is measured again.
+    /// `wrong` has the disks whose file or device differs from what is served, with the reasons; with `None`
+    /// no disk is measured again.
     pub(super) fn reload(
         &mut self,
         now: Instant,
@@ -182,7 +184,7 @@ impl ReactorShard {
                 crate::error!("{why}");
             }
         }
-        // How memory is shared, the part that depends on their number, does not change while they run.
+        // The division of memory depends on the number of reactors, and does not change while they run.
         self.shard.set_limits(&reactors::limits(&self.runtime.config, self.index, 1));
         self.shard.apply(now, self.runtime.shard_config(self.index));
         let ours: Vec<(UnitId, UnitIndex)> =
@@ -221,7 +223,7 @@ impl ReactorShard {
         }
     }
 
-    /// Closes the media of units that were removed and have nothing under way any more.
+    /// Closes the media of removed units that have no operation under way any more.
     fn close_removed(&mut self) {
         while let Some((id, unit)) = self.shard.poll_removed() {
             drop(unit);
@@ -233,12 +235,12 @@ impl ReactorShard {
         }
     }
 
-    /// Returns the files and devices of units that were removed and still have something under way.
+    /// Returns the files and devices of removed units that still have operations under way.
     pub(super) fn closing_media(&self) -> Vec<PathBuf> {
         self.retiring.iter().filter_map(|(_, removed)| removed.path.clone()).collect()
     }
 
-    /// Takes over the sizes of the disks that are right, and withholds the others.
+    /// Adopts the present sizes of the disks that are right, and withholds the disks in `wrong`.
     fn update_capacities(&mut self, now: Instant, wrong: &BTreeMap<UnitId, String>) {
         let ids: Vec<UnitId> = self.disks.keys().copied().collect();
         for id in ids {
@@ -265,12 +267,12 @@ impl ReactorShard {
         }
     }
 
-    /// Tells whether state is durable now.
+    /// Passes on whether a state is durable now.
     pub(super) fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
         self.shard.state_saved(now, unit, ticket, ok);
     }
 
-    /// Asks every session to log out, and takes no new ones.
+    /// Asks every session to log out, and accepts no new sessions.
     pub(super) fn drain(&mut self, now: Instant, within: std::time::Duration) {
         self.shard.drain(now, within);
     }
@@ -285,22 +287,22 @@ impl ReactorShard {
         self.shard.logins()
     }
 
-    /// Returns how many logins took a session from another host that uses the same name.
+    /// Returns how many logins reinstated the session of another host that uses the same initiator name.
     pub(super) const fn rival_logins(&self) -> u64 {
         self.shard.wire_stats().rival_logins
     }
 
-    /// Returns how often the machine was in a state that cannot be.
+    /// Returns how often the state machine reached a state that should be impossible.
     pub(super) const fn bugs(&self) -> u64 {
         self.shard.wire_stats().bugs + self.shard.frame_stats().bugs
     }
 
-    /// Returns what was lost or damaged on the way so far, and what was repaired.
+    /// Returns how much was lost or damaged in transit so far, and how much was repaired.
     pub(super) const fn repairs(&self) -> Repairs {
         self.shard.repairs()
     }
 
-    /// Returns what HyperSCSI did so far.
+    /// Returns the HyperSCSI counters so far.
     pub(super) fn frame_totals(&self) -> HyperScsiReport {
         HyperScsiReport {
             stats: *self.shard.frame_stats(),
@@ -362,7 +364,7 @@ impl ReactorShard {
                 }
                 ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {
                     let of = claims.initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
-                    // What a peer wrote may be anything: it is quoted.
+                    // A string from a peer can hold any characters, so it is quoted.
                     let user = claims.user.map_or(String::new(), |user| format!(" as {user:?}"));
                     let to =
                         claims.target.map_or(String::new(), |target| match target.parse::<IscsiName>() {
@@ -422,7 +424,7 @@ impl ReactorShard {
                     crate::warning!("session of {initiator} from {peer} on {on}: {news}");
                 }
             }
-            // Every reactor has every interface; one of them tells.
+            // Every reactor has every interface; only the first reactor logs.
             ShardEvent::PortUp { port, state } if self.index == 0 => {
                 let PortState { mac, mtu, receive_slots } = state;
                 let on = self.interface(port);
@@ -461,26 +463,26 @@ impl ReactorShard {
         while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
             let removed = || self.retiring.iter().find(|(id, _)| *id == unit)?.1.naa;
             let Some(naa) = self.naas.get(&unit).copied().or_else(removed) else { continue };
-            // The saver outlives every reactor.
+            // The state writer outlives every reactor, so sending cannot fail.
             let _ =
                 self.state_writer.send(StateWrite { reactor: self.own.clone(), unit, ticket, naa, state });
         }
     }
 }
 
-/// Fewer places than this for frames that wait leave a peer a window that a fast link fills in no time.
+/// An interface with fewer receive slots than this gives a peer a window that a fast link fills at once.
 const FEW_SLOTS: usize = 32;
 
-/// Returns bytes of the operating system's generator.
+/// Returns random bytes of the operating system.
 pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     let fill = || rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     let filled = rustix::io::retry_on_intr(fill)?;
-    // Requests of up to 256 bytes are filled whole (getrandom(2)).
+    // A request of up to 256 bytes is never filled partially (getrandom(2)).
     if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Writes down what an operator should know of an initiator that is served.
+/// Logs what an operator should know of an initiator that is served.
 fn log_initiator_note(note: &InitiatorNote) {
     let InitiatorNote { initiator, target, peer, kind: matter } = note;
     let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
@@ -575,8 +577,8 @@ impl StreamMachine for ReactorShard {
         self.shard.medium_ready(now, medium);
     }
 
-    /// A driver asks for this after everything that it tells the machine, so what the shard wants kept is passed on
-    /// here.
+    /// Returns the shard's next action. A driver calls this after every input to the state machine, so the
+    /// shard's state writes and log entries are passed on here.
     fn poll_action(&mut self) -> Option<Action> {
         self.submit_state_writes();
         self.log_notices();

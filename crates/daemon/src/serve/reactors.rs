@@ -1,4 +1,4 @@
-//! The threads that serve.
+//! The reactor threads.
 
 use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
@@ -32,34 +32,34 @@ pub(super) struct ReactorThread {
     pub(super) facts: ReactorInfo,
 }
 
-/// What is fixed about a reactor.
+/// The properties of a reactor that do not change.
 #[derive(Clone, Debug)]
 pub(super) struct ReactorInfo {
     pub(super) engine: EngineKind,
-    /// Why it is not io_uring, although that would have been preferred.
+    /// Why io_uring is not used, although it would have been preferred.
     pub(super) fallback: Option<String>,
     pub(super) core: Option<u16>,
 }
 
-/// What a reactor starts with.
+/// The arguments for starting a reactor.
 pub(super) struct ReactorSetup {
-    /// Its place among all.
+    /// The index of the reactor.
     pub(super) index: usize,
-    /// How many there are.
+    /// The number of reactors.
     pub(super) count: usize,
     pub(super) runtime: RuntimeConfig,
     pub(super) units: Vec<NewUnit>,
-    /// What it accepts from itself.
+    /// The listeners that the reactor itself accepts connections on.
     pub(super) listeners: Vec<(TcpListener, PortalId)>,
     /// The Ethernet interfaces that it serves.
     pub(super) ports: Vec<(EtherPort, PortSocket)>,
     pub(super) state_writer: StateWriter,
     pub(super) media_watch: MediaWatch,
-    /// Told when the thread ends, however it does.
+    /// Receives an event when the thread ends, for whatever reason.
     pub(super) events: Sender<DaemonEvent>,
 }
 
-/// Starts a reactor; returns when it serves.
+/// Starts a reactor; returns when the reactor serves.
 pub(super) fn start(start: ReactorSetup) -> Result<ReactorThread, ServeError> {
     let (ready, started) = channel();
     let (index, occasions) = (start.index, start.events.clone());
@@ -90,7 +90,7 @@ pub(super) fn start(start: ReactorSetup) -> Result<ReactorThread, ServeError> {
     }
 }
 
-/// Tells that a reactor's thread has ended, also when it panicked.
+/// Sends an event when a reactor's thread ends, also by a panic.
 struct TellsEnd {
     index: usize,
     occasions: Sender<DaemonEvent>,
@@ -147,7 +147,7 @@ impl Prepared {
     }
 }
 
-/// Binds this thread to its core, if cores are given. Returns the core.
+/// Pins this thread to its core, if cores are configured. Returns the core.
 fn pin(config: &Config, index: usize) -> Option<u16> {
     let core = *config.cores.get(index)?;
     let mut set = CpuSet::new();
@@ -164,18 +164,20 @@ fn pin(config: &Config, index: usize) -> Option<u16> {
     }
 }
 
-/// Returns how many reactors the machine and the configuration allow.
+/// Returns the number of reactors: that of the configured cores, else that of the cores that the process may
+/// use.
 pub(super) fn reactor_count(config: &Config) -> usize {
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     if config.cores.is_empty() { all() } else { config.cores.len() }
 }
 
-/// Returns the limits of a driver that can change while it runs.
+/// Returns the limits of a driver that can change while the driver runs.
 pub(super) fn driver_limits(config: &Config) -> drivers::config::Limits {
     let connections_max = usize::from(config.max_connections);
     drivers::config::Limits {
         connections_max,
-        // One address, however many sessions it has, leaves room for others.
+        // One peer address can use at most three quarters of the connections, so that others can connect
+        // however many sessions it has.
         connections_per_peer_max: (connections_max - connections_max / 4).max(1),
         stall: config.send_timeout,
     }
@@ -200,7 +202,7 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
     }
 }
 
-/// Returns the limits of the engine of a reactor, `index` of `count`.
+/// Returns the limits of the iSCSI engine of a reactor, `index` of `count`.
 pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
     let number = |value: usize| u16::try_from(value).unwrap_or(u16::MAX);
     Limits {
@@ -208,7 +210,7 @@ pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
         sessions_max: config.max_sessions,
         queue_depth: config.limits.queue_depth,
         data_out_bytes_max: part(config, count) / 2,
-        // The other quarter is for what is on its way into sockets.
+        // The remaining quarter is for data that is being written to sockets.
         data_in_bytes_max: part(config, count) / 4,
         control_bytes_max: part(config, count) / 16,
         login_within: config.login_timeout,
@@ -222,7 +224,8 @@ pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
     }
 }
 
-/// Returns the part of the memory that one protocol has on one reactor: where both are served, each has half.
+/// Returns the memory in bytes that one protocol has on one reactor: if both protocols are served, each has
+/// half.
 fn part(config: &Config, count: usize) -> usize {
     let both = config.hyperscsi.is_some() && !config.portals.is_empty();
     reactor_memory(config.memory, count) / if both { 2 } else { 1 }
@@ -238,11 +241,11 @@ fn frame_limits(config: &Config, count: usize) -> FrameLimits {
     }
 }
 
-/// The memory of all reactors together, and the least of each, when none is given.
+/// The default memory of all reactors together, and the least of each, in bytes.
 const MEMORY: usize = 256 << 20;
 const MEMORY_EACH_MIN: usize = 64 << 20;
 
-/// Returns the part of the memory that one reactor has.
+/// Returns the memory in bytes that one reactor has.
 fn reactor_memory(memory: Option<ByteLen>, count: usize) -> usize {
     let count = count.max(1);
     match memory {

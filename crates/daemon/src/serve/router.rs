@@ -1,8 +1,10 @@
-//! Gives each new connection to the reactor that owns its target, when there is more than one reactor.
+//! The router: passes each new connection to the reactor that owns its target, when there is more than one
+//! reactor.
 //!
-//! One thread accepts on every portal, reads until the first login request is whole, and hands the connection over
-//! together with what was read. It never answers: whatever it does not understand goes to the first reactor, which
-//! says what is wrong with it. With a single reactor there is no router; the reactor accepts for itself.
+//! One thread accepts connections on every portal, reads until the first login request is complete, and
+//! passes the connection to a reactor together with the bytes that it read. The router never answers a peer:
+//! a connection that it cannot assign goes to the first reactor, which answers with the error. With a single
+//! reactor there is no router; the reactor accepts connections itself.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
@@ -18,14 +20,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::login_peek::{self, FIRST_PDU_LEN_MAX, LoginPeek};
 
-/// The most connections that are waited for. When there are more, the oldest has had its time and is closed: its peer
-/// sent nothing while so many others came.
+/// The most connections whose first request is pending. When there are more, the oldest one is closed: its
+/// peer sent no complete request while so many others connected.
 const PENDING_MAX: usize = 1024;
 
-/// How long accepting rests when the system has no descriptor or memory left.
+/// How long the router stops accepting when the system has no descriptor or memory left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// A connection, what was already received on it, and where it came in.
+/// A connection, the bytes received on it so far, and its addresses.
 #[derive(Debug)]
 pub(super) struct AcceptedConnection {
     pub(super) stream: TcpStream,
@@ -34,10 +36,10 @@ pub(super) struct AcceptedConnection {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Takes a connection in; false when it cannot any more.
+/// Passes a connection to a reactor; returns false when the reactor accepts none any more.
 pub(super) type Deliver = Box<dyn Fn(AcceptedConnection) -> bool + Send>;
 
-/// The running router. It ends, and closes its listeners, when dropped.
+/// The running router. It stops, and closes its listeners, when dropped.
 #[derive(Debug)]
 pub(super) struct Router {
     orders: Arc<Orders>,
@@ -60,7 +62,8 @@ enum RouterCommand {
 }
 
 impl Router {
-    /// Starts with the reactors, without listeners and owners. A connection may take `timeout` for its first request.
+    /// Starts the router for these reactors, without listeners and owners. A connection may take `timeout`
+    /// for its first request.
     pub(super) fn start(reactors: Vec<Deliver>, timeout: Duration) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let orders = Arc::new(Orders { wake, queue: Mutex::new(Vec::new()) });
@@ -77,7 +80,7 @@ impl Router {
         Ok(Self { orders, thread: Some(thread) })
     }
 
-    /// Accepts from `listener` as `portal`'s.
+    /// Accepts connections on `listener` for `portal`.
     pub(super) fn listen(&self, listener: TcpListener, portal: PortalId) {
         self.order(RouterCommand::Listen(listener, portal));
     }
@@ -87,19 +90,19 @@ impl Router {
         self.order(RouterCommand::Unlisten(portal));
     }
 
-    /// Says which reactor each target belongs to.
+    /// Sets the reactor that owns each target.
     pub(super) fn owners(&self, owners: BTreeMap<IscsiName, usize>) {
         self.order(RouterCommand::Owners(owners));
     }
 
-    /// Gives later connections this time for their first request.
+    /// Sets the time that later connections have for their first request.
     pub(super) fn timeout(&self, timeout: Duration) {
         self.order(RouterCommand::Timeout(timeout));
     }
 
     fn order(&self, order: RouterCommand) {
         self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner).push(order);
-        // The counter cannot overflow: the router empties it, and 2^64 orders never wait.
+        // The counter cannot overflow: the router resets it, and there are never 2^64 pending commands.
         let _ = rustix::io::write(&self.orders.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -128,7 +131,7 @@ struct Pending {
     deadline: Instant,
 }
 
-/// What became of a connection after its socket was ready.
+/// What to do with a connection after its socket was ready.
 enum Routing {
     Wait,
     Close,
@@ -179,7 +182,7 @@ impl Work {
         Ok(Ready { pending, listeners: set.any(|ready| ready) })
     }
 
-    /// Does what was ordered; returns whether to go on.
+    /// Executes the pending commands; returns whether to continue.
     fn handle_commands(&mut self) -> bool {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.orders.wake, &mut counter);
@@ -260,15 +263,16 @@ impl Work {
     }
 }
 
-/// What `poll` found.
+/// The result of `poll`.
 struct Ready {
-    /// By the place of each pending connection.
+    /// Whether each pending connection is ready.
     pending: Vec<bool>,
-    /// Whether any listener is.
+    /// Whether any listener is ready.
     listeners: bool,
 }
 
-/// Returns whether an accept failed because the connection was gone already, or none was there.
+/// Returns whether an accept failed because the peer had closed the connection already, or because no
+/// connection was pending.
 fn is_peers_fault(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
@@ -320,7 +324,7 @@ mod tests {
         ] {
             let mut stream = TcpStream::connect(world.address).unwrap();
             let bytes = login(target);
-            // In two pieces, the first without the name.
+            // The bytes are sent in two pieces, and the name is not in the first one.
             stream.write_all(&bytes[..60]).unwrap();
             std::thread::sleep(Duration::from_millis(20));
             stream.write_all(&bytes[60..]).unwrap();

@@ -1,7 +1,8 @@
-//! From a configuration to what the machine is built from: numbers for everything, and the machine's own plain values.
+//! The runtime configuration: identifiers for everything that is configured, and the plain values that the
+//! shards are built from.
 //!
-//! Numbers are given once, on the thread that reads configurations, and stay with what they name across reloads. The
-//! machine's values are made from them on the reactor's thread, where they live.
+//! Identifiers are assigned once, on the thread that reads configurations, and stay with the items that they
+//! identify across reloads. The values for a shard are made on the reactor's thread, where they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -32,30 +33,31 @@ use crate::config::{
     UnitKey,
 };
 
-/// SPC-5 §7.6.1: PROTOCOL IDENTIFIER of iSCSI.
+/// The PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6.1).
 const PROTOCOL_ISCSI: u8 = 5;
 
-/// The one target port group that every port is in: all paths are active/optimized.
+/// The single target port group, which contains every port: all paths are active/optimized.
 const PORT_GROUP: u16 = 1;
 
-/// The longest transfer that a unit takes in one command. Initiators split what is longer; what is shorter costs them
-/// more commands for nothing.
+/// The longest transfer in bytes that a unit accepts in one command. Initiators split longer transfers; a
+/// smaller limit would cost them more commands without benefit.
 const TRANSFER_BYTES_MAX: u32 = 8 << 20;
-// Copies between LUNs need that much.
+// Third-party copies between LUNs need transfers of this length.
 const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::THIRD_PARTY_TRANSFER_MAX);
-// The longest read is accounted for whole before it begins.
+// The longest read is accounted for as a whole before it begins.
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= iscsi::target::engine::Limits::UNSENT_BYTES_MAX);
 const _: () =
     assert!(TRANSFER_BYTES_MAX as usize <= hyperscsi::target::engine::EngineLimits::UNSENT_BYTES_MAX);
 
-/// How many tasks a unit holds: the largest command window (4096) for each of a handful of busy initiators.
+/// The most tasks in a unit's task set: the largest command window (4096) for each of four busy initiators.
 const TASK_SET_MAX: u16 = 16_384;
 
-/// How many bytes wait to be received at an interface, as the kernel counts, and for one reactor at least.
+/// The receive buffer of an interface in bytes, as the kernel counts: for all reactors together, and the
+/// least for one reactor.
 const RECEIVE_BYTES: usize = 64 << 20;
 const RECEIVE_BYTES_MIN: usize = 8 << 20;
 
-/// Gives numbers, and the same number again to what it has met before.
+/// Assigns identifiers. An item that was configured before gets the same identifier again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdAllocator {
     portals: BTreeMap<(SocketAddr, usize), u32>,
@@ -63,42 +65,44 @@ pub(crate) struct IdAllocator {
     units: BTreeMap<UnitKey, u32>,
     next_unit: u32,
     interfaces: BTreeMap<String, u32>,
-    /// What was made of the passwords of groups: slowly, so only when one changes.
+    /// The password records of the groups. Making one is slow, so it is made again only when the password
+    /// changes.
     records: BTreeMap<GroupName, (GroupPassword, Arc<PasswordRecord>)>,
-    /// The relative port identifiers, which outlive the process.
+    /// The relative target port identifiers, which persist across restarts.
     pub(crate) ports: TargetPorts,
-    /// How many reactors there are.
+    /// The number of reactors.
     pub(crate) reactors: usize,
 }
 
-/// A configuration with numbers.
+/// A configuration with identifiers.
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeConfig {
     pub(crate) config: Arc<Config>,
-    /// By the place of each portal in the configuration: its number, and the address it really listens on.
+    /// For each portal of the configuration: its identifier, and its actual listening address.
     pub(crate) portals: Vec<(PortalId, SocketAddr)>,
-    /// By the place of each target: its number, and the reactor that owns it.
+    /// For each target: its identifier, and the reactor that owns it.
     targets: Vec<(TargetId, usize)>,
-    /// By the place of each interface: its number and name.
+    /// For each interface: its identifier and name.
     pub(crate) interfaces: Vec<(EtherPort, String)>,
-    /// By the place of each HyperSCSI group with a password.
+    /// The password records, by index of each HyperSCSI group with a password.
     records: BTreeMap<usize, Arc<PasswordRecord>>,
     reactors: usize,
-    /// By the place of each unit.
+    /// For each unit: its identifier.
     units: Vec<UnitId>,
-    /// By the place of each target, then of each portal group tag in it.
+    /// For each target: the port of each of its portal group tags.
     ports: Vec<BTreeMap<u16, RelativePort>>,
-    /// By the place of each target, then of each group that it is exported to: the port, whose number is its tag as well.
+    /// For each target: the port of each group that the target is exported to, by index of the group. The
+    /// port's identifier is its tag as well.
     group_ports: Vec<BTreeMap<usize, RelativePort>>,
 }
 
 impl IdAllocator {
-    /// Numbers the portals of a configuration.
+    /// Assigns identifiers to the portals of a configuration.
     pub(crate) fn portals(&mut self, config: &Config) -> Vec<PortalId> {
         let mut met = BTreeMap::new();
         let mut ids = Vec::new();
         for portal in &config.portals {
-            // Several portals may ask for any free port of one address.
+            // Several portals may ask for any free port of the same address.
             let nth = met.entry(portal.listen).and_modify(|n| *n += 1).or_insert(0);
             let next = u32::try_from(self.portals.len()).unwrap_or(u32::MAX);
             ids.push(PortalId(*self.portals.entry((portal.listen, *nth)).or_insert(next)));
@@ -106,10 +110,10 @@ impl IdAllocator {
         ids
     }
 
-    /// Gives identifiers to new target ports, and makes what the passwords of groups are checked by.
+    /// Assigns identifiers to new target ports, and makes the password records of groups.
     ///
     /// # Errors
-    /// A sentence.
+    /// A sentence that says why an identifier or record cannot be made.
     pub(crate) fn assign_ports_and_records(&mut self, config: &Config) -> Result<(), String> {
         self.ports.assign(config)?;
         for group in config.hyperscsi.iter().flat_map(|frames| &frames.groups) {
@@ -128,7 +132,7 @@ impl IdAllocator {
         Ok(())
     }
 
-    /// Numbers everything else. `listening` has the address that each portal really listens on.
+    /// Assigns identifiers to all other items. `listening` has the actual address of each portal.
     pub(crate) fn runtime_config(
         &mut self,
         config: Arc<Config>,
@@ -164,7 +168,7 @@ impl IdAllocator {
         RuntimeConfig { config, portals, targets, interfaces, records, reactors, units, ports, group_ports }
     }
 
-    /// Numbers a unit. Numbers of units that are gone are given again as late as possible.
+    /// Assigns an identifier to a unit. Identifiers of removed units are used again as late as possible.
     fn unit(&mut self, key: UnitKey) -> u32 {
         if let Some(number) = self.units.get(&key) {
             return *number;
@@ -180,7 +184,8 @@ impl IdAllocator {
 }
 
 impl RuntimeConfig {
-    /// Returns the units that a reactor serves, with their numbers. One that no target shows is served by none.
+    /// Returns the units that a reactor serves, with their identifiers. No reactor serves a unit that no
+    /// target shows.
     pub(crate) fn units(&self, reactor: usize) -> impl Iterator<Item = (UnitId, UnitIndex, &Unit)> {
         let targets = || self.config.targets.iter().zip(&self.targets);
         let owned = move |index: UnitIndex| {
@@ -192,23 +197,23 @@ impl RuntimeConfig {
         units.map(|(at, (id, unit))| (*id, UnitIndex(at), unit)).filter(move |(_, index, _)| owned(*index))
     }
 
-    /// Returns a unit and its place by number.
+    /// Returns a unit and its index by identifier.
     pub(crate) fn find(&self, id: UnitId) -> Option<(UnitIndex, &Unit)> {
         let at = self.units.iter().position(|other| *other == id)?;
         Some((UnitIndex(at), self.config.units.get(at)?))
     }
 
-    /// Returns a unit by number.
+    /// Returns a unit by identifier.
     pub(crate) fn unit(&self, id: UnitId) -> Option<&Unit> {
         self.find(id).map(|(_, unit)| unit)
     }
 
-    /// Returns the number of a unit.
+    /// Returns the identifier of a unit.
     pub(crate) fn number(&self, index: UnitIndex) -> Option<UnitId> {
         self.units.get(index.0).copied()
     }
 
-    /// Returns whether a unit was in `before` as well and presents itself otherwise now.
+    /// Returns whether a unit is in `before` with other properties or other ports.
     pub(crate) fn presents_otherwise(&self, before: &Self, id: UnitId) -> bool {
         let of = |runtime: &Self| {
             let (index, unit) = runtime.find(id)?;
@@ -217,7 +222,7 @@ impl RuntimeConfig {
         matches!((of(before), of(self)), (Some(was), Some(is)) if was != is)
     }
 
-    /// Returns where everything is.
+    /// Returns the present placement of targets and units on reactors.
     pub(crate) fn placement(&self) -> Placement {
         let reactors = self.targets.iter().map(|(_, owner)| *owner).collect::<BTreeSet<_>>();
         let units =
@@ -231,17 +236,18 @@ impl RuntimeConfig {
         targets.map(|(target, (_, owner))| (target.name.clone(), *owner)).collect()
     }
 
-    /// Makes what the shard of a reactor serves, and to whom.
+    /// Makes the configuration of a reactor's shard.
     ///
-    /// Targets of other reactors are in it, without LUNs and without room for a session, so that discovery, which can
-    /// reach any reactor, tells of all.
+    /// Targets of other reactors are in it as well, without LUNs and with a limit of no sessions, so that
+    /// discovery, which any reactor can handle, returns all targets.
     pub(crate) fn shard_config(&self, reactor: usize) -> ShardConfig {
         let portals = self.config.portals.iter().zip(&self.portals);
         let mut targets: Vec<TargetConfig> =
             (0..self.config.targets.len()).filter_map(|at| self.target_config(at, reactor)).collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
         let (auth, users) = auth(&self.config.discovery_auth);
-        // Discovery moves names only: no target's policy applies, so any initiator that may ask can be answered.
+        // A discovery session carries only names: no target's policy applies, so every initiator that may
+        // discover gets an answer.
         let offer = DigestPolicy::PreferCrc32c;
         let keys = KeyPolicy { header_digest: offer, data_digest: offer, ..KeyPolicy::default() };
         ShardConfig {
@@ -259,12 +265,13 @@ impl RuntimeConfig {
         }
     }
 
-    /// Returns for how many bytes of frames each reactor has room at an interface, as the kernel counts.
+    /// Returns the receive buffer of each reactor at an interface in bytes, as the kernel counts.
     pub(crate) fn receive_bytes(&self) -> usize {
         (RECEIVE_BYTES / self.reactors.max(1)).max(RECEIVE_BYTES_MIN)
     }
 
-    /// Returns the first bytes of the names of a reactor's HyperSCSI sessions, by which the kernel knows their frames.
+    /// Returns the range of the first byte of the session identifiers of a reactor's HyperSCSI sessions. By
+    /// this byte the kernel steers frames to the reactor.
     pub(crate) fn steering(&self, reactor: usize) -> RangeInclusive<u8> {
         let bound = |at: usize| u8::try_from((at * 256 / self.reactors).min(255)).unwrap_or(u8::MAX);
         let first = bound(reactor);
@@ -298,7 +305,7 @@ impl RuntimeConfig {
         groups.filter(|(at, _)| set.has(*at)).map(|(_, group)| group.name.clone()).collect()
     }
 
-    /// Returns the groups that a target is exported to, with their ports.
+    /// Returns the groups that a target is exported to, with the target's ports for them.
     fn exports(&self, at: usize) -> Vec<(GroupName, RelativePort)> {
         let groups = self.config.hyperscsi.iter().flat_map(|frames| frames.groups.iter().enumerate());
         let port = |place: usize| self.group_ports.get(at)?.get(&place).copied();
@@ -345,7 +352,8 @@ impl RuntimeConfig {
             }));
         }
         if rows.is_empty() {
-            // No row at all would let everyone in; this one fits nobody, since no name is empty.
+            // An access list without rows would admit every initiator. This row fits no initiator, since no
+            // name is empty.
             rows.push(InitiatorEntry { pattern: Rc::from(""), luns: Some(Vec::new()), auth: None });
         }
         rows
@@ -365,7 +373,7 @@ impl RuntimeConfig {
         luns.iter().filter_map(entry).collect()
     }
 
-    /// Makes how a unit presents itself.
+    /// Makes the device server's configuration of a unit.
     pub(crate) fn unit_config(&self, index: UnitIndex) -> Option<UnitConfig> {
         let unit = self.config.units.get(index.0)?;
         let identity = &unit.identity;
@@ -429,7 +437,7 @@ fn address(announced: &Announced) -> TargetAddress {
     }
 }
 
-/// Pads with spaces, as INQUIRY data wants it.
+/// Pads a text with spaces, as INQUIRY data requires.
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (to, from) in field.iter_mut().zip(text.bytes()) {

@@ -1,9 +1,10 @@
-//! How long each file was when it was served last, kept across restarts: a file that is shorter or gone when targe starts again is
-//! not made up of zeros.
+//! Records how long each file was when it was served last, across restarts. So a file that is shorter or
+//! missing at the next start is not silently filled with zeros.
 //!
-//! `units/WORLD-WIDE-NAME.size` in the state directory holds a version, the length in bytes, the `size` of the configuration (or
-//! `-`), the inode of the directory that the file was in, and the path of the file. A directory on which a file system is not mounted
-//! has another inode than the one with it. Another path is another file, of which the record says nothing.
+//! `units/WORLD-WIDE-NAME.size` in the state directory holds a version, the length in bytes, the `size` of
+//! the configuration (or `-`), the inode of the directory that the file was in, and the path of the file. A
+//! mount point without its file system mounted has another inode than with it. A record for another path does
+//! not apply to the file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,24 +16,24 @@ use crate::config::{Config, Medium, Unit, UnitIndex};
 /// The versions of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// `LENGTH SIZE INODE`, with no version in it.
+    /// `LENGTH SIZE INODE`, without a version.
     One,
-    /// `2 LENGTH SIZE INODE PATH`, the path in quotes and with its control characters escaped.
+    /// `2 LENGTH SIZE INODE PATH`, with the path in quotes and its control characters escaped.
     Two = 2,
 }
 
-/// What is kept of a file.
+/// The record of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     len: u64,
     size: Option<u64>,
     directory: u64,
-    /// The path in quotes; `None` in a record of the first version, which is taken for one of any path.
+    /// The path in quotes; `None` in a record of the first version, which applies to any path.
     path: Option<String>,
 }
 
 impl Record {
-    /// Returns what there is to keep of a unit's file as it is now; `None` if it is not in a file.
+    /// Returns the record of a unit's file in its present state; `None` if the unit has no file.
     fn of(unit: &Unit) -> Option<Self> {
         let Medium::File { path, size, .. } = &unit.medium else { return None };
         let len = path.metadata().ok()?.len();
@@ -40,7 +41,8 @@ impl Record {
         Some(Self { len, size, directory: directory(path)?, path: Some(quoted(path)) })
     }
 
-    /// Reads what was kept of the file at `path`; `None` if nothing was, or it cannot be read.
+    /// Reads the record of the file at `path`; `None` if there is no record, it cannot be read, or it is for
+    /// another path.
     fn find(kept: &Path, path: &Path) -> Option<Self> {
         let record = Self::parse(&fs::read_to_string(kept).ok()?)?;
         let quoted = quoted(path);
@@ -77,7 +79,8 @@ fn quoted(path: &Path) -> String {
     format!("{path:?}")
 }
 
-/// Returns whether a file that is too short would be filled with zeros: one that is only read, or has no length to be given, is not.
+/// Returns whether a file that is too short would be extended with zeros. A file that is only read, or that
+/// has no configured size, is not.
 fn may_be_filled(unit: &Unit) -> bool {
     !unit.read_only && matches!(unit.medium, Medium::File { size: Some(_), .. })
 }
@@ -86,7 +89,7 @@ fn directory(path: &Path) -> Option<u64> {
     Some(path.parent()?.metadata().ok()?.ino())
 }
 
-/// Makes sure that a unit's file is not shorter than it was, unless its size was changed to that.
+/// Checks that a unit's file is not shorter than it was, unless its configured size was reduced.
 ///
 /// # Errors
 /// A sentence that says what is wrong, and what to do.
@@ -111,7 +114,7 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
                 record.len
             ))
         }
-        // Whoever removed it where it was wants a new one.
+        // The file was removed from the same directory: the operator wants a new file.
         Err(_) if directory(path).is_none_or(|now| now == record.directory) => Ok(()),
         Err(_) => Err(format!(
             "{}: {name} is missing, and its directory is another one than when it was served last: is its file system \
@@ -121,7 +124,8 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
     }
 }
 
-/// Keeps how long the files of a configuration are that targets show and that are as they should be, and forgets those that are no longer in it.
+/// Records the lengths of the files that targets show and that `is_right` accepts, and removes the records of
+/// units that are no longer configured.
 ///
 /// # Errors
 /// [`StateError`]
@@ -139,7 +143,7 @@ pub(super) fn save(
         let Some(record) = Record::of(unit) else { continue };
         let kept = state.size_file(unit.identity.naa);
         let before = Record::find(&kept, path);
-        // The length of a file that was not checked says nothing about what it should be.
+        // The length of a file that was not checked does not show which length is right.
         let is_less = |before: &Record| !may_be_filled(unit) && record.len < before.len;
         if before.as_ref() != Some(&record) && !before.as_ref().is_some_and(is_less) {
             super::state::replace(&kept, record.encode().as_bytes())?;
@@ -165,7 +169,7 @@ mod tests {
         ] {
             assert_eq!(Record::parse(&record.encode()), Some(record));
         }
-        // The first version.
+        // A record of the first version.
         let old = Record { len: 2, size: Some(5), directory: 9, path: None };
         assert_eq!(Record::parse("2 5 9\n"), Some(old));
         for text in ["", "5", "5 5", "x - 2", "5 y 2", "5 - z", "5 5 5 5", "2 5 5 \"/a\"", "3 5 5 5 \"/a\""] {
@@ -173,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A configuration that shows one shared file.
+    /// Makes a configuration that shows one shared file.
     fn config(scratch: &Scratch, lun: &str) -> Config {
         let text = format!(
             "portal = [{{ listen = \"127.0.0.1\" }}]\nlun = [{{ name = \"a\", type = \"file\", {lun} }}]\n\
@@ -208,7 +212,7 @@ mod tests {
         assert_eq!(check("path = \"short\", size = \"1M\""), Ok(()));
         length("long", 4096);
         assert!(check("path = \"long\", size = \"1M\"").unwrap_err().contains("has 4096 bytes"));
-        // Nothing is added to these, and to serve them does not make the shorter length right.
+        // These units are never extended, and serving them does not make the shorter length the right one.
         for lun in ["path = \"long\"", "path = \"long\", size = \"1M\", ro = true"] {
             assert_eq!(check(lun), Ok(()), "{lun}");
             keep(lun);

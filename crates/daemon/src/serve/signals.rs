@@ -1,4 +1,4 @@
-//! Signals become occasions for the main thread.
+//! Forwards signals to the main thread as events.
 
 use std::io;
 use std::sync::mpsc::Sender;
@@ -9,15 +9,17 @@ use signal_hook::iterator::Signals;
 
 use super::daemon::DaemonEvent;
 
-/// Signals this close together are one request: `timeout` and some supervisors signal a process and then its group.
+/// Signals within this time count as one request: `timeout` and some supervisors signal a process and then
+/// its process group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
 
-/// The exit code of an end that was not in order.
+/// The exit code after a stop that was not in order.
 const EXIT_FAILED: i32 = 1;
 
-/// Takes over the signals of the process. A second one that asks for the end is obeyed at once.
+/// Handles the signals of the process from now on. A second signal to stop ends the process at once.
 pub(super) fn watch(occasions: Sender<DaemonEvent>) -> io::Result<()> {
-    // SIGXFSZ would kill a daemon whose file reached the limit of its process; caught, the write fails with EFBIG.
+    // SIGXFSZ would kill a daemon whose file reached the file size limit of its process; with a handler, the
+    // write fails with EFBIG.
     let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT, SIGXFSZ])?;
     let watch = move || {
         let mut stopping: Option<Instant> = None;

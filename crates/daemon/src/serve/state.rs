@@ -1,8 +1,8 @@
-//! The state directory: what must survive a crash and a loss of power. One file per logical unit holds its persistent
-//! reservations and the like; what stands in it is the device's affair.
+//! The state directory: files that must survive a crash and a loss of power. One file per logical unit holds
+//! its persistent state, such as persistent reservations; the crate `device` defines its contents.
 //!
-//! A file is replaced whole: written beside, made durable, renamed, and the directory made durable. A reader finds
-//! either the old state or the new one.
+//! A file is replaced as a whole: the new contents are written to a temporary file, made durable and renamed,
+//! and the directory is made durable. A reader finds either the old state or the new one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,7 +13,8 @@ use super::target_ports::{Damaged, TargetPorts};
 use crate::config::{Config, Naa};
 use crate::os_error;
 
-/// The longest state that is read: one byte more than any that is written, so that the device finds it too long.
+/// The most bytes that are read of a state: one byte more than the longest state that is written, so that the
+/// device server detects a state that is too long.
 const STATE_LEN_MAX: usize = device::persistent_state::MAX_LEN + 1;
 
 /// The state directory of a running daemon.
@@ -33,7 +34,7 @@ pub struct StateError {
 }
 
 impl StateDir {
-    /// Opens a state directory; makes it, with mode 0700, if it is missing.
+    /// Opens a state directory. Creates it, with mode 0700, if it is missing.
     ///
     /// # Errors
     /// [`StateError`]
@@ -50,31 +51,31 @@ impl StateDir {
         Ok(Self { root: path.to_path_buf(), units })
     }
 
-    /// Returns the file of a unit's state.
+    /// Returns the path of a unit's state file.
     pub fn file(&self, unit: Naa) -> PathBuf {
         self.units.join(format!("{unit}.state"))
     }
 
-    /// Returns the file that tells how long a unit's file was.
+    /// Returns the path of the file that records how long a unit's file was.
     pub(super) fn size_file(&self, unit: Naa) -> PathBuf {
         self.units.join(format!("{unit}.size"))
     }
 
-    /// Forgets how long the files of units were that are not known any more, by their world-wide names.
+    /// Removes the length records of units whose world-wide names are not `known`.
     pub(super) fn forget_sizes(&self, known: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.units).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            // One that a crash left is not in use: this thread alone writes them.
+            // A temporary file that a crash left is not in use: only this thread writes these files.
             let is_left = name.ends_with(".size.new");
             if is_left || name.strip_suffix(".size").is_some_and(|unit| !known(unit)) {
-                // One that stays is read again only if the same disk comes back.
+                // A record that cannot be removed is read again only if the same disk is configured again.
                 let _ = fs::remove_file(&path);
             }
         }
     }
 
-    /// Returns the file of the key that a unit without a file of its own is encrypted with.
+    /// Returns the path of the key file of an encrypted unit that is on a block device.
     pub(super) fn media_key(&self, unit: Naa) -> PathBuf {
         self.units.join(format!("{unit}.media-key"))
     }
@@ -82,7 +83,7 @@ impl StateDir {
     /// Reads the state of a unit; `None` when there is none.
     ///
     /// # Errors
-    /// [`StateError`]. Going on without it would let a fenced initiator write.
+    /// [`StateError`]. Serving the unit without its state would let a fenced initiator write.
     pub fn load(&self, unit: Naa) -> Result<Option<Vec<u8>>, StateError> {
         let path = self.file(unit);
         let read = || -> io::Result<Vec<u8>> {
@@ -93,8 +94,8 @@ impl StateDir {
             Ok(bytes)
         };
         match read() {
-            // We never write an empty file, so the file system lost what stood there. To the device no bytes mean no
-            // state; this one byte is a damaged one.
+            // The daemon never writes an empty file, so the file system lost the contents. The device server
+            // takes zero bytes for no state; this single byte makes it report a damaged state.
             Ok(bytes) if bytes.is_empty() => Ok(Some(vec![0])),
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -102,11 +103,11 @@ impl StateDir {
         }
     }
 
-    /// Keeps the state of a unit; returns when they are durable. No bytes at all means that nothing is to
+    /// Writes the state of a unit; returns when it is durable. An empty state means that nothing is to
     /// survive.
     ///
     /// # Errors
-    /// [`StateError`]; what was kept before is still there.
+    /// [`StateError`]; the former state is still there then.
     pub fn save(&self, unit: Naa, state: &[u8]) -> Result<(), StateError> {
         let path = self.file(unit);
         let failed = |what, path: &Path| {
@@ -126,8 +127,8 @@ impl StateDir {
         sync_directory(&self.units)
     }
 
-    /// Reads the identifiers of target ports. A directory that has none yet gives those that the configuration had in releases
-    /// that kept none, if anything is reserved in it, or else fresh ones.
+    /// Reads the identifiers of target ports. A directory without identifiers yields the positional ones of
+    /// earlier releases if anything is reserved in it, else fresh ones.
     ///
     /// # Errors
     /// [`StateError`]
@@ -156,10 +157,10 @@ impl StateDir {
         }
     }
 
-    /// Keeps the identifiers of target ports; returns when they are durable.
+    /// Writes the identifiers of target ports; returns when they are durable.
     ///
     /// # Errors
-    /// [`StateError`]; what was kept before is still there.
+    /// [`StateError`]; the former identifiers are still there then.
     pub(crate) fn save_ports(&self, ports: &TargetPorts) -> Result<(), StateError> {
         replace(&self.ports(), ports.encode().as_bytes())?;
         sync_directory(&self.root)
@@ -170,8 +171,8 @@ impl StateDir {
     }
 }
 
-/// Refuses a directory that everybody may write to: whoever puts a file there decides what is reserved. A sticky bit keeps nobody from
-/// putting a file there first.
+/// Refuses a directory that everybody may write to: any user who can create a file there could set the
+/// reservations. A sticky bit does not keep a user from creating a file first.
 fn check_closed(path: &Path) -> Result<(), StateError> {
     let failed = |source| StateError { what: "use", path: path.to_path_buf(), source };
     let mode = path.metadata().map_err(failed)?.mode();
@@ -186,15 +187,16 @@ fn check_closed(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Returns where the next content of a file is written first. Different threads replace files of one unit at the same time, so each
-/// file has another place. What a crash leaves there is overwritten, and never read.
+/// Returns the path of the temporary file for the next contents of a file. Different threads replace files of
+/// one unit at the same time, so each file has a temporary file of its own. A temporary file that a crash
+/// left is overwritten, and never read.
 fn temp_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)
 }
 
-/// Replaces a file whole.
+/// Replaces a file as a whole.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let failed = |what, path: &Path| {
         let path = path.to_path_buf();
@@ -240,7 +242,7 @@ mod tests {
         again.save(UNIT, b"").unwrap();
     }
 
-    /// CVE-2020-14019: what the daemon writes about its sessions was readable by everybody.
+    /// CVE-2020-14019: everybody could read what the daemon wrote about its sessions.
     #[test]
     fn only_the_owner_can_read_it() {
         let scratch = Scratch::new();
@@ -255,7 +257,7 @@ mod tests {
         let scratch = Scratch::new();
         let state = StateDir::open(scratch.path()).unwrap();
         state.save(UNIT, b"old").unwrap();
-        // What a crash between write and rename leaves behind.
+        // A crash between write and rename leaves these files.
         fs::write(temp_path(&state.file(UNIT)), b"ha").unwrap();
         fs::write(temp_path(&state.size_file(UNIT)), b"5 5 5").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"old"[..]));
@@ -267,7 +269,7 @@ mod tests {
     fn files_of_one_unit_are_replaced_independently() {
         let scratch = Scratch::new();
         let state = StateDir::open(scratch.path()).unwrap();
-        // As another thread has it that is about to replace the length.
+        // The temporary file of another thread that is about to replace the length record.
         let half = temp_path(&state.size_file(UNIT));
         fs::write(&half, b"5 5").unwrap();
         state.save(UNIT, b"reserved").unwrap();

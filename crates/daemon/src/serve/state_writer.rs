@@ -1,4 +1,5 @@
-//! Makes the state of units durable, on a thread of its own: the reactor goes on while the disk works.
+//! The state writer: makes the persistent state of units durable on a thread of its own, so that no reactor
+//! waits for the disk.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,23 +12,23 @@ use super::reactor_shard::ReactorShard;
 use super::state::StateDir;
 use crate::config::Naa;
 
-/// State to be kept before a command is answered. There are never more of these under way than PERSISTENT RESERVE OUT
-/// commands, which are in task sets.
+/// A state that must be durable before a command is answered. There are never more of these under way than
+/// PERSISTENT RESERVE OUT commands, which the task sets bound.
 #[derive(Debug)]
 pub(super) struct StateWrite {
-    /// Who waits.
+    /// The reactor that waits for the write.
     pub(super) reactor: Handle<ReactorShard>,
     pub(super) unit: UnitId,
     pub(super) ticket: u64,
-    /// Under which name.
+    /// The world-wide name of the unit, which names the file.
     pub(super) naa: Naa,
     pub(super) state: Vec<u8>,
 }
 
-/// Where to send what is to be kept.
+/// The sender of writes to the state writer.
 pub(super) type StateWriter = Sender<StateWrite>;
 
-/// Starts the thread. It ends when the last sender is gone.
+/// Starts the thread. It ends when the last sender is dropped.
 pub(super) fn start(state: StateDir) -> io::Result<(StateWriter, JoinHandle<()>)> {
     let (sender, receiver) = channel();
     let thread =
@@ -42,7 +43,7 @@ fn keep_all(state: &StateDir, state_writer: &Receiver<StateWrite>) {
             crate::error!("{error}; the command that wanted it kept is refused");
         }
         let ok = kept.is_ok();
-        // A reactor that has stopped answers nobody.
+        // A reactor that has stopped answers no command, so an error is ignored.
         let _ = reactor.post(move |member, now| member.state_saved(now, unit, ticket, ok));
     }
 }

@@ -1,8 +1,9 @@
-//! RELATIVE TARGET PORT IDENTIFIERs (SPC-5 §4.8.1) that stay with their ports for good.
+//! RELATIVE TARGET PORT IDENTIFIERs (SPC-5 §4.8.1), which stay with their ports for good.
 //!
-//! Persistent reservations belong to a port by its identifier, also across a loss of power. So an identifier that was given once
-//! is never another port's while there are others left, whatever comes and goes in the configuration. The state directory keeps
-//! them in the file `ports`: text, one port a line, with a sum over what stands before it.
+//! Persistent reservations refer to a port by its identifier, also across a loss of power. So an identifier
+//! that was assigned once is not assigned to another port while unused ones are left, whatever is added to
+//! the configuration or removed. The state directory keeps the identifiers in the file `ports`: text, one
+//! port a line, and then a checksum of the lines before it.
 //!
 //! ```text
 //! targe ports 1
@@ -22,31 +23,32 @@ use crate::config::{Config, HyperScsiService, Target};
 
 const HEAD: &str = "targe ports 1";
 
-/// The portal group tags of targets' ports, and their identifiers up to here; above are those of groups.
+/// The highest portal group tag that is used as an identifier. The identifiers of ports for HyperSCSI groups
+/// are higher.
 const PORTALS_MAX: u16 = *HyperScsiService::PORT_TAGS.start() - 1;
 
 /// A target port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Port {
-    /// Of a target by name, and a portal group tag.
+    /// The port of a target for a portal group: the target's name and the portal group tag.
     Portal(String, u16),
-    /// Of a target by name, and a HyperSCSI group.
+    /// The port of a target for a HyperSCSI group: the target's name and the group's name.
     Group(String, String),
 }
 
-/// Every identifier that was ever given, also to ports that are gone.
+/// Every identifier that was assigned, also to ports that were removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetPorts {
     ids: BTreeMap<Port, u16>,
 }
 
-/// The file of identifiers is none.
+/// The file of identifiers is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
 impl TargetPorts {
-    /// Numbers the ports of a configuration as releases did that kept no identifiers: by their places. What was reserved through
-    /// them stays with them.
+    /// Assigns identifiers by position, like earlier releases that kept no identifiers, so that reservations
+    /// made with those releases stay valid.
     pub(crate) fn positional(config: &Config) -> Self {
         let mut by_name: Vec<&Target> =
             config.targets.iter().filter(|target| shares_a_unit(config, target)).collect();
@@ -57,7 +59,8 @@ impl TargetPorts {
         let alone =
             alone.flat_map(of_target).map(|port| (tag_of(&port), port)).map(|(tag, port)| (port, tag));
         let mut ports = Self { ids: shared.chain(alone).collect() };
-        // Those of groups followed from names alone; only where two met, the later one moved on.
+        // The identifiers of group ports were derived from the names alone; of two that collided, the later
+        // one got the next free identifier.
         let mut by_name: Vec<&Target> = config.targets.iter().collect();
         by_name.sort_by(|a, b| a.name.cmp(&b.name));
         let mut among_sharers = BTreeSet::new();
@@ -73,10 +76,10 @@ impl TargetPorts {
         ports
     }
 
-    /// Gives identifiers to the ports that have none.
+    /// Assigns identifiers to the ports that have none.
     ///
     /// # Errors
-    /// A sentence: there are none left.
+    /// A sentence: no identifier is left.
     pub(crate) fn assign(&mut self, config: &Config) -> Result<(), String> {
         let mut by_name: Vec<&Target> = config.targets.iter().collect();
         by_name.sort_by(|a, b| a.name.cmp(&b.name));
@@ -93,8 +96,9 @@ impl TargetPorts {
         self.part(config, &mut given, &mut next)
     }
 
-    /// Gives other identifiers to ports that came to be shown by one unit with the same one, as those of targets alone had in
-    /// releases that kept none. The target whose name sorts first keeps its own.
+    /// Assigns other identifiers to ports that have the same identifier and now belong to one unit. In
+    /// releases that kept no identifiers, targets that shared no unit could have the same ones. The target
+    /// whose name sorts first keeps its own.
     fn part(&mut self, config: &Config, given: &mut BTreeSet<u16>, next: &mut u16) -> Result<(), String> {
         for component in placement::components(config) {
             let mut members: Vec<&Target> =
@@ -121,7 +125,7 @@ impl TargetPorts {
         Ok(())
     }
 
-    /// Returns an identifier that was never given; when there is none, one of a port that is gone.
+    /// Returns an identifier that was never assigned; when there is none, one of a removed port.
     fn free(
         &mut self,
         config: &Config,
@@ -130,7 +134,8 @@ impl TargetPorts {
         next: &mut u16,
     ) -> Result<u16, String> {
         let wanted = match port {
-            // A target alone shows its tags, which people know.
+            // A portal's port gets its portal group tag as identifier if that is free, because operators know
+            // the tags.
             Port::Portal(_, tag) => Some(*tag).filter(|tag| *tag <= PORTALS_MAX && !given.contains(tag)),
             Port::Group(..) => free_for_group(port, |number| given.contains(&number)),
         };
@@ -153,13 +158,13 @@ impl TargetPorts {
             .ok_or_else(|| format!("more than {} target ports", u16::MAX))
     }
 
-    /// Returns the identifiers of a target's portal group tags.
+    /// Returns the identifiers of a target's ports for portals, by portal group tag.
     pub(crate) fn of_portals(&self, config: &Config, target: &Target) -> BTreeMap<u16, RelativePort> {
         let ports = portals(config, target).into_iter();
         ports.filter_map(|port| Some((tag_of(&port), RelativePort(*self.ids.get(&port)?)))).collect()
     }
 
-    /// Returns the identifiers of the ports of a target through which groups come, by the places of the groups.
+    /// Returns the identifiers of a target's ports for HyperSCSI groups, by index of the group.
     pub(crate) fn of_groups(&self, config: &Config, target: &Target) -> BTreeMap<usize, RelativePort> {
         let groups = config.hyperscsi.iter().flat_map(|frames| frames.groups.iter().enumerate());
         groups
@@ -171,11 +176,11 @@ impl TargetPorts {
             .collect()
     }
 
-    /// Writes them as the file holds them.
+    /// Formats the identifiers as the file stores them.
     pub(crate) fn encode(&self) -> String {
         let mut text = format!("{HEAD}\n");
         for (port, number) in &self.ids {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = match port {
                 Port::Portal(target, tag) => writeln!(text, "{number} portal {tag} {target}"),
                 Port::Group(target, group) => writeln!(text, "{number} group {target} {group}"),
@@ -185,7 +190,7 @@ impl TargetPorts {
         text + &sum
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Parses the output of [`Self::encode`].
     ///
     /// # Errors
     /// [`Damaged`]
@@ -216,14 +221,14 @@ fn sum(body: &str) -> String {
     format!("sum {half}\n")
 }
 
-/// Returns a target's ports for portals, by tag.
+/// Returns a target's ports for portals, in ascending order of their tags.
 fn portals(config: &Config, target: &Target) -> Vec<Port> {
     let tags: BTreeSet<u16> =
         target.portals.iter().filter_map(|index| Some(config.portals.get(*index)?.tag)).collect();
     tags.into_iter().map(|tag| Port::Portal(target.name.to_string(), tag)).collect()
 }
 
-/// Returns a target's ports for HyperSCSI groups, by name.
+/// Returns a target's ports for HyperSCSI groups, in order of their names.
 fn groups(config: &Config, target: &Target) -> Vec<Port> {
     let groups = config.hyperscsi.iter().flat_map(|frames| frames.groups.iter().enumerate());
     let shown = groups.filter(|(place, _)| target.groups.has(*place));
@@ -243,7 +248,8 @@ fn shares_a_unit(config: &Config, target: &Target) -> bool {
     target.luns.iter().any(|lun| others().any(|other| other.luns.iter().any(|o| o.unit == lun.unit)))
 }
 
-/// Returns the number of a group's port, if it is a group's: FNV-1a of both names, or the next that is not taken.
+/// Returns the preferred identifier of a group's port: the FNV-1a hash of both names, or the next identifier
+/// that is not taken. Returns `None` for the port of a portal.
 fn free_for_group(port: &Port, taken: impl Fn(u16) -> bool) -> Option<u16> {
     let Port::Group(target, group) = port else { return None };
     let bytes = target.bytes().chain([0]).chain(group.bytes());

@@ -1,4 +1,5 @@
-//! What a reload finds out before it changes anything, and what it does when it cannot be applied.
+//! The checks that a reload makes before it changes anything, and the tightening of a configuration that
+//! cannot be applied.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,8 +13,9 @@ use crate::serve::media;
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
-    /// Returns the disks whose file or device is not what is served of it. One may be shorter only where the operator says so, which
-    /// is to change its size in the configuration: a file that shrank otherwise would come back with zeros where data was.
+    /// Returns the disks whose file or device differs from what is served, with the reasons. A file may be
+    /// shorter only if the operator reduced its size in the configuration: a file that shrank otherwise would
+    /// be extended with zeros where data was.
     pub(super) fn compare_media(&self, old: &Config, runtime: &RuntimeConfig) -> BTreeMap<UnitId, String> {
         let mut wrong = BTreeMap::new();
         for (id, was, unit) in kept_units(old, runtime) {
@@ -30,7 +32,8 @@ impl Daemon {
         wrong
     }
 
-    /// Takes away what a configuration takes away that cannot be applied as a whole. Returns what changed, if anything did.
+    /// Applies only the access restrictions of a configuration that cannot be applied as a whole. Returns a
+    /// description of the changes, if there were any.
     pub(super) fn tighten(&mut self, new: &Config) -> Option<String> {
         let old = Arc::clone(&self.runtime.config);
         let config = old.tightened(new);
@@ -46,14 +49,15 @@ impl Daemon {
         let runtime = self.ids.runtime_config(Arc::new(config), &listening, &owners);
         let nothing = || (0..self.reactors.len()).map(|_| Vec::new()).collect();
         let (units, ports) = (nothing(), (0..self.reactors.len()).map(|_| Vec::new()).collect());
-        // A disk that is withheld stays so until a reload is applied as a whole.
+        // A disk that is withheld stays withheld until a reload is applied as a whole.
         self.apply(runtime, (units, ports), Vec::new(), None);
         Some(changes.to_string())
     }
 
-    /// Makes durable what disks acknowledged that have no write cache any more.
+    /// Makes durable the writes that disks acknowledged before their write cache was disabled.
     pub(super) fn flush_caches(&self, units: &[Unit]) {
-        // Once every reactor has come here nothing is acknowledged too early any more.
+        // Once every reactor has processed this message, no reactor acknowledges a write before it is
+        // durable.
         if units.is_empty() || !all_reactors(&self.reactors, |_| true) {
             return;
         }
@@ -64,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Refuses to write to what was opened for reading only.
+    /// Refuses to lift `ro` of a medium that was opened for reading only.
     pub(super) fn refuse_writing(&self, old: &Config, new: &Config) -> Result<(), String> {
         let kept = |unit: &&Unit| old.units.iter().any(|was| was.key() == unit.key());
         for unit in new.units.iter().filter(|unit| !unit.read_only).filter(kept) {
@@ -83,7 +87,7 @@ impl Daemon {
     }
 }
 
-/// Returns the units of a configuration with numbers that the old one had as well, each with what it was.
+/// Returns the units with identifiers that both configurations have, each in its old and its new form.
 pub(super) fn kept_units<'c>(
     old: &'c Config,
     runtime: &'c RuntimeConfig,
@@ -95,7 +99,7 @@ pub(super) fn kept_units<'c>(
     })
 }
 
-/// Returns the size that the configuration gives a file.
+/// Returns the configured size of a file.
 fn size(unit: &Unit) -> Option<u64> {
     match &unit.medium {
         Medium::File { size, .. } => size.map(|size| size.0),
@@ -103,7 +107,8 @@ fn size(unit: &Unit) -> Option<u64> {
     }
 }
 
-/// Refuses a change that would have to close a file and open it again: its disk would be gone in between.
+/// Refuses a change that requires closing a file and opening it again: the disk would be unavailable in
+/// between.
 pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
     for unit in new.units.iter().filter(|unit| !old.units.iter().any(|was| was.key() == unit.key())) {
         if let Some(path) = unit.medium.path()
@@ -129,12 +134,14 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
     Ok(())
 }
 
-/// Returns whether to replace one medium by another under the same name changes its type, or drops what memory holds.
+/// Returns whether replacing one medium by another under the same name changes the medium's type, or loses
+/// the contents of memory.
 fn would_lose(was: &Medium, is: &Medium) -> bool {
     matches!(was, Medium::Ram { .. }) || std::mem::discriminant(was) != std::mem::discriminant(is)
 }
 
-/// Returns a new configuration with what only a restart can change as it was, so that it is told of again until then.
+/// Returns the new configuration with the old values of the settings that only a restart can change. So every
+/// reload until the restart reports these changes again.
 pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
     Config {
         state_dir: old.state_dir.clone(),

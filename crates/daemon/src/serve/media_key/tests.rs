@@ -105,7 +105,7 @@ fn a_disk_with_data_and_no_key_is_not_touched() {
          not, it cannot be encrypted where it is"
     );
     assert!(!world.kept().exists());
-    // Zeros that have storage are none.
+    // Zeros that occupy storage count as blank.
     world.write(0, &vec![0; 4 << 20]);
     world.unit.read_only = true;
     assert_eq!(world.refusal(), "there is no /disk.img.media-key, and \"ro\" forbids to begin encrypting");
@@ -190,7 +190,7 @@ fn a_replaced_key_is_the_one_that_is_found_and_the_old_one_opens_nothing() {
     let Replaced::Fresh(new) = wait(&mut keeper, &woken) else { panic!("replaced") };
     assert_ne!(new.bytes(), old);
     assert_eq!(world.keys().key.bytes(), new.bytes());
-    // What was in the old file's place is overwritten.
+    // The storage of the old file is overwritten.
     let mut left = Vec::new();
     (&old_file).read_to_end(&mut left).unwrap();
     assert_eq!(left, [0; FILE_LEN]);
@@ -203,15 +203,15 @@ fn whenever_a_replacement_breaks_off_one_of_the_two_keys_is_found() {
     let kept = old.kept.clone().unwrap();
     let new = fresh().unwrap();
     let bytes = kept.wrap.seal(&new, DataUnit::B512).unwrap();
-    // A crash while the new file is written, or before the rename: whatever stands beside counts for nothing.
+    // A crash while the new file is written, or before the rename: the temporary file has no effect.
     for written in [0, 1, HEADER_LEN, FILE_LEN - 1, FILE_LEN] {
         fs::write(temp_path(&kept.path), &bytes[..written]).unwrap();
         assert_eq!(world.keys().key.bytes(), old.key.bytes(), "{written} bytes");
     }
-    // A crash right behind it.
+    // A crash directly after the rename.
     fs::rename(temp_path(&kept.path), &kept.path).unwrap();
     assert_eq!(world.keys().key.bytes(), new.bytes());
-    // What was left behind is in nobody's way.
+    // A temporary file that a crash left does not prevent the next replacement.
     fs::write(temp_path(&kept.path), b"left behind").unwrap();
     assert!(matches!(replace(&kept.path, &kept.wrap.seal(&old.key, DataUnit::B512).unwrap()), Step::Done));
     assert_eq!(world.keys().key.bytes(), old.key.bytes());
@@ -222,7 +222,7 @@ fn a_replacement_that_finds_no_way_keeps_the_old_key() {
     let world = World::new();
     let keys = world.keys();
     let old = keys.key.bytes().to_vec();
-    // A directory stands where the new file is to be written.
+    // The path of the temporary file is a directory, so writing it fails.
     fs::create_dir(temp_path(&world.kept())).unwrap();
     let (sender, woken) = channel();
     let mut keeper = Keeper::new(keys, move || sender.send(()).unwrap());
@@ -261,7 +261,7 @@ fn only_a_key_that_was_made_is_told_of_as_created() {
     let path = key_file_path(&world.unit, &world.state).unwrap();
     assert_eq!(created(), vec![path.clone()]);
     assert_eq!(created(), Vec::<PathBuf>::new());
-    // One that cannot be looked at exists all the same.
+    // A file that cannot be accessed counts as existing.
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&path, &path).unwrap();
     assert_eq!(created(), Vec::<PathBuf>::new());

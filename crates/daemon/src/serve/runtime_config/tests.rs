@@ -1,4 +1,4 @@
-//! What a configuration becomes for the machine.
+//! Tests of the runtime configuration made from a configuration.
 
 use super::*;
 use crate::config::{Environment, Flags};
@@ -84,7 +84,7 @@ fn the_machine_is_told_who_sees_what_and_where() {
     assert_eq!(b.luns_of("eui.0123456789abcdef"), [LunEntry::new(0, unit, Access::ReadOnly)]);
     assert!(b.luns_of("iqn.2001-04.com.example:stranger").is_empty());
     let other = b.luns.iter().find(|lun| lun.number == 0).unwrap();
-    // It is the unit that is write-protected, for everyone alike.
+    // Here the unit itself is write-protected, for every initiator.
     assert_eq!((other.access, other.unit != unit), (Access::ReadWrite, true));
 }
 
@@ -127,7 +127,7 @@ fn ports_of_a_target_on_its_own_are_its_tags() {
 fn numbers_stay_with_what_they_name() {
     let mut numbers = IdAllocator::default();
     let first = runtime(&mut numbers, TWO);
-    // The null disk grows, which makes it another one; everything else keeps its number.
+    // The null disk grows, which makes it another disk; everything else keeps its identifier.
     let second = runtime(&mut numbers, &TWO.replace("2M", "4M").replace("[::1]:3260", "[::1]:3261"));
     let ids = |b: &RuntimeConfig| b.units(0).map(|(id, ..)| id.0).collect::<Vec<_>>();
     assert_eq!((ids(&first), ids(&second)), (vec![0, 1], vec![0, 2]));

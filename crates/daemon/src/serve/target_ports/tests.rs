@@ -1,4 +1,4 @@
-//! Identifiers across configurations.
+//! Tests of target port identifiers across several configurations.
 
 use super::*;
 use crate::config::{Environment, Flags};
@@ -6,7 +6,7 @@ use crate::scratch::Scratch;
 
 const NAME: &str = "iqn.2001-04.com.example:";
 
-/// Makes a configuration of targets that show the shared disks with these numbers, on portals of two tags.
+/// Makes a configuration of targets that show the shared disks with these numbers, on portals with two tags.
 fn config(targets: &[(&str, &[u8])]) -> Config {
     let scratch = Scratch::new();
     let file = scratch.path().join("targe.toml");
@@ -35,7 +35,7 @@ fn config(targets: &[(&str, &[u8])]) -> Config {
     Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
 }
 
-/// Returns the identifiers of a target's portals, by tag, and of its group.
+/// Returns the identifiers of a target's ports for portals, by tag, and that of its port for the group.
 fn ids(ports: &TargetPorts, config: &Config, name: &str) -> (Vec<(u16, u16)>, u16) {
     let target =
         config.targets.iter().find(|target| target.name.as_str() == format!("{NAME}{name}")).unwrap();
@@ -50,13 +50,13 @@ fn a_new_target_renumbers_no_other_and_one_that_comes_back_finds_its_own() {
     ports.assign(&first).unwrap();
     let (b, c) = (ids(&ports, &first, "b"), ids(&ports, &first, "c"));
     assert_eq!((&b.0[..], &c.0[..]), (&[(1, 1), (7, 7)][..], &[(1, 2), (7, 3)][..]));
-    // The new one sorts before the others and shares their disk.
+    // The new target sorts before the others and shares their disk.
     let second = config(&[("a", &[0, 1]), ("b", &[0]), ("c", &[0])]);
     ports.assign(&second).unwrap();
     assert_eq!((ids(&ports, &second, "b"), ids(&ports, &second, "c")), (b.clone(), c.clone()));
     let a = ids(&ports, &second, "a");
     assert_eq!(a.0, [(1, 4), (7, 5)]);
-    // No other port gets the identifier of b while b is away.
+    // No other port gets the identifier of `b` while `b` is not configured.
     let third = config(&[("a", &[0]), ("c", &[0]), ("d", &[0])]);
     ports.assign(&third).unwrap();
     assert_eq!(ids(&ports, &third, "d").0, [(1, 6), (7, 8)]);
@@ -80,7 +80,7 @@ fn the_state_of_an_older_release_keeps_the_identifiers_that_it_went_by() {
         assert_eq!(portals(&ports, name), ids, "{name}");
     }
     assert_eq!(ids(&ports, &more, "a").0, [(1, 5), (7, 6)]);
-    // Two that had the same come to share a disk: the later one moves.
+    // Two targets with the same identifiers now share a disk: the later one gets others.
     let joined = config(&[("y", &[2]), ("z", &[1, 2])]);
     ports.assign(&joined).unwrap();
     assert_eq!(

@@ -102,10 +102,10 @@ conform: build packages  ## RFC 7143 and 7144, case by case, against our own tar
 package: build packages  ## the library as a registry would take it, built from its archives and used from outside
 	$(PYTEST) tests/package --build $(ARGS)
 
-doc:  ## the documentation of every room, warnings are errors
+doc:  ## the documentation of every crate, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked
 
-tidy:  ## the rules of the house that the compiler cannot see
+tidy:  ## the project's rules that the compiler cannot see
 	$(CARGO) xtask tidy
 
 build:  ## the release binary

@@ -227,7 +227,7 @@ impl Ordeal {
         let nexus = NexusId(1 + u32::from(first % 3));
         match which & 7 {
             0..=3 => {
-                // Broken descriptions are no commands; whoever describes one has a transport in between.
+                // A malformed description is no command: a transport between the two would have refused it.
                 let _ = self.command(which & 3 != 3, bytes);
             }
             4 => self.manage(nexus, first),

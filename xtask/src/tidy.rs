@@ -1,4 +1,4 @@
-//! Checks the rules of the house that the compiler and clippy cannot see. Reads only what git tracks, prints one
+//! Checks the project's rules that the compiler and clippy cannot see. Reads only what git tracks, prints one
 //! line per finding (`path:line: what is wrong`), changes nothing. Each rule is one module and one function from
 //! a [`Tree`] to findings, so that a test can plant a violation in a tree made of strings.
 
@@ -13,6 +13,7 @@ mod published;
 mod root_entries;
 mod sizes;
 pub(crate) mod tree;
+mod words;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ const RULES: &[Rule] = &[
     ("planted", planted::check),
     ("published", published::check),
     ("dependencies", dependencies::check),
+    ("words", words::check),
 ];
 
 /// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when

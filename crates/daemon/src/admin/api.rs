@@ -166,7 +166,7 @@ object! {
     Failure {
         /// For programs.
         kind: ErrorKind,
-        /// For people.
+        /// For display.
         message: String,
     }
 }

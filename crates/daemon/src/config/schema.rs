@@ -466,7 +466,7 @@ pub(crate) static TARGET: Section = Section {
             "Its iSCSI name: `iqn.YYYY-MM.REVERSED-DOMAIN:WHAT`, `eui.` with 16 or `naa.` with 16 or 32 hexadecimal \
              digits. Upper case is made lower.",
         ),
-        key("alias", Text { len_max: NAME_LEN_MAX }, Told("none"), "A name for people (`TargetAlias`)."),
+        key("alias", Text { len_max: NAME_LEN_MAX }, Told("none"), "A name for display (`TargetAlias`)."),
         key(
             "portals",
             Texts { what: "names of portals" },

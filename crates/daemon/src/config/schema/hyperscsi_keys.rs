@@ -29,7 +29,7 @@ pub(crate) static HYPERSCSI_GROUP: Section = Section {
         key(
             "password_file",
             Path,
-            Told("no password: whoever knows the name is let in, and nothing is protected"),
+            Told("no password: every host that knows the name may log in, and nothing is protected"),
             "A file that holds its password; one newline at its end does not count. It must not be readable by group or \
              others.",
         ),

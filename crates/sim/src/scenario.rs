@@ -276,8 +276,8 @@ impl Scenario {
 
 impl Scenario {
     /// Returns an upper bound for the time in which everything that can be open is carried over the slowest
-    /// link: twice the estimate, as a margin. Where memory is short, the time that the medium needs to execute
-    /// the commands one after another is added.
+    /// link: twice the estimate, as a margin. Where memory is short, the bound also contains the time that
+    /// the medium needs to execute the commands one after another.
     pub fn backlog(&self) -> Duration {
         let orders = u64::try_from(self.depth * self.initiators).unwrap_or(u64::MAX);
         let medium = if self.short_memory {

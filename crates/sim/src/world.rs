@@ -116,7 +116,7 @@ struct Actor {
 struct Managing {
     initiator: usize,
     since: Instant,
-    /// When its initiator aborts the command.
+    /// When its initiator ends the I_T nexus because the function was not answered.
     patience: Instant,
 }
 
@@ -124,8 +124,7 @@ struct Open {
     initiator: usize,
     unit: u16,
     since: Instant,
-    /// When its initiator ends the I_T nexus because the function was not answered; set again after each
-    /// time.
+    /// When its initiator aborts the command; set again after each abort.
     patience: Instant,
     immediate: bool,
 }

@@ -167,7 +167,7 @@ pub trait Transport {
     fn close(&mut self, now: Instant);
 
     /// Cuts the power of the target: its state machine and all its I_T nexuses are lost. The target restarts
-    /// at once with the contents that its media kept.
+    /// with the contents that its media kept; initiators reach it after a delay.
     fn crash(&mut self, now: Instant);
 
     /// Changes which disks the LUNs lead to. If a disk that is to be served again is not closed yet, the

@@ -147,8 +147,8 @@ impl Shutdown {
         self.still.watch(Some(ASKED_SPAN), move || drop(tell.send(Wakeup::Stop)));
     }
 
-    /// Records that no process uses the disk any more. Only a flush and a logout remain, and their sessions
-    /// are closed if the target does not answer.
+    /// Records that no process uses the disk any more. Only a flush and a logout remain; sessions whose target
+    /// does not answer are closed.
     fn last(&self) {
         self.is_last.store(true, Ordering::SeqCst);
         self.still.watch(None, || ());

@@ -1,4 +1,4 @@
-//! Switches on one bug in a binary that was built with the feature `fault_injection`, so that a rig can show
+//! Switches on one planted bug in a binary that was built with the feature `planted`, so that a rig can show
 //! that it finds the bug.
 
 use base::fault_injection::{Bug, inject};

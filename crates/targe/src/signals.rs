@@ -285,8 +285,9 @@ mod tests {
 
     const BUSY: SessionActivity = SessionActivity { moved: 7, is_busy: true, signs: Some(0) };
 
-    /// Checks a session every quarter of a second for the given number of seconds, with the activity that
-    /// `seen` returns for each second. Returns the verdict, and when it was reached.
+    /// Judges sessions every quarter of a second for `seconds`, with the activity that `seen` returns for the
+    /// number of each quarter. Returns the verdict, the second in which it was reached, and whether
+    /// [`StallVerdict::Answering`] was returned before.
     fn looked(seconds: u64, seen: impl Fn(u64) -> Vec<SessionActivity>) -> (StallVerdict, u64, bool) {
         let began = Instant::now();
         let mut watch = StallDetector::new(began);

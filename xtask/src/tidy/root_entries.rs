@@ -1,4 +1,5 @@
-//! The root of the repository has the files that readers and tools look for there, and few other entries.
+//! Checks that the root of the repository has the files that readers and tools look for there, and few other
+//! entries.
 
 use std::collections::BTreeSet;
 

@@ -50,7 +50,7 @@ pub enum LayoutChange {
     Admit,
     /// Makes a LUN of one initiator read-only, or writable again.
     Protect,
-    /// Restores the first configuration.
+    /// Restores the first configuration, for all initiators that reloads concern.
     Restore,
     /// Changes nothing.
     Nothing,

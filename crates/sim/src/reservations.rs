@@ -341,7 +341,7 @@ impl ReservationJudge {
         }
     }
 
-    /// Handles that more states of a unit are possible than before.
+    /// Updates the open commands of a unit for which more states have become possible.
     fn states_widened(&mut self, unit: usize) {
         for command in self.commands.values_mut().filter(|command| command.unit == unit) {
             command.observe_states(self.units[unit].states());

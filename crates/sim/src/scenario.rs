@@ -129,7 +129,7 @@ pub struct NetPlan {
 /// A host stands still for a while: it neither reads its ports nor sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Sleep {
-    /// The host, modulo the number of hosts: the target is among them, followed by the initiators.
+    /// The host, modulo the number of hosts: 0 is the target, and the initiators follow.
     pub who: usize,
     /// When, counted from the start of the run.
     pub after: Duration,
@@ -470,8 +470,8 @@ impl HyperPlan {
         self.nets.iter().any(|net| !net.forward.cuts.is_empty() || !net.backward.cuts.is_empty())
     }
 
-    /// Returns how long the transfer of so many bytes may take: two short frames in each round trip, and
-    /// twice the sum.
+    /// Returns how long the transfer of so many bytes may take: twice the time that it takes with two short
+    /// frames in each round trip.
     fn backlog(&self, bytes: u64) -> Duration {
         let rounds = self.nets.iter().map(|net| net.forward.delay.to + net.backward.delay.to);
         let round = rounds.max().unwrap_or_default();

@@ -391,8 +391,8 @@ impl World {
                 let due = self.transport.last_fault().max(open.since);
                 let mended = due.after(COMMAND_TIMEOUT).after(self.scenario.backlog());
                 if mended > now {
-                    // An abort now would hide a task that recovery forgot. Recovery has as much time as a
-                    // command, counted from the last fault, plus the time that a slow path takes.
+                    // An abort now would hide a task that recovery forgot. Recovery has `COMMAND_TIMEOUT`,
+                    // counted from the submission or the last fault, plus the time that a slow path takes.
                     open.patience = mended;
                     continue;
                 }

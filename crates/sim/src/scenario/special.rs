@@ -76,7 +76,7 @@ impl Scenario {
         self.blocks = self.blocks.min(96);
         self.medium.len = self.block_size.len_of(base::units::Blocks(self.blocks)).map_or(0, |len| len.0);
         self.initiators = self.initiators.max(2);
-        // A loss of power erases what the target knows of which unit an I_T nexus has opened under a LUN.
+        // The target's nexus bindings do not survive a loss of power.
         self.crashes = 0;
         // The fate of reservations when a unit is removed and its disk is served again is not modelled.
         self.reserves_one_in = 0;
@@ -118,7 +118,7 @@ impl Scenario {
     }
 
     fn harm(&mut self, rng: &mut Rng) {
-        // Otherwise the medium without corruption would have to be told what survived the loss of power.
+        // Otherwise the reference medium without corruption would have to model what survives a loss of power.
         self.crashes = 0;
         let mut odds = |often: u64| if rng.chance(1, 2) { often } else { 0 };
         let plan = CorruptionPlan {

@@ -61,7 +61,7 @@ enum State {
     Flushing,
     /// Everything is sent; the driver waits for the far end to close.
     Lingering,
-    /// The driver has reported the disconnect to the state machine.
+    /// The driver has reported the disconnect to the state machine, or the target was lost.
     Gone,
 }
 

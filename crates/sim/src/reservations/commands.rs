@@ -18,8 +18,8 @@ mod action {
     pub(super) const REGISTER_AND_IGNORE: u8 = 6;
 }
 
-/// Makes the next command of an initiator that queries or changes the reservations of a unit. With `old_ones`,
-/// it may be RESERVE(6) or RELEASE(6).
+/// Makes the next command of an initiator that queries or changes the reservations of a unit. With
+/// `old_ones`, it may be RESERVE(6) or RELEASE(6).
 pub fn next(
     rng: &mut Rng,
     oracle: &OracleAdapter,

@@ -118,7 +118,7 @@ impl Scenario {
     }
 
     fn harm(&mut self, rng: &mut Rng) {
-        // Otherwise the reference medium without corruption would have to model what survives a loss of power.
+        // Otherwise the medium without corruption would have to model what survives a loss of power.
         self.crashes = 0;
         let mut odds = |often: u64| if rng.chance(1, 2) { often } else { 0 };
         let plan = CorruptionPlan {

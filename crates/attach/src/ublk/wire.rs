@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The unit in which the kernel counts offsets and lengths, whatever the blocks of the device.
 pub(super) const SECTOR: u64 = 512;
-/// The same as a power of two.
+/// The exponent of [`SECTOR`], which is a power of two.
 pub(super) const SECTOR_SHIFT: u32 = 9;
 /// In an add command: the kernel chooses a free device number.
 pub(super) const ANY_DEVICE: u32 = u32::MAX;

@@ -147,8 +147,8 @@ impl Shutdown {
         self.still.watch(Some(ASKED_SPAN), move || drop(tell.send(Wakeup::Stop)));
     }
 
-    /// Records that no process uses the disk any more. Only a flush and a logout remain; sessions whose target
-    /// does not answer are closed.
+    /// Records that no process uses the disk any more. Only a flush and a logout remain; sessions whose
+    /// target does not answer are closed.
     fn last(&self) {
         self.is_last.store(true, Ordering::SeqCst);
         self.still.watch(None, || ());
@@ -266,7 +266,8 @@ fn nbd_uri(socket: &Path) -> String {
 fn tell_of_session(url: &Url, disk: &RemoteDisk) {
     let url = url.to_string();
     let mut waiting = false;
-    // When a path is given up, only its loss is worth logging; when one comes up for the first time, nothing is.
+    // When a path is given up, only its loss is worth logging; when a path comes up for the first time,
+    // nothing is.
     let mut lost = std::collections::BTreeSet::new();
     disk.session().watch(Box::new(move |news| {
         match news {

@@ -105,7 +105,7 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<VerifyPlan, Failure> {
     })
 }
 
-/// Returns a seed from the clock, so that runs have different seeds.
+/// Returns a seed from the clock, so that runs have different seeds as far as the clock differs.
 fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap_or(0)

@@ -321,7 +321,8 @@ fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(daemon.stop().0, 0);
     let daemon = fixture.serve(&["--config", "targe.toml"]);
-    // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for who is not registered through this port.
+    // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for an initiator that is not registered
+    // through this port.
     let reserve = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
     let list = [&0xabcd_u64.to_be_bytes()[..], &[0; 16]].concat();
     let mut other = Initiator::log_in(daemon.address, &format!("{NAME}z"));

@@ -284,7 +284,7 @@ fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
         fs::write(&state, damaged).unwrap();
         let daemon = fixture.serve(&args);
         let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-        // READ (10) meets PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
+        // READ (10) is answered with PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
         let read = initiator.command([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[], 512);
         assert_eq!(read.map_err(|[_, asc, ascq]| [asc, ascq]), Err([0x44, 0x01]));
         daemon.kill();

@@ -63,7 +63,7 @@ fn git(arguments: &[&str]) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| "git printed a path that is not UTF-8".to_owned())
 }
 
-/// One place where a rule is broken.
+/// A place where a rule is broken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) path: String,

@@ -78,7 +78,7 @@ fn take(held: &Mutex<Option<Session>>) -> Option<Session> {
 pub(crate) fn log_out_briefly(session: &Session) {
     let gone = session.log_out();
     let (tell, told) = channel();
-    // Another waiter for the logout may wait longer than this function does.
+    // A thread of its own waits for the logout, because that can take longer than this function may wait.
     let waiter = std::thread::Builder::new().spawn(move || {
         let _ = gone.wait();
         let _ = tell.send(());

@@ -158,7 +158,7 @@ impl Proxy {
         self.address
     }
 
-    /// Replaces the plan, within [`POLL_INTERVAL`] (100 ms) also for open connections.
+    /// Replaces the plan, also for open connections, within 100 ms.
     pub fn replan(&self, faults: Faults) {
         *self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
         self.shared.plan_generation.fetch_add(1, Ordering::Release);

@@ -1,11 +1,12 @@
 //! An emulated wire between two Ethernet interfaces (a network emulator in user space): it loses, duplicates,
 //! delays, reorders and damages frames, and limits the rate.
 //!
-//! A [`netem::frame::FramePlan`] for each direction says which faults happen; the simulator runs the same
-//! plans. The wire serves kernels without a network emulator (netem), and tests that need the n-th frame of a
-//! direction to get the same random faults from the same seed. It forwards frames unchanged, whatever their
-//! destination address. It does not undo the offloads of the kernels at both ends: turn off segmentation and
-//! checksum offload there (`ethtool -K IFACE tx off tso off gso off gro off`).
+//! A [`netem::frame::FramePlan`] for each direction defines the faults; the simulator runs the same plans.
+//! The wire serves kernels without a network emulator (netem), and tests that need the n-th frame of a
+//! direction to get the same random faults from the same seed. Apart from these faults it forwards every
+//! frame unchanged, whatever its destination address. It does not undo the offloads of the kernels at both
+//! ends: turn off segmentation and checksum offload there
+//! (`ethtool -K IFACE tx off tso off gso off gro off`).
 
 use std::collections::VecDeque;
 use std::io;

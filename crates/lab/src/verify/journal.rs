@@ -52,8 +52,8 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Writes a journal to `file`, which must be empty. With `synced`, each entry is on stable storage before its
-    /// operation is sent.
+    /// Writes a journal to `file`, which must be empty. With `synced`, each entry is on stable storage before
+    /// its operation is sent.
     pub const fn new(file: File, synced: bool) -> Self {
         Self { file, synced, pending: Vec::new() }
     }

@@ -76,7 +76,7 @@ pub fn list() -> Vec<CaseInfo> {
 /// Runs the selected cases one after the other; calls `told` with the result of each when it ends.
 ///
 /// # Errors
-/// When the target or one of its disks cannot be reached at all, so that no case could mean anything.
+/// When the target cannot be reached or shows no usable disk, so that no case could mean anything.
 pub fn run(
     options: &Options,
     selection: &Selection,

@@ -1,4 +1,4 @@
-//! CmdSN, StatSN and the command window of an initiator (RFC 7143 §4.2.2): the cases `ffp-i-1.*` to
+//! Numbers of an initiator's requests, and the command window (RFC 7143 §4.2.2): the cases `ffp-i-1.*` to
 //! `ffp-i-5.*` of the UNH-IOL plan.
 
 use std::time::{Duration, Instant};

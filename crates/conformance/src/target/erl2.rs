@@ -98,7 +98,7 @@ fn write_goes_on(fixture: &mut Fixture, lost: Lost) -> Outcome {
     let task = one.write(4);
     one.send(&task, &[]);
     let (r2t, _) = one.expect::<R2t>(task.itt)?;
-    // The connection is lost after half of the data was sent.
+    // The connection is lost after one of four blocks was sent.
     let half = data.get(..one.block()).unwrap_or_default();
     let head = one.data_out(&r2t, 0, r2t.buffer_offset, false);
     one.send(&head, half);

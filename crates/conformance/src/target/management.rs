@@ -77,7 +77,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// Waits for the response to a request, and ignores PDUs of other tasks.
+/// Waits for the response to a request, and puts PDUs of other tasks aside.
 pub(super) fn response(conn: &mut Conn, request: &TmfRequest) -> Outcome<TmfResult> {
     Ok(conn.expect::<TmfResponse>(request.itt)?.0.response)
 }
@@ -143,7 +143,8 @@ pub(super) fn recovering_pair(fixture: &mut Fixture) -> Outcome<(Conn, Conn)> {
     Ok((one, two))
 }
 
-/// Receives a reassigned read on its new connection; fails unless all data from ExpDataSN on and GOOD arrive.
+/// Receives a reassigned read on its new connection; fails unless all data from the requested ExpDataSN on and
+/// GOOD arrive.
 fn read_goes_on(conn: &mut Conn, task: &ScsiCommand) -> Outcome {
     let done = conn.finish(task, &[])?.good("the reassigned READ")?;
     let expected = usize::try_from(task.expected_data_transfer_length).unwrap_or_default();

@@ -52,9 +52,9 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-10.1", "RFC 7143 §11.8", "R2Ts are well-formed and cover the data in order", r2ts_cover),
 ];
 
-/// Fails unless the target refuses a task that broke a rule. A refusal is a status other than GOOD (a CHECK
-/// CONDITION must report ABORTED COMMAND with the additional sense code `sense`, if given), a Reject, an
-/// asynchronous message that asks for a logout, or the end of the connection. Success and silence are no
+/// Fails unless the target refuses a task that broke a rule. A refusal is a SCSI Response other than GOOD (a
+/// CHECK CONDITION must report ABORTED COMMAND with the additional sense code `sense`, if given), a Reject, an
+/// Asynchronous Message such as a logout request, or the end of the connection. Success and silence are no
 /// refusal.
 pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, what: &str) -> Outcome {
     loop {

@@ -23,8 +23,8 @@ use super::plan::{RunError, UnitRange, Until, VerifyPlan, Work, wide};
 use super::report::{Progress, Stage, VerifyReport};
 use super::{Control, PROGRESS_INTERVAL, Stopwatch, low_half};
 
-/// In a pass over the whole range, one range in 16 writes is written again, another is read again and a third
-/// gets a COMPARE AND WRITE.
+/// In a pass over the whole range, each 16th write is followed by operations on ranges that are done: a
+/// second write, a read and a COMPARE AND WRITE.
 const AGAIN_EVERY: u64 = 16;
 
 /// One write in 8 asks for stable storage (FUA), and one flush follows 64 writes.

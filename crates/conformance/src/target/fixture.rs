@@ -115,7 +115,8 @@ impl Fixture {
         self.login(&LoginPlan::discovery(self))
     }
 
-    /// Returns an initiator session identifier that no session of this run has used (§11.12.5, type "random").
+    /// Returns an initiator session identifier that no session of this run has used (§11.12.5, type
+    /// "random").
     pub(crate) fn isid() -> [u8; 6] {
         let [a, b, c, d, e, ..] = entropy::fresh().to_be_bytes();
         [0x80, a, b, c, d, e]

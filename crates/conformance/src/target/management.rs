@@ -143,8 +143,8 @@ pub(super) fn recovering_pair(fixture: &mut Fixture) -> Outcome<(Conn, Conn)> {
     Ok((one, two))
 }
 
-/// Receives a reassigned read on its new connection; fails unless all data from the requested ExpDataSN on and
-/// GOOD arrive.
+/// Receives a reassigned read on its new connection; fails unless all data from the requested ExpDataSN on
+/// and GOOD arrive.
 fn read_goes_on(conn: &mut Conn, task: &ScsiCommand) -> Outcome {
     let done = conn.finish(task, &[])?.good("the reassigned READ")?;
     let expected = usize::try_from(task.expected_data_transfer_length).unwrap_or_default();

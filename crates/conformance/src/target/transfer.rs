@@ -53,8 +53,8 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 /// Fails unless the target refuses a task that broke a rule. A refusal is a SCSI Response other than GOOD (a
-/// CHECK CONDITION must report ABORTED COMMAND with the additional sense code `sense`, if given), a Reject, an
-/// Asynchronous Message such as a logout request, or the end of the connection. Success and silence are no
+/// CHECK CONDITION must report ABORTED COMMAND with the additional sense code `sense`, if given), a Reject,
+/// an Asynchronous Message such as a logout request, or the end of the connection. Success and silence are no
 /// refusal.
 pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, what: &str) -> Outcome {
     loop {

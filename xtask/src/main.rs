@@ -1,5 +1,5 @@
-//! Project chores that `make` calls. What a chore knows about the project stands here and not in shell, so that
-//! it has tests of its own.
+//! Project tasks that `make` calls. Logic that knows the project is written here and not in shell, so that it
+//! has tests of its own.
 
 mod clauses;
 mod tidy;

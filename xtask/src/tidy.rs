@@ -1,6 +1,7 @@
-//! Checks the project's rules that the compiler and clippy cannot see. Reads only what git tracks, prints one
-//! line per finding (`path:line: what is wrong`), changes nothing. Each rule is one module and one function from
-//! a [`Tree`] to findings, so that a test can plant a violation in a tree made of strings.
+//! Checks the project rules that the compiler and clippy cannot check. Reads only files that git tracks,
+//! prints one line per finding (`path:line: what is wrong`), and changes nothing. Each rule is one module,
+//! with one function from a [`Tree`] to findings, so that a test can plant a violation in a tree made of
+//! strings.
 
 mod abuse;
 pub(crate) mod citations;
@@ -37,8 +38,8 @@ const RULES: &[Rule] = &[
     ("words", words::check),
 ];
 
-/// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when
-/// something was, 2 when the repository could not be read.
+/// Runs every rule on the repository around the current directory. Exits with 0 when there are no findings,
+/// with 1 when there are some, and with 2 when the repository could not be read.
 pub(crate) fn main() -> ExitCode {
     let tree = match Tree::of_repository() {
         Ok(tree) => tree,

@@ -1,15 +1,15 @@
-//! What a failed operation is called where local programs look.
+//! Maps the faults of a medium to the error numbers that local programs see.
 
 use store::api::Fault;
 
-/// Returns the error number that the kernel and its programs know for a fault.
+/// Returns the error number by which the kernel and its programs know a fault.
 pub(crate) const fn of_fault(fault: Fault) -> i32 {
     match fault {
         Fault::Medium | Fault::Hardware | Fault::Gone | Fault::Bug => libc::EIO,
         Fault::NoSpace | Fault::OutOfRange => libc::ENOSPC,
         Fault::ReadOnly => libc::EROFS,
         Fault::Unsupported => libc::EOPNOTSUPP,
-        // What the kernel's own initiators say.
+        // The kernel's own initiators report this error.
         Fault::Reserved => libc::EBADE,
         Fault::Forbidden => libc::EACCES,
         Fault::Busy => libc::EBUSY,

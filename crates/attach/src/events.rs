@@ -1,4 +1,4 @@
-//! What whoever attached a disk should hear of.
+//! Rare events that the program that attached a disk can log.
 
 use std::sync::Arc;
 
@@ -8,35 +8,35 @@ use store::shared::{OnComplete, SharedStore};
 use crate::nbd::ProtocolError;
 use crate::unaligned::UnalignedStore;
 
-/// Something rare.
+/// A rare event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachEvent {
-    /// The medium failed a request; the program that made it is told so too.
+    /// The medium failed a request. The program that made the request receives the error too.
     Failed {
-        /// What was asked.
+        /// The operation, such as `read`.
         what: &'static str,
-        /// Where.
+        /// The offset in bytes.
         at: u64,
-        /// Of how many bytes.
+        /// The length in bytes.
         len: u64,
-        /// What the medium said.
+        /// The failure that the medium reported.
         failure: Failure,
     },
-    /// A client was cut off.
+    /// The server disconnected a client that broke the protocol.
     Misbehaved(ProtocolError),
-    /// A client was turned away: there are too many.
+    /// The server refused a client because there are too many.
     TooManyClients,
-    /// The kernel refused a command of ours: the device serves fewer requests at once from now on.
+    /// The kernel refused a command of this process: the device serves fewer requests at once from now on.
     Refused {
-        /// With which error.
+        /// The error number that the kernel returned.
         errno: i32,
     },
 }
 
-/// Hears of them, on any thread; must not block.
+/// Handles events. It is called on any thread, and must not block.
 pub type EventHandler = Arc<dyn Fn(AttachEvent) + Send + Sync>;
 
-/// Starts `action`, and tells `watch` if it fails.
+/// Starts `action`, and reports a failure to `watch`.
 pub(crate) fn submit(disk: &UnalignedStore, action: OpAction, watch: &EventHandler, done: OnComplete) {
     let what = match action {
         OpAction::Read { .. } => "read",
@@ -45,7 +45,7 @@ pub(crate) fn submit(disk: &UnalignedStore, action: OpAction, watch: &EventHandl
         OpAction::CryptoErase => "forget the key",
         OpAction::Deallocate { .. } => "discard",
         OpAction::WriteZeroes { .. } => "write zeroes",
-        // Whether a part is allocated is a question that may go unanswered.
+        // Block status is a hint, so a failed query is not worth an event.
         OpAction::MapStatus { .. } => return disk.submit(action, done),
     };
     let (at, len) = action.range();

@@ -1,5 +1,5 @@
-//! Lengths between the kernel's, the wire's and memory's widths. What does not fit is cut to the largest, which
-//! every check of a range refuses.
+//! Casts between the lengths of the kernel, of the wire and of memory. A length that does not fit becomes the
+//! largest value of its type, which every range check refuses.
 
 /// Widens a length in memory.
 pub(crate) fn to_u64(len: usize) -> u64 {

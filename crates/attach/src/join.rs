@@ -1,4 +1,4 @@
-//! Several operations as one.
+//! Runs several operations as one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,10 +6,11 @@ use base::buffer::DataList;
 use store::api::{Failure, OpAction, OpOutput};
 use store::shared::{OnComplete, SharedStore};
 
-/// What is done with what came of several operations, in their order; the failure of the first that failed, if any.
+/// The callback for several operations. It receives their results in the order of the operations, or the
+/// failure of the first operation that failed.
 pub(crate) type Gathered = Box<dyn FnOnce(Result<Vec<OpOutput>, Failure>) + Send>;
 
-/// Starts all `operations` and hands over what came of them once all are done.
+/// Starts all `operations`, and passes their results to `done` once all are completed.
 pub(crate) fn join_all(
     operations: impl ExactSizeIterator<Item = (Arc<dyn SharedStore>, OpAction)>,
     done: Gathered,
@@ -27,12 +28,12 @@ pub(crate) fn join_all(
     }
 }
 
-/// Tells only whether all went well.
+/// Returns a callback that reports only whether all operations succeeded.
 pub(crate) fn finish(done: OnComplete) -> Gathered {
     Box::new(move |results| done(results.map(|_| OpOutput::Done(DataList::new()))))
 }
 
-/// Puts runs of bytes behind each other.
+/// Joins lists of data into one.
 pub(crate) fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
     let mut whole = DataList::new();
     for part in lists.into_iter().flat_map(DataList::into_parts) {
@@ -41,7 +42,7 @@ pub(crate) fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
     whole
 }
 
-/// Takes the data of a read.
+/// Returns the data of a read.
 pub(crate) fn data(outcome: OpOutput) -> DataList {
     match outcome {
         OpOutput::Data(data) => data,
@@ -49,7 +50,7 @@ pub(crate) fn data(outcome: OpOutput) -> DataList {
     }
 }
 
-/// What is still awaited.
+/// The operations that are not completed yet, and the results so far.
 struct Rest {
     left: usize,
     results: Vec<Result<OpOutput, Failure>>,
@@ -58,7 +59,7 @@ struct Rest {
 
 impl Rest {
     fn arrived(rest: &Mutex<Self>, index: usize, result: Result<OpOutput, Failure>) {
-        // Nobody panics while he holds it.
+        // No thread panics while it holds this lock.
         let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = rest.results.get_mut(index) {
             *slot = result;

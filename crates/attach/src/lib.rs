@@ -1,12 +1,14 @@
-//! A logical unit as a local disk, over any [`store::shared::SharedStore`]: an NBD server on a Unix socket ([`nbd`]),
-//! a file in a FUSE mount that `losetup` takes ([`fuse`]), and a block device where the kernel has ublk ([`ublk`]).
+//! Attaches a logical unit as a local disk, over any [`store::shared::SharedStore`]: an NBD server on a Unix
+//! socket ([`nbd`]), a file in a FUSE mount that `losetup` takes ([`fuse`]), and a block device where the
+//! kernel has ublk ([`ublk`]).
 //!
-//! Each is two layers: a machine that speaks the protocol and does no I/O, and hands that move its bytes. All serve
-//! requests of any alignment and length, whatever the medium's blocks ([`unaligned`]), keep a bounded number of them
-//! and of their bytes, and answer in the order in which the medium is done.
+//! Each way has two layers: a state machine that parses the protocol and does no I/O, and a driver that moves
+//! its bytes. All three serve requests of any alignment and length, whatever the logical block length of the
+//! medium ([`unaligned`]). They bound the number of requests under way and the bytes that these hold, and
+//! they answer requests in the order in which the medium completes them.
 //!
-//! **Invariant:** knows no transport and no SCSI: how the medium is reached, and how long a request may wait for it
-//! to come back, is the medium's business.
+//! **Invariant:** this crate knows no transport and no SCSI. The medium decides how it is reached, and how
+//! long a request may wait for a lost medium to return.
 
 mod errno;
 pub mod events;

@@ -1,18 +1,18 @@
-//! Who may change which bytes at the same time.
+//! Locks ranges of bytes against changes at the same time.
 //!
-//! A change that does not cover whole granules is made by reading, patching and writing back. Meanwhile nobody else
-//! may change those granules: what he writes, and is told to be written, would be put back to what it was. So each
-//! change passes the gate: those of whole granules side by side, a patching one alone in its range. Who waits is let
-//! in by order of arrival, so that nobody waits for ever.
+//! A change that does not cover whole logical blocks is a read-modify-write. Meanwhile no other change may
+//! touch those blocks: the write-back would undo a write that was already acknowledged. So each change takes
+//! the range lock: changes of whole blocks share it, and a read-modify-write holds its range exclusively.
+//! Waiting changes get the lock in the order of their arrival, so that none starves.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What runs once its range is free.
+/// The callback that runs once its range is free.
 type Entrant = Box<dyn FnOnce(RangeGuard) + Send>;
 
-/// The gate of one medium.
+/// The range lock of one medium.
 #[derive(Default)]
 pub(crate) struct RangeLock {
     state: Mutex<State>,
@@ -39,14 +39,14 @@ impl Visit {
     }
 }
 
-/// The right to change a range; ends when dropped.
+/// A locked range; dropping the guard unlocks it.
 pub(crate) struct RangeGuard {
     gate: Arc<RangeLock>,
     id: u64,
 }
 
 impl RangeLock {
-    /// Runs `entrant` as soon as `range` is free for it: now, or on the thread of whoever makes room.
+    /// Runs `entrant` as soon as `range` is free for it: at once, or on the thread that releases the range.
     pub(crate) fn acquire(self: &Arc<Self>, range: Range<u64>, alone: bool, entrant: Entrant) {
         let mut state = self.lock();
         let visit = Visit { id: state.next_id, range, alone };
@@ -84,7 +84,7 @@ impl RangeLock {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody panics while he holds it.
+        // No thread panics while it holds this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,7 +99,7 @@ impl Drop for RangeGuard {
 mod tests {
     use super::*;
 
-    /// Lets visitors in and notes who is inside, holding their passes.
+    /// Locks ranges and records which of them are held, with their guards.
     struct House {
         gate: Arc<RangeLock>,
         inside: Arc<Mutex<Vec<(u32, RangeGuard)>>>,

@@ -1,7 +1,8 @@
-//! Several media as one, in turn (RAID 0): chunk 0 lies on the first, chunk 1 on the second, and so on around.
+//! Striping over several media (RAID 0): chunk 0 lies on the first medium, chunk 1 on the second, and so on
+//! in turn.
 //!
-//! Nothing is written about it anywhere: the same media in the same order with the same chunk are the same disk, any
-//! others are not. The loss of one is the loss of all.
+//! No metadata is written. The same media in the same order with the same chunk length are the same disk; any
+//! other arrangement is not. The loss of one medium loses the whole disk.
 
 use std::sync::Arc;
 
@@ -13,47 +14,47 @@ use thiserror::Error;
 use crate::int_cast::{to_u64, to_usize};
 use crate::join::{data, finish, join_all, joined};
 
-/// The chunk that is taken when none is asked for.
+/// The chunk length, in bytes, when the user gives none.
 pub const CHUNK_DEFAULT: u64 = 128 << 10;
-/// Chunks that one list of extents looks at: with the default chunk, half a gigabyte.
+/// The most chunks that one list of extents covers: with the default chunk, half a gigabyte.
 const CHUNKS_LISTED_MAX: u64 = 4096;
 
-/// Why media do not make one.
+/// Why media cannot form a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StripeError {
-    /// There are none.
+    /// There are no media.
     #[error("there is nothing to stripe")]
     Nothing,
-    /// The chunk is no such number.
+    /// The chunk length is not allowed.
     #[error("a stripe of {0} bytes is none: it is a power of two, from 4K to 1G")]
     Chunk(u64),
-    /// The chunk cuts the blocks of a medium.
+    /// The chunk length is no multiple of a medium's logical block length.
     #[error("a stripe of {chunk} bytes cuts the blocks of {granule} bytes of a disk")]
     Blocks {
-        /// The chunk.
+        /// The chunk length in bytes.
         chunk: u64,
-        /// The blocks of the medium.
+        /// The logical block length of the medium.
         granule: u32,
     },
-    /// A medium has no room for a chunk.
+    /// A medium is smaller than a chunk.
     #[error("disk {0} is smaller than a stripe")]
     Small(usize),
 }
 
-/// Media in turn.
+/// Striped media.
 pub struct Stripe {
     members: Arc<[Arc<dyn SharedStore>]>,
     layout: Layout,
 }
 
-/// Where what lies.
+/// Maps offsets of the whole disk to members.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     chunk: u64,
     members: u64,
 }
 
-/// A run of bytes on one member.
+/// A range of bytes on one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     member: usize,
@@ -62,7 +63,7 @@ struct Share {
 }
 
 impl Layout {
-    /// Cuts a range at the ends of chunks: where each piece lies.
+    /// Cuts a range at the ends of chunks. Returns where each piece lies.
     fn pieces(self, at: u64, end: u64) -> impl Iterator<Item = Share> {
         let mut at = at;
         std::iter::from_fn(move || {
@@ -77,9 +78,9 @@ impl Layout {
         })
     }
 
-    /// Returns the share of each member that a range touches: its pieces there lie behind each other.
+    /// Returns the share of each member that a range touches: its pieces are contiguous on the member.
     fn shares(self, at: u64, end: u64) -> Vec<Share> {
-        // After one row of chunks every member has its first piece; after that only the ends grow.
+        // After one row of chunks every member has its first piece; later rows only extend the ends.
         let row = self.chunk.saturating_mul(self.members);
         let mut shares: Vec<Share> = self.pieces(at, end.min(at.saturating_add(row))).collect();
         shares.sort_by_key(|share| (share.member, share.at));
@@ -101,7 +102,7 @@ impl Layout {
         row * self.chunk + within.saturating_sub(before).min(self.chunk)
     }
 
-    /// Returns where a byte of a member lies in the whole.
+    /// Returns the offset in the whole disk of a byte of a member.
     fn whole(self, member: usize, at: u64) -> u64 {
         (at / self.chunk * self.members + to_u64(member)) * self.chunk + at % self.chunk
     }
@@ -132,7 +133,7 @@ impl Stripe {
         Ok(Self { members: members.into(), layout })
     }
 
-    /// An operation on each member that the range touches.
+    /// Starts an operation on each member that the range touches.
     fn each(&self, shares: &[Share], action: impl Fn(&Share) -> OpAction, done: OnComplete) {
         join_all(self.operations(shares, action).into_iter(), finish(done));
     }
@@ -167,7 +168,7 @@ impl Stripe {
         join_all(reads.into_iter(), Box::new(put_together));
     }
 
-    /// The bytes of `data`, which start at `at`, that lie on the member of `share`.
+    /// Returns the part of `data`, which starts at `at`, that lies on the member of `share`.
     fn portion(&self, at: u64, data: &DataList, share: &Share) -> DataList {
         let mut from = 0;
         let mut portion = Vec::new();
@@ -197,7 +198,7 @@ impl Stripe {
     }
 }
 
-/// A member, with failures told by where they are in the whole.
+/// A member. It reports failures with offsets of the whole disk.
 struct Member {
     store: Arc<dyn SharedStore>,
     number: usize,
@@ -232,14 +233,14 @@ impl SharedStore for Stripe {
             logical_block_len: most(|member| member.logical_block_len),
             preferred_block_len: most(|member| member.preferred_block_len),
             io_len_max: to_usize(least(|member| to_u64(member.io_len_max))),
-            // A write over the end of a chunk goes to two of them.
+            // A write across the end of a chunk goes to two members.
             atomic_len_max: 0,
             read_only: all.iter().any(|member| member.read_only),
             volatile_cache: all.iter().any(|member| member.volatile_cache),
             thin: all.iter().all(|member| member.thin),
             deallocated_reads_zero: all.iter().all(|member| member.deallocated_reads_zero),
             rotational: all.iter().any(|member| member.rotational),
-            // Some would have forgotten theirs and others not.
+            // A failure could leave some members erased and others not.
             crypto_erase: false,
         }
     }
@@ -287,7 +288,7 @@ fn list(outcome: OpOutput) -> Vec<Extent> {
     }
 }
 
-/// The extents of the whole, from those of the members, as far as all of them go.
+/// Merges the extents of the members into those of the whole disk, as far as the lists of all members reach.
 fn interleaved(
     layout: Layout,
     at: u64,

@@ -1,4 +1,4 @@
-//! Media for the tests of this room.
+//! Media for the tests of this crate.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -7,7 +7,8 @@ use store::api::{Capabilities, Failure, Fault, Op, OpAction, OpId, OpOutput, Sto
 use store::ram::Ram;
 use store::shared::{OnComplete, SharedStore};
 
-/// A medium in memory that refuses what breaks the contract, and keeps operations until it is told to go on.
+/// A medium in memory that refuses what breaks the contract, and can hold operations until a test releases
+/// them.
 pub(crate) struct Medium {
     state: Mutex<State>,
     arrived: Condvar,
@@ -23,7 +24,8 @@ struct State {
 }
 
 impl Medium {
-    /// Makes one of `len` bytes in granules of `logical_block_len`, taking transfers of up to `io_len_max`.
+    /// Creates a medium of `len` bytes in blocks of `granule` bytes, which takes transfers of up to
+    /// `io_len_max`.
     pub(crate) fn new(len: u64, granule: u32, io_len_max: usize) -> Arc<Self> {
         let ram = Ram::new(len);
         let profile = Capabilities {
@@ -43,12 +45,12 @@ impl Medium {
         state.ram.resize(len);
     }
 
-    /// From now on operations wait for [`Self::release`].
+    /// Makes later operations wait for [`Self::release`].
     pub(crate) fn hold(&self) {
         self.state.lock().unwrap().holding = true;
     }
 
-    /// From now on every operation fails.
+    /// Makes every later operation fail with `failure`, or succeed again if it is `None`.
     pub(crate) fn fail(&self, failure: Option<Failure>) {
         self.state.lock().unwrap().failing = failure;
     }
@@ -63,7 +65,7 @@ impl Medium {
         self.state.lock().unwrap().held.len()
     }
 
-    /// Does one held operation, a random one, and returns whether there was any.
+    /// Executes one held operation, chosen at random. Returns whether there was one.
     pub(crate) fn release_one(&self, rng: &mut Rng) -> bool {
         let mut state = self.state.lock().unwrap();
         if state.held.is_empty() {
@@ -77,13 +79,13 @@ impl Medium {
         true
     }
 
-    /// Does all that is held and holds no more.
+    /// Executes all held operations, and stops holding.
     pub(crate) fn release(&self) {
         self.state.lock().unwrap().holding = false;
         while self.release_one(&mut Rng::from_seed(0)) {}
     }
 
-    /// Takes the list of what was done: `write 512+1024 stable`.
+    /// Returns and clears the log of operations: `write 512+1024 stable`.
     pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().log)
     }
@@ -147,7 +149,8 @@ impl SharedStore for Medium {
     }
 }
 
-/// The seed of a random test: that of the environment, or a fixed one; printed, so that a failure can be run again.
+/// Returns the seed of a random test, from the environment or fixed. It prints the seed, so that a failure
+/// can be reproduced.
 pub(crate) fn seed() -> u64 {
     let seed = std::env::var("TARGE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_121);
     println!("TARGE_SEED={seed}");

@@ -1,8 +1,8 @@
-//! A medium that takes requests of any alignment and length, over one that is made of granules and has a longest
-//! transfer.
+//! A medium that takes requests of any alignment and length, over a medium that has logical blocks and a
+//! longest transfer.
 //!
-//! What fits the medium passes through untouched. What does not is cut, and its ends are patched into the granules
-//! they lie in, alone in that range (`range_lock`).
+//! A request that suits the medium passes unchanged. Any other request is cut into pieces. The blocks at its
+//! ends are read, patched and written back while the range is locked exclusively (`range_lock`).
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::int_cast::{to_u64, to_usize};
 use crate::join::{data, finish, join_all, joined};
 use crate::range_lock::{RangeGuard, RangeLock};
 
-/// A medium of single bytes. Clones are the same medium.
+/// A medium that is addressed in single bytes. Clones share the medium.
 #[derive(Clone)]
 pub struct UnalignedStore {
     store: Arc<dyn SharedStore>,
     gate: Arc<RangeLock>,
 }
 
-/// The granules that a range touches.
+/// A range, and the logical blocks that it touches.
 #[derive(Clone, Copy)]
 struct Span {
     block_len: u64,
@@ -30,18 +30,18 @@ struct Span {
 }
 
 impl Span {
-    /// Where its first granule starts.
+    /// Returns the start of its first block.
     fn low(self) -> u64 {
         self.at - self.at % self.block_len
     }
 
-    /// Where its last granule ends.
+    /// Returns the end of its last block.
     fn high(self) -> u64 {
         self.end.div_ceil(self.block_len).saturating_mul(self.block_len)
     }
 
-    /// Where its first granule that it covers whole starts, and where the last of those ends; the first is beyond
-    /// the second when it covers none.
+    /// Returns the start of the first block that the range covers whole, and the end of the last one. If it
+    /// covers none, the start can lie beyond the end.
     fn whole(self) -> (u64, u64) {
         (
             self.at.div_ceil(self.block_len).saturating_mul(self.block_len),
@@ -58,14 +58,14 @@ impl Span {
     }
 }
 
-/// What a patching change puts in the middle.
+/// The new content of a range that is changed by read-modify-write.
 enum Filling {
     Data(DataList),
     Zeros { may_deallocate: bool },
 }
 
 impl UnalignedStore {
-    /// Makes requests of any range possible on `store`.
+    /// Accepts requests of any range for `store`.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
         Self { store, gate: Arc::default() }
     }
@@ -83,7 +83,7 @@ impl UnalignedStore {
         join_all(on(&self.store, reads), Box::new(gathered));
     }
 
-    /// Lets a change through the gate and through to the medium.
+    /// Submits a change to the medium once its range is locked.
     fn change(&self, span: Span, action: OpAction, done: OnComplete) {
         let store = Arc::clone(&self.store);
         let entrant = move |pass: RangeGuard| store.submit(action, after(pass, done));
@@ -104,7 +104,8 @@ impl UnalignedStore {
         self.gate.acquire(span.low()..span.high(), false, Box::new(entrant));
     }
 
-    /// Changes a range whose ends lie inside granules: reads those, alone in the range, and writes them back.
+    /// Changes a range whose ends lie inside blocks: locks the range exclusively, reads those blocks, and
+    /// writes them back.
     fn patch(&self, span: Span, filling: Filling, durability: Durability, io_len_max: u64, done: OnComplete) {
         let store = Arc::clone(&self.store);
         let entrant = move |pass: RangeGuard| {
@@ -156,7 +157,8 @@ impl UnalignedStore {
 }
 
 impl SharedStore for UnalignedStore {
-    /// The medium's own, less the part of a granule at its end. Its granule is what it likes best, not what it needs.
+    /// Returns the capabilities of the medium, without the partial block at its end. Here the logical block
+    /// length is a preference, not a requirement.
     fn capabilities(&self) -> Capabilities {
         let mut profile = self.store.capabilities();
         profile.logical_block_len = profile.logical_block_len.max(1);
@@ -188,7 +190,7 @@ impl SharedStore for UnalignedStore {
                 self.patch(span, Filling::Zeros { may_deallocate }, durability, io_len_max, done);
             }
             OpAction::Write { .. } | OpAction::WriteZeroes { .. } => self.change(span, action, done),
-            // A hint: what it covers only in part stays.
+            // Deallocating is a hint: blocks that it covers only in part stay.
             OpAction::Deallocate { .. } => match span.whole() {
                 (at, end) if at < end => {
                     self.change(span, OpAction::Deallocate { at, len: end - at }, done);
@@ -200,7 +202,7 @@ impl SharedStore for UnalignedStore {
     }
 }
 
-/// What comes of an operation on no bytes.
+/// Returns the result of an operation on no bytes.
 fn nothing(action: &OpAction) -> OpOutput {
     match action {
         OpAction::Read { .. } => OpOutput::Data(DataList::new()),
@@ -209,7 +211,7 @@ fn nothing(action: &OpAction) -> OpOutput {
     }
 }
 
-/// The operations that put `filling` between `head` and `tail`.
+/// Returns the operations that write `filling` between `head` and `tail`.
 fn patched(
     span: Span,
     filling: Filling,
@@ -241,7 +243,7 @@ fn patched(
     }
 }
 
-/// Cuts a write into such as the medium takes.
+/// Cuts a write into writes of a length that the medium takes.
 fn writes(at: u64, data: &DataList, durability: Durability, io_len_max: u64) -> Vec<OpAction> {
     let end = at.saturating_add(to_u64(data.len()));
     pieces(at, end, io_len_max)
@@ -253,18 +255,18 @@ fn writes(at: u64, data: &DataList, durability: Durability, io_len_max: u64) -> 
         .collect()
 }
 
-/// Cuts `at..end` into runs of at most `len_max` bytes: (start, length).
+/// Cuts `at..end` into pieces of at most `len_max` bytes. Returns the start and length of each.
 fn pieces(at: u64, end: u64, len_max: u64) -> impl Iterator<Item = (u64, u64)> {
     let starts = std::iter::successors(Some(at), move |start| start.checked_add(len_max));
     starts.take_while(move |start| *start < end).map(move |start| (start, len_max.min(end - start)))
 }
 
-/// Less than two granules of zeros.
+/// Returns zeros, less than two blocks of them.
 fn zeros(len: u64) -> DataList {
     Bytes::copied_from(&vec![0; to_usize(len)]).into()
 }
 
-/// Operations on one medium.
+/// Returns operations that all run on one medium.
 fn on(
     store: &Arc<dyn SharedStore>,
     actions: Vec<OpAction>,
@@ -272,7 +274,7 @@ fn on(
     actions.into_iter().map(|action| (Arc::clone(store), action))
 }
 
-/// Ends a pass before it tells the result.
+/// Returns a callback that releases the range lock before it passes the result on.
 fn after(pass: RangeGuard, done: OnComplete) -> OnComplete {
     Box::new(move |result| {
         drop(pass);

@@ -22,16 +22,17 @@ impl Waker {
     /// Makes the descriptor readable until [`Self::reset`].
     pub(crate) fn wake(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
-            // It fails only when the counter is full, and then the sleeper is awake already.
+            // The write fails only when the counter is full, and then the sleeping thread is awake already.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// Makes the descriptor unreadable, when `poll` says it is readable. Call it before looking at what the wake-ups
-    /// were for.
+    /// Makes the descriptor unreadable, when `poll` reports that it is readable. The caller resets first, and
+    /// only then checks what the wake-ups were for.
     pub(crate) fn reset(&self) {
-        // Read first: whoever wakes between the two lines is seen by the caller's look, and at worst wakes once more.
-        // It fails when there is nothing to read, which is what we want.
+        // The read precedes the swap: a thread that calls `wake` between the two has queued its work before
+        // the caller checks for it, and at worst causes one more wake-up. The read fails when there is
+        // nothing to read, which does no harm.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8][..]);
         self.signalled.swap(false, Ordering::AcqRel);
     }

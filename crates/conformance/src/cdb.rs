@@ -1,8 +1,8 @@
-//! The few commands that the cases need, as CDBs of 16 bytes, and the reading of sense data.
+//! The few commands that the cases use, as CDBs of 16 bytes, and the parser for sense data.
 
 use scsi::opcode;
 
-/// A CDB in the room that a basic header has for it.
+/// A CDB with the length of the field in the basic header segment.
 pub(crate) type Cdb = [u8; 16];
 
 fn cdb(bytes: &[u8]) -> Cdb {
@@ -37,7 +37,7 @@ pub(crate) fn write(lba: u32, blocks: u16) -> Cdb {
     ten(opcode::WRITE_10, lba, blocks)
 }
 
-/// An operation code that SPC reserves: no device knows it.
+/// An operation code that SPC reserves, so no device supports it.
 pub(crate) fn unknown() -> Cdb {
     cdb(&[0xff])
 }
@@ -48,7 +48,7 @@ fn ten(operation: u8, lba: u32, blocks: u16) -> Cdb {
     cdb(&[operation, 0, a, b, c, d, 0, high, low, 0])
 }
 
-/// Reads sense key and additional sense code from sense data of either format.
+/// Returns the sense key and the additional sense code from sense data of either format.
 pub(crate) fn sense(bytes: &[u8]) -> Option<(u8, u16)> {
     let at = |index: usize| bytes.get(index).copied();
     match at(0)? & 0x7f {

@@ -1,4 +1,4 @@
-//! Tests of an initiator: we are a scripted target.
+//! Tests of an initiator: this crate is a scripted target.
 
 mod conn;
 mod default_behavior;
@@ -22,12 +22,12 @@ use fixture::Fixture;
 
 pub use fixture::{Options, TARGET};
 
-/// The longest that one case may take, unless told otherwise.
+/// The default time limit of one case.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// How long something may take that the initiator does by itself, unless told otherwise.
+/// The default time to wait for what the initiator does by itself.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A case on an initiator.
+/// A case that tests an initiator.
 type Test = Case<Fixture>;
 
 fn cases() -> impl Iterator<Item = &'static Test> {
@@ -40,10 +40,11 @@ pub fn list() -> Vec<CaseInfo> {
     cases().map(Case::entry).collect()
 }
 
-/// Runs the selected cases one after the other, the initiator anew for each; `told` hears of each as it ends.
+/// Runs the selected cases one after the other, and starts the initiator again for each. Calls `told` with
+/// the result of each case when it ends.
 ///
 /// # Errors
-/// The address cannot be listened on.
+/// When the listener cannot be bound to the address.
 pub fn run(
     options: &Options,
     selection: &Selection,
@@ -56,7 +57,7 @@ pub fn run(
     let (options, listener) = (Rc::new(Options { listen, ..options.clone() }), Rc::new(listener));
     let mut results = Vec::new();
     for case in cases().filter(|case| selection.takes(case.id)) {
-        // Whoever knocked late on the last case is not of this one.
+        // Close connections that the initiator of the last case opened late.
         while let Ok((stream, _)) = listener.accept() {
             drop(stream);
         }

@@ -1,19 +1,20 @@
-//! Black-box conformance tests for **any** iSCSI target or initiator: raw PDUs over plain sockets, judged by RFC 7143
-//! and RFC 7144.
+//! Black-box conformance tests for **any** iSCSI target or initiator: they send raw PDUs over plain sockets
+//! and judge the peer by RFC 7143 and RFC 7144.
 //!
-//! [`target`] plays an initiator and tests a target; [`initiator`] plays a scripted target and tests whatever connects.
-//! Both are tables of cases: an id, the clause, a title, and a function that sends, waits and judges. The cases named
-//! `ffp-t-…` and `ffp-i-…` follow the test plans for the full feature phase that the UNH-IOL published in 2003 (written
-//! for the drafts of RFC 3720; here each is judged by the clause of RFC 7143 that took its place); the others are written
-//! from the RFC's MUSTs.
+//! [`target`] acts as an initiator and tests a target; [`initiator`] acts as a scripted target and tests the
+//! initiator that connects. Both are tables of cases: an id, the clause, a title, and a function that sends,
+//! waits and judges. The cases named `ffp-t-…` and `ffp-i-…` follow the test plans for the full feature phase
+//! that the UNH-IOL published in 2003. Those were written for the drafts of RFC 3720; here each case is
+//! judged by the clause of RFC 7143 that replaced its own. The other cases are written from the MUSTs of the
+//! RFC.
 //!
-//! A verdict is pass, fail or skip, and both fail and skip say why. Every PDU of a case is recorded, so that a report
-//! shows what was sent, what came and what was expected. Each wait ends: with an answer, with the end of the connection,
-//! or with the time limit of the case.
+//! A verdict is pass, fail or skip; fail and skip give a reason. A transcript records every PDU of a case, so
+//! that a report shows the PDUs sent, the PDUs received and the expectation. Each wait ends: with an answer,
+//! with the end of the connection, or with the time limit of the case.
 //!
-//! **Invariant:** knows our own target and initiator no better than anybody else's. It takes the codec of `iscsi` (PDUs,
-//! text, digests, CHAP's arithmetic) and nothing of its logins, sessions or recovery, so that a mistake there does not
-//! judge itself.
+//! **Invariant:** this crate treats targe's own target and initiator like all others. It uses the codec of
+//! `iscsi` (PDUs, text, digests, the computation of CHAP responses) and none of its login, session or
+//! recovery code, so that a bug in that code cannot hide itself.
 #![forbid(unsafe_code)]
 
 #[macro_use]

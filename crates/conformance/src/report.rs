@@ -1,4 +1,4 @@
-//! Results for people and for programs.
+//! Reports of the results, as Markdown and as JSON.
 
 use std::fmt::Write as _;
 
@@ -48,7 +48,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Returns a report on `subject` as Markdown. It holds nothing that differs from run to run but the verdicts.
+/// Returns a report on `subject` as Markdown. Only the verdicts in it can differ from run to run.
 pub fn markdown(subject: &str, command: &str, results: &[CaseResult]) -> String {
     let sum = Summary::of(results);
     let mut out = format!("# Conformance of {subject}\n\n");

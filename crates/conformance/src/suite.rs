@@ -1,4 +1,4 @@
-//! Tables of cases: choosing some, and adding up what they came to.
+//! Tables of cases: the selection of cases, their results and the summary.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use crate::transcript::Record;
 use crate::verdict::{Outcome, Stop, Verdict};
 
-/// A case, which works on a `C`.
+/// A case, which works on a fixture `C`.
 pub(crate) struct Case<C: ?Sized> {
-    /// Names it for ever.
+    /// The stable name of the case.
     pub(crate) id: &'static str,
-    /// The clause of RFC 7143, or of another document, that it judges by.
+    /// The clause of RFC 7143, or of another document, that the case judges by.
     pub(crate) clause: &'static str,
     pub(crate) title: &'static str,
-    /// Whether it overwrites blocks of the unit.
+    /// Whether the case overwrites blocks of the unit.
     pub(crate) writes: bool,
     pub(crate) run: fn(&mut C) -> Outcome,
 }
 
-/// A case that leaves the unit as it is.
+/// Makes a case that does not write to the unit.
 pub(crate) const fn case<C: ?Sized>(
     id: &'static str,
     clause: &'static str,
@@ -28,7 +28,7 @@ pub(crate) const fn case<C: ?Sized>(
     Case { id, clause, title, writes: false, run }
 }
 
-/// A case that overwrites blocks of the unit.
+/// Makes a case that overwrites blocks of the unit.
 pub(crate) const fn writing<C: ?Sized>(
     id: &'static str,
     clause: &'static str,
@@ -38,14 +38,14 @@ pub(crate) const fn writing<C: ?Sized>(
     Case { id, clause, title, writes: true, run }
 }
 
-/// What a case is, without its code.
+/// The description of a case, without its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaseInfo {
-    /// Names the case for ever.
+    /// The stable name of the case.
     pub id: &'static str,
-    /// The clause that it judges by.
+    /// The clause that the case judges by.
     pub clause: &'static str,
-    /// What it shows.
+    /// What the case shows.
     pub title: &'static str,
 }
 
@@ -55,15 +55,15 @@ impl<C: ?Sized> Case<C> {
     }
 }
 
-/// Which cases to run: all, or those that one of the patterns names; a pattern behind `!` takes cases out again. `*` stands
-/// for any characters, `?` for one.
+/// Which cases to run: all, or those that match one of the patterns. A pattern after `!` excludes cases. `*`
+/// stands for any characters, `?` for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     patterns: Vec<String>,
 }
 
 impl Selection {
-    /// Selects what these patterns name; none selects all.
+    /// Selects the cases that match these patterns; without patterns, all.
     pub fn new(patterns: &[String]) -> Self {
         let patterns = patterns.iter().flat_map(|pattern| pattern.split(',')).map(str::to_owned).collect();
         Self { patterns }
@@ -77,7 +77,7 @@ impl Selection {
         !unwanted && (wanted.peek().is_none() || wanted.any(|pattern| names(pattern)))
     }
 
-    /// Returns the first pattern that names none of `ids`: most likely a slip.
+    /// Returns the first pattern that matches none of `ids`: most likely a typing error.
     pub fn idle<'a>(&'a self, ids: &[CaseInfo]) -> Option<&'a str> {
         let names_one = |pattern: &&String| {
             ids.iter().any(|entry| matches(pattern.trim_start_matches('!').as_bytes(), entry.id.as_bytes()))
@@ -98,23 +98,23 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What one case came to.
+/// The result of one case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaseResult {
-    /// Which case.
+    /// The case.
     pub entry: CaseInfo,
-    /// What it came to.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why it failed or was skipped; for a pass, what is worth knowing.
+    /// The reason of a failure or skip; for a pass, a remark if there is one.
     pub why: String,
-    /// What was sent and what came.
+    /// The transcript: the PDUs that were sent and received.
     pub record: Vec<String>,
-    /// How long it took.
+    /// The duration of the case.
     pub took: Duration,
 }
 
 impl CaseResult {
-    /// Judges what a case returned.
+    /// Makes the result from the outcome of a case.
     pub(crate) fn of(entry: CaseInfo, outcome: Outcome, record: &Record, began: Instant) -> Self {
         let (verdict, why) = match outcome {
             Ok(()) => (Verdict::Pass, record.take_remark().unwrap_or_default()),
@@ -124,7 +124,7 @@ impl CaseResult {
         Self { entry, verdict, why, record: record.lines(), took: began.elapsed() }
     }
 
-    /// Returns the case in one line: verdict, id, title, clause, and why.
+    /// Returns the case in one line: verdict, id, title, clause and reason.
     pub fn line(&self) -> String {
         let CaseInfo { id, clause, title } = self.entry;
         let mut line = format!("{} {id}: {title} [{clause}]", self.verdict.word().to_uppercase());
@@ -136,7 +136,7 @@ impl CaseResult {
     }
 }
 
-/// How many cases came to what.
+/// The number of cases with each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// How many passed.
@@ -148,7 +148,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Adds up.
+    /// Counts the verdicts.
     pub fn of(results: &[CaseResult]) -> Self {
         let count = |verdict| results.iter().filter(|result| result.verdict == verdict).count();
         Self { passed: count(Verdict::Pass), failed: count(Verdict::Fail), skipped: count(Verdict::Skip) }

@@ -1,4 +1,4 @@
-//! Tests of a target: we are the initiator.
+//! Tests of a target: this crate is the initiator.
 
 mod conn;
 pub(crate) mod fixture;
@@ -38,12 +38,12 @@ use fixture::{Fixture, Unit};
 
 pub use fixture::{INITIATOR, Options};
 
-/// The longest that one case may take, unless told otherwise.
+/// The default time limit of one case.
 pub const LIMIT: Duration = Duration::from_secs(20);
-/// How long an answer may take, unless told otherwise.
+/// The default time to wait for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A case on a target.
+/// A case that tests a target.
 type Test = Case<Fixture>;
 
 fn cases() -> impl Iterator<Item = &'static Test> {
@@ -73,10 +73,10 @@ pub fn list() -> Vec<CaseInfo> {
     cases().map(Case::entry).collect()
 }
 
-/// Runs the selected cases one after the other; `told` hears of each as it ends.
+/// Runs the selected cases one after the other; calls `told` with the result of each when it ends.
 ///
 /// # Errors
-/// The target or a disk of it cannot be reached at all, so that no case could mean anything.
+/// When the target cannot be reached or shows no usable disk, so that no case could mean anything.
 pub fn run(
     options: &Options,
     selection: &Selection,
@@ -117,11 +117,13 @@ pub fn run(
     Ok(results)
 }
 
-/// How long a target that failed a case may take to die of it. Those with threads of their own do not die at once.
+/// How long to wait for a target that failed a case to crash because of it. A target with several threads
+/// does not crash at once.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
-/// Returns whether the target cannot be reached any more after a case. Where it can be brought back, every case is looked
-/// at, so that none is blamed for what an earlier one did.
+/// Returns whether the target has become unreachable after a case. If `options.revive` can restart it, this
+/// is checked after every case, so that no case is blamed for the effect of an earlier one; otherwise only
+/// after a failed case.
 fn is_gone(fixture: &Fixture, outcome: &Outcome) -> bool {
     let failed = matches!(outcome, Err(Stop::Fail(_)));
     if !failed && fixture.options.revive.is_none() {
@@ -133,7 +135,8 @@ fn is_gone(fixture: &Fixture, outcome: &Outcome) -> bool {
     !fixture.is_reachable()
 }
 
-/// Has the target brought back, if it is known how; adds to `why` what was told about its end. `None`: it is gone.
+/// Restarts the target with `options.revive`, if given, and adds the first line of that command's output to
+/// `why`. Returns `None` if the target stays unreachable.
 fn revive(options: &Rc<Options>, why: &mut String) -> Option<(String, Unit)> {
     let command = options.revive.as_ref()?;
     let done = std::process::Command::new("sh").arg("-c").arg(command).stdin(Stdio::null()).output();
@@ -162,7 +165,7 @@ fn revive(options: &Rc<Options>, why: &mut String) -> Option<(String, Unit)> {
     }
 }
 
-/// Finds the name of the target and a disk to work on.
+/// Finds the name of the target and a disk to test with.
 fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
     let nowhere = Unit { lun: 0, block: 512, blocks: 0 };
     let name = match &options.target {
@@ -187,7 +190,7 @@ fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
     fail!("{name} shows no disk")
 }
 
-/// Returns the first target that a discovery session shows.
+/// Returns the first target that a discovery session lists.
 fn discover(fixture: &mut Fixture) -> Outcome<String> {
     let mut conn = fixture.discover()?;
     let request = conn.text(true);
@@ -211,7 +214,7 @@ fn report_luns(conn: &mut Conn) -> Outcome<Vec<u64>> {
     fail!("REPORT LUNS does not succeed")
 }
 
-/// Returns the unit if it is a disk that is ready.
+/// Returns the unit if it is a disk and ready.
 fn look_at(conn: &mut Conn, lun: u64) -> Outcome<Option<Unit>> {
     conn.unit.lun = lun;
     let inquiry = conn.run(cdb::inquiry(36), Flow::Read, 36, &[])?;

@@ -1,7 +1,8 @@
-//! The tool itself: a sound peer passes, and each fault in a peer makes the case fail that is there to find it.
+//! Tests of the conformance suites: a correct peer passes, and each fault in a peer fails the case that must
+//! find it.
 //!
-//! Each suite judges the other's station: the scripted target is a target, and the station that logs in to targets is an
-//! initiator. Between the two sits a relay that changes PDUs on their way, so that one fault at a time is there.
+//! Each suite tests the other one's fixture: the scripted target is a target, and the fixture that logs in to
+//! targets is an initiator. A relay between the two changes PDUs on their way, to inject one fault at a time.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -47,7 +48,7 @@ impl Peers {
         Self { stop: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Repeats `work` on a thread of its own.
+    /// Repeats `work` on its own thread.
     fn keep(&self, work: impl Fn() + Send + 'static) {
         let stop = Arc::clone(&self.stop);
         thread::spawn(move || {
@@ -58,7 +59,7 @@ impl Peers {
         });
     }
 
-    /// Relays connections to `to`, with faults in what goes there and what comes back. Returns its address.
+    /// Relays connections to `to`, with faults in both directions. Returns the address of the relay.
     fn relay(&self, to: SocketAddr, there: Fault, back: Fault) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -78,7 +79,7 @@ impl Peers {
     }
 }
 
-/// Passes PDUs on until either side closes.
+/// Forwards PDUs until either side closes.
 fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault) {
     let mut header = [0; 48];
     while from.read_exact(&mut header).is_ok() {
@@ -113,7 +114,7 @@ fn target_options(portal: SocketAddr) -> target::Options {
     }
 }
 
-/// Judges the scripted target, spoilt by `fault`, by one case.
+/// Tests the scripted target with one case and one fault.
 fn judge_target(id: &str, fault: Fault) -> CaseResult {
     let peers = Peers::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -141,7 +142,7 @@ fn judge_target(id: &str, fault: Fault) -> CaseResult {
     target::run(&target_options(portal), &selection, |_| ()).unwrap().remove(0)
 }
 
-/// Judges an initiator that writes and reads, spoilt by `fault`, by one case.
+/// Tests an initiator that writes and reads with one case and one fault.
 fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
     let peers = Peers::new();
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
@@ -166,7 +167,7 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
     initiator::run(&options, &Selection::new(&[id.to_owned()]), |_| ()).unwrap().remove(0)
 }
 
-/// Fails unless each case passes on a sound peer and fails with its fault.
+/// Fails unless each case passes without a fault and fails with its fault.
 fn finds(judge: fn(&str, Fault) -> CaseResult, faults: &[(&str, Fault)]) {
     for (id, fault) in faults {
         let well = judge(id, sound);
@@ -183,7 +184,8 @@ fn finds(judge: fn(&str, Fault) -> CaseResult, faults: &[(&str, Fault)]) {
     }
 }
 
-/// Runs a scripted target that dies in its first session, after login and `DIES_AFTER` PDUs; says what its revival told.
+/// Runs a scripted target that crashes once, at the first command on its second connection, and restarts if
+/// `revive` is given. Returns the results of three cases.
 fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
     let peers = Peers::new();
     let stop = Arc::clone(&peers.stop);
@@ -197,7 +199,7 @@ fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
         let mut deaths = 0;
         while !stop.load(Ordering::Relaxed) {
             let Some(listener) = lives.pop() else {
-                // Dead, until somebody asks for it.
+                // The target is down until the `revive` command creates the file.
                 if revived.as_ref().is_some_and(|coffin| std::fs::remove_file(coffin).is_ok()) {
                     lives.push(TcpListener::bind(portal).unwrap());
                 }
@@ -238,7 +240,8 @@ fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
 #[test]
 fn a_target_that_dies_of_a_case_fails_it_and_is_brought_back_for_the_next() {
     let verdicts = |results: &[CaseResult]| results.iter().map(|result| result.verdict).collect::<Vec<_>>();
-    // Its port may close a moment after the connection of the case.
+    // The target's port may close a moment after the connection of the case, so the second verdict is not
+    // checked.
     let verdicts_alone = verdicts(&judge_mortal(None));
     assert_eq!((verdicts_alone[0], verdicts_alone[2]), (Verdict::Fail, Verdict::Skip));
     let results = judge_mortal(Some("echo it fell from a chair; echo and more".to_owned()));
@@ -286,7 +289,7 @@ fn each_fault_of_a_target_is_found_by_its_case() {
             }),
             ("ffp-t-16.1", |header, _| add(header, 0x21, 44, 1)),
             ("ffp-t-16.3.3", |header, data| {
-                // One bit of a block that is read back.
+                // Flip one bit of a block that is read back.
                 if header[0] == 0x25 && data.len() == 1024 {
                     data[1000] ^= 0x10;
                 }
@@ -297,7 +300,7 @@ fn each_fault_of_a_target_is_found_by_its_case() {
                 }
             }),
             ("login-numbers", |header, _| add(header, 0x23, 28, 1)),
-            // A target without TSIHs is one to be judged, not one to give up.
+            // The suite must judge a target that assigns no TSIH, and not give up.
             ("login-numbers", |header, _| {
                 if header[0] & 0x3f == 0x23 {
                     header[14..16].fill(0);

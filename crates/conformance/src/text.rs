@@ -1,10 +1,11 @@
-//! Key=value text as the cases need it: to build what no negotiation would build, and to read what came.
+//! Key=value text for the cases. A case can build text that no negotiation produces, and read the text of the
+//! peer.
 
 use iscsi::text;
 
 use crate::verdict::Outcome;
 
-/// Pairs in order, as they came or will go. A key may stand twice.
+/// Pairs in the order in which they were received or will be sent. A key may occur twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
     pairs: Vec<(String, String)>,
@@ -15,12 +16,12 @@ impl Keys {
         Self { pairs: Vec::new() }
     }
 
-    /// Takes pairs in this order.
+    /// Makes a text of pairs in this order.
     pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
         Self { pairs: pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect() }
     }
 
-    /// Reads a whole text.
+    /// Parses a whole text.
     pub(crate) fn parse(bytes: &[u8]) -> Outcome<Self> {
         match text::parse(bytes) {
             Ok(pairs) => Ok(Self {
@@ -33,7 +34,7 @@ impl Keys {
         }
     }
 
-    /// Sets a key, in its old place if it had one.
+    /// Sets a key, at its old position if the key exists.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         match self.pairs.iter_mut().find(|(known, _)| known == name) {
             Some((_, old)) => value.clone_into(old),
@@ -41,7 +42,7 @@ impl Keys {
         }
     }
 
-    /// Appends a pair, even if the key is there already.
+    /// Appends a pair, even if the key exists already.
     pub(crate) fn push(&mut self, name: &str, value: &str) {
         self.pairs.push((name.to_owned(), value.to_owned()));
     }
@@ -78,7 +79,7 @@ impl Keys {
         self.pairs.is_empty()
     }
 
-    /// Returns the text as it goes on the wire, however long or odd it is.
+    /// Returns the text in its wire format, however long or malformed it is.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (name, value) in &self.pairs {

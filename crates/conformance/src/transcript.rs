@@ -1,13 +1,14 @@
-//! The record of a case: what was sent, what came, and what the case had to say, in order.
+//! The transcript of a case: the PDUs sent, the PDUs received and the remarks of the case, in order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// The most lines that one case may leave. What comes later is counted only: a peer that floods must not fill memory.
+/// The most lines that one case may record. Later ones are only counted: a peer that floods must not fill the
+/// memory.
 const MAX_LINES: usize = 400;
 
-/// A record that all connections of a case write to.
+/// A transcript that all connections of a case write to.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     inner: Rc<RefCell<Inner>>,
@@ -21,12 +22,12 @@ struct Inner {
     remark: Option<String>,
 }
 
-/// Which way a PDU went.
+/// The direction of a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// From us.
+    /// From us to the peer.
     Sent,
-    /// To us.
+    /// From the peer to us.
     Came,
 }
 
@@ -45,12 +46,12 @@ impl Record {
         self.line(&format!("#{connection} {arrow} {text}"));
     }
 
-    /// Adds anything else that happened.
+    /// Adds any other event.
     pub(crate) fn event(&self, text: &str) {
         self.line(&format!("   {text}"));
     }
 
-    /// Keeps a remark that goes with the verdict even if the case passes.
+    /// Keeps a remark, which the result shows even if the case passes.
     pub(crate) fn remark(&self, text: impl Into<String>) {
         self.inner.borrow_mut().remark = Some(text.into());
     }

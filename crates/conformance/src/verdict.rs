@@ -1,13 +1,13 @@
-//! What a case comes to, and how a case says so.
+//! The verdict of a case, and the macros by which a case ends with one.
 
-/// What a case came to.
+/// The verdict of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The peer did what the clause says.
+    /// The peer did what the clause demands.
     Pass,
-    /// It did not.
+    /// The peer broke the clause.
     Fail,
-    /// It could not be found out; the reason says what stood in the way.
+    /// The case could not be judged; the reason says why.
     Skip,
 }
 
@@ -22,29 +22,29 @@ impl Verdict {
     }
 }
 
-/// Why a case ended before its end.
+/// Why a case ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The peer broke the rule.
     Fail(String),
-    /// The case cannot be tried on this peer.
+    /// The case cannot be run against this peer.
     Skip(String),
 }
 
-/// What a step of a case comes to.
+/// The result of a step of a case.
 pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 
-/// Ends the case: the peer broke the rule.
+/// Ends the case with a failure: the peer broke the rule.
 macro_rules! fail {
     ($($text:tt)*) => { return Err($crate::verdict::Stop::Fail(format!($($text)*))) };
 }
 
-/// Ends the case unless the peer kept this rule.
+/// Ends the case with a failure unless the peer kept this rule.
 macro_rules! require {
     ($held:expr, $($text:tt)*) => { if !$held { fail!($($text)*) } };
 }
 
-/// Ends the case unless it can be tried on this peer.
+/// Skips the case unless it can be run against this peer.
 macro_rules! need {
     ($held:expr, $($text:tt)*) => {
         if !$held { return Err($crate::verdict::Stop::Skip(format!($($text)*))) }

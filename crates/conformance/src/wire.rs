@@ -1,6 +1,8 @@
-//! One TCP connection as PDUs: framing, digests, the record of both directions, and faults on request.
+//! One TCP connection as a stream of PDUs: framing, digests, the transcript of both directions, and faults on
+//! request.
 //!
-//! Sending never fails: a peer that has closed the connection shows itself at the next receive. Receiving always ends.
+//! Sending never fails: if the peer has closed the connection, the next receive reports that. Every receive
+//! ends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,23 +23,23 @@ pub(crate) struct Pdu {
     pub(crate) data: Vec<u8>,
 }
 
-/// What is to be wrong with a PDU that we send.
+/// The damage to a PDU that we send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     None,
-    /// The header digest is not that of the header.
+    /// The header digest does not match the header.
     HeaderDigest,
-    /// The data digest is not that of the data.
+    /// The data digest does not match the data.
     DataDigest,
 }
 
-/// What came of waiting.
+/// The result of waiting for a PDU.
 #[derive(Clone)]
 pub(crate) enum Received {
     Pdu(Pdu),
     /// The peer closed the connection.
     Closed,
-    /// The time was up.
+    /// The time ran out.
     Nothing,
 }
 
@@ -54,17 +56,17 @@ impl Pdu {
         self.bhs.flags()
     }
 
-    /// Returns a byte of the basic header.
+    /// Returns one byte of the basic header segment.
     pub(crate) fn byte(&self, at: usize) -> u8 {
         self.bhs.bytes().get(at).copied().unwrap_or_default()
     }
 
-    /// Returns four bytes of the basic header.
+    /// Returns four bytes of the basic header segment.
     pub(crate) fn word(&self, at: usize) -> u32 {
         word(self.bhs.bytes(), at)
     }
 
-    /// Reads the value. Only a header that is illegal in itself fails.
+    /// Decodes the header. Fails only if the header is illegal in itself.
     pub(crate) fn read<M: PduHeader>(&self) -> Outcome<M> {
         match M::decode(&self.bhs) {
             Ok(value) => Ok(value),
@@ -72,13 +74,13 @@ impl Pdu {
         }
     }
 
-    /// Returns the PDU in one line.
+    /// Returns the PDU as one line for the transcript.
     pub(crate) fn shown(&self) -> String {
         show(&self.bhs, self.ahs.len(), &self.data)
     }
 }
 
-/// Returns four bytes at `at`, zero where there are none.
+/// Returns four bytes at `at`, or zero beyond the end.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
     word.map_or(0, |word| u32::from_be_bytes(*word))
@@ -90,11 +92,11 @@ pub(crate) struct PduStream {
     stream: TcpStream,
     number: usize,
     record: Record,
-    /// When the case must have ended.
+    /// The time at which the case must have ended.
     deadline: Instant,
     received: Vec<u8>,
     closed: bool,
-    /// What waits to leave together, while that is wanted.
+    /// While output is held, the bytes to send together.
     together: Option<Vec<u8>>,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
@@ -113,7 +115,7 @@ impl PduStream {
         }
     }
 
-    /// Takes over a connected socket.
+    /// Makes a stream from a connected socket.
     pub(crate) fn over(
         stream: TcpStream,
         number: usize,
@@ -141,7 +143,7 @@ impl PduStream {
         &self.record
     }
 
-    /// Sends a PDU; its lengths are set from the segments.
+    /// Sends a PDU; sets its length fields from the segments.
     pub(crate) fn send(&mut self, bhs: Bhs, ahs: &[u8], data: &[u8], damage: Damage) {
         let bhs = bhs.with_ahs_len(ahs.len()).with_data_len(data.len());
         let note = match damage {
@@ -157,12 +159,12 @@ impl PduStream {
         }
     }
 
-    /// Holds back what is sent from here on, so that it arrives together.
+    /// Holds output from here on, so that it is sent together.
     pub(crate) fn hold_output(&mut self) {
         self.together = Some(Vec::new());
     }
 
-    /// Sends what was held back.
+    /// Sends the output that was held.
     pub(crate) fn flush_output(&mut self) {
         if let Some(bytes) = self.together.take() {
             self.put(&bytes);
@@ -194,14 +196,14 @@ impl PduStream {
         }
     }
 
-    /// Closes the connection without a word.
+    /// Closes the connection without a Logout.
     pub(crate) fn drop_connection(&mut self) {
         self.record.event(&format!("#{} we close the connection", self.number));
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         self.closed = true;
     }
 
-    /// Says that nothing more will be sent; what the peer still has to say is heard.
+    /// Shuts down the sending side; the peer can still send.
     pub(crate) fn end_sending(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -222,7 +224,7 @@ impl PduStream {
             if now >= self.deadline {
                 fail!("the time limit of the case has passed");
             }
-            // However short the wait, what is there already is taken.
+            // Even with the shortest wait, read the data that is already there.
             if now >= until && looked {
                 return Ok(Received::Nothing);
             }
@@ -231,7 +233,7 @@ impl PduStream {
         }
     }
 
-    /// Receives what there is, waiting at most `wait`.
+    /// Receives the bytes that are there, or waits for some for at most `wait`.
     fn fill(&mut self, wait: Duration) {
         let mut chunk = [0; 64 << 10];
         let _ = self.stream.set_read_timeout(Some(wait.max(Duration::from_millis(1))));
@@ -248,7 +250,7 @@ impl PduStream {
         self.record.event(&format!("#{} {why}", self.number));
     }
 
-    /// Takes a PDU out of what was received, once it is whole.
+    /// Takes a PDU out of the received bytes, once it is complete.
     fn take(&mut self) -> Outcome<Option<Pdu>> {
         let Some(head) = self.received.first_chunk::<BHS_LEN>() else { return Ok(None) };
         let bhs = Bhs::from_bytes(*head);
@@ -281,21 +283,22 @@ impl PduStream {
     }
 }
 
-/// A peer that takes nothing for so long has stopped reading.
+/// The longest time that a write may block; a peer that reads nothing for so long has stopped reading.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 
 fn again(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Spoils a digest as a line does that flips a bit: a target that can tell what was meant may go on behind the PDU, and
-/// RFC 7143 §7.8 lets it end the connection where it cannot.
+/// Damages a digest like a bit error on the line. A target that can still find the end of the PDU may
+/// continue behind it; where it cannot, RFC 7143 §7.8 lets it close the connection.
 const fn spoilt([first, rest @ ..]: [u8; DIGEST_LEN], spoil: bool) -> [u8; DIGEST_LEN] {
     let [b, c, d] = rest;
     [first ^ spoil as u8, b, c, d]
 }
 
-/// Returns a PDU in one line: its kind, its flags and tags, the numbers that its kind has, and the text of text.
+/// Returns a PDU in one line: opcode, flags, tags, the numbers of its opcode, and the text if it carries
+/// text.
 fn show(bhs: &Bhs, ahs_len: usize, data: &[u8]) -> String {
     let bytes = bhs.bytes();
     let opcode = bhs.opcode();
@@ -333,7 +336,7 @@ fn show(bhs: &Bhs, ahs_len: usize, data: &[u8]) -> String {
     out
 }
 
-/// The longest text that a line shows.
+/// The most characters of text in a line.
 const TEXT_SHOWN_MAX: usize = 300;
 
 fn shown_text(data: &[u8]) -> String {
@@ -349,12 +352,13 @@ fn shown_text(data: &[u8]) -> String {
     if cut.len() < text.len() { format!("{{{cut}…}}") } else { format!("{{{text}}}") }
 }
 
-/// A response proves knowledge of a secret: it can be attacked offline, so a report that travels must not hold it.
+/// Hides CHAP responses. A response allows an offline attack on the secret, so a report that is passed on
+/// must not contain it.
 fn hidden<'a>(name: &str, value: &'a str) -> &'a str {
     if name == "CHAP_R" { "(hidden)" } else { value }
 }
 
-/// The numbers of each kind of PDU, and where they stand.
+/// The numbers of each opcode, and their offsets in the basic header segment.
 fn fields(opcode: Opcode) -> &'static [(&'static str, usize)] {
     match opcode {
         Opcode::SCSI_COMMAND => &[("lun", 8), ("edtl", 20), ("CmdSN", 24), ("ExpStatSN", 28)],

@@ -1,10 +1,10 @@
-//! Load for one or more logical units, and what came of it: rates, a histogram of latencies, the processor time of
-//! our own side.
+//! A load generator for one or more logical units. It measures rates, a histogram of latencies, and the
+//! processor time of the initiator.
 //!
-//! Each session keeps a fixed number of commands under way; when one ends, the next is started. A reactor handles
-//! everything that one wake-up brought before it sends, so that the load costs about one system call for many
-//! commands. Latency is from the moment a command is handed to its session to the moment the reactor learns of its
-//! end.
+//! Each session keeps a fixed number of commands (the queue depth) under way; when one ends, the session
+//! starts the next. A reactor handles all events of one wake-up before it sends, so that the load costs about
+//! one system call for many commands. Latency is measured from the moment a command is handed to its session
+//! to the moment the reactor learns of its end.
 
 mod histogram;
 mod worker;
@@ -18,83 +18,87 @@ use scsi::lun::Lun;
 
 pub use histogram::Histogram;
 
-/// What to do.
+/// The plan of a benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchPlan {
-    /// One for each session.
+    /// One job for each session.
     pub jobs: Vec<Job>,
-    /// How many commands in a hundred are reads.
+    /// The percentage of commands that are reads.
     pub read_percent: u8,
-    /// Whether addresses are random; else each session goes through its share of the range in order.
+    /// Whether addresses are random. Otherwise each session accesses the range sequentially, and the sessions
+    /// start at different places.
     pub random: bool,
     /// Bytes of each command, a multiple of every unit's block size.
     pub block_bytes: u32,
-    /// Commands under way in each session.
+    /// The queue depth: commands under way in each session.
     pub depth: usize,
-    /// The part of each unit that is used, in bytes from its start; to `u64::MAX` for the rest of it.
+    /// The start and end of the range to use in each unit, in bytes; an end of `u64::MAX` means the end of
+    /// the unit.
     pub range: (u64, u64),
-    /// How long is measured.
+    /// The duration of the measurement.
     pub time: Duration,
-    /// How long load runs before that.
+    /// The duration of the warm-up, during which the load runs without being measured.
     pub warmup: Duration,
-    /// How many commands each session carries out, from a standing start to the end of the last one, in place of a time.
+    /// The number of commands for each session to execute. It replaces `time` and `warmup`: the measurement
+    /// lasts from the first command to the end of the last.
     pub count: Option<u64>,
-    /// Where addresses and data come from.
+    /// The seed of addresses and data.
     pub seed: u64,
-    /// How many reactors, each on a thread of its own, share the sessions.
+    /// The number of reactors that share the sessions, each on its own thread.
     pub threads: usize,
-    /// How they are set up.
+    /// The configuration of the reactors.
     pub reactor: Config,
 }
 
 /// One session and the unit it loads.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The session.
+    /// How the session logs in.
     pub session: initiator::login::ProtocolPlan,
-    /// The unit.
+    /// The LUN of the unit.
     pub lun: Lun,
-    /// How it lies.
+    /// The unit's block size, length and longest transfer.
     pub geometry: Geometry,
-    /// What it is called in messages.
+    /// The name of the unit in messages.
     pub name: String,
-    /// How long a command may go without an answer, if not as long as the library lets it: zero for any time.
+    /// How long a command may go without a response, if not the default of the initiator library; zero means
+    /// no limit.
     pub command_timeout: Option<Duration>,
 }
 
-/// What came of it.
+/// The result of a benchmark.
 #[derive(Clone, Debug, Default)]
 pub struct BenchReport {
-    /// What was measured of reads.
+    /// The measurements of reads.
     pub reads: DirectionStats,
-    /// What was measured of writes.
+    /// The measurements of writes.
     pub writes: DirectionStats,
-    /// How long was measured.
+    /// The duration of the measurement.
     pub seconds: f64,
-    /// Processor time of this process meanwhile.
+    /// The processor time of this process during the measurement.
     pub cpu_s: f64,
-    /// System calls of the reactors meanwhile, and warm-up.
+    /// The system calls of the reactors, warm-up included.
     pub system_calls: u64,
-    /// Commands in all, warm-up included.
+    /// All commands, warm-up included.
     pub commands: u64,
-    /// Connections that were lost meanwhile, and came back.
+    /// Connections that were lost during the run and established again.
     pub connections_lost: u64,
-    /// Connections that were up.
+    /// Connections that were up at the end of the measurement.
     pub connections: usize,
-    /// Which engine ran.
+    /// The I/O engine of the reactors: io_uring or epoll.
     pub engine: String,
-    /// What ended it before its time, if something went wrong; what was measured until then is told.
+    /// The error that ended the run early, if any; the report then covers the time before it.
     pub failure: Option<String>,
 }
 
-/// What was measured of one direction.
+/// The measurements of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct DirectionStats {
-    /// Commands.
+    /// The number of commands.
     pub count: u64,
-    /// Their bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Their latencies.
+    /// The latencies of the commands.
     pub latency: Histogram,
 }
 
@@ -104,23 +108,25 @@ pub enum BenchError {
     /// The plan cannot be carried out.
     #[error("{0}")]
     Plan(String),
-    /// A reactor does not work.
+    /// A reactor failed.
     #[error("cannot run a reactor: {0}")]
     Reactor(String),
     /// A session was lost for good, or a command failed.
     #[error("{name}: {why}")]
     Unit {
-        /// Which unit.
+        /// The name of the unit.
         name: String,
-        /// Why.
+        /// The error.
         why: String,
     },
 }
 
-/// Runs the load, until it is over or `stop` is set: the report is then of what was measured until that.
+/// Runs the load until it is complete or `stop` is set. If it is stopped, the report covers the time before
+/// that.
 ///
 /// # Errors
-/// [`BenchError`]: the first thing that went wrong, if nothing was measured before it; else the report names it. Everything stops then.
+/// [`BenchError`]: the first error, if nothing was measured before it; otherwise the report names the error.
+/// An error stops the whole run.
 pub fn run(plan: &BenchPlan, stop: &AtomicBool) -> Result<BenchReport, BenchError> {
     plan.check()?;
     let threads = plan.threads.clamp(1, plan.jobs.len());
@@ -198,7 +204,7 @@ impl BenchPlan {
 }
 
 impl BenchReport {
-    /// Returns what was measured of both directions.
+    /// Returns the sum of both directions.
     pub fn total(&self) -> DirectionStats {
         let mut total = self.reads.clone();
         total.add(&self.writes);
@@ -208,7 +214,7 @@ impl BenchReport {
     fn add(&mut self, part: Self) {
         self.reads.add(&part.reads);
         self.writes.add(&part.writes);
-        // They measure at the same time.
+        // The workers measure at the same time.
         self.seconds = self.seconds.max(part.seconds);
         self.system_calls += part.system_calls;
         self.commands += part.commands;

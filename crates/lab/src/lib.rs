@@ -1,11 +1,14 @@
-//! The laboratory: what targets promise, measured and judged from outside, ours and others' alike.
+//! Tools that test and measure any SCSI target from outside: targe and others alike.
 //!
-//! * [`mod@bench`] loads units and measures rates and latencies.
-//! * [`verify`] writes blocks that say what they are, and tells whether they are still that.
-//! * [`wire`] lies between two Ethernet interfaces and loses, repeats, swaps and damages frames.
-//! * [`proxy`] stands between an initiator and a target and breaks what passes, after TCP has found it whole.
+//! * [`mod@bench`] loads logical units and measures rates and latencies.
+//! * [`verify`] writes signed blocks, reads them back and reports those that are lost, stale, torn or
+//!   damaged.
+//! * [`wire`] forwards frames between two Ethernet interfaces and loses, duplicates, reorders and damages
+//!   them.
+//! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
+//!   PDUs, which TCP checksums cannot detect.
 //!
-//! **Invariant:** never links a target, so that every target is seen with the same eyes.
+//! **Invariant:** this crate never links a target, so that it tests every target in the same way.
 #![forbid(unsafe_code)]
 
 pub mod bench;

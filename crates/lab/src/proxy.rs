@@ -1,10 +1,11 @@
-//! A proxy that breaks what passes through it, after TCP: bits of headers, data and digests flip, PDUs are lost or
-//! come twice, connections stall, fall silent or break.
+//! A fault-injecting proxy for iSCSI connections. It damages data above TCP: it flips bits in headers, data
+//! and digests, drops or duplicates PDUs, and stalls, silences or cuts connections.
 //!
-//! What happens is a [`netem::stream::StreamPlan`] for each direction, written as [`faults`] understands it; the
-//! simulator runs the same plans. Each connection has a thread of its own, which moves bytes between two sockets and a
-//! [`netem::stream::StreamLink`]. The n-th connection of a proxy draws its dice from the proxy's seed and n, and throws
-//! them once for each PDU, so that a seed does the same to the same PDUs however TCP cuts the stream.
+//! A [`netem::stream::StreamPlan`] for each direction says which faults happen, in the notation of
+//! [`faults`]; the simulator runs the same plans. Each connection has its own thread, which moves bytes
+//! between two sockets and a [`netem::stream::StreamLink`]. The n-th connection of a proxy has a random
+//! generator seeded from the proxy's seed and n, and draws once for each PDU. So a seed injects the same
+//! faults into the same PDUs, however TCP segments the stream.
 
 pub mod faults;
 mod relay;
@@ -22,16 +23,16 @@ use serde::Serialize;
 
 use faults::Faults;
 
-/// How often waiting threads look whether the proxy is to end, and how soon a change of plan is seen.
+/// How often waiting threads check whether the proxy ends; a new plan takes effect within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The most connections at a time; more are closed as soon as they come.
+/// The most connections at a time; the proxy closes further ones as soon as it accepts them.
 pub const CONNECTIONS_MAX: usize = 1024;
 
-/// Hears of each fault.
+/// A callback that receives each fault.
 pub type FaultHandler = fn(&InjectedFault);
 
-/// A proxy at work. It ends when it is dropped.
+/// A running proxy. Dropping it ends the proxy.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -39,18 +40,18 @@ pub struct Proxy {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What the threads of a proxy share.
+/// The state that the threads of a proxy share.
 #[derive(Debug)]
 struct Shared {
     ends: AtomicBool,
-    /// Grows with every [`Proxy::replan`], so that connections know that theirs is old.
+    /// [`Proxy::replan`] increments this generation, by which connections detect that their plan is old.
     plan_generation: AtomicU64,
     faults: Mutex<Faults>,
     counts: Counts,
     watch: Option<FaultHandler>,
 }
 
-/// What a proxy did so far.
+/// The counters of a proxy.
 #[derive(Debug, Default)]
 struct Counts {
     connections: AtomicU64,
@@ -63,12 +64,12 @@ struct Counts {
     damaged: [[AtomicU64; 2]; 2],
 }
 
-/// What a proxy did so far, as a report.
+/// The counters of a proxy, as a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProxyReport {
-    /// Connections that came.
+    /// Connections accepted.
     pub connections: u64,
-    /// Connections that were closed because the target could not be reached, or too many were open.
+    /// Connections closed because the target could not be reached, or because too many were open.
     pub refused: u64,
     /// From initiator to target.
     pub requests: DirectionCounts,
@@ -76,10 +77,10 @@ pub struct ProxyReport {
     pub responses: DirectionCounts,
 }
 
-/// What happened in one direction.
+/// The counters of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionCounts {
-    /// Bytes that came in, before any fault.
+    /// Bytes received, before any fault.
     pub bytes: u64,
     /// PDUs with flipped bits in the header.
     pub header: u64,
@@ -89,24 +90,25 @@ pub struct DirectionCounts {
     pub data: u64,
     /// PDUs with flipped bits in the data digest.
     pub data_digest: u64,
-    /// PDUs that did not arrive.
+    /// PDUs dropped.
     pub drop: u64,
-    /// PDUs that came twice.
+    /// PDUs duplicated.
     pub duplicate: u64,
-    /// Times that nothing arrived for a while.
+    /// Stalls: times that the proxy delivered nothing for a while.
     pub stall: u64,
-    /// Connections broken.
+    /// Connections cut.
     pub cut: u64,
-    /// Connections that fell silent.
+    /// Connections silenced: the proxy delivers nothing more and leaves them open.
     pub silence: u64,
-    /// PDUs with flipped bits in the header, its digest or both: as many as their receiver can notice.
+    /// PDUs with flipped bits in the header, its digest or both: the number of damaged headers that the
+    /// receiver can detect.
     pub damaged_headers: u64,
     /// PDUs with flipped bits in the data, its digest or both.
     pub damaged_data: u64,
 }
 
 impl DirectionCounts {
-    /// Returns how many faults there were, of all kinds.
+    /// Returns the number of faults of all kinds.
     pub const fn total(&self) -> u64 {
         self.header
             + self.header_digest
@@ -121,10 +123,10 @@ impl DirectionCounts {
 }
 
 impl Proxy {
-    /// Starts listening on `listen`, for connections that go on to `upstream`. `watch` hears of each fault.
+    /// Starts to listen on `listen`, and relays each connection to `upstream`. Calls `watch` with each fault.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// When binding to the address fails.
     pub fn start(
         listen: SocketAddr,
         upstream: SocketAddr,
@@ -156,13 +158,13 @@ impl Proxy {
         self.address
     }
 
-    /// Replaces the plan, also of connections in being, within a fraction of a second.
+    /// Replaces the plan, also for open connections, within 100 ms.
     pub fn replan(&self, faults: Faults) {
         *self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
         self.shared.plan_generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters so far.
     pub fn report(&self) -> ProxyReport {
         let counts = &self.shared.counts;
         let lane = |way: StreamDirection| {
@@ -239,7 +241,7 @@ impl Shared {
         (generation, self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Takes note of the faults of one connection, in their order.
+    /// Counts the faults of one connection, in their order.
     fn happened(&self, faults: &[InjectedFault]) {
         for injected in faults {
             if let Some(count) = place(injected.kind).and_then(|at| self.counts.row(injected.way).get(at)) {
@@ -249,7 +251,7 @@ impl Shared {
                 watch(injected);
             }
         }
-        // What hits data and its digest spoils one PDU.
+        // Faults in the data and in its digest damage one PDU.
         for pdu in faults.chunk_by(|one, other| (one.way, one.unit) == (other.way, other.unit)) {
             let Some(way) = pdu.first().map(|injected| injected.way) else { continue };
             let [headers, data] = self.counts.damaged_of(way);
@@ -268,7 +270,7 @@ fn place(kind: FaultKind) -> Option<usize> {
     FaultKind::ALL.iter().position(|other| *other == kind)
 }
 
-/// Takes connections until the proxy ends, then waits for theirs.
+/// Accepts connections until the proxy ends, then waits for their threads.
 fn accept(listener: &TcpListener, upstream: SocketAddr, seed: u64, shared: &Arc<Shared>) {
     let mut seeds = Rng::from_seed(seed);
     let mut relays: Vec<JoinHandle<()>> = Vec::new();
@@ -288,7 +290,7 @@ fn accept(listener: &TcpListener, upstream: SocketAddr, seed: u64, shared: &Arc<
         let shared = Arc::clone(shared);
         let started = std::thread::Builder::new().name("relay".into()).spawn(move || {
             shared.counts.open.fetch_add(1, Ordering::Relaxed);
-            // An error of a socket ends the connection, as it would without us.
+            // A socket error ends the connection, as it would without a proxy.
             let _ = relay::run(&initiator, &target, seed, &shared);
             shared.counts.open.fetch_sub(1, Ordering::Relaxed);
         });
@@ -299,7 +301,7 @@ fn accept(listener: &TcpListener, upstream: SocketAddr, seed: u64, shared: &Arc<
     }
 }
 
-/// How long the target may take to accept.
+/// The time limit for connecting to the target.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
 fn reach(upstream: SocketAddr) -> io::Result<TcpStream> {

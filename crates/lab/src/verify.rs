@@ -1,12 +1,15 @@
-//! Is every block there, whole, in its place and up to date?
+//! Data integrity test of a disk: it checks that every block is present, whole, at its address and up to
+//! date.
 //!
-//! [`run`] writes blocks that say of themselves what they are ([`oracle::block_header`]), reads each back after its write, and
-//! at the end reads all of it once more: a block that landed elsewhere destroyed another, which shows only then. What
-//! a read may return it asks of an [`oracle::history`], so writes that failed, or whose end nobody knows, are judged
-//! fairly. A [`journal`] outlives the run: [`check`] judges with it what a crash of either side left behind.
+//! [`run`] writes signed blocks ([`oracle::block_header`]) and reads each back after its write. At the end it
+//! reads the whole range once more: a misdirected write destroys another block, which only this last pass can
+//! detect. An [`oracle::history`] decides which contents a read may return, so that failed writes and writes
+//! with an unknown result are judged fairly. A [`journal`] outlives the run: with it, [`check`] judges the
+//! device after a crash of the initiator or the target.
 //!
-//! The unit of judgement is a signed block of [`VerifyPlan::unit`] bytes, a whole number of the device's blocks, numbered
-//! from the start of the device. No two operations on the same unit are under way at a time, but for reads.
+//! The unit of judgement is a signed block of [`VerifyPlan::unit`] bytes, a whole number of the device's
+//! blocks, numbered from the start of the device. No two operations on the same unit are under way at a time,
+//! except reads.
 
 pub mod journal;
 pub mod plan;
@@ -26,23 +29,24 @@ use plan::{RunError, UnitRange, VerifyPlan};
 use report::{Progress, VerifyReport};
 use runner::Runner;
 
-/// Whether a run goes on.
+/// Whether a run continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// It does.
+    /// The run continues.
     Continue,
-    /// It ends: what is under way is waited for, and nothing more is judged.
+    /// The run ends: it waits for the operations under way, and starts no more.
     Stop,
 }
 
-/// How often the caller hears how far a run is.
+/// The interval between progress reports to the caller.
 pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Writes, reads back, and verifies all of it at the end. `watch` hears how far it is, several times a second.
+/// Writes, reads back, and verifies the whole range at the end. Calls `watch` with the progress several times
+/// a second.
 ///
 /// # Errors
-/// When the plan does not fit the device, or the journal cannot be written; nothing was written to the device then, or
-/// nothing more.
+/// When the plan does not fit the device, or the journal cannot be written. In the first case nothing was
+/// written to the device; in the second, nothing more is written.
 pub fn run(
     disk: &dyn SharedStore,
     plan: &VerifyPlan,
@@ -62,11 +66,11 @@ pub fn run(
     Ok(pass.into_report())
 }
 
-/// Judges a device by the journal of a run that did not end, or of one that did. `lost_power` says that the medium may
-/// have lost what was not on stable storage.
+/// Judges a device by the journal of a run, whether the run was completed or not. `lost_power` means that the
+/// medium may have lost the data that was not on stable storage.
 ///
 /// # Errors
-/// When the journal is none, or not of this device's size.
+/// When `journal` is not a journal, or does not fit the size of this device.
 pub fn check(
     disk: &dyn SharedStore,
     journal: &[u8],
@@ -97,7 +101,7 @@ pub fn check(
     Ok(report)
 }
 
-/// Puts ascending unit numbers together to runs.
+/// Merges ascending unit numbers into contiguous ranges.
 fn runs(units: impl Iterator<Item = u64>) -> Vec<UnitRange> {
     let mut runs: Vec<UnitRange> = Vec::new();
     for unit in units {
@@ -114,7 +118,7 @@ fn low_half(word: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// A clock that a run reads.
+/// The clock of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 

@@ -1,10 +1,12 @@
-//! A wire between two Ethernet interfaces that is as bad as wanted: frames get lost, come twice, late, swapped or damaged,
-//! and no faster than a rate.
+//! An emulated wire between two Ethernet interfaces (a network emulator in user space): it loses, duplicates,
+//! delays, reorders and damages frames, and limits the rate.
 //!
-//! What happens is a [`netem::frame::FramePlan`] for each direction; the simulator runs the same plans. For kernels without a
-//! network emulator, and for all in that a seed throws the same dice for the n-th frame of a direction. Frames go through
-//! as they are, to whomever they are sent. What the kernels at both ends do beforehand is not undone: TCP has to be told
-//! to segment and to sum by itself (`ethtool -K IFACE tx off tso off gso off gro off`).
+//! A [`netem::frame::FramePlan`] for each direction defines the faults; the simulator runs the same plans.
+//! The wire serves kernels without a network emulator (netem), and tests that need the n-th frame of a
+//! direction to get the same random faults from the same seed. Apart from these faults it forwards every
+//! frame unchanged, whatever its destination address. It does not undo the offloads of the kernels at both
+//! ends: turn off segmentation and checksum offload there
+//! (`ethtool -K IFACE tx off tso off gso off gro off`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,35 +21,36 @@ use netem::frame::{FrameLink, FramePlan, FrameStats};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-/// How many bytes wait in the kernel for us, at either end: what comes in 10 ms at 25 Gbit/s, as the kernel counts.
+/// The size of the kernel's receive buffer at each end: the frames of 10 ms at 25 Gbit/s, as the kernel
+/// counts memory.
 const RECEIVE_BYTES: usize = 64 << 20;
 
-/// How many frames wait to be put onto an interface that takes no more; others are lost and counted.
+/// The most frames that wait for an interface whose queue is full; frames beyond that are lost and counted.
 const WAITING_MAX: usize = 4096;
 
-/// How long an interface rests that takes no more.
+/// The time after which the wire tries again to send on an interface whose queue is full.
 const REST: Duration = Duration::from_micros(100);
 
-/// How often the end is looked for.
+/// The longest time between checks of the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often one end receives before the other has its turn.
+/// The most receive calls on one end before the wire serves the other.
 const RECEIVES_PER_TURN: usize = 4;
 
-/// How often both directions are pushed through, at most, before the wire sleeps or looks for its end.
+/// The most rounds through both directions before the wire sleeps or checks the stop flag.
 const TURNS: usize = 64;
 
-/// A wire that was laid.
+/// An emulated wire.
 pub struct Wire {
     ends: [RawPort; 2],
     lanes: [Direction; 2],
     started: WallClock,
 }
 
-/// One direction.
+/// One direction of a wire.
 struct Direction {
     link: FrameLink,
-    /// Frames that have arrived and are to be put onto the other interface.
+    /// Frames that have passed the link and wait to be sent on the other interface.
     waiting: VecDeque<Vec<u8>>,
     rest_until: Option<Instant>,
     bytes: u64,
@@ -57,48 +60,50 @@ struct Direction {
     failed: u64,
 }
 
-/// What a wire did.
+/// The counters of a wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WireReport {
-    /// How long it lay there.
+    /// How long the wire has run, in milliseconds.
     pub milliseconds: u64,
-    /// From the first interface to the second.
+    /// The direction from the first interface to the second.
     pub a_to_b: DirectionReport,
-    /// And back.
+    /// The direction from the second interface to the first.
     pub b_to_a: DirectionReport,
 }
 
-/// What happened in one direction, in frames.
+/// The counters of one direction, in frames unless another unit is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionReport {
-    /// That came in.
+    /// Frames received from the sender's interface.
     pub sent: u64,
-    /// That went out, or will: copies included.
+    /// Frames forwarded, or about to be: copies included.
     pub arrived: u64,
-    /// Bytes that came in, with Ethernet headers.
+    /// Bytes received, with Ethernet headers.
     pub bytes: u64,
-    /// Lost by the dice.
+    /// Frames lost at random, as planned.
     pub lost: u64,
-    /// Lost because the planned queue was full.
+    /// Frames lost because the planned queue was full.
     pub queue_full: u64,
-    /// Lost because they were longer than planned.
+    /// Frames lost because they were longer than planned.
     pub too_long: u64,
-    /// Lost in a cut.
+    /// Frames lost in a cut.
     pub cut: u64,
-    /// That arrived twice.
+    /// Frames that were duplicated.
     pub duplicated: u64,
-    /// Held back so that others overtook them.
+    /// Frames held back so that later ones overtook them.
     pub reordered: u64,
-    /// With flipped bits.
+    /// Frames with flipped bits.
     pub corrupted: u64,
-    /// Lost because this wire was too slow for its receiver's buffer: not planned.
+    /// Frames lost in the receive buffer because this wire was too slow: not planned.
     pub unheard: u64,
-    /// Lost because the interface they were to leave by took no more, was too small for them or down: not planned.
+    /// Frames lost because the outgoing interface had a full queue, had too small an MTU or was down: not
+    /// planned.
     pub unsent: u64,
 }
 
 impl Wire {
-    /// Lays a wire between two interfaces, with a plan for each direction; for frames of one type, or all.
+    /// Opens a wire between two interfaces, with a plan for each direction. It carries frames of
+    /// `ether_type`, or all.
     ///
     /// # Errors
     /// When an interface cannot be opened.
@@ -116,10 +121,10 @@ impl Wire {
         Ok(Self { ends: [open(a)?, open(b)?], lanes, started: WallClock::now() })
     }
 
-    /// Carries frames until `ends` is set, or for `span`.
+    /// Forwards frames until `ends` is set, or for `span`.
     ///
     /// # Errors
-    /// What the system says of waiting.
+    /// The error of the system call that waits (`poll`).
     pub fn run(&mut self, ends: &AtomicBool, span: Option<Duration>) -> io::Result<()> {
         self.started = WallClock::now();
         let mut looked = self.started;
@@ -155,7 +160,7 @@ impl Wire {
         Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Takes in and puts out what there is. Returns whether there was anything.
+    /// Receives and sends the frames that are ready. Returns whether there were any.
     fn poll_once(&mut self) -> bool {
         let mut any = false;
         for way in 0..2 {
@@ -178,7 +183,7 @@ impl Wire {
         any
     }
 
-    /// Waits until a frame comes or is due, but not long.
+    /// Waits until a frame is received or due, for [`POLL_INTERVAL`] at most.
     fn sleep(&self) -> io::Result<()> {
         let now = self.now();
         let due = self.lanes.iter().filter_map(Direction::next_deadline).min();
@@ -214,7 +219,7 @@ impl Direction {
         self.link.push(now, frame);
     }
 
-    /// Puts what has arrived onto the interface. Returns whether there was anything.
+    /// Sends the frames that are due on the interface. Returns whether it tried to send any.
     fn put(&mut self, now: Instant, end: &mut RawPort) -> bool {
         while let Some(frame) = self.link.poll(now) {
             if self.waiting.len() < WAITING_MAX {

@@ -1,17 +1,19 @@
-//! What the INFORMATION field of MISCOMPARE must tell: the offset of the first byte that differs (SBC-3 §5.2).
+//! Checks the INFORMATION field of MISCOMPARE, which must contain the offset of the first byte that differs
+//! (SBC-3 §5.2).
 
 use oracle::block_header::SECTOR;
 use oracle::history::Content;
 
-/// Where the parts of a signed sector begin that differ from one signed block to another, and where its checksum begins: all
-/// sectors start with the same bytes.
+/// In a signed sector, the offset of the first byte that can differ between two signed blocks, and the offset
+/// of the checksum. The bytes before the first offset are equal in all signed sectors.
 const SAME_LEN: usize = 4;
 const CHECKSUM_AT: usize = 56;
 
-/// Returns the number of the block that differs first from what was `expected`; `None` if the sense data tells no offset.
+/// Returns the index of the first block that differs from `expected`; `None` if the sense data contain no
+/// offset.
 ///
 /// # Errors
-/// Why no blocks that a medium can hold differ there first.
+/// The offset, if no contents that a medium can hold differ first there.
 pub fn first_difference(
     sense: &[u8],
     expected: &[Content],
@@ -22,9 +24,9 @@ pub fn first_difference(
     let (block, within) = (at / block_len, at % block_len % SECTOR);
     let fits = match expected.get(block) {
         None => return Err(format!("differs at byte {at}, behind its end")),
-        // Anything but zeros begins with bytes that are not zero.
+        // Every content except zeros begins with bytes that are not zero.
         Some(Content::Zero) => within == 0,
-        // What is there are zeros, or another signed block.
+        // The medium holds zeros, or another signed block.
         Some(Content::Signed(_)) => within == 0 || (SAME_LEN..CHECKSUM_AT).contains(&within),
     };
     if fits { Ok(Some(block)) } else { Err(format!("cannot differ first at byte {at}")) }
@@ -67,7 +69,7 @@ mod tests {
         let mark =
             BlockSignature { device: DeviceId(1), lba: Lba(0), writer: WriterId(1), sequence: Sequence(1) };
         let expected = [Content::Zero, Content::Signed(mark)];
-        // Byte 512 + at.
+        // The offset is 512 + at.
         let judge = |at: u8| first_difference(&fixed(true, at), &expected, 512);
         assert_eq!(judge(0), Ok(Some(1)));
         assert_eq!(judge(31), Ok(Some(1)));

@@ -1,7 +1,7 @@
-//! A medium that does harm and does not say so: writes that land elsewhere or nowhere, blocks that rot, reads that return what was
-//! there before.
+//! A medium that corrupts data silently: misdirected writes, lost writes, bit rot, stale reads.
 //!
-//! Beside the medium runs another one, to which nothing happens: where the two differ, the medium is to blame, and nobody else.
+//! A second medium without corruption receives the same writes. Where the contents of the two differ, the
+//! corrupting medium is the cause, and no other part.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,7 +17,7 @@ use store::ram::Ram;
 
 use crate::scenario::CorruptionPlan;
 
-/// The kinds of harm, as they are counted.
+/// The kinds of corruption, by the names of their counters.
 pub const KINDS: [&str; 5] = [
     "writes that media misdirected",
     "writes that media dropped",
@@ -31,7 +31,7 @@ const ROTTED: usize = 2;
 const STALE: usize = 3;
 const FLIPPED: usize = 4;
 
-/// What a medium did. Clones share it.
+/// The record of the corruption in a medium. Clones share it.
 #[derive(Clone)]
 pub struct Corruptions(Rc<RefCell<State>>);
 
@@ -41,18 +41,18 @@ struct State {
     block_len: usize,
     len: u64,
     left: u32,
-    /// What the medium would hold without harm.
+    /// The contents that the medium would hold without corruption.
     truth: Ram,
-    /// What each block held, without harm, before the last change.
+    /// The contents that each block would have had, without corruption, before its last change.
     before: BTreeMap<u64, Vec<u8>>,
-    /// Every block that was not what it should have been, at some time.
+    /// Every block whose contents were wrong at some time.
     harmed: BTreeSet<u64>,
-    /// Operations of writers of which something did not reach its place unharmed.
+    /// Operations of writers that had at least one block not written as, and where, it should have been.
     victims: BTreeSet<(WriterId, Sequence)>,
     counts: [u64; KINDS.len()],
 }
 
-/// The medium itself.
+/// The corrupting medium.
 pub struct CorruptingStore {
     inner: Box<dyn Store>,
     corruptions: Corruptions,
@@ -60,7 +60,7 @@ pub struct CorruptingStore {
 }
 
 impl CorruptingStore {
-    /// Wraps a medium of zeros.
+    /// Wraps a medium that holds zeros.
     pub fn new(
         inner: Box<dyn Store>,
         plan: CorruptionPlan,
@@ -90,7 +90,7 @@ impl CorruptingStore {
         }
     }
 
-    /// Carries a write out, well or not.
+    /// Executes a write, correctly or with corruption.
     fn write(&mut self, op: Op, at: u64, data: &DataList) {
         let corruptions = self.corruptions.clone();
         let mut state = corruptions.0.borrow_mut();
@@ -125,7 +125,7 @@ impl CorruptingStore {
         }
     }
 
-    /// Returns what a read brings, well or not.
+    /// Executes a read and may corrupt the data that it returns.
     fn read(&mut self, op: Op, at: u64, len: usize) {
         let id = op.id;
         self.pass_on(op);
@@ -133,7 +133,7 @@ impl CorruptingStore {
         let mut state = corruptions.0.borrow_mut();
         let plan = state.plan;
         let block = state.some_block(at, len as u64);
-        // What a block that was harmed should have held was perhaps never there.
+        // The medium may never have held the contents that a corrupted block should have had.
         let may = plan.reads_stale_one_in > 0 && !state.harmed.contains(&block);
         let stale = state.before.get(&block).cloned().filter(|_| may);
         let kind = match stale {
@@ -204,30 +204,30 @@ impl Store for CorruptingStore {
 }
 
 impl Corruptions {
-    /// Does no more harm.
+    /// Stops corrupting data.
     pub fn end(&self) {
         self.0.borrow_mut().left = 0;
     }
 
-    /// Returns whether a block was ever harmed.
+    /// Returns whether a block was ever corrupted.
     pub fn has_corrupted(&self, lba: u64) -> bool {
         let state = self.0.borrow();
         state.harmed.contains(&(lba * state.block_len as u64))
     }
 
-    /// Returns whether something of an operation was not written where, and as, it should have been.
+    /// Returns whether at least one block of an operation was not written where, and as, it should have been.
     pub fn has_corrupted_write(&self, writer: WriterId, sequence: Sequence) -> bool {
         self.0.borrow().victims.contains(&(writer, sequence))
     }
 
-    /// Returns what the medium would hold without harm.
+    /// Returns the contents that the medium would hold without corruption.
     pub fn truth(&self) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
         let len = usize::try_from(state.len).unwrap();
         contents(&mut state.truth, 0, len)
     }
 
-    /// Returns how often each kind happened.
+    /// Returns how often each kind of corruption happened.
     pub fn counts(&self) -> [u64; KINDS.len()] {
         self.0.borrow().counts
     }
@@ -238,7 +238,7 @@ impl State {
         self.left > 0 && one_in > 0 && self.rng.chance(1, one_in)
     }
 
-    /// Returns where a write lands instead, if it does.
+    /// Returns the address to which a write is misdirected, if it is.
     fn misdirects(&mut self, at: u64, len: u64) -> Option<u64> {
         if !self.happens(self.plan.misdirects_one_in) {
             return None;
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// Changes the medium that suffers no harm, and keeps what was there.
+    /// Changes the medium without corruption, and keeps the former contents of the blocks.
     fn change(&mut self, at: u64, len: u64, how: impl FnOnce(&mut Ram, OpId)) {
         let block_len = self.block_len;
         let old = contents(&mut self.truth, at, usize::try_from(len).unwrap());
@@ -280,7 +280,8 @@ impl State {
         }
     }
 
-    /// Remembers whose blocks a write that was harmed had. A copy of a block that belongs elsewhere is none of its writer's.
+    /// Records the writers of the blocks of a corrupted write. A copied block at another address does not
+    /// count as a write of its writer.
     fn suffer(&mut self, at: u64, data: &DataList) {
         let first = at / self.block_len as u64;
         for (lba, block) in (first..).zip(bytes_of(data).chunks(self.block_len)) {
@@ -293,10 +294,10 @@ impl State {
     }
 }
 
-/// Names operations of our own.
+/// The id of the operations that this module submits itself.
 const OWN: OpId = OpId(u64::MAX - 1);
 
-/// Returns a write as it would be at another place.
+/// Returns the same write at another address.
 fn rewritten(action: &OpAction, at: u64) -> OpAction {
     match action {
         OpAction::Write { data, durability, .. } => {
@@ -362,7 +363,7 @@ mod tests {
             assert!(corruptions.has_corrupted(8) && !corruptions.has_corrupted(12));
             assert_eq!(corruptions.counts()[kind], 1);
             assert_eq!(corruptions.truth()[8 * 512..9 * 512], [1; 512]);
-            // That was all that it does.
+            // This was the last corruption that the plan allows.
             write(&mut medium, 9, 2);
             assert_eq!(contents(&mut medium, 9 * 512, 512), [2; 512]);
         }

@@ -1,4 +1,4 @@
-//! Which disk stands under which LUN for whom, and how a reload changes that.
+//! The layout: which disk each LUN leads to, for each initiator, and how a reload changes that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,58 +6,58 @@ use base::rng::Rng;
 
 use crate::scenario::{ReloadPlan, pick};
 
-/// What a target's configuration shows its initiators.
+/// The LUNs that a target's configuration shows to its initiators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// A row for each initiator.
+    /// One row for each initiator.
     pub rows: Vec<Row>,
 }
 
-/// What one initiator is shown.
+/// The configuration for one initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Whether it may log in.
+    /// Whether the initiator may log in.
     pub admitted: bool,
-    /// Its LUNs.
+    /// Its LUNs and the disks that they lead to.
     pub luns: BTreeMap<u16, MappedDisk>,
 }
 
-/// What stands under a LUN.
+/// The disk that a LUN leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedDisk {
     /// The disk.
     pub disk: u16,
-    /// Whether it may only be read.
+    /// Whether the disk is read-only under this LUN.
     pub read_only: bool,
 }
 
-/// What a reload does.
+/// The change that a reload makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutChange {
-    /// A LUN is taken away from everybody.
+    /// Removes a LUN for all initiators.
     Remove,
-    /// A disk that nobody sees is put under a free LUN.
+    /// Assigns a disk that no initiator sees to a free LUN.
     Add,
-    /// Two LUNs of everybody change places.
+    /// Swaps the disks of two LUNs for all initiators.
     Swap,
-    /// Another disk is put under a LUN that is in use.
+    /// Assigns another disk to a LUN that is in use.
     Replace,
-    /// One initiator's LUNs are dealt out anew.
+    /// Assigns the LUNs of one initiator again at random.
     Remap,
-    /// An initiator may not log in any more.
+    /// Takes an initiator's access away: it may not log in any more.
     Refuse,
-    /// It may again.
+    /// Lets an initiator log in again that could not.
     Admit,
-    /// A LUN of one initiator becomes read-only, or writable again.
+    /// Makes a LUN of one initiator read-only, or writable again.
     Protect,
-    /// Everything is as it was at first.
+    /// Restores the first configuration, for all initiators that reloads concern.
     Restore,
-    /// The configuration is as it was.
+    /// Changes nothing.
     Nothing,
 }
 
 impl LayoutChange {
-    /// Every kind, as [`Layout::change`] draws them.
+    /// All kinds of change, as [`Layout::change`] draws them.
     const ALL: [Self; 15] = [
         Self::Remove,
         Self::Remove,
@@ -76,7 +76,7 @@ impl LayoutChange {
         Self::Nothing,
     ];
 
-    /// The name under which it is counted.
+    /// Returns the name of the counter for this kind of change.
     pub const fn counted_as(self) -> &'static str {
         match self {
             Self::Remove => "reloads that removed a LUN",
@@ -94,28 +94,28 @@ impl LayoutChange {
 }
 
 impl Layout {
-    /// Shows everybody the same: each disk under the LUN of its own number, as many as there are LUNs.
+    /// Makes the first layout: for every initiator, each of the LUNs leads to the disk with its own number.
     pub fn first(initiators: usize, luns: u16) -> Self {
         let shown = |disk| (disk, MappedDisk { disk, read_only: false });
         let row = Row { admitted: true, luns: (0..luns).map(shown).collect() };
         Self { rows: vec![row; initiators] }
     }
 
-    /// Returns what a LUN leads an initiator to.
+    /// Returns the disk that a LUN leads an initiator to.
     pub fn mapping(&self, initiator: usize, lun: u16) -> Option<MappedDisk> {
         let row = self.rows.get(initiator).filter(|row| row.admitted)?;
         row.luns.get(&lun).copied()
     }
 
-    /// Returns the disks that somebody is shown, or would be if he was admitted.
+    /// Returns the disks that at least one initiator sees, or would see if it was admitted.
     pub fn disks(&self) -> BTreeSet<u16> {
         self.rows.iter().flat_map(|row| row.luns.values()).map(|shown| shown.disk).collect()
     }
 
-    /// Changes something at random. Returns what, or nothing where it cannot be done.
+    /// Makes a random change. Returns its kind, or `None` if the drawn change is not possible.
     pub fn change(&mut self, rng: &mut Rng, plan: &ReloadPlan, disks: u16) -> Option<LayoutChange> {
         let change = *pick(rng, &LayoutChange::ALL);
-        // The last initiator's row stays as it is where no reload is to concern it; its disks stay, then, as well.
+        // If no reload is to concern the last initiator, its row does not change, and its disks stay as well.
         let count = self.rows.len() - usize::from(plan.still);
         let one = usize::try_from(rng.below(count as u64)).unwrap();
         let lun = u16::try_from(rng.below(plan.luns.into())).unwrap();

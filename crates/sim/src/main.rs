@@ -1,8 +1,9 @@
-//! Runs seeds. `SEEDS=n` runs so many, from `FIRST` (0) on; `SEED=n` runs one and prints all that happens. `FABRIC=iscsi` or
-//! `FABRIC=hyperscsi` runs one transport; otherwise one runs after the other. `FRESH=n` runs so many more, of seeds that follow
-//! from the commit: each landing tries worlds that none before it did. `SPECIAL=1` makes a share of the worlds special (reloads,
-//! short memory, harmful media), `SPECIAL=0` none. In a build with the feature `planted`, each planted bug
-//! must be found within so many seeds; `BUG=name` looks for one.
+//! Runs seeds. `SEEDS=n` runs n seeds, from `FIRST` (default 0) on; `SEED=n` runs one seed and prints every
+//! event. `FABRIC=iscsi` or `FABRIC=hyperscsi` runs one transport; otherwise both run, one after the other.
+//! `FRESH=n` runs n more seeds that follow from the commit, so that each commit tries worlds that no earlier
+//! commit tried. `SPECIAL=1` makes a share of the worlds special (reloads, short memory, harmful media),
+//! `SPECIAL=0` none. In a build with the feature `planted`, each planted bug must be found within the given
+//! number of seeds; `BUG=name` looks for one bug only.
 
 #[cfg(not(feature = "planted"))]
 use std::collections::BTreeMap;
@@ -16,10 +17,10 @@ use sim::scenario::{SPECIAL, Scenario};
 use sim::trace::Trace;
 use sim::world::{self, Report};
 
-/// What carries the commands of a run.
+/// The transport of a run.
 #[derive(Clone, Copy, Debug)]
 enum TransportKind {
-    /// iSCSI, or nothing.
+    /// iSCSI, or direct calls without a transport.
     Iscsi,
     HyperScsi,
 }
@@ -40,7 +41,7 @@ impl TransportKind {
     }
 }
 
-/// Returns whether a share of the worlds is special: as `SPECIAL` says, and where bugs are planted always.
+/// Returns whether a share of the worlds is special: as `SPECIAL` says; always in a build with planted bugs.
 fn special() -> bool {
     match env::var("SPECIAL").as_deref() {
         _ if cfg!(feature = "planted") => true,
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
                 ranges.push((first, fresh));
             }
             all(carriers, |carrier| {
-                // Every range is run, whatever the one before it found.
+                // Every range is run, even if an earlier one failed.
                 let failed =
                     ranges.iter().filter(|(first, seeds)| !run_seeds(carrier, *first, *seeds)).count();
                 failed == 0
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the commit that is tried: `COMMIT`, or else the one that is checked out.
+/// Returns the commit under test: `COMMIT`, or else the commit that is checked out.
 fn commit() -> Option<String> {
     if let Ok(commit) = env::var("COMMIT") {
         return Some(commit);
@@ -102,13 +103,13 @@ fn commit() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Returns the first of the seeds that follow from a commit: its first ten digits, so that it is far from those that are always
-/// run and short enough to be typed.
+/// Returns the first of the seeds that follow from a commit: the number that its first ten hexadecimal digits
+/// make. This number is far from the seeds that every run uses, and short enough to type.
 fn first_of(commit: &str) -> Option<u64> {
     u64::from_str_radix(commit.get(..10)?, 16).ok()
 }
 
-/// Runs something with each of the carriers. All of them must pass.
+/// Calls `run` with each transport. Succeeds if all of them pass.
 fn all(carriers: &[TransportKind], run: impl Fn(TransportKind) -> bool) -> ExitCode {
     let failed = carriers.iter().filter(|carrier| !run(**carrier)).count();
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -148,7 +149,7 @@ struct Failed {
     what: String,
 }
 
-/// Runs one seed quietly. A panic is a failure like others.
+/// Runs one seed without printing. A panic counts as a failure.
 fn quietly(carrier: TransportKind, seed: u64, kept: usize) -> Result<Report, Failed> {
     let trace = Trace::new(kept, false);
     let run = || world::run(&carrier.scenario(seed), &trace);
@@ -171,7 +172,7 @@ fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
     let (began, name) = (Instant::now(), carrier.name());
     let mut failed = Vec::new();
     let (mut ends, mut judged) = ([0; 4], 0);
-    // In how many worlds each thing happened, and how often in all of them.
+    // For each event: in how many worlds it happened, and how often in all of them together.
     let mut counts: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
     for seed in first..first.saturating_add(seeds) {
         match quietly(carrier, seed, 12) {
@@ -184,7 +185,7 @@ fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
                 for (sum, count) in ends.iter_mut().zip(report.ends) {
                     *sum += count;
                 }
-                // A run that cannot be repeated is of little use: some of them are.
+                // A run that cannot be repeated is of little use, so one seed in 40 is run twice.
                 if seed % 40 == 0 && quietly(carrier, seed, 0).map(|again| again.hash) != Ok(report.hash) {
                     println!("FAIL {name} seed {seed}: another run of it went otherwise");
                     failed.push(seed);
@@ -208,7 +209,8 @@ fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
     for (what, (worlds, sum)) in &counts {
         println!("{sum:>12} {what}, in {worlds} worlds");
     }
-    // So many worlds that what did not happen in any cannot happen. Some things happen only in special worlds.
+    // With this many worlds, an event that happened in none of them cannot happen. Some events happen only in
+    // special worlds.
     let is_whole = seeds >= WORLDS_MANY && special();
     let never = counts.iter().filter(|(_, (worlds, _))| is_whole && *worlds == 0);
     let never: Vec<_> = never.map(|(what, _)| what).collect();
@@ -220,7 +222,7 @@ fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
     failed.is_empty() && never.is_empty()
 }
 
-/// After so many worlds everything is to have happened at least once.
+/// In this many worlds every counted event must happen at least once.
 #[cfg(not(feature = "planted"))]
 const WORLDS_MANY: u64 = 1000;
 
@@ -229,7 +231,7 @@ fn run_seeds(_carrier: TransportKind, _first: u64, _seeds: u64) -> bool {
     false
 }
 
-/// Plants one bug after the other and looks for it.
+/// Plants one bug after the other and checks that it is found.
 #[cfg(feature = "planted")]
 fn planted(first: u64, seeds: u64) -> ExitCode {
     use base::fault_injection::{Bug, inject};
@@ -258,7 +260,7 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
         let names: Vec<_> = wanted.iter().map(|property| property.name()).collect();
         match found {
             Some((seed, what)) => {
-                // Without the bug the same seed must be quiet, or it was not the bug that was found.
+                // The same seed must pass without the bug, or the failure was not caused by the bug.
                 let line = what.lines().find(|line| wanted.iter().any(|one| line.contains(one.name())));
                 let line = line.or_else(|| what.lines().last()).unwrap_or_default().trim();
                 match quietly(carrier, seed, 0) {

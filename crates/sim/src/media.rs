@@ -1,5 +1,5 @@
-//! The media under the units: they take their time, complete out of order, fail by dice, lose what was not flushed when the
-//! power is cut, and count how often each signed block was written to them.
+//! The media of the units. Their operations take time, complete out of order and fail at random. Media lose
+//! unflushed writes when the power is cut, and count how often each signed block is written to them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +20,7 @@ use crate::corruption::{CorruptingStore, Corruptions};
 use crate::reservations::Signature;
 use crate::scenario::CorruptionPlan;
 
-/// The time of the world, for those that are called without it.
+/// The clock of the world, for code that is called without the time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Rc<Cell<u64>>);
 
@@ -36,30 +36,30 @@ impl Clock {
     }
 }
 
-/// What a medium is like.
+/// The properties of a medium.
 #[derive(Clone, Copy, Debug)]
 pub struct MediumPlan {
-    /// How long it is, in bytes.
+    /// Its length in bytes.
     pub len: u64,
     /// Whether it has a volatile cache and its power can be cut.
     pub volatile: bool,
-    /// From the submission of an operation to its effect.
+    /// The time from the submission of an operation to its effect.
     pub effect: DurationRange,
-    /// From its effect to its completion.
+    /// The time from the effect of an operation to its completion.
     pub answer: DurationRange,
-    /// One operation in so many fails; zero for none.
+    /// One operation in this many fails; zero for none.
     pub fails_one_in: u64,
-    /// Length of a logical block, for those that look into writes.
+    /// The length of a logical block, for code that examines the contents of writes.
     pub block_len: usize,
-    /// What it does and does not tell.
+    /// How the medium corrupts data silently; `None`: it does not.
     pub corruption: Option<CorruptionPlan>,
 }
 
-/// A medium, for the world. Clones share it.
+/// A medium, as the world uses it. Clones share it.
 #[derive(Clone)]
 pub struct Medium(Rc<RefCell<State>>);
 
-/// A medium, for a unit.
+/// A medium, as a unit uses it.
 struct Plugged(Rc<RefCell<State>>, u64);
 
 struct State {
@@ -70,18 +70,18 @@ struct State {
     inner: Box<dyn Store>,
     faults: FaultRules,
     corruptions: Option<Corruptions>,
-    /// Operations without effect yet, by the moment of their effect; then in order of submission.
+    /// Operations without effect yet, by the time of their effect, then in order of submission.
     waiting: BTreeMap<(Instant, u64), Op>,
-    /// Completions that nobody may see yet.
+    /// Completions that are not visible to the unit yet, by the time when they become visible.
     ready: BTreeMap<(Instant, u64), Completion>,
     number: u64,
-    /// Which plug is in: a unit that was thrown away in a crash is not heard any more.
+    /// Which plug is current: completions are not reported to a unit that was dropped in a crash.
     plug: u64,
     executions: BTreeMap<(u32, u64, u64), u32>,
     twice: Vec<String>,
-    /// The signed writes that took effect, where somebody wants to know: writer and sequence.
+    /// The signatures (writer and sequence) of writes that took effect, if they are recorded.
     landed: Option<Vec<Signature>>,
-    /// Nothing fails any more, also after the power comes back.
+    /// Whether fault injection has stopped. It does not start again after a loss of power.
     healed: bool,
 }
 
@@ -110,14 +110,14 @@ impl Medium {
         })))
     }
 
-    /// Plugs it into a unit; the one before is cut off.
+    /// Plugs the medium into a unit. The unit that used it before is cut off.
     pub fn plug(&self) -> Box<dyn Store> {
         let mut state = self.0.borrow_mut();
         state.plug += 1;
         Box::new(Plugged(Rc::clone(&self.0), state.plug))
     }
 
-    /// Returns when an operation takes effect or a completion can be seen.
+    /// Returns when the next operation takes effect or the next completion becomes visible.
     pub fn next(&self) -> Option<Instant> {
         let state = self.0.borrow();
         let effect = state.waiting.first_key_value().map(|((at, _), _)| *at);
@@ -125,7 +125,7 @@ impl Medium {
         [effect, answer].into_iter().flatten().min()
     }
 
-    /// Lets operations take effect that are due. Returns whether there are completions to collect.
+    /// Executes all operations whose effect is due. Returns whether there are completions to collect.
     pub fn advance(&self, now: Instant) -> bool {
         let mut state = self.0.borrow_mut();
         while state.waiting.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
@@ -136,7 +136,8 @@ impl Medium {
         state.ready.first_key_value().is_some_and(|((at, _), _)| *at <= now)
     }
 
-    /// Cuts the power: what was not begun may have been begun, what was not flushed may be lost, nothing is answered.
+    /// Cuts the power. Operations that were waiting may or may not take effect, unflushed writes may be lost,
+    /// and no open operation completes.
     pub fn cut(&self, seed: u64) {
         let mut state = self.0.borrow_mut();
         let waiting = std::mem::take(&mut state.waiting);
@@ -158,7 +159,7 @@ impl Medium {
         }
     }
 
-    /// Heals it: nothing fails any more.
+    /// Stops fault injection in this medium.
     pub fn stop_faults(&self) {
         let mut state = self.0.borrow_mut();
         state.healed = true;
@@ -166,18 +167,18 @@ impl Medium {
         state.corruptions.iter().for_each(Corruptions::end);
     }
 
-    /// Returns what it did and did not tell; `None` where it does no harm.
+    /// Returns the record of how the medium corrupted data; `None` if it corrupts none.
     pub fn corruptions(&self) -> Option<Corruptions> {
         self.0.borrow().corruptions.clone()
     }
 
-    /// Returns whether nothing is under way.
+    /// Returns whether no operation is under way.
     pub fn is_idle(&self) -> bool {
         let state = self.0.borrow();
         state.waiting.is_empty() && state.ready.is_empty()
     }
 
-    /// Reads it past everything: what it holds now.
+    /// Reads the present contents directly from the inner store, without simulated delay.
     pub fn contents(&self, at: u64, len: usize) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
         let id = OpId(u64::MAX);
@@ -190,12 +191,12 @@ impl Medium {
         bytes
     }
 
-    /// Keeps what is written from now on, for [`Self::take_landed`].
+    /// Records the writes that take effect from now on, for [`Self::take_landed`].
     pub fn watch(&self) {
         self.0.borrow_mut().landed = Some(Vec::new());
     }
 
-    /// Takes the signatures of what was written.
+    /// Takes the signatures of the writes that took effect since the last call.
     pub fn take_landed(&self) -> Vec<Signature> {
         self.0.borrow_mut().landed.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -216,8 +217,8 @@ impl State {
         }
     }
 
-    /// Counts the signed blocks of a write, each where it belongs: what a copy or a WRITE SAME puts elsewhere may be there
-    /// many times.
+    /// Counts the signed blocks of a write that are at the address in their signature. A copy or a WRITE SAME
+    /// may write a block to other addresses many times; those are not counted.
     fn note(&mut self, op: &Op) {
         let OpAction::Write { at, data, .. } = &op.action else { return };
         let block_len = self.plan.block_len;
@@ -244,7 +245,7 @@ impl State {
     }
 }
 
-/// Puts the filters around the medium itself.
+/// Wraps the medium in the layers that inject corruption and faults.
 fn wired(
     plan: &MediumPlan,
     power: Option<&Power>,
@@ -300,7 +301,7 @@ impl Store for Plugged {
     }
 }
 
-/// Puts bytes into a list of shares, cut at random places, as a receive path does.
+/// Puts bytes into a data list of several pieces, cut at random places, as a receive path does.
 pub fn scattered(rng: &mut Rng, bytes: &[u8]) -> DataList {
     let mut list = DataList::new();
     let mut rest: VecDeque<&[u8]> = VecDeque::from([bytes]);

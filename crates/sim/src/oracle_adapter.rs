@@ -1,4 +1,5 @@
-//! Tells the oracle what is asked of the units and what they answer, and collects what it finds wrong.
+//! Reports to the oracle every command that is sent to the units and its outcome, and collects the oracle's
+//! findings.
 
 use std::collections::BTreeMap;
 
@@ -15,38 +16,38 @@ use crate::property::{Property, PropertyViolation};
 use crate::reservations::{ReservationJudge, Signature};
 use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 
-/// What an order means to the blocks.
+/// The effect that a command has on blocks.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// It reads blocks.
+    /// The command reads blocks.
     Read {
         /// The unit.
         unit: u16,
         /// The first block.
         lba: Lba,
-        /// How many.
+        /// How many blocks.
         blocks: u64,
     },
-    /// It changes blocks.
+    /// The command changes blocks.
     Change(Vec<Change>),
-    /// It changes blocks if they hold this.
+    /// The command changes blocks if they hold these contents.
     CompareAndWrite(Change, Vec<Content>),
-    /// It compares blocks with this.
+    /// The command compares blocks with expected contents.
     Verify {
         /// The unit.
         unit: u16,
         /// The first block.
         lba: Lba,
-        /// What they are to hold.
+        /// The contents that the blocks should have.
         expected: Vec<Content>,
     },
-    /// It makes every earlier write durable.
+    /// The command makes every earlier write durable.
     Flush(u16),
-    /// Nothing.
+    /// The command has no effect on blocks.
     Nothing,
 }
 
-/// What is open at the oracle for one order.
+/// The oracle's open operations that belong to one command.
 #[derive(Debug)]
 enum OpenOp {
     Read(ReadId, u64),
@@ -57,7 +58,7 @@ enum OpenOp {
     Nothing,
 }
 
-/// How often things happened that the oracle judges.
+/// How often events happened that the oracle judges.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     swapped: u64,
@@ -65,30 +66,30 @@ struct Counts {
     ordered: u64,
 }
 
-/// The desk.
+/// The adapter between a world and the oracle.
 #[derive(Debug)]
 pub struct OracleAdapter {
     history: History,
     devices: Vec<DeviceId>,
     block_len: usize,
     jobs: BTreeMap<Ticket, OpenOp>,
-    /// Changes whose end nobody knows, by initiator.
+    /// Changes whose outcome is unknown, by initiator.
     lost: BTreeMap<usize, Vec<OpId>>,
-    /// What the oracle found wrong.
+    /// The oracle's findings.
     findings: Vec<Finding>,
     broken: Vec<PropertyViolation>,
-    /// Whether media do harm: a block that is damaged may differ from another at any byte.
+    /// Whether media corrupt data: a corrupted block may differ from another at any byte.
     expects_corruption: bool,
-    /// Where reservations may stop commands.
+    /// The judge of reservations, in worlds where reservations may stop commands.
     reservations: Option<ReservationJudge>,
     counts: Counts,
-    /// How the orders ended: done, failed, refused, unknown.
+    /// How the commands ended: done, failed, refused, unknown.
     ends: [u64; 4],
     judged: u64,
 }
 
 impl OracleAdapter {
-    /// Opens a desk for units of zeros.
+    /// Makes an adapter for units that hold zeros.
     pub const fn new(devices: Vec<DeviceId>, block_len: usize, tears: bool) -> Self {
         Self {
             history: History::new(InitialContent::Zero, tears),
@@ -106,7 +107,7 @@ impl OracleAdapter {
         }
     }
 
-    /// Returns the oracle's name of a unit.
+    /// Returns the oracle's identifier of a unit.
     pub fn device(&self, unit: u16) -> DeviceId {
         self.devices[usize::from(unit)]
     }
@@ -116,36 +117,37 @@ impl OracleAdapter {
         &self.history
     }
 
-    /// Judges whom reservations keep out, too.
+    /// From now on also judges which commands reservations stop.
     pub fn watch_reservations(&mut self) {
         self.reservations = Some(ReservationJudge::new(self.devices.len()));
     }
 
-    /// Judges no byte at which blocks differ: media do harm.
+    /// From now on does not judge the byte at which blocks differ, because media corrupt data.
     pub const fn expect_corruption(&mut self) {
         self.expects_corruption = true;
     }
 
-    /// Returns what reservations can be. Only where they are watched.
+    /// Returns the judge of reservations. May be called only in worlds with reservations.
     pub fn reservations(&self) -> &ReservationJudge {
         self.reservations.as_ref().expect("reservations are watched where there are any")
     }
 
-    /// Takes note of the time.
+    /// Sets the time.
     pub fn at(&mut self, now: Instant) {
         if let Some(judge) = &mut self.reservations {
             judge.at(now);
         }
     }
 
-    /// Takes note that a signed write takes effect on a medium.
+    /// Records that a signed write takes effect on a medium.
     pub fn took_effect(&mut self, signature: Signature) {
         if let Some(judge) = &mut self.reservations {
             judge.took_effect(signature);
         }
     }
 
-    /// Takes note that an order is about to be submitted; `place` is where its task set puts it, where that is known.
+    /// Records that a command is about to be submitted; `place` is its position in its task set, if that is
+    /// known.
     pub fn submitted(
         &mut self,
         initiator: usize,
@@ -189,12 +191,12 @@ impl OracleAdapter {
         self.jobs.insert(ticket, job);
     }
 
-    /// Takes note of how an order ended.
+    /// Records how a command ended.
     pub fn ended(&mut self, initiator: usize, ticket: Ticket, ended: &CommandOutcome) {
         let end = end_of(ended);
         self.ends[end as usize] += 1;
         let excluded = self.reservations.as_mut().is_some_and(|judge| judge.ended(ticket, ended));
-        // Nobody says what became of it, and a reservation kept it out all the time.
+        // The status does not say what became of the command, but a reservation stopped it all the time.
         let end = if excluded && end == ChangeResult::Failed { ChangeResult::Refused } else { end };
         let Some(job) = self.jobs.remove(&ticket) else { return };
         match job {
@@ -203,7 +205,7 @@ impl OracleAdapter {
                 _ => self.history.read_failed(read),
             },
             OpenOp::Change(ops) => {
-                // A write that is verified was written before it was found to differ.
+                // WRITE AND VERIFY has written before its comparison finds a difference.
                 let written = sense_key(ended) == Some(MISCOMPARE);
                 let end = if written { ChangeResult::Failed } else { end };
                 for op in ops {
@@ -238,7 +240,7 @@ impl OracleAdapter {
         }
     }
 
-    /// Takes note that nothing that an initiator lost can be carried out any more.
+    /// Records that no lost command of an initiator can be executed any more.
     pub fn lost_cannot_run(&mut self, initiator: usize) {
         if let Some(judge) = &mut self.reservations {
             judge.lost_cannot_run(initiator);
@@ -248,7 +250,7 @@ impl OracleAdapter {
         }
     }
 
-    /// Takes note that the target and its media lost power.
+    /// Records that the target and its media lost power.
     pub fn crashed(&mut self) {
         if let Some(judge) = &mut self.reservations {
             judge.crashed();
@@ -258,32 +260,32 @@ impl OracleAdapter {
         }
     }
 
-    /// Judges blocks that were read past everything else.
+    /// Judges blocks that were read directly from a medium, not by a command.
     pub fn inspect(&mut self, unit: u16, lba: Lba, data: &[u8]) {
         let blocks = u64::try_from(data.len() / self.block_len).unwrap_or(0);
         let read = self.history.read_begin(self.device(unit), lba, blocks);
         self.read(read, blocks, data);
     }
 
-    /// Returns which unit the oracle means.
+    /// Returns the unit with the oracle's identifier.
     pub fn unit_of(&self, device: DeviceId) -> u16 {
         let at = self.devices.iter().position(|known| *known == device).expect("a device of this world");
         u16::try_from(at).unwrap()
     }
 
-    /// Takes what the oracle found wrong.
+    /// Takes the oracle's findings since the last call.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.findings)
     }
 
-    /// Takes what else was found wrong.
+    /// Takes the other broken properties that were found since the last call.
     pub fn take_violations(&mut self) -> Vec<PropertyViolation> {
         let mut broken = std::mem::take(&mut self.broken);
         broken.extend(self.reservations.iter_mut().flat_map(ReservationJudge::take_violations));
         broken
     }
 
-    /// Returns how often each thing happened that is judged here; zeros included.
+    /// Returns how often each event happened that is judged here; zeros included.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let idle = ReservationJudge::new(0);
         let reservations = self.reservations.as_ref().unwrap_or(&idle).counts();
@@ -295,12 +297,12 @@ impl OracleAdapter {
         own.into_iter().chain(reservations).collect()
     }
 
-    /// Returns how many orders are open.
+    /// Returns how many commands are open.
     pub fn open(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Returns how orders ended (done, failed, refused, unknown), and how many blocks were judged.
+    /// Returns how commands ended (done, failed, refused, unknown), and how many blocks were judged.
     pub const fn totals(&self) -> ([u64; 4], u64) {
         (self.ends, self.judged)
     }
@@ -321,7 +323,8 @@ impl OracleAdapter {
         self.findings.push(finding);
     }
 
-    /// A COMPARE AND WRITE ended well: all blocks held what was expected at one instant, and no write came between.
+    /// A COMPARE AND WRITE ended with GOOD: all blocks held the expected contents at one instant, and no
+    /// write took effect between the comparison and its own write.
     fn swapped(&mut self, op: OpId, read: ReadId, first: Lba, expected: &[Content]) {
         for (lba, content) in (first.0..).zip(expected) {
             if let Some(finding) = self.history.judge_compare_and_write(op, read, Lba(lba), *content) {
@@ -331,14 +334,15 @@ impl OracleAdapter {
         }
     }
 
-    /// All these blocks held what was expected.
+    /// All these blocks held the expected contents.
     fn matched(&mut self, read: ReadId, first: Lba, expected: &[Content]) {
         for (lba, content) in (first.0..).zip(expected) {
             self.held(read, Lba(lba), *content, true, None);
         }
     }
 
-    /// MISCOMPARE says that one block did not hold what was expected, and that those before it did.
+    /// A MISCOMPARE reports that one block did not hold the expected content, and that the blocks before it
+    /// did.
     fn miscompared(
         &mut self,
         read: ReadId,
@@ -353,7 +357,7 @@ impl OracleAdapter {
         }
         let differs = match compare::first_difference(sense, expected, self.block_len) {
             Ok(Some(at)) => at,
-            // It tells no offset: only one block can be judged.
+            // The sense data contains no offset: only a single block can be judged.
             Ok(None) if expected.len() == 1 => 0,
             Ok(None) => return,
             Err(_) if self.expects_corruption => return,
@@ -399,18 +403,18 @@ const MISCOMPARE: u8 = 0xe;
 /// LOGICAL UNIT NOT SUPPORTED.
 const NO_LUN: u16 = 0x2500;
 
-/// Returns what an end says of the blocks.
+/// Returns what the end of a command implies for its blocks.
 fn end_of(ended: &CommandOutcome) -> ChangeResult {
     match ended {
         CommandOutcome::Status { status: GOOD, .. } => ChangeResult::Done,
         CommandOutcome::Status { status: BUSY | RESERVATION_CONFLICT | TASK_SET_FULL, .. }
         | CommandOutcome::Refused => ChangeResult::Refused,
         CommandOutcome::Status { status: CHECK_CONDITION, .. } => match sense_key(ended) {
-            // A LUN that is taken away answers what it had begun, too.
+            // A command that had begun may also end with this sense code, if its LUN is removed.
             Some(ILLEGAL_REQUEST) if sense_code(ended) == Some((ILLEGAL_REQUEST, NO_LUN)) => {
                 ChangeResult::Failed
             }
-            // Conditions that are found before anything is done.
+            // The target finds these conditions before it executes anything.
             Some(NOT_READY | ILLEGAL_REQUEST | UNIT_ATTENTION | DATA_PROTECT | MISCOMPARE) => {
                 ChangeResult::Refused
             }
@@ -428,17 +432,17 @@ pub(crate) fn is_illegal(ended: &CommandOutcome) -> bool {
     sense_key(ended) == Some(ILLEGAL_REQUEST)
 }
 
-/// Returns whether a command was refused before anything was done.
+/// Returns whether a command was refused before any of it was executed.
 pub(crate) fn is_refusal(ended: &CommandOutcome) -> bool {
     end_of(ended) == ChangeResult::Refused
 }
 
-/// Returns whether a command was carried out, if not to its end.
+/// Returns whether a command was executed, at least in part.
 pub(crate) fn was_carried_out(ended: &CommandOutcome) -> bool {
     matches!(sense_key(ended), Some(MISCOMPARE | MEDIUM_ERROR))
 }
 
-/// Returns the signature of what an order writes, if it signs it.
+/// Returns the signature of the blocks that a command writes, if it signs them.
 fn signature_of(meaning: &Effect) -> Option<Signature> {
     let change = match meaning {
         Effect::Change(changes) => changes.first()?,

@@ -1,5 +1,5 @@
-//! The properties that a world judges. Whatever goes wrong breaks one of them, and says which: a bug that is planted must be
-//! found by the property that it breaks.
+//! The properties that a world checks. Every failure names the property that it breaks. A planted bug must be
+//! found by a property that it breaks.
 
 use std::fmt;
 
@@ -9,49 +9,50 @@ use oracle::history::Violation;
 /// A property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Property {
-    /// What was acknowledged is read back.
+    /// Acknowledged writes are read back.
     Kept,
-    /// A block is one write whole.
+    /// A block holds one whole write.
     Whole,
-    /// A block stands where it was written to.
+    /// A block is at the address that it was written to.
     Place,
-    /// What was refused changes nothing.
+    /// A refused command changes nothing.
     RefusedChangesNothing,
-    /// No block is written to the medium twice by one command.
+    /// One command writes no block to the medium twice.
     Once,
-    /// A comparison tells what the blocks held.
+    /// A comparison reports correctly what the blocks held.
     Compared,
-    /// MISCOMPARE tells the first byte that differs.
+    /// MISCOMPARE reports the first byte that differs.
     MiscompareOffset,
-    /// What ends with MISCOMPARE has written nothing.
+    /// A command that ends with MISCOMPARE has written nothing.
     MiscompareWritesNothing,
     /// COMPARE AND WRITE is one operation.
     Atomic,
     /// ORDERED and HEAD OF QUEUE tasks keep their order.
     TaskOrder,
-    /// A command that a reservation stops ends with RESERVATION CONFLICT and takes no effect.
+    /// A command that a reservation stops ends with RESERVATION CONFLICT and changes nothing.
     ReservationStops,
     /// A command that no reservation stops does not end with RESERVATION CONFLICT.
     ReservationAdmits,
-    /// PERSISTENT RESERVE IN and OUT tell of registrations and reservation as they are.
+    /// PERSISTENT RESERVE IN and OUT report registrations and the reservation as they are.
     ReservationTold,
-    /// No write of a nexus lands after the answer to the PREEMPT AND ABORT that preempted it.
+    /// No write of a preempted I_T nexus reaches the medium after the PREEMPT AND ABORT that preempted it was
+    /// answered.
     Fenced,
     /// Every command and every management request ends, once and in time.
     Ends,
-    /// A session keeps what it owes to its owner.
+    /// A session keeps the promises that it makes to its owner (its initiator).
     Session,
-    /// The wire carries nothing that the protocol forbids.
+    /// No PDU or frame on the wire breaks a rule of the protocol.
     Wire,
-    /// Nothing is left when everybody has left.
+    /// When all initiators have logged out, no task, session or memory is left.
     NothingLeft,
-    /// No state machine is in a state that cannot be, and time passes.
+    /// No state machine is in an impossible state, and time advances.
     Sane,
     /// A host that has opened a disk under a LUN finds this disk there, or none, until it has logged out.
     Opened,
-    /// A host that opens a LUN finds the disk that the configuration puts there.
+    /// A host that opens a LUN finds the disk that the configuration assigns to it.
     Configured,
-    /// Every command to a LUN that is taken away ends.
+    /// Every command to a LUN that is removed ends.
     Answered,
     /// Every task management function is answered, whether or not its LUN exists.
     Managed,
@@ -59,16 +60,16 @@ pub enum Property {
     Undisturbed,
     /// The target frees the memory that it took for commands.
     MemoryFreed,
-    /// The oracle finds each block that a medium harmed, and names the harm correctly.
+    /// The oracle finds each block that a medium corrupted, and names the corruption correctly.
     HarmNamed,
-    /// The oracle blames no block that its medium did not harm.
+    /// The oracle reports no block that its medium did not corrupt.
     NoFalseAlarm,
-    /// WRITE AND VERIFY that compares notices what the medium did not keep.
+    /// A WRITE AND VERIFY that compares data detects that the medium did not keep them.
     Verified,
 }
 
 impl Property {
-    /// Returns it in words.
+    /// Returns the description of the property, which is part of a failure message.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kept => "acknowledged writes are kept",
@@ -102,15 +103,16 @@ impl Property {
         }
     }
 
-    /// Returns the properties that a planted bug breaks: it counts as found when one of them is broken. None stands for any: what
-    /// a damaged header does is anybody's guess.
+    /// Returns the properties that a planted bug breaks. The bug counts as found when one of them is broken.
+    /// An empty list stands for any property: the consequences of a damaged header cannot be predicted.
     pub const fn broken_by(bug: Bug) -> &'static [Self] {
         match bug {
             Bug::SkipDataDigest | Bug::LandOverCounted | Bug::FramesSkipCrc | Bug::FramesTakeLate => {
                 &[Self::Whole]
             }
             Bug::FramesRunTwice | Bug::ReplayWrites => &[Self::Once],
-            // The second execution is refused as a task that exists already, before it writes anything.
+            // The target refuses the second execution as a task that exists already, before it writes
+            // anything.
             Bug::ExecuteTwice => &[Self::Session, Self::Once],
             Bug::AckBeforeWrite | Bug::FlushNothing | Bug::IgnoreFua | Bug::ForgetFence => &[Self::Kept],
             Bug::FramesForgetReplays
@@ -152,17 +154,17 @@ impl From<Violation> for Property {
     }
 }
 
-/// A property that is broken, and how.
+/// A broken property, and how it was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertyViolation {
-    /// Which.
+    /// The property.
     pub property: Property,
-    /// How.
+    /// How it was broken.
     pub how: String,
 }
 
 impl PropertyViolation {
-    /// Says that a property is broken.
+    /// Makes the violation of a property.
     pub const fn new(property: Property, how: String) -> Self {
         Self { property, how }
     }

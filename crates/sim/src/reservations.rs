@@ -1,9 +1,11 @@
-//! Judges whom reservations keep out: a command that a reservation stops ends with RESERVATION CONFLICT and changes nothing, any
-//! other does not; PERSISTENT RESERVE IN tells what is so; and what PREEMPT AND ABORT has aborted writes nothing any more once it
-//! is answered.
+//! Judges which commands reservations stop. A command that a reservation stops must end with RESERVATION
+//! CONFLICT and change nothing; any other command must not end so. PERSISTENT RESERVE IN must report a state
+//! that was possible. A command that PREEMPT AND ABORT has aborted must write nothing after that function was
+//! answered.
 //!
-//! What reservations can be is computed by [`oracle::reservations`] from what was asked and answered. Here each command keeps
-//! whether it could pass, and whether it could be stopped, at any moment since it was submitted.
+//! [`oracle::reservations`] computes the possible states of reservations from the commands that were sent and
+//! their answers. This module records for each open command whether it could pass, and whether it could be
+//! stopped, at any moment since it was submitted.
 
 pub mod commands;
 #[cfg(test)]
@@ -24,22 +26,23 @@ use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 /// A signed write: its writer and its sequence.
 pub type Signature = (u32, u64);
 
-/// How long a change of reservations that is being saved outlives its session: nothing is saved for longer.
+/// How long a change of reservations that is being saved may still come into force after its session ended:
+/// no save takes longer.
 const SAVED_WITHIN: Duration = Duration::from_millis(20);
 
-/// The judge.
+/// The judge of reservations.
 #[derive(Debug)]
 pub struct ReservationJudge {
     units: Vec<Possible>,
     commands: BTreeMap<Ticket, Command>,
     services: BTreeMap<Ticket, Change>,
-    /// The open writes, by what they write.
+    /// The open writes, by their signature.
     writes: BTreeMap<Signature, Ticket>,
-    /// What ended with RESERVATION CONFLICT.
+    /// Writes that ended with RESERVATION CONFLICT.
     refused: BTreeSet<Signature>,
-    /// What was lost with its session, by initiator.
+    /// Commands that were lost with their session, by initiator.
     lost: BTreeMap<usize, Vec<Ticket>>,
-    /// Changes whose session is gone, and until when they may be saved.
+    /// Changes whose session has ended, and until when they may be saved.
     expiring: Vec<(Instant, Ticket)>,
     now: Instant,
     broken: Vec<PropertyViolation>,
@@ -53,18 +56,19 @@ struct Command {
     unit: usize,
     access: Access,
     signature: Option<Signature>,
-    /// What it asks about the reservation.
+    /// What the command asks about reservations, if it asks.
     question: Option<Question>,
-    /// What the answer may be.
+    /// The answers that are correct.
     answers: Vec<Answer>,
     may_pass: bool,
     may_stop: bool,
-    /// Like `may_pass`, counted from the answer of the PREEMPT AND ABORT that has aborted it.
+    /// Like `may_pass`, but counted from the answer of the PREEMPT AND ABORT that has aborted the command.
     may_land: bool,
     fenced: bool,
-    /// Whether its status says whether a reservation stopped it: that of a copy may speak of another unit.
+    /// Whether the status shows whether a reservation stopped the command. The status of a copy does not: it
+    /// may result from another unit.
     is_plain: bool,
-    /// The version of the possible states when it was submitted, if no change was under way then.
+    /// The version of the possible states when the command was submitted, if no change was under way then.
     settled: Option<u64>,
 }
 
@@ -74,7 +78,7 @@ enum Question {
     Reservation,
 }
 
-/// What PERSISTENT RESERVE IN tells: PRGENERATION, and keys or the reservation.
+/// The answer to PERSISTENT RESERVE IN: PRGENERATION, and keys or the reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Keys(u32, Vec<u64>),
@@ -101,7 +105,7 @@ struct Counts {
 }
 
 impl ReservationJudge {
-    /// Starts with units that nobody has reserved.
+    /// Makes a judge for units without reservations.
     pub fn new(units: usize) -> Self {
         Self {
             units: vec![Possible::default(); units],
@@ -127,7 +131,7 @@ impl ReservationJudge {
         self.units[usize::from(unit)].states().next().cloned().unwrap_or_default()
     }
 
-    /// Takes note of the time.
+    /// Sets the time.
     pub fn at(&mut self, now: Instant) {
         self.now = now;
         while let Some(at) = self.expiring.iter().position(|(until, _)| *until <= now) {
@@ -136,7 +140,7 @@ impl ReservationJudge {
         }
     }
 
-    /// Takes note that an order is about to be submitted, and what it writes.
+    /// Records that a command is about to be submitted, and the signature of its write.
     pub fn submitted(
         &mut self,
         initiator: usize,
@@ -173,7 +177,8 @@ impl ReservationJudge {
         self.commands.insert(ticket, command);
     }
 
-    /// Judges how an order ended. Returns whether it has certainly changed nothing, although its end does not say so.
+    /// Judges how a command ended. Returns whether the command has certainly changed nothing, although its
+    /// status does not say so.
     pub fn ended(&mut self, ticket: Ticket, ended: &CommandOutcome) -> bool {
         if let Some(change) = self.services.get(&ticket).copied() {
             self.changed(ticket, change, ended);
@@ -193,11 +198,11 @@ impl ReservationJudge {
         !command.may_pass
     }
 
-    /// Takes note that nothing that an initiator lost can be carried out any more.
+    /// Records that no lost command of an initiator can be executed any more.
     pub fn lost_cannot_run(&mut self, initiator: usize) {
         for ticket in self.lost.remove(&initiator).unwrap_or_default() {
             if self.services.contains_key(&ticket) {
-                // Its task is gone. What is being saved for it comes into force all the same.
+                // Its task is gone, but a change that is being saved for it still comes into force.
                 self.expiring.push((self.now.after(SAVED_WITHIN), ticket));
             } else if let Some(command) = self.commands.remove(&ticket)
                 && let Some(signature) = command.signature
@@ -207,7 +212,7 @@ impl ReservationJudge {
         }
     }
 
-    /// Takes note that the target lost its power.
+    /// Records that the target lost its power.
     pub fn crashed(&mut self) {
         for unit in 0..self.units.len() {
             self.counts.powerless +=
@@ -230,12 +235,12 @@ impl ReservationJudge {
         self.broken.push(PropertyViolation::new(property, how));
     }
 
-    /// Takes what is broken.
+    /// Takes the violations since the last call.
     pub fn take_violations(&mut self) -> Vec<PropertyViolation> {
         std::mem::take(&mut self.broken)
     }
 
-    /// Returns how often each thing happened.
+    /// Returns how often each event happened.
     pub fn counts(&self) -> [(&'static str, u64); 7] {
         let counts = &self.counts;
         [
@@ -249,7 +254,7 @@ impl ReservationJudge {
         ]
     }
 
-    /// A command that changes reservations ended.
+    /// Records that a command that changes reservations ended.
     fn changed(&mut self, ticket: Ticket, change: Change, ended: &CommandOutcome) {
         let id = ServiceId(ticket.0);
         let unit = &mut self.units[change.unit];
@@ -296,7 +301,7 @@ impl ReservationJudge {
         let done = good || command.is_plain && oracle_adapter::was_carried_out(ended);
         let name = |what: &str| format!("order {} of initiator {} {what}", ticket.0, command.initiator);
         let unit = &mut self.units[command.unit];
-        // Otherwise the command may have been carried out before or after a change that was under way meanwhile.
+        // Otherwise the command may have been executed before or after a change that was under way meanwhile.
         let is_still = unit.is_settled() && command.settled == Some(unit.version());
         let nexus = nexus(command.initiator);
         if done && !command.may_pass {
@@ -329,14 +334,14 @@ impl ReservationJudge {
         }
     }
 
-    /// Nothing more comes of a change of reservations.
+    /// Records that an open change of reservations will not be executed any more.
     fn forget(&mut self, ticket: Ticket) {
         if let Some(change) = self.services.remove(&ticket) {
             self.units[change.unit].conclude_unknown(ServiceId(ticket.0));
         }
     }
 
-    /// More states of a unit are possible than before.
+    /// Updates the open commands of a unit for which more states have become possible.
     fn states_widened(&mut self, unit: usize) {
         for command in self.commands.values_mut().filter(|command| command.unit == unit) {
             command.observe_states(self.units[unit].states());
@@ -345,7 +350,7 @@ impl ReservationJudge {
 }
 
 impl Command {
-    /// Takes note of the states that are possible now.
+    /// Records what the states that are possible now mean for this command.
     fn observe_states<'a>(&mut self, states: impl Iterator<Item = &'a State>) {
         if self.may_pass && self.may_stop && self.may_land && self.question.is_none() {
             return;
@@ -365,7 +370,7 @@ impl Command {
 }
 
 impl Question {
-    /// Returns what a unit in this state answers.
+    /// Returns the answer of a unit in this state.
     fn ask(self, state: &State) -> Answer {
         match self {
             Self::Keys => Answer::Keys(state.generation(), state.keys()),
@@ -400,15 +405,15 @@ impl Question {
     }
 }
 
-/// What a change of reservations came to.
+/// The outcome of a command that changes reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReservationResult {
     To(ReserveOutcome),
-    /// It was refused before anybody looked at it.
+    /// The command was refused before any part of it was executed.
     Nothing,
-    /// It may have been done, and will not be any more.
+    /// The command may have been executed, and will not be executed any more.
     Unknown,
-    /// It may still be done.
+    /// The command may still be executed.
     Lost,
 }
 
@@ -429,7 +434,7 @@ fn nexus(initiator: usize) -> Nexus {
     Nexus(u8::try_from(initiator).unwrap())
 }
 
-/// Returns what an order does to reservations, and whether it aborts tasks.
+/// Returns the change that a command makes to reservations, and whether it aborts tasks.
 fn service_of(order: &ScsiCommand) -> Option<(ReserveCommand, bool)> {
     let word = |at: usize| u64::from_be_bytes(*order.data_out[at..].first_chunk().unwrap());
     match order.cdb[0] {
@@ -453,8 +458,8 @@ fn service_of(order: &ScsiCommand) -> Option<(ReserveCommand, bool)> {
     Some((service, action == 5))
 }
 
-/// Returns what a command does that a reservation may stop (SPC-4 table 65, SBC-3 table 13), and what it asks. Of commands that
-/// the standards leave to the device nothing is expected.
+/// Returns how a command accesses a unit, if a reservation may stop it (SPC-4 table 65, SBC-3 table 13), and
+/// what it asks about reservations. Returns `None` for commands that the standards leave to the device.
 fn access_of(cdb: &[u8]) -> Option<(Access, Option<Question>)> {
     match cdb[0] {
         0x08 | 0x28 | 0xa8 | 0x88 | 0x8f => Some((Access::Reads, None)),

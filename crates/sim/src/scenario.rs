@@ -1,4 +1,5 @@
-//! What a seed stands for: how many initiators, what kind of path and media, which keys, which mix of operations.
+//! The parameters that a seed stands for: the number of initiators, the transport and its faults, the media,
+//! the negotiated keys, the mix of operations.
 
 use std::fmt;
 
@@ -21,10 +22,10 @@ mod special;
 
 pub use special::{CorruptionPlan, ReloadPlan, SPECIAL};
 
-/// Which transport carries the commands.
+/// The transport that carries the commands.
 #[derive(Clone, Debug)]
 pub enum TransportPlan {
-    /// None: initiators call the units directly. Nothing is hidden behind a protocol.
+    /// No transport: initiators call the units directly. No protocol hides a bug of the device server.
     Direct,
     /// iSCSI.
     Iscsi(Box<IscsiPlan>),
@@ -32,183 +33,187 @@ pub enum TransportPlan {
     HyperScsi(Box<HyperPlan>),
 }
 
-/// Both ends of iSCSI, and the path between them.
+/// The parameters of both ends of iSCSI, and of the network between them.
 #[derive(Clone, Debug)]
 pub struct IscsiPlan {
-    /// What initiators offer.
+    /// The keys that initiators offer.
     pub initiator_keys: KeyPolicy,
-    /// What the target agrees to.
+    /// The keys that the target accepts.
     pub target_keys: KeyPolicy,
     /// How many connections a session is to have.
     pub connections: u16,
-    /// How many portals the target has, all of one group.
+    /// How many portals the target has, all in one portal group.
     pub portals: u8,
-    /// How patient sessions are.
+    /// How long, and how often, sessions retry to connect.
     pub retry: Retry,
-    /// What sessions wait for.
+    /// The timeouts and bounds of sessions.
     pub session_limits: SessionLimits,
-    /// What the target waits for, and keeps.
+    /// The timeouts and bounds of the target.
     pub limits: Limits,
-    /// The way to the target.
+    /// The direction to the target.
     pub forward: StreamPlan,
-    /// The way back.
+    /// The direction back to the initiator.
     pub backward: StreamPlan,
     /// How long it takes to connect.
     pub connect_within: DurationRange,
     /// How many of a thousand attempts to connect fail.
     pub connects_fail_per_mille: u64,
-    /// How many times each initiator declares another MaxRecvDataSegmentLength in full feature phase, and within how long.
+    /// How many times each initiator declares another MaxRecvDataSegmentLength in full feature phase;
+    /// `declares_within` is the time within which it does so.
     pub declares: u32,
     /// See `declares`.
     pub declares_within: Duration,
-    /// What a socket holds.
+    /// How many bytes the buffers of a socket hold.
     pub socket_bytes: usize,
 }
 
-/// Both ends of HyperSCSI, and the Ethernets between them.
+/// The parameters of both ends of HyperSCSI, and of the Ethernets between them.
 #[derive(Clone, Debug)]
 pub struct HyperPlan {
     /// Whether the group has a password.
     pub has_password: bool,
-    /// What initiators protect by themselves.
+    /// The protection level that initiators use of their own accord.
     pub level: Level,
-    /// What each unit demands.
+    /// The least protection level that each unit demands.
     pub min_protection: [Level; 2],
-    /// How what is lost is sent again.
+    /// How lost frames are repaired.
     pub repair: Repair,
     /// How many commands of a session can be under way.
     pub exchanges: u16,
-    /// How many bytes come unasked.
+    /// How many bytes of unsolicited data a write may send.
     pub first_burst: u32,
-    /// How many bytes are asked for at a time.
+    /// How many bytes of data the target asks for at a time.
     pub burst_max: u32,
-    /// How much data the target keeps, in each direction.
+    /// How many bytes of data the target keeps, in each direction.
     pub room_bytes: usize,
-    /// After how long without a path a session is lost.
+    /// After how many milliseconds without a path a session is lost.
     pub lost_after_ms: u32,
-    /// How patient sessions are.
+    /// How long, and how often, sessions retry to connect.
     pub retry: FrameRetry,
-    /// How long finding the target and shaking hands may take.
+    /// How long discovery and handshake may take.
     pub login_within: Duration,
-    /// What a port can hold until it is read.
+    /// How many frames a port reports that its receive ring holds.
     pub receive_slots: usize,
-    /// How many tasks an initiator takes at a time.
+    /// How many tasks an initiator accepts at a time.
     pub tasks_max: usize,
-    /// How many times each initiator changes its keys before it has to.
+    /// How many times each initiator updates its keys before it has to.
     pub rekeys: u32,
-    /// After how many frames the target, and initiators, change keys by themselves; `None`: when they must.
+    /// After how many frames the target, and initiators, update keys by themselves; `None`: only when they
+    /// must.
     pub key_frames: [Option<u64>; 2],
     /// When hosts stand still.
     pub sleeps: Vec<Sleep>,
-    /// A port holds one in so many of the frames that it says it can.
+    /// A receive ring really holds only `receive_slots / ring_part` frames.
     pub ring_part: usize,
-    /// When initiators die, to begin again without having said goodbye.
+    /// When initiators crash; they start again without having logged out.
     pub deaths: Vec<Death>,
-    /// How many stations there are that try to get in and must not.
+    /// How many strangers there are: stations that try to log in and must not succeed.
     pub strangers: usize,
     /// One Ethernet for each path.
     pub nets: Vec<NetPlan>,
-    /// When the length of frames changes.
+    /// When the MTU changes.
     pub mtu_changes: Vec<MtuChange>,
 }
 
 /// An Ethernet.
 #[derive(Clone, Debug)]
 pub struct NetPlan {
-    /// The longest payload of a frame.
+    /// The MTU: the longest payload of a frame in bytes.
     pub mtu: usize,
-    /// The way to the target. Its cuts count from the start of the world.
+    /// The direction to the target. The times of its cuts count from the start of the run.
     pub forward: FramePlan,
-    /// The way back.
+    /// The direction back to the initiator.
     pub backward: FramePlan,
 }
 
-/// A host that stands still for a while: it neither reads its ports nor sends.
+/// A host stands still for a while: it neither reads its ports nor sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Sleep {
-    /// Whose: the target and the initiators in a circle.
+    /// The host, modulo the number of hosts: 0 is the target, and the initiators follow.
     pub who: usize,
-    /// When, from the start of the world.
+    /// When, counted from the start of the run.
     pub after: Duration,
     /// For how long.
     pub span: Duration,
 }
 
-/// The end of an initiator.
+/// The crash of an initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct Death {
-    /// Whose: the initiators in a circle.
+    /// The initiator, modulo the number of initiators.
     pub who: usize,
-    /// When, from the start of the world.
+    /// When, counted from the start of the run.
     pub after: Duration,
 }
 
-/// A change of the longest frame.
+/// A change of the MTU.
 #[derive(Clone, Debug)]
 pub struct MtuChange {
-    /// Where.
+    /// The index of the Ethernet.
     pub net: usize,
-    /// When, from the start of the world.
+    /// When, counted from the start of the run.
     pub after: Duration,
-    /// What gets through from then on.
+    /// The MTU from then on, in bytes.
     pub mtu: usize,
-    /// Whether ports are told. Otherwise a switch between them changed its mind.
+    /// Whether the ports report the change. Otherwise only a switch between them changed its MTU.
     pub told: bool,
 }
 
-/// A world to be run.
+/// The parameters of a world.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where it comes from.
+    /// The seed that they are drawn from.
     pub seed: u64,
-    /// What carries commands.
+    /// The transport.
     pub transport: TransportPlan,
-    /// How many initiators.
+    /// How many initiators there are.
     pub initiators: usize,
-    /// How many units.
+    /// How many units there are.
     pub units: u16,
-    /// Length of a logical block.
+    /// The logical block length.
     pub block_size: BlockSize,
-    /// Length of a unit in blocks. Few, so that accesses meet.
+    /// The length of a unit in blocks. It is small, so that accesses overlap.
     pub blocks: u64,
-    /// What the media are like.
+    /// The properties of the media.
     pub medium: MediumPlan,
-    /// How many orders each initiator sends.
+    /// How many commands each initiator sends.
     pub orders: u64,
-    /// How many of them it keeps open.
+    /// How many commands an initiator keeps open.
     pub depth: usize,
     /// The longest transfer in blocks.
     pub transfer_max: u64,
-    /// How long an initiator waits between two orders.
+    /// How long an initiator waits between two commands.
     pub think: DurationRange,
-    /// One order in so many is a task management function; zero for none.
+    /// One in this many operations is a task management function; zero for none.
     pub manages_one_in: u64,
-    /// One order in so many concerns reservations; zero for none.
+    /// One in this many commands concerns reservations; zero for none.
     pub reserves_one_in: u64,
-    /// Whether some of them are RESERVE(6) and RELEASE(6).
+    /// Whether RESERVE(6) and RELEASE(6) are among them.
     pub reserves_old_ones: bool,
     /// How often the power of the target is cut.
     pub crashes: u32,
-    /// One step in so many an initiator's nexus is lost, in a transport that has no path of its own.
+    /// In direct calls, which have no network that could fail, an initiator's I_T nexus is lost in one of
+    /// this many steps.
     pub nexus_losses: u32,
-    /// How many tasks a unit takes at a time.
+    /// How many tasks a unit accepts at a time.
     pub task_set_max: u16,
-    /// Whether memory runs out.
+    /// Whether the target is short of memory.
     pub short_memory: bool,
-    /// How LUNs and access change; `None`: they do not.
+    /// How LUNs and access change; `None`: they do not change.
     pub reloads: Option<ReloadPlan>,
-    /// Whether a share of the seeds beside this one make special worlds.
+    /// Whether special worlds are enabled: a share of all seeds then make special worlds.
     pub special: bool,
 }
 
 impl Scenario {
-    /// Returns the world of a seed. With `special`, a share of the seeds make special worlds.
+    /// Returns the world of a seed, with iSCSI or without a transport. With `special`, a share of the seeds
+    /// make special worlds.
     pub fn of(seed: u64, special: bool) -> Self {
         let plain = Self::plain(seed);
         if special { plain.make_special() } else { plain }
     }
 
-    /// Returns the world of a seed in which commands travel by HyperSCSI.
+    /// Returns the world of a seed in which HyperSCSI carries the commands.
     pub fn hyperscsi(seed: u64, special: bool) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x6879_7065_7273_6373);
         let transport = TransportPlan::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
@@ -216,7 +221,7 @@ impl Scenario {
         if special { plain.make_special() } else { plain }
     }
 
-    /// Draws what every world has.
+    /// Draws the parameters that every world has.
     fn plain(seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x7461_7267_6573_696d);
         let block_size = *pick(&mut rng, &[BlockSize::B512, BlockSize::B512, BlockSize::B4096]);
@@ -270,8 +275,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Returns how long it may take until all that can be open is carried over the slowest of links, twice as long to be
-    /// fair. Where memory is short, the medium may carry out one command after the other meanwhile.
+    /// Returns an upper bound for the time in which everything that can be open is carried over the slowest
+    /// link: twice the estimate, as a margin. Where memory is short, the bound also contains the time that
+    /// the medium needs to execute the commands one after another.
     pub fn backlog(&self) -> Duration {
         let orders = u64::try_from(self.depth * self.initiators).unwrap_or(u64::MAX);
         let medium = if self.short_memory {
@@ -291,7 +297,7 @@ impl Scenario {
             TransportPlan::HyperScsi(plan) => return plan.backlog(bytes),
         };
         let round = plan.forward.delay.to + plan.backward.delay.to;
-        // One burst, or what the socket holds, for each time there and back.
+        // In each round trip, one burst is transferred, or as much as the socket holds.
         let burst = plan.initiator_keys.max_burst_length.min(plan.target_keys.max_burst_length);
         let memory = plan.limits.data_out_bytes_max.min(plan.limits.data_in_bytes_max) / 2;
         let step =
@@ -300,11 +306,11 @@ impl Scenario {
         round.saturating_mul(rounds).saturating_mul(2)
     }
 
-    /// Returns whether commands to a unit enter its task set in the order in which their initiator sends them. Those of
-    /// HyperSCSI do not where the target refuses the first ones for want of protection.
+    /// Returns whether commands to a unit enter its task set in the order in which their initiator sends
+    /// them. Commands of HyperSCSI do not, if the target refuses the first ones for lack of protection.
     pub fn keeps_order(&self, unit: u16) -> bool {
         match &self.transport {
-            // A LUN leads to different disks in turn.
+            // A LUN leads to different disks over time.
             _ if self.reloads.is_some() => false,
             TransportPlan::Direct | TransportPlan::Iscsi(_) => true,
             TransportPlan::HyperScsi(plan) => {
@@ -313,7 +319,7 @@ impl Scenario {
         }
     }
 
-    /// Returns whether initiators end tasks of others.
+    /// Returns whether initiators abort tasks of other initiators.
     pub const fn aborts(&self) -> bool {
         self.manages_one_in > 0 || self.reserves_one_in > 0
     }
@@ -370,8 +376,8 @@ impl IscsiPlan {
         }
     }
 
-    /// Has data of both directions damaged and held up all the time, while its PDUs change their length: what is received in
-    /// place is received there again and again.
+    /// Damages and delays data of both directions all the time, while the length of PDUs changes. Data that
+    /// is received in place is thereby received there repeatedly.
     fn strain_data(&mut self, rng: &mut Rng) {
         for keys in [&mut self.initiator_keys, &mut self.target_keys] {
             keys.error_recovery_level = 1 + u8::try_from(rng.below(2)).unwrap();
@@ -464,7 +470,8 @@ impl HyperPlan {
         self.nets.iter().any(|net| !net.forward.cuts.is_empty() || !net.backward.cuts.is_empty())
     }
 
-    /// Returns how long so many bytes may take: two short frames for each time there and back.
+    /// Returns how long the transfer of so many bytes may take: twice the time that it takes with two short
+    /// frames in each round trip.
     fn backlog(&self, bytes: u64) -> Duration {
         let rounds = self.nets.iter().map(|net| net.forward.delay.to + net.backward.delay.to);
         let round = rounds.max().unwrap_or_default();
@@ -473,7 +480,7 @@ impl HyperPlan {
 }
 
 impl NetPlan {
-    /// An Ethernet at random; `faults` is how many frames of a thousand are lost at most.
+    /// Draws an Ethernet; at most `faults` frames in a thousand are lost.
     fn of(rng: &mut Rng, faults: u32) -> Self {
         let mtu = *pick(rng, &[1500, 1500, 9000, 9000, 65_535]);
         let micros = *pick(rng, &[5, 50, 500, 3000]);
@@ -484,7 +491,7 @@ impl NetPlan {
     }
 }
 
-/// One direction of an Ethernet at random.
+/// Draws one direction of an Ethernet.
 fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -> FramePlan {
     let delay = DurationRange::between(Duration::from_micros(micros / 2 + 1), Duration::from_micros(micros));
     let mut odds = |parts: u32| if rng.chance(1, 2) { Probability(parts) } else { Probability::NEVER };
@@ -501,7 +508,7 @@ fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -
         ..FramePlan::CLEAN
     };
     if rng.chance(1, 5) {
-        // One direction only: what is sent the other way arrives.
+        // Only this direction is cut: frames of the other direction arrive.
         for _ in 0..=rng.below(2) {
             let from = Instant(rng.below(400_000_000));
             let span = *pick(rng, &[10, 1000, 10_000, 45_000]);
@@ -512,7 +519,7 @@ fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -
     plan
 }
 
-/// Keys at random, without those that the caller decides about.
+/// Draws keys, without those that the caller decides about.
 fn keys(rng: &mut Rng) -> KeyPolicy {
     let digests = [
         DigestPolicy::PreferCrc32c,
@@ -539,7 +546,8 @@ fn keys(rng: &mut Rng) -> KeyPolicy {
     }
 }
 
-/// One direction at random, with `faults` times one fault in ten thousand units of each kind that the dice choose.
+/// Draws one direction of a stream. Each kind of fault has a weight; its probability is `faults` times this
+/// weight, or zero with a chance of one half.
 fn way(rng: &mut Rng, faults: u32) -> StreamPlan {
     let mut odds = |weight: u32| {
         if rng.chance(1, 2) { Probability(faults * weight) } else { Probability::NEVER }
@@ -566,7 +574,7 @@ fn way(rng: &mut Rng, faults: u32) -> StreamPlan {
     plan
 }
 
-/// Picks one of several.
+/// Picks one element at random.
 pub fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[usize::try_from(rng.below(u64::try_from(from.len()).unwrap())).unwrap()]
 }

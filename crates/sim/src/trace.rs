@@ -1,4 +1,5 @@
-//! What happened, in order: as a hash that two runs of one seed must share, and as lines for people.
+//! The record of all events of a run in order: as a hash, which must be equal for two runs of one seed, and
+//! as lines of text for display.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::rc::Rc;
 
 use base::time::Instant;
 
-/// A trace that everything in a world writes to. Clones share it.
+/// A trace that all parts of a world write to. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Trace(Rc<RefCell<State>>);
 
@@ -21,13 +22,13 @@ struct State {
 }
 
 impl Trace {
-    /// Starts a trace that keeps its last `kept` lines, and prints each as it comes if told to.
+    /// Starts a trace that keeps its last `kept` lines, and with `prints` prints each line immediately.
     pub fn new(kept: usize, prints: bool) -> Self {
         let hash = 0xcbf2_9ce4_8422_2325;
         Self(Rc::new(RefCell::new(State { hash, now: Instant(0), lines: VecDeque::new(), kept, prints })))
     }
 
-    /// Takes note of the time.
+    /// Sets the time.
     pub fn at(&self, now: Instant) {
         let mut state = self.0.borrow_mut();
         state.now = now;
@@ -52,7 +53,8 @@ impl Trace {
         state.mix(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
     }
 
-    /// Adds a line. What it says is mixed into the hash by others; the line is made only if somebody will read it.
+    /// Adds a line. The callers mix its contents into the hash separately. The line is formatted only if it
+    /// is kept or printed.
     pub fn say(&self, line: impl FnOnce() -> String) {
         let mut state = self.0.borrow_mut();
         if state.kept == 0 && !state.prints {
@@ -68,7 +70,7 @@ impl Trace {
         state.lines.push_back(line);
     }
 
-    /// Returns the hash of everything so far.
+    /// Returns the hash of everything that was mixed in so far.
     pub fn hash(&self) -> u64 {
         self.0.borrow().hash
     }

@@ -1,7 +1,9 @@
-//! What lies between initiators and logical units: the only part of a world that knows a transport.
+//! The transports between initiators and logical units: the only part of a world that knows a transport
+//! protocol.
 //!
-//! The world above it speaks SCSI: it submits [`ScsiCommand`]s in the name of initiators and hears of [`TransportEvent`]s. A fabric owns
-//! the machines of both ends and everything between them, and is moved through time by [`Transport::advance`].
+//! The world above a transport speaks SCSI: it submits [`ScsiCommand`]s on behalf of initiators and receives
+//! [`TransportEvent`]s. A transport owns the state machines of both ends and everything between them.
+//! [`Transport::advance`] moves it through time.
 
 pub mod direct;
 mod disks;
@@ -22,50 +24,50 @@ pub struct ScsiCommand {
     pub cdb: Vec<u8>,
     /// The data to send.
     pub data_out: Vec<u8>,
-    /// How many bytes are expected.
+    /// How many bytes of data-in the initiator expects.
     pub data_in_len: u32,
-    /// Its place in the task set.
+    /// The task attribute.
     pub attribute: Attribute,
-    /// Whether it goes ahead of others.
+    /// Whether the command is immediate: it is delivered ahead of earlier commands.
     pub immediate: bool,
-    /// Whether the machine may carry it out again by itself in a new nexus.
+    /// Whether the initiator's state machine may execute the command again by itself in a new I_T nexus.
     pub replay: bool,
 }
 
 /// Task attributes (SAM-5 §8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// In any order.
+    /// The task may run in any order.
     Simple,
-    /// After everything before it, and before everything after it.
+    /// The task runs after all earlier tasks, and before all later ones.
     Ordered,
-    /// First.
+    /// The task runs first.
     HeadOfQueue,
 }
 
-/// Names an order or a management request; chosen by the world, never used twice.
+/// Identifies a command or a management request. The world assigns it and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// How an order ended.
+/// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandOutcome {
-    /// With a SCSI status.
+    /// The command ended with a SCSI status.
     Status {
         /// The status.
         status: u8,
-        /// Sense data, if there is any.
+        /// Sense data, if there are any.
         sense: Vec<u8>,
-        /// The data that came.
+        /// The data-in that was received.
         data: Vec<u8>,
     },
-    /// The transport says that the target failed to carry it out, in whole or in part.
+    /// The transport reports that the target failed to execute the command, in whole or in part.
     Failed,
-    /// A task management function ended it.
+    /// A task management function ended the command.
     Aborted,
-    /// It was refused and not carried out.
+    /// The command was refused and not executed.
     Refused,
-    /// Nobody knows.
+    /// The command was lost: its outcome is unknown.
     Lost,
 }
 
@@ -88,51 +90,52 @@ pub enum TaskManagement {
     QueryTask(Ticket),
 }
 
-/// What a fabric reports.
+/// An event that a transport reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransportEvent {
-    /// An order ended; reported once for each that was accepted.
+    /// A command ended. Reported once for each command that was accepted.
     Ended {
-        /// Whose.
+        /// The initiator that sent the command.
         initiator: usize,
-        /// Which.
+        /// The command.
         ticket: Ticket,
-        /// How.
+        /// The outcome.
         ended: CommandOutcome,
     },
-    /// A management request ended; reported once for each that was accepted.
+    /// A management request ended. Reported once for each request that was accepted.
     TmfDone {
-        /// Whose.
+        /// The initiator that sent the request.
         initiator: usize,
-        /// Which.
+        /// The request.
         ticket: Ticket,
-        /// Whether it was answered, and with success.
+        /// Whether the function succeeded; `None` if the request was not answered.
         answer: Option<bool>,
     },
-    /// An initiator reaches its units.
+    /// An initiator has a session and reaches its units.
     Up {
-        /// Which.
+        /// The initiator.
         initiator: usize,
-        /// Whether all that the target knew of it before is gone, so that nothing lost can be carried out any more.
+        /// Whether the I_T nexus is new: the target has lost all state of the former one, so that no lost
+        /// command can be executed any more.
         is_new_nexus: bool,
     },
-    /// An initiator does not reach its units; with `is_final`, it has given up for good.
+    /// An initiator has no session and does not reach its units.
     Down {
-        /// Which.
+        /// The initiator.
         initiator: usize,
-        /// Whether it has given up.
+        /// Whether the initiator has given up for good.
         is_final: bool,
     },
-    /// From now on, LUNs lead to these disks.
+    /// A new configuration is in force: from now on, LUNs lead to the disks of this layout.
     ConfigApplied(Layout),
 }
 
-/// Everything between initiators and logical units.
+/// A transport: everything between initiators and logical units.
 pub trait Transport {
-    /// Sends a command. Returns whether the machine took it.
+    /// Sends a command. Returns whether the initiator's state machine accepted it.
     fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool;
 
-    /// Asks for task management. Returns whether the machine took it.
+    /// Requests a task management function. Returns whether the initiator's state machine accepted it.
     fn task_management(
         &mut self,
         now: Instant,
@@ -141,33 +144,34 @@ pub trait Transport {
         function: TaskManagement,
     ) -> bool;
 
-    /// Returns the next thing that happened.
+    /// Returns the next event.
     fn poll(&mut self) -> Option<TransportEvent>;
 
-    /// Returns when something happens by itself.
+    /// Returns when the next timer or I/O event of the transport is due.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Returns who waits for what moment, in words.
+    /// Returns a text that lists which part waits for which deadline.
     fn pending_deadlines(&self) -> String;
 
-    /// Lets everything happen that is due; also after media have completions.
+    /// Processes everything that is due. Also called when media have completions.
     fn advance(&mut self, now: Instant);
 
-    /// An initiator ends its nexus at once and begins a new one: the last resort of block layers when task management is not
-    /// answered.
+    /// Ends the I_T nexus of an initiator at once and begins a new one: the last resort of block layers when
+    /// task management is not answered.
     fn reset_nexus(&mut self, now: Instant, initiator: usize);
 
-    /// Throws no dice from now on.
+    /// Stops fault injection from now on.
     fn stop_faults(&mut self, now: Instant);
 
-    /// Has every initiator leave in order.
+    /// Logs out every initiator.
     fn close(&mut self, now: Instant);
 
-    /// The target loses its power: machine, nexuses, everything. It comes back at once on what its media kept.
+    /// Cuts the power of the target: its state machine and all its I_T nexuses are lost. The target restarts
+    /// with the contents that its media kept; initiators reach it after a delay.
     fn crash(&mut self, now: Instant);
 
-    /// Changes which disks stand under which LUNs. Where a disk is not closed yet that is to be served again, this waits; a
-    /// change that still waits is forgotten.
+    /// Changes which disks the LUNs lead to. If a disk that is to be served again is not closed yet, the
+    /// reload waits until it is. A new reload replaces one that still waits.
     fn reload(&mut self, _now: Instant, _layout: Layout) {}
 
     /// Returns how many bytes of data the target holds for commands.
@@ -175,23 +179,26 @@ pub trait Transport {
         0
     }
 
-    /// Returns when something last went wrong between the ends: an order may have to wait for what mends it.
+    /// Returns when the last fault happened between the two ends. A command may have to wait until recovery
+    /// has repaired it.
     fn last_fault(&self) -> Instant;
 
-    /// Returns what of the target still holds something for somebody, in words; `None` when it is idle.
+    /// Returns a text that says which part of the target still holds tasks, sessions or memory; `None` when
+    /// the target is idle.
     fn busy_reason(&self) -> Option<String>;
 
-    /// Returns how often a machine found itself in a state that cannot be.
+    /// Returns how often a state machine found itself in an impossible state.
     fn bugs(&self) -> u64;
 
-    /// Returns what a transport owed and did not do, since the last call.
+    /// Takes the broken properties that the transport found since the last call.
     fn take_violations(&mut self) -> Vec<PropertyViolation>;
 
-    /// Returns how often each thing happened that a run may bring; zeros included, so that what never happens shows.
+    /// Returns how often each counted event happened. Counters of zero are included, so that an event that
+    /// never happens shows.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Returns what the run did, in words.
+    /// Returns a text that summarises the run.
     fn summary(&self) -> String;
 }

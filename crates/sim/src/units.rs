@@ -1,4 +1,4 @@
-//! The logical units that initiators find, whatever the transport.
+//! The logical units that initiators access, with every transport.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ pub fn naa(unit: u16) -> Vec<u8> {
     [&[0x60, 0x12, 0x34, 0x56][..], &[0; 10], &unit.to_be_bytes()].concat()
 }
 
-/// Returns what is fixed about a unit.
+/// Returns the fixed configuration of a unit.
 pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
     UnitConfig {
         identity: Identity {
@@ -55,7 +55,7 @@ pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
     }
 }
 
-/// Makes a unit on a medium, with the reservations that were saved.
+/// Makes a unit on a medium, with the persistent state that was saved.
 pub fn unit(
     number: u16,
     scenario: &Scenario,

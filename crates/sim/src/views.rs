@@ -1,8 +1,9 @@
-//! What each initiator knows of the LUNs that reloads change, and what it may find there.
+//! What each initiator knows of the LUNs that reloads change, and which disk it may find under each.
 //!
-//! Workloads name disks. A host knows a disk only by a LUN under which it has found it: it asks who is there (INQUIRY, page 83h),
-//! and goes on to send to that LUN whatever happens to it. So an order is addressed to a LUN at which its disk was found, or
-//! becomes such a question.
+//! Workloads name disks. A host knows a disk only by a LUN under which it has found the disk. To find it, the
+//! host sends INQUIRY (page 83h) to the LUN; from then on it sends commands to that LUN whatever reloads do.
+//! Each command of a workload is therefore addressed to a LUN under which its disk was found, or replaced by
+//! such an INQUIRY.
 
 use std::collections::BTreeMap;
 
@@ -16,50 +17,50 @@ use crate::scenario::{ReloadPlan, Scenario, pick};
 use crate::transport::{Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket};
 use crate::units;
 
-/// What all initiators know, and the configuration in force.
+/// The knowledge of all initiators, and the configuration in force.
 pub struct InitiatorViews {
     plan: ReloadPlan,
     disks: u16,
     rng: Rng,
-    /// What is in force.
+    /// The configuration in force.
     layout: Layout,
-    /// What was asked for last; it may wait until a disk is closed.
+    /// The configuration that was last requested; it may wait until a disk is closed.
     wanted: Layout,
     hosts: Vec<Host>,
     sent: BTreeMap<Ticket, Sent>,
     managing: BTreeMap<Ticket, (usize, u16)>,
-    /// How many orders there may be until the next reload, and when it comes without them.
+    /// How many commands may be sent until the next reload; `due` is the time of that reload at the latest.
     orders_left: u64,
     due: Instant,
-    /// Whether the last reload was asked for.
+    /// Whether the last reload was requested.
     over: bool,
     pub(crate) counts: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Host {
-    /// The disk that it found under each LUN first.
+    /// The disk that it found first under each LUN.
     opened: BTreeMap<u16, u16>,
     /// How often its LUNs were changed.
     changes: u64,
-    /// How often it was told so, by LUN.
+    /// How often it received REPORTED LUNS DATA HAS CHANGED, by LUN.
     attentions: BTreeMap<u16, u64>,
-    /// Whether it may lose its session: it is refused, or asked for that itself.
+    /// Whether it may lose its session: its access was taken away, or it requested the loss itself.
     may_lose_session: bool,
-    /// When its access was last taken or given, or a reset last asked for.
+    /// When its access was last taken or given, or a reset was last requested.
     refused: Option<Instant>,
 }
 
-/// An order on its way.
+/// A command that has not ended.
 struct Sent {
     initiator: usize,
     lun: u16,
-    /// The disk that it is meant for; `None` for one that asks who is there, at a LUN that was not opened.
+    /// The disk that the command is meant for; `None` for an INQUIRY to a LUN that was not opened.
     disk: Option<u16>,
     asks: bool,
-    /// Whether it is answered where there is no unit.
+    /// Whether the command is answered at a LUN without a unit (INQUIRY, REPORT LUNS, REQUEST SENSE).
     needs_no_unit: bool,
-    /// What stood under its LUN since it was sent.
+    /// The mappings that its LUN has had since the command was sent.
     seen: Vec<Option<MappedDisk>>,
 }
 
@@ -68,7 +69,7 @@ impl Sent {
         shown.is_some_and(|shown| self.disk.is_none_or(|disk| disk == shown.disk))
     }
 
-    /// Whether its LUN led elsewhere, or nowhere, at some time.
+    /// Returns whether its LUN led to another disk, or to none, at some time.
     fn was_hidden(&self) -> bool {
         !self.seen.iter().all(|shown| self.leads(shown))
     }
@@ -82,7 +83,7 @@ const REFUSED: &str = "sessions ended because their access was taken";
 const TOLD: &str = "initiators told that their LUNs changed";
 const PROTECTED: &str = "writes refused because their access was taken";
 
-/// Everything that views count.
+/// All events that views count, besides reloads.
 const COUNTED: [&str; 7] = [OPENS, GONE, BARRED, MANAGED_GONE, REFUSED, TOLD, PROTECTED];
 
 /// Every kind of reload.
@@ -99,7 +100,7 @@ const CHANGES: [LayoutChange; 10] = [
     LayoutChange::Nothing,
 ];
 
-/// Returns everything that is counted in worlds with reloads.
+/// Returns the names of all counters of worlds with reloads.
 pub fn counted() -> impl Iterator<Item = &'static str> {
     CHANGES.into_iter().map(LayoutChange::counted_as).chain(COUNTED)
 }
@@ -133,12 +134,12 @@ impl InitiatorViews {
         self.plan.calm
     }
 
-    /// Returns when a reload comes at the latest.
+    /// Returns when the next reload happens at the latest.
     pub fn next(&self) -> Option<Instant> {
         (!self.over).then_some(self.due)
     }
 
-    /// Returns the configuration that is to come into force now, if one is.
+    /// Returns the configuration that is to be applied now, if a reload is due.
     pub fn reload(&mut self, now: Instant) -> Option<(LayoutChange, Layout)> {
         if self.over || self.orders_left > 0 && now < self.due {
             return None;
@@ -150,7 +151,7 @@ impl InitiatorViews {
         Some((change, self.wanted.clone()))
     }
 
-    /// Returns the last configuration: what was there at first.
+    /// Returns the last configuration, which is the first one again.
     pub fn end(&mut self) -> Layout {
         self.over = true;
         self.wanted = Layout::first(self.hosts.len(), self.plan.luns);
@@ -173,7 +174,8 @@ impl InitiatorViews {
         }
     }
 
-    /// Has an order go to a LUN under which its initiator found the disk that it is meant for, or ask who is there.
+    /// Addresses a command to a LUN under which its initiator found the disk that the command is meant for,
+    /// or replaces it by an INQUIRY for page 83h.
     pub fn address(
         &mut self,
         initiator: usize,
@@ -192,7 +194,7 @@ impl InitiatorViews {
         (order, meaning)
     }
 
-    /// Has a function go to a LUN.
+    /// Addresses a task management function to a LUN.
     pub fn address_function(&mut self, initiator: usize, function: TaskManagement) -> TaskManagement {
         let opened = &self.hosts[initiator].opened;
         let lun_of = |disk: u16| {
@@ -207,7 +209,7 @@ impl InitiatorViews {
         }
     }
 
-    /// Records that an order is about to be sent.
+    /// Records that a command is about to be sent.
     pub fn sent(&mut self, initiator: usize, ticket: Ticket, order: &ScsiCommand) {
         let lun = order.unit;
         let asks = order.cdb == INQUIRY_DEVICE_ID;
@@ -222,7 +224,7 @@ impl InitiatorViews {
         self.sent.insert(ticket, sent);
     }
 
-    /// Records that a function is asked for.
+    /// Records that a task management function is requested.
     pub fn asked(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: TaskManagement) {
         match function {
             TaskManagement::AbortTaskSet(lun)
@@ -235,7 +237,7 @@ impl InitiatorViews {
                     self.managing.insert(ticket, (initiator, sent.lun));
                 }
             }
-            // It ends every session with the target.
+            // A reset of the target ends every session with it.
             TaskManagement::ColdReset | TaskManagement::WarmReset => {
                 self.hosts
                     .iter_mut()
@@ -244,7 +246,7 @@ impl InitiatorViews {
         }
     }
 
-    /// Records that a function was answered.
+    /// Records that a task management function was answered.
     pub fn managed(&mut self, ticket: Ticket, answer: Option<bool>) {
         let Some((initiator, lun)) = self.managing.remove(&ticket) else { return };
         if answer.is_some() && self.layout.mapping(initiator, lun).is_none() {
@@ -252,25 +254,27 @@ impl InitiatorViews {
         }
     }
 
-    /// Returns whether an order was sent to a LUN that led elsewhere, or nowhere, at some time since.
+    /// Returns whether the LUN of a command has led to another disk, or to none, at some time since the
+    /// command was sent.
     pub fn was_hidden(&self, ticket: Ticket) -> bool {
         self.sent.get(&ticket).is_some_and(Sent::was_hidden)
     }
 
-    /// Records that an initiator gives up its nexus.
+    /// Records that an initiator ends its I_T nexus because a function was not answered.
     pub fn gives_up(&mut self, initiator: usize) {
         self.hosts[initiator].may_lose_session = true;
     }
 
     /// Records that an initiator has a session.
     pub fn up(&mut self, now: Instant, initiator: usize) {
-        // The end of a session that was refused, or reset, while it began may be on its way yet.
+        // A session may have been refused, or reset, while it began. The report of its end may still be under
+        // way.
         let host = &mut self.hosts[initiator];
         let was_refused = host.refused.is_some_and(|at| now.since(at) < NEWS_WITHIN);
         host.may_lose_session = was_refused || !self.layout.rows[initiator].admitted;
     }
 
-    /// Records that an initiator lost its session. Returns what is wrong with that.
+    /// Records that an initiator lost its session. Returns a violation if it may not.
     pub fn down(&mut self, initiator: usize) -> Option<PropertyViolation> {
         if !self.layout.rows[initiator].admitted {
             self.count(REFUSED);
@@ -281,7 +285,7 @@ impl InitiatorViews {
         })
     }
 
-    /// Records how an order ended. Returns what is wrong with that.
+    /// Records how a command ended. Returns the property that this breaks, if any.
     pub fn ended(&mut self, ticket: Ticket, ended: &CommandOutcome) -> Option<PropertyViolation> {
         let sent = self.sent.remove(&ticket)?;
         let CommandOutcome::Status { status, data, .. } = ended else { return None };
@@ -341,7 +345,7 @@ impl InitiatorViews {
         }
     }
 
-    /// Takes what a host found under a LUN.
+    /// Records which disk a host found under a LUN. Returns the property that this breaks, if any.
     fn found(&mut self, sent: &Sent, order: &str, data: &[u8]) -> Option<PropertyViolation> {
         let prefix = &units::naa(0)[..14];
         let at = data.windows(prefix.len()).position(|bytes| bytes == prefix)? + prefix.len();
@@ -383,7 +387,7 @@ fn inquire_device_id(lun: u16) -> ScsiCommand {
     }
 }
 
-/// How long it takes at most until an initiator hears that its session is over.
+/// The longest time until an initiator learns that its session is over.
 const NEWS_WITHIN: Duration = Duration::from_secs(5);
 
 const GOOD: u8 = 0;

@@ -1,4 +1,4 @@
-//! What initiators ask for: random commands, each with what it means to the blocks.
+//! The commands of initiators: random commands, each with its effect on blocks.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::scenario::{Scenario, pick};
 use crate::transport::{Attribute, ScsiCommand};
 use crate::units;
 
-/// One initiator's part.
+/// The command generator of one initiator.
 #[derive(Debug)]
 pub struct Workload {
     writer: WriterId,
@@ -32,9 +32,9 @@ pub struct Workload {
     reserves_old_ones: bool,
     initiator: usize,
     pattern: Pattern,
-    /// Whether the media keep writes only until the power is cut.
+    /// Whether the media lose unflushed writes when the power is cut.
     volatile: bool,
-    /// The generation of each own block, so that it can be made again.
+    /// The generation of each block that this initiator wrote, so that the block can be made again.
     generations: BTreeMap<BlockSignature, Generation>,
 }
 
@@ -47,7 +47,7 @@ struct Extent {
 }
 
 impl Workload {
-    /// Starts an initiator's part.
+    /// Makes the command generator of an initiator.
     pub fn new(scenario: &Scenario, initiator: usize, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         Self {
@@ -67,7 +67,7 @@ impl Workload {
         }
     }
 
-    /// Makes the next order.
+    /// Makes the next command.
     pub fn next(&mut self, oracle: &OracleAdapter) -> (ScsiCommand, Effect) {
         if self.reserves_one_in > 0 && self.rng.chance(1, self.reserves_one_in) {
             let unit = u16::try_from(self.rng.below(self.units.into())).unwrap();
@@ -102,7 +102,7 @@ impl Workload {
     }
 
     fn extent(&mut self) -> Extent {
-        // Half of all accesses go to the first few blocks.
+        // Half of all accesses go to the first twelve blocks.
         let blocks = if self.rng.chance(1, 2) { self.blocks.min(12) } else { self.blocks };
         let len = (1 + self.rng.below(self.transfer_max)).min(blocks);
         let lba = Lba(self.rng.below(blocks - len + 1));
@@ -123,7 +123,7 @@ impl Workload {
         let verify = self.rng.chance(1, 12);
         let opcodes = if verify { [0x2e, 0x2e, 0xae, 0x8e] } else { [0x0a, 0x2a, 0xaa, 0x8a] };
         let mut cdb = self.transfer(opcodes, if verify { 0 } else { u8::from(fua) << 3 }, at);
-        // The six-byte form has no FUA.
+        // The six-byte CDB has no FUA bit.
         let fua = fua && !verify && cdb[0] != 0x0a;
         if verify && self.rng.chance(1, 2) {
             cdb[1] |= 2;
@@ -192,8 +192,8 @@ impl Workload {
     }
 
     fn copy(&mut self, oracle: &OracleAdapter, at: Extent) -> (ScsiCommand, Effect) {
-        // From the lower half to the upper one: what is copied is never copied back, so that a block that is found where it
-        // was written was written there.
+        // The copy goes from the lower half of the unit to the upper half. No copied block is ever copied
+        // back, so a signed block in the address that it belongs to was written there and not copied there.
         let half = self.blocks / 2;
         let blocks = at.blocks.min(half);
         let at = Extent { lba: Lba(self.rng.below(half - blocks + 1)), blocks, ..at };
@@ -239,7 +239,7 @@ impl Workload {
         (order(at.unit, &cdb, data, 0), Effect::Change(vec![change]))
     }
 
-    /// Commands that touch no block.
+    /// Makes a command that accesses no block.
     fn question(&mut self, at: Extent) -> (ScsiCommand, Effect) {
         let (cdb, len): (&[u8], u32) = *pick(
             &mut self.rng,
@@ -259,12 +259,14 @@ impl Workload {
         (order(at.unit, cdb, Vec::new(), len), Effect::Nothing)
     }
 
-    /// Guesses what blocks hold, and mostly rightly: the bytes, and what they stand for.
+    /// Guesses the contents of blocks, mostly correctly. Returns the bytes, and the contents that they
+    /// represent.
     fn guess(&mut self, oracle: &OracleAdapter, at: Extent) -> (Vec<u8>, Vec<Content>) {
         let mut data = Vec::new();
         let mut contents = Vec::new();
         for lba in at.lba.0..at.lba.0 + at.blocks {
-            // Only zeros and own blocks can be made again; the others are guessed wrongly.
+            // Only blocks of zeros and blocks that this initiator wrote can be made again; the guess for
+            // other blocks is wrong.
             let one = Extent { lba: Lba(lba), blocks: 1, ..at };
             let likely = oracle.history().expected_content(oracle.device(at.unit), Lba(lba));
             if likely.contains(&Content::Zero) || self.rng.chance(1, 2) {
@@ -292,7 +294,8 @@ impl Workload {
         (data, contents)
     }
 
-    /// Signs the same block again. Everything in a stamp follows from its mark, so that this can be done.
+    /// Signs the same block again. This is possible because everything in a block header follows from its
+    /// signature.
     fn remake(&self, oracle: &OracleAdapter, unit: u16, content: Content) -> Option<(Vec<u8>, Content)> {
         let Content::Signed(mark) = content else { return None };
         (mark.device == oracle.device(unit) && mark.writer == self.writer).then(|| {
@@ -332,7 +335,7 @@ impl Workload {
         u32::try_from(blocks).unwrap() * u32::try_from(self.block_len).unwrap()
     }
 
-    /// One of the four lengths of a READ or WRITE.
+    /// Makes a READ or WRITE with a CDB of one of the four lengths.
     fn transfer(&mut self, opcodes: [u8; 4], flags: u8, at: Extent) -> Vec<u8> {
         let which = usize::try_from(self.rng.below(4)).unwrap();
         let lba = u32::try_from(at.lba.0).unwrap().to_be_bytes();

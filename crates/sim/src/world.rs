@@ -1,4 +1,4 @@
-//! A run: the loop, the deadlines, the verdict.
+//! One run: the loop, the timeouts, the verdict.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,51 +29,51 @@ mod special;
 use lines::{describe, summary};
 use special::CorruptionCheck;
 
-/// After this long an initiator loses patience with an order and aborts it, as block layers do.
+/// After this time without an answer an initiator aborts a command, as block layers do.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After this long an initiator loses patience with task management and ends its nexus.
+/// After this time without an answer to a task management function an initiator ends its I_T nexus.
 const TMF_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After this long without an end, an order hangs.
+/// A command that has not ended after this time counts as hung.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long the end of a run may take once nothing fails any more.
+/// How long the shutdown of a run may take once nothing fails any more.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1200);
 
-/// How many moments a run may have: a hundred times what an eventful one takes.
+/// The bound on the steps of a run: a hundred times what an eventful run takes.
 const STEPS_MAX: u64 = 3_000_000;
 
-/// How long things may fail, in the world.
+/// How long faults are injected, in simulated time.
 const FAILS_FOR: Duration = Duration::from_secs(120);
 
-/// What went wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The seed that shows it.
+    /// The seed that shows the failure.
     pub seed: u64,
-    /// What it is.
+    /// The broken properties.
     pub what: Vec<PropertyViolation>,
-    /// When.
+    /// When the failure was found, in simulated time.
     pub at: Instant,
-    /// What happened before, the last lines of it.
+    /// The last lines of the trace before the failure.
     pub trace: Vec<String>,
 }
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The hash of everything that happened.
+    /// The hash of the whole trace.
     pub hash: u64,
-    /// How orders ended: done, failed, refused, unknown.
+    /// How commands ended: done, failed, refused, unknown.
     pub ends: [u64; 4],
     /// How many blocks were judged.
     pub judged: u64,
-    /// How long it took, in the world.
+    /// How long the run took, in simulated time.
     pub took: Duration,
-    /// How often each thing happened, where the fabric counts that.
+    /// How often each event happened, for events that the transport counts.
     pub counts: Vec<(&'static str, u64)>,
-    /// What the fabric did.
+    /// The transport's summary of the run.
     pub counters: String,
 }
 
@@ -93,30 +93,30 @@ pub struct World {
     crashes: Vec<Instant>,
     steps: u64,
     failures: Vec<PropertyViolation>,
-    /// What initiators know where reloads change LUNs.
+    /// What initiators know of LUNs, in worlds where reloads change them.
     views: Option<InitiatorViews>,
     harmed: CorruptionCheck,
-    /// How often each thing happened, of what no transport counts.
+    /// How often each event happened, for events that no transport counts.
     counts: BTreeMap<&'static str, u64>,
 }
 
-/// An initiator, as the world sees it.
+/// The world's record of an initiator.
 struct Actor {
     workload: Workload,
     orders_left: u64,
     open: usize,
-    /// Counts the nexuses it has had.
+    /// How many I_T nexuses it has had.
     epoch: u64,
     up: bool,
     gone: bool,
-    /// When it sends next.
+    /// When it sends its next command.
     next: Instant,
 }
 
 struct Managing {
     initiator: usize,
     since: Instant,
-    /// When its initiator gives up.
+    /// When its initiator ends the I_T nexus because the function was not answered.
     patience: Instant,
 }
 
@@ -124,7 +124,7 @@ struct Open {
     initiator: usize,
     unit: u16,
     since: Instant,
-    /// When its initiator asks for its end, again.
+    /// When its initiator aborts the command; set again after each abort.
     patience: Instant,
     immediate: bool,
 }
@@ -132,7 +132,7 @@ struct Open {
 /// Runs the world of a scenario.
 ///
 /// # Errors
-/// What went wrong, if anything did.
+/// Returns the broken properties and the trace, if the run failed.
 pub fn run(scenario: &Scenario, trace: &Trace) -> Result<Report, Failure> {
     World::new(scenario, trace).run()
 }
@@ -234,7 +234,7 @@ impl World {
         self.actors.iter().any(|actor| !actor.gone && actor.orders_left > 0)
     }
 
-    /// Moves time to the next thing that happens.
+    /// Advances the time to the next event.
     fn step(&mut self) {
         let now = self.clock.now();
         let sends = self.actors.iter().filter(|actor| self.may_send(actor)).map(|actor| actor.next);
@@ -325,8 +325,9 @@ impl World {
         }
     }
 
-    /// Returns where the task set puts an order, unless something may change its place: immediate commands overtake, and what is
-    /// carried out again comes again.
+    /// Returns the position of a command in its task set. Returns `None` for immediate commands, which
+    /// overtake others, for commands that may be executed again in another nexus, and where the transport
+    /// does not keep the order.
     fn place(&self, initiator: usize, ticket: Ticket, order: &ScsiCommand) -> Option<TaskPosition> {
         if order.immediate || order.replay || !self.scenario.keeps_order(order.unit) {
             return None;
@@ -376,21 +377,22 @@ impl World {
         }
     }
 
-    /// Aborts what takes too long, and notices what hangs.
+    /// Aborts commands that take too long, and reports those that hang.
     fn check_timeouts(&mut self, now: Instant) {
         let late: Vec<Ticket> =
             (self.open.iter()).filter(|(_, open)| now >= open.patience).map(|(ticket, _)| *ticket).collect();
         for ticket in late {
             let Some(open) = self.open.get_mut(&ticket) else { continue };
             let (initiator, unit) = (open.initiator, open.unit);
-            // What was lost on the way may take a while to be missed; an immediate command never is. And who is aborted by
-            // another initiator hears nothing of it (TAS is 0, SAM-5 §5.6).
+            // A PDU or frame that was lost may be missed only after a while, and a lost immediate command is
+            // never missed. An initiator receives no answer to a command that another initiator aborts (TAS
+            // is 0, SAM-5 §5.6).
             if !open.immediate && !self.scenario.aborts() {
                 let due = self.transport.last_fault().max(open.since);
                 let mended = due.after(COMMAND_TIMEOUT).after(self.scenario.backlog());
                 if mended > now {
-                    // An abort now would hide what recovery forgot: it has as long, counted from the last trouble, and the
-                    // time that a slow path takes.
+                    // An abort now would hide a task that recovery forgot. Recovery has `COMMAND_TIMEOUT`,
+                    // counted from the submission or the last fault, plus the time that a slow path takes.
                     open.patience = mended;
                     continue;
                 }
@@ -411,7 +413,7 @@ impl World {
         }
         let given_up = self.managing.iter_mut().find(|(_, open)| now >= open.patience);
         if let Some((ticket, open)) = given_up {
-            // RFC 7143 gives an initiator no way to learn whether an immediate request arrived.
+            // RFC 7143 gives an initiator no way to learn whether an immediate request was received.
             open.patience = now.after(TMF_TIMEOUT);
             let (ticket, initiator) = (*ticket, open.initiator);
             self.trace.say(|| format!("initiator {initiator} gives up its nexus"));
@@ -426,9 +428,9 @@ impl World {
         }
     }
 
-    /// Takes note of everything that the fabric reports.
+    /// Handles all events that the transport reports.
     fn handle_events(&mut self) {
-        // What is written now was written before what is heard now was said.
+        // A write that takes effect now did so before the answers that are received now were sent.
         for signature in self.media.iter().flat_map(Medium::take_landed) {
             self.oracle.took_effect(signature);
         }
@@ -502,7 +504,8 @@ impl World {
         }
     }
 
-    /// Returns the property that an order breaks that never ends: a reload may be the cause.
+    /// Returns the property that a command breaks if it never ends: [`Property::Answered`] if a reload may be
+    /// the cause.
     fn named(&self, ticket: Ticket) -> Property {
         let hidden = self.views.as_ref().is_some_and(|views| views.was_hidden(ticket));
         if hidden { Property::Answered } else { Property::Ends }
@@ -515,14 +518,14 @@ impl World {
         }
         self.oracle.crashed();
         self.transport.crash(now);
-        // What is reported as lost now was lost with the power.
+        // Everything that is reported as lost now was lost with the power.
         self.handle_events();
         for initiator in 0..self.actors.len() {
             self.oracle.lost_cannot_run(initiator);
         }
     }
 
-    /// Everybody leaves, and nothing may be left behind.
+    /// Logs out all initiators, and checks that nothing is left behind.
     fn shut_down(&mut self) {
         let now = self.clock.now();
         self.transport.close(now);
@@ -547,7 +550,7 @@ impl World {
         }
     }
 
-    /// Judges every block of every medium.
+    /// Checks every block of every medium.
     fn inspect(&mut self) {
         for (unit, medium) in (0..).zip(self.media.clone()) {
             let len = usize::try_from(self.scenario.medium.len).unwrap();
@@ -566,7 +569,7 @@ impl World {
     fn fail(&mut self, property: Property, how: String) {
         let broken = PropertyViolation::new(property, how);
         self.trace.say(|| format!("WRONG: {broken}"));
-        // One is enough; a handful helps.
+        // One failure is enough; up to eight help to find the cause.
         if self.failures.len() < 8 && !self.failures.contains(&broken) {
             self.failures.push(broken);
         }

@@ -1,4 +1,5 @@
-//! Worlds that are right stay right, and one seed is one run. `make sim` runs many more.
+//! Correct code passes in every world, and two runs of one seed are identical. `make sim` runs many more
+//! seeds.
 
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
@@ -6,7 +7,7 @@ use sim::scenario::{SPECIAL, Scenario};
 use sim::trace::Trace;
 use sim::world::{self, Report};
 
-/// Few, since this runs without optimisation.
+/// A small number, since this runs without optimisation.
 const SEEDS: u64 = 18;
 
 fn run(scenario: &Scenario) -> Report {

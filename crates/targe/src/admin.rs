@@ -1,4 +1,4 @@
-//! `targe status`, `sessions` and `luns`: questions to the running daemon.
+//! `targe status`, `sessions` and `luns`: queries to the running daemon.
 
 use daemon::admin::api::{
     FrameRepairs, FrameSession, Group, Luns, Method, Path, Repairs, Session, Sessions, Status,
@@ -81,7 +81,7 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
     for session in sessions {
         let path = |path: &Path| {
             let down = if path.up { "" } else { " (down)" };
-            // What is less than the interface takes is worth a word.
+            // An MTU below that of the interface is worth showing.
             let narrow = match path.mtu < path.interface_mtu {
                 true => format!(" (MTU {} of {})", path.mtu, path.interface_mtu),
                 false => String::new(),
@@ -106,7 +106,8 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
     table
 }
 
-/// The name of a target, and which of its LUNs show the initiator no disk because they were another one when it opened them.
+/// Returns the name of a target, with the LUNs that are withheld from the initiator because they were another
+/// disk when it opened them.
 fn target(name: &str, other_disks: &[u16]) -> String {
     match other_disks {
         [] => name.to_owned(),
@@ -117,7 +118,7 @@ fn target(name: &str, other_disks: &[u16]) -> String {
     }
 }
 
-/// What was repaired in HyperSCSI, in few words.
+/// Returns a short description of the repairs in a HyperSCSI session.
 fn frames_repaired(repairs: &FrameRepairs) -> String {
     in_words(&[
         (repairs.frames_lost, "lost"),
@@ -130,13 +131,13 @@ fn frames_repaired(repairs: &FrameRepairs) -> String {
     ])
 }
 
-/// Where a session's connections come from.
+/// Returns the addresses that a session's connections come from.
 fn from(session: &Session) -> String {
     let peers: Vec<&str> = session.members.iter().map(|member| &*member.peer).collect();
     if peers.is_empty() { "-".to_owned() } else { peers.join(" ") }
 }
 
-/// How many connections a session has, and how many it lost and may replace.
+/// Returns how many connections a session has, and how many it lost and may replace.
 fn connections(session: &Session) -> String {
     match session.lost_connections {
         0 => session.connections.to_string(),
@@ -144,7 +145,7 @@ fn connections(session: &Session) -> String {
     }
 }
 
-/// What was repaired in a session, in few words.
+/// Returns a short description of the repairs in an iSCSI session.
 fn repaired(repairs: &Repairs) -> String {
     in_words(&[
         (repairs.header_digest_errors + repairs.data_digest_errors, "damaged"),
@@ -154,7 +155,7 @@ fn repaired(repairs: &Repairs) -> String {
     ])
 }
 
-/// Says of what there was any.
+/// Lists the counts that are not zero.
 fn in_words(counts: &[(u64, &str)]) -> String {
     let words: Vec<String> = counts
         .iter()
@@ -204,7 +205,7 @@ pub(crate) fn luns(args: &AdminArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks, and prints the answer if JSON is wanted; else returns it.
+/// Queries the daemon. Prints the answer if JSON is wanted; otherwise returns it.
 fn request_or_print(args: &AdminArgs, method: Method) -> Result<Option<Value>, Failure> {
     let answer = match &args.socket {
         Some(path) => request(path, method).map_err(|error| Failure::Failed(error.to_string()))?,
@@ -217,7 +218,8 @@ fn request_or_print(args: &AdminArgs, method: Method) -> Result<Option<Value>, F
     Ok(Some(answer))
 }
 
-/// Asks the daemon wherever it may be, and tells where that is if it is not where one started from here would be.
+/// Queries the daemon on any of its possible sockets. Prints which socket answered, unless it is the socket
+/// that a daemon started from here would use.
 fn request_any_socket(method: Method) -> Result<Value, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let sockets = around.sockets();
@@ -359,7 +361,7 @@ const fn yes_or_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 
-/// Writes a span in its two largest units.
+/// Formats a duration in its two largest units.
 fn show_uptime(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {

@@ -28,13 +28,15 @@ use crate::cli::{URL_HELP, size};
 use crate::signals::{self, StallWatch};
 use crate::{Failure, connect, print};
 
-/// Signals this close together are one request: `timeout` and some supervisors signal a process and then its group.
+/// Signals that arrive within this time count as one request: `timeout` and some supervisors signal a process
+/// and then its group.
 const ONE_REQUEST: Duration = Duration::from_millis(250);
-/// Failures of the disk are told once in this time; a dead disk fails thousands of requests a second.
+/// The interval at which failures of the disk are logged again; a dead disk fails thousands of requests a
+/// second.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
-/// The exit code of an end that was not in order.
+/// The exit code of an end that was not clean.
 const EXIT_FAILED: i32 = 1;
-/// For how long after a signal requests that make no progress are not waited for.
+/// For how long after a signal the command closes sessions whose requests make no progress.
 const ASKED_SPAN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
@@ -65,9 +67,9 @@ struct Way {
 
 /// Why the main thread wakes up.
 enum Wakeup {
-    /// A signal asks for the end.
+    /// A signal requests the end.
     Stop,
-    /// Nobody uses the disk any more.
+    /// No process uses the disk any more.
     Unused,
 }
 
@@ -87,7 +89,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if let Some(device) = &device {
         device::ready(device)?;
     }
-    // Before there are threads: they inherit it.
+    // The flag must be set before threads start, because they inherit it.
     let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
     let client = connect::client()?;
     let disks = match &device {
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
     let (tell, occasions) = channel();
-    // A file or a device that is in use is not let go by the first signal.
+    // A file or a device that is in use is not detached by the first signal.
     let signals_obeyed = if args.way.nbd.is_some() { 1 } else { 2 };
     let is_last = Arc::new(AtomicBool::new(false));
     watch_signals(tell.clone(), signals_obeyed, Arc::clone(&is_last))
@@ -119,39 +121,42 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         _ => Err(Failure::Misused("say where: --nbd SOCKET, --fuse DIR or --ublk".into())),
     };
     for disk in &disks {
-        // The target notices by itself if this does not reach it; nothing is under way any more.
+        // If the logout does not reach the target, it detects the loss itself; no command is under way any
+        // more.
         signals::log_out_briefly(disk.session());
     }
     served
 }
 
-/// How the end is asked for, and what keeps a target that does not answer from delaying it.
+/// The request to end, and the watch that keeps an unresponsive target from delaying the end.
 struct Shutdown {
     occasions: Receiver<Wakeup>,
     tell: Sender<Wakeup>,
     still: StallWatch,
-    /// Whether nobody uses the disk any more, so that the next signal is obeyed at once.
+    /// Whether no process uses the disk any more, so that the next signal ends the command at once.
     is_last: Arc<AtomicBool>,
 }
 
 impl Shutdown {
-    /// A signal asks for the end. Those who still use the disk may have to be waited for, but not for a target that does not
-    /// answer: if requests make no progress now, their session is closed, as a second signal would ask for.
+    /// Handles a signal that requests the end. The command may have to wait for processes that still use the
+    /// disk, but not for a target that does not answer: if requests make no progress now, their session is
+    /// closed, as by a second signal.
     fn stop_requested(&self) {
         let tell = self.tell.clone();
-        // The main thread may be beyond listening.
+        // The main thread may have dropped the receiver already.
         self.still.watch(Some(ASKED_SPAN), move || drop(tell.send(Wakeup::Stop)));
     }
 
-    /// Nobody uses the disk any more: what is left is a flush and a logout, or there is nobody at the other end.
+    /// Records that no process uses the disk any more. Only a flush and a logout remain; sessions whose
+    /// target does not answer are closed.
     fn last(&self) {
         self.is_last.store(true, Ordering::SeqCst);
         self.still.watch(None, || ());
     }
 }
 
-/// Makes the LUNs out as disks. Those of one HyperSCSI target share a session, whose paths carry all of them; each of iSCSI
-/// has a session of its own, and with it a connection.
+/// Opens the LUNs as disks. The LUNs of one HyperSCSI target share a session, whose paths carry all of them.
+/// Each iSCSI LUN has a session of its own, and with it a connection.
 fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
     let mut disks: Vec<RemoteDisk> = Vec::with_capacity(urls.len());
     for url in urls {
@@ -166,7 +171,7 @@ fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
     Ok(disks)
 }
 
-/// One disk of all.
+/// Joins all disks into one.
 fn joined(disks: &[RemoteDisk], stripe: Option<u64>) -> Result<Arc<dyn SharedStore>, Failure> {
     let shared = |disk: &RemoteDisk| Arc::new(disk.clone()) as Arc<dyn SharedStore>;
     match (disks, stripe) {
@@ -190,7 +195,7 @@ fn serve_nbd(socket: &Path, disk: Arc<dyn SharedStore>, name: &str, end: &Shutdo
     eprintln!("  nbdinfo '{uri}'\n  qemu-img info '{uri}'");
     eprintln!("  sudo nbd-client -unix {} /dev/nbd0", socket.display());
     print(&format!("{uri}\n"));
-    // Without a sender there is nothing to wait for.
+    // If the sender was dropped, there is nothing to wait for.
     let _ = end.occasions.recv();
     end.last();
     server.stop().map_err(not_durable)
@@ -205,7 +210,7 @@ fn serve_file(
 ) -> Result<(), Failure> {
     let size = show_size(disk.capabilities().len);
     let ended = Box::new(move || {
-        // The main thread may be beyond listening.
+        // The main thread may have dropped the receiver already.
         let _ = tell.send(Wakeup::Unused);
     });
     let mount = Mount::start(dir, disk, "targe", event_logger(), ended)
@@ -246,7 +251,7 @@ fn not_durable(failure: store::api::Failure) -> Failure {
     Failure::Failed(format!("what was written last may be lost: flush: {}", failure.fault))
 }
 
-/// The address of a socket, as QEMU and libnbd take it.
+/// Returns the URI of a socket, as QEMU and libnbd accept it.
 fn nbd_uri(socket: &Path) -> String {
     let mut uri = "nbd+unix:///?socket=".to_owned();
     for byte in socket.as_os_str().as_bytes() {
@@ -257,11 +262,12 @@ fn nbd_uri(socket: &Path) -> String {
     uri
 }
 
-/// Tells on stderr when the target goes and comes.
+/// Logs to stderr when the session with the target is lost and when it is restored.
 fn tell_of_session(url: &Url, disk: &RemoteDisk) {
     let url = url.to_string();
     let mut waiting = false;
-    // Of one that is given up, only the loss is news; of one that comes up for the first time, nothing is.
+    // When a path is given up, only its loss is worth logging; when a path comes up for the first time,
+    // nothing is.
     let mut lost = std::collections::BTreeSet::new();
     disk.session().watch(Box::new(move |news| {
         match news {
@@ -283,7 +289,7 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
             SessionEvent::OtherDevice { what, .. } => {
                 eprintln!("targe: {url}: {what}; requests fail from now on");
             }
-            // Else it is our own end.
+            // Otherwise this command closed the session itself.
             SessionEvent::Down(why) if why.is_given_up() => {
                 eprintln!("targe: {url}: given up: {}; requests fail from now on", connect::error_chain(why));
             }
@@ -293,7 +299,7 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
     }));
 }
 
-/// Tells notices on stderr, failures of the disk not more often than they can be read.
+/// Returns a handler that logs events to stderr, and limits the rate at which it logs failures of the disk.
 fn event_logger() -> EventHandler {
     let told: Mutex<Option<(Instant, u64)>> = Mutex::default();
     Arc::new(move |notice| match notice {
@@ -317,8 +323,8 @@ fn event_logger() -> EventHandler {
     })
 }
 
-/// Has signals that ask for the end wake the main thread, so many times and until nobody uses the disk; the next one is obeyed at
-/// once.
+/// Makes signals that request the end wake the main thread: the first `times` signals, and only until no
+/// process uses the disk. The next signal ends the process at once.
 fn watch_signals(tell: Sender<Wakeup>, times: u32, is_last: Arc<AtomicBool>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let watch = move || {

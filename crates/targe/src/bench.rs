@@ -1,4 +1,4 @@
-//! `targe bench`: load, and what came of it.
+//! `targe bench`: generates load and shows the results.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         if args.rw < 100 && geometry.write_protected {
             return Err(Failure::Failed(format!("{url}: the unit is write protected")));
         }
-        // The session that looked is logged out before the load begins.
+        // The session that read the geometry is logged out before the load begins.
         let gone = disk.session().log_out();
         drop(disk);
         let _ = gone.wait();

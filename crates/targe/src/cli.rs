@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// What `--lun` takes; its brackets are no links.
+/// The help text of `--lun`; its brackets are no links.
 const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T; \
                         lun=N fixes its number, protection=encrypt is the least that it is reached with; \
                         docs/config.md lists the keys";
@@ -144,7 +144,7 @@ pub(crate) struct DiscoverArgs {
     pub(crate) wait: Option<u64>,
 }
 
-/// What `URL` is; its brackets are no links.
+/// The help text of `URL`; its brackets are no links.
 pub(crate) const URL_HELP: &str = "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...], or hyperscsi://GROUP@INTERFACE/IQN/LUN[?...]; \
      docs/initiator.md lists the keys. A password comes from ?password_file=FILE or $TARGE_PASSWORD";
 
@@ -317,7 +317,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     daemon::config::parse_size(text)
 }
 
-/// Reads a time that is not over when it begins.
+/// Parses a duration that is longer than zero.
 fn some_seconds(text: &str) -> Result<std::time::Duration, String> {
     match seconds(text)? {
         std::time::Duration::ZERO => Err("that is no time at all".to_owned()),
@@ -334,7 +334,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
     Ok(span)
 }
 
-/// Reads `read`, `write`, `mixed` and `mixed:PCT`: how many commands in a hundred are reads.
+/// Parses `read`, `write`, `mixed` and `mixed:PCT`: the percentage of commands that are reads.
 fn read_percent(text: &str) -> Result<u8, String> {
     let percent = match text {
         "read" => Some(100),

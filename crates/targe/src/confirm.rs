@@ -1,11 +1,11 @@
-//! Nothing is written to a device without a word: `--write`, or a yes on the terminal.
+//! Asks for consent before a command writes to a device: `--write`, or a yes on the terminal.
 
 use std::io::{IsTerminal, Write};
 
 use crate::Failure;
 
-/// Asks whether `what` may be done, unless the command line has said so. Standard input may be the data, so the
-/// question is put to the terminal itself.
+/// Asks whether to do `what`, unless `given` is set because the command line has consent. Standard input may
+/// be the data, so the terminal itself is asked.
 pub(crate) fn ask(given: bool, what: &str) -> Result<(), Failure> {
     if given {
         return Ok(());
@@ -16,7 +16,7 @@ pub(crate) fn ask(given: bool, what: &str) -> Result<(), Failure> {
     }
     let mut terminal =
         std::fs::File::options().read(true).write(true).open("/dev/tty").map_err(|_| refused())?;
-    // If the question does not get there, neither does an answer.
+    // If the question cannot be written, no answer can be read either.
     let _ = write!(terminal, "targe: {what}. Go on? [y/N] ");
     let mut answer = String::new();
     let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(terminal), &mut answer);

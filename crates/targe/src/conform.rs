@@ -1,4 +1,4 @@
-//! `targe conform`: which suite, on whom, and how its results are shown.
+//! `targe conform`: which suite runs against which peer, and how its results are shown.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -186,7 +186,7 @@ fn options(args: &ConformTarget) -> Result<target::Options, Failure> {
     })
 }
 
-/// The port that IANA gave to iSCSI.
+/// The port that IANA assigned to iSCSI.
 const PORT: u16 = 3260;
 
 fn resolve(portal: &str) -> Result<SocketAddr, Failure> {
@@ -198,7 +198,7 @@ fn resolve(portal: &str) -> Result<SocketAddr, Failure> {
     found.next().ok_or_else(|| Failure::Failed(format!("{portal}: no address")))
 }
 
-/// Takes a name, and its password from behind a `%`, a file, or the environment.
+/// Returns a user name, with its password from after a `%`, from a file, or from the environment.
 fn credentials(
     name: Option<&str>,
     file: Option<&Path>,
@@ -236,7 +236,7 @@ fn list(entries: &[CaseInfo], selection: &Selection) {
     print(&table.to_string());
 }
 
-/// Tells of a case as it ends: a line, and for a failure what was sent and what came.
+/// Prints the result of a case when it ends: a line, and for a failure the PDUs that were sent and received.
 fn tell(result: &CaseResult, json: bool, verbose: bool) {
     let line = result.line();
     if json {

@@ -1,4 +1,4 @@
-//! The way to a LUN, for every command that is given a URL.
+//! Connects to a LUN, for every command that takes a URL.
 
 use drivers::config::Config;
 use initiator::client::{Client, Session, Watcher};
@@ -10,7 +10,7 @@ use initiator::url::{EnvSecrets, Url};
 
 use crate::Failure;
 
-/// Reads a URL.
+/// Parses a URL.
 pub(crate) fn url(text: &str) -> Result<Url, Failure> {
     Url::parse(text).map_err(|why| Failure::Misused(why.to_string()))
 }
@@ -20,7 +20,7 @@ pub(crate) fn client() -> Result<Client, Failure> {
     Client::start(&Config::default()).map_err(|why| Failure::Failed(error_chain(&why)))
 }
 
-/// Logs in and makes the LUN out as a disk.
+/// Logs in and opens the LUN as a disk.
 pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
     block_on(open_disk_watched(client, url, &EnvSecrets, vec![network_logger(url)]))
         .map_err(|why| failure(&why))
@@ -32,13 +32,14 @@ pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
         .map_err(|why| failure(&why))
 }
 
-/// Makes the LUN out as a disk, in a session with its target.
+/// Opens the LUN as a disk, in a session with its target.
 pub(crate) fn disk_of(session: Session, url: &Url) -> Result<RemoteDisk, Failure> {
     let disk = block_on(RemoteDisk::open(session, url.lun));
     disk.map_err(|why| failure(&OpenError::Unit { at: url.to_string(), why }))
 }
 
-/// Returns who tells on stderr what a person should know about the network of a session, whatever is done there.
+/// Returns a watcher that logs to stderr the events of a session's network that concern a user of any
+/// command.
 pub(crate) fn network_logger(url: &Url) -> Watcher {
     let url = url.to_string();
     Box::new(move |news| {
@@ -66,7 +67,7 @@ pub(crate) fn network_logger(url: &Url) -> Watcher {
     })
 }
 
-/// Says what failed, and why its session was lost if it was: a medium only knows that it is gone.
+/// Adds to an error why the session was lost, if it was: a medium reports only that it is gone.
 pub(crate) fn with_loss(session: &Session, what: String) -> String {
     match block_on(session.loss()) {
         Ok(Some(why)) => format!("{what}; the session was lost: {}", error_chain(&why)),
@@ -74,12 +75,12 @@ pub(crate) fn with_loss(session: &Session, what: String) -> String {
     }
 }
 
-/// Says why something cannot be reached.
+/// Returns the failure for a target or LUN that cannot be reached.
 pub(crate) fn failure(why: &OpenError) -> Failure {
     if why.is_misuse() { Failure::Misused(error_chain(why)) } else { Failure::Failed(error_chain(why)) }
 }
 
-/// Writes an error with what lies behind it. What a peer had a part in cannot command the terminal.
+/// Formats an error with its sources. Text from a peer cannot control the terminal.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

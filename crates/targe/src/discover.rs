@@ -1,5 +1,5 @@
-//! `targe discover`: the targets of a portal, and their LUNs by logging in to each; or what the networks of an interface
-//! export to a HyperSCSI group, as they say themselves.
+//! `targe discover`: the targets of a portal, and their LUNs by logging in to each; or the targets that are
+//! exported to a HyperSCSI group on the networks of an interface, as the servers report them.
 
 mod group;
 
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
     if troubles.is_empty() { Ok(()) } else { Err(Failure::Failed(troubles.join("; "))) }
 }
 
-/// Takes the flags as if they stood in the URL.
+/// Returns the endpoint, with the flags applied as if they were part of the URL.
 fn place(args: &DiscoverArgs) -> Result<Endpoint, Failure> {
     let misused = |text: String| Failure::Misused(text);
     let portal = args
@@ -130,7 +130,7 @@ fn as_json(target: &Discovered, unit: &FoundUnit) -> Value {
     })
 }
 
-/// Reads a field of INQUIRY data: ASCII filled up with spaces.
+/// Decodes a field of INQUIRY data: ASCII padded with spaces.
 pub(crate) fn words(field: &[u8]) -> String {
     let text: String = field
         .iter()

@@ -1,4 +1,4 @@
-//! `targe info`: everything that a LUN says of itself, and what its session agreed on.
+//! `targe info`: everything that a LUN reports of itself, and what its session negotiated.
 
 use std::fmt::Write;
 
@@ -65,7 +65,7 @@ fn failed(url: &Url, why: &UnitError) -> Failure {
     Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
 }
 
-/// What a unit says of itself.
+/// The data that a unit reports of itself.
 struct UnitReport {
     inquiry: StandardInquiry,
     /// Pages with their codes, in the order that the unit lists them.
@@ -269,7 +269,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Writes the document for people: a line for each fact, groups indented.
+/// Formats the document as text for display: a line for each fact, with groups indented.
 fn show(document: &Map<String, Value>) -> String {
     let mut text = String::new();
     if let Some(bytes) = document.get("bytes").and_then(Value::as_u64) {

@@ -1,4 +1,4 @@
-//! `targe lab`: experiments, and the instruments they are made of.
+//! `targe lab`: experiments, and the instruments that they use.
 
 mod wire;
 
@@ -91,7 +91,7 @@ fn proxy(args: &ProxyArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How often the end is looked for.
+/// How often the end is checked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn resolve(name: &str) -> Result<SocketAddr, Failure> {

@@ -1,7 +1,8 @@
-//! The `targe` binary: every subcommand is a thin call into the room that does the work. What users rely on (words,
-//! shapes, exit codes) stands here and in DESIGN's command line.
+//! The `targe` binary: every subcommand is a thin call into the crate that does the work. The interface that
+//! users rely on (words, output formats, exit codes) is defined here and in DESIGN's command line.
 //!
-//! Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 the thing asked for failed, 2 bad usage or configuration.
+//! Data goes to stdout, messages to stderr. Exit codes: 0 success, 1 the operation failed, 2 bad usage or
+//! configuration.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -32,14 +33,14 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 
-/// What a command came to, besides what it printed.
+/// How a command failed.
 #[derive(Debug)]
 enum Failure {
-    /// The thing asked for failed.
+    /// The operation failed.
     Failed(String),
     /// Bad usage.
     Misused(String),
-    /// The report on a configuration with mistakes: its lines say themselves where they are.
+    /// The report on a configuration with mistakes; each of its lines gives its own place in the file.
     Misconfigured(String),
 }
 
@@ -85,10 +86,10 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The first failure to print something.
+/// The first error of a write to stdout.
 static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Prints data. A failure is told at the end.
+/// Prints data. [`printed`] reports an error at the end.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -96,7 +97,8 @@ fn print(text: &str) {
     }
 }
 
-/// Returns whether everything was printed. A reader that went away (`targe luns | head -1`) has seen enough.
+/// Returns an error unless everything was printed. A reader that closed the pipe early (`targe luns | head
+/// -1`) is no error.
 fn printed() -> Result<(), Failure> {
     match UNPRINTED.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -1,11 +1,12 @@
-//! Plants one bug into a binary that was built with the feature `fault_injection`, so that a rig can show that it finds it.
+//! Switches on one planted bug in a binary that was built with the feature `planted`, so that a rig can show
+//! that it finds the bug.
 
 use base::fault_injection::{Bug, inject};
 
-/// Names the bug in the environment.
+/// The environment variable that names the bug.
 const VARIABLE: &str = "TARGE_PLANTED";
 
-/// Plants the bug that the environment names, if it names one, and tells so.
+/// Switches on the bug that the environment names, if it names one, and logs that.
 pub(crate) fn plant_from_environment() -> Result<(), String> {
     let Some(name) = std::env::var_os(VARIABLE) else { return Ok(()) };
     let name = name.to_string_lossy();

@@ -1,16 +1,16 @@
-//! How far a long command is, on a terminal only.
+//! Shows the progress of a long command, on a terminal only.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
-/// How often the line is written anew.
+/// How often the line is redrawn.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// The cells of the bar.
 const CELLS: u64 = 30;
 
-/// A line on stderr that says how much is done.
+/// A line on stderr that shows how much is done.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shown: bool,
@@ -21,13 +21,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts; `total` is how many bytes there will be, if that is known.
+    /// Starts the line. `total` is the number of bytes to process, if that is known.
     pub(crate) fn new(total: Option<u64>) -> Self {
         let now = Instant::now();
         Self { shown: std::io::stderr().is_terminal(), start: now, last: now, done: 0, total }
     }
 
-    /// Notes that so many more bytes are done.
+    /// Records that `bytes` more are done.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.done += bytes;
         if self.shown && self.last.elapsed() >= EVERY {
@@ -37,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// Ends the line and says what was done in all.
+    /// Ends the line and prints the total.
     pub(crate) fn finish(self, verb: &str) {
         let (took, done) = (self.start.elapsed(), self.done);
         let clear = if self.shown { "\r\x1b[K" } else { "" };
@@ -46,7 +46,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves a clean line to whatever is told next.
+    /// Clears the line for the next message.
     fn drop(&mut self) {
         if self.shown {
             eprint!("\r\x1b[K");
@@ -77,7 +77,7 @@ fn rate(bytes: u64, took: Duration) -> String {
     amount(to_f64(bytes) / took.as_secs_f64().max(1e-9))
 }
 
-/// Writes a number of bytes in the largest unit that leaves it above one.
+/// Formats a number of bytes in the largest unit that leaves it above one.
 pub(crate) fn amount(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes;

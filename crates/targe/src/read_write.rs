@@ -35,7 +35,7 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
         while under_way.len() < span.depth && next < span.to {
             let len = span.step(next);
             let answer = disk.perform(OpAction::Read { at: next, len });
-            // Of the first and last blocks, only a part may be wanted.
+            // Only a part of the first and last blocks may be wanted.
             let skip = to_usize(args.span.offset.saturating_sub(next));
             let keep = len.min(to_usize(end - next));
             under_way.push_back((answer, skip, keep));
@@ -50,7 +50,7 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
         for part in data.parts() {
             match out.write_all(part) {
                 Ok(()) => {}
-                // A reader that went away (`targe read … | head -c 512`) has seen enough.
+                // A reader that closed the pipe early (`targe read … | head -c 512`) is no error.
                 Err(why) if why.kind() == ErrorKind::BrokenPipe => return Ok(()),
                 Err(why) => return Err(Failure::Failed(format!("cannot write to stdout: {why}"))),
             }
@@ -89,7 +89,7 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
     let mut writer =
         Writer { disk: &disk, url: &url, span, under_way: VecDeque::new(), progress: Progress::new(total) };
     let written = writer.copy(args.span.offset, end, args.span.length);
-    // What is under way ends before anything is told, whether it went well or not.
+    // Commands under way end before anything is printed, whether the copy succeeded or not.
     let drained = writer.drain(0);
     let flushed = block_on(disk.flush()).map_err(|why| failed(&url, &why));
     let Writer { progress, .. } = writer;
@@ -107,7 +107,7 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
     }
 }
 
-/// What moves, in whole blocks.
+/// The range to transfer, in whole blocks.
 struct BlockRange {
     from: u64,
     to: u64,
@@ -123,12 +123,12 @@ impl BlockRange {
                 "--bs: the LUN has blocks of {block} bytes; give a multiple of that, 64M at most"
             )));
         }
-        // A LUN ends at a block border.
+        // A LUN ends at a block boundary.
         let (from, to) = (args.offset / block * block, end.div_ceil(block) * block);
         Ok(Self { from, to, chunk: args.bs, depth: usize::try_from(args.depth).unwrap_or(1) })
     }
 
-    /// How many bytes the command at `at` moves.
+    /// Returns how many bytes the command at `at` transfers.
     fn step(&self, at: u64) -> usize {
         to_usize(self.chunk.min(self.to - at))
     }
@@ -154,13 +154,13 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Copies the input to the disk and returns how many bytes that were.
+    /// Copies the input to the disk. Returns how many bytes that were.
     fn copy(&mut self, offset: u64, end: u64, length: Option<u64>) -> Result<u64, Failure> {
         let mut input = std::io::stdin().lock();
         let block = u64::from(self.disk.geometry().block_size().bytes());
         let mut at = offset;
         loop {
-            // Up to the next border of a chunk, so that only the first and the last one can be odd.
+            // Each write ends at a chunk boundary, so that only the first and the last one can be shorter.
             let border = (at / self.span.chunk + 1) * self.span.chunk;
             let len = to_usize(border.min(end) - at);
             if len == 0 {
@@ -190,7 +190,7 @@ impl Writer<'_> {
         Ok(at - offset)
     }
 
-    /// Fills the data up to whole blocks with what is on the disk there.
+    /// Extends the data to whole blocks with the present content of the disk.
     fn whole_blocks(&self, at: u64, buf: Buf, block: u64) -> Result<(u64, DataList), Failure> {
         let (first, end) = (at / block * block, at + to_u64(buf.len()));
         let last = end.div_ceil(block) * block;
@@ -229,7 +229,7 @@ impl Writer<'_> {
     }
 }
 
-/// Reads until `len` bytes are there, or the input ends.
+/// Reads until `buf` holds `len` bytes, or the input ends.
 fn fill(input: &mut impl Read, buf: &mut Buf, len: usize) -> Result<(), Failure> {
     while buf.len() < len {
         let left = len - buf.len();
@@ -244,7 +244,7 @@ fn fill(input: &mut impl Read, buf: &mut Buf, len: usize) -> Result<(), Failure>
     Ok(())
 }
 
-/// Returns how long the input is, if it is a file.
+/// Returns the length of the input, if it is a file.
 fn input_len() -> Option<u64> {
     use std::os::fd::AsFd;
     let file = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);

@@ -1,4 +1,4 @@
-//! `targe serve`: flags in, the lines to paste out.
+//! `targe serve`: turns the flags into a configuration, and prints commands to paste for initiators.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use daemon::serve::{ServeError, Started, serve};
 use crate::Failure;
 use crate::cli::ServeArgs;
 
-/// More targets than this are not listed at the start; `targe status` lists them.
+/// The most targets that are listed at the start; `targe status` lists all.
 const TARGETS_SHOWN_MAX: usize = 8;
 
 pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ fn show(banner: &str) {
     }
 }
 
-/// What is served, and how to use it.
+/// Returns the banner: the targets that are served, and how to use them.
 fn banner(started: &Started) -> String {
     let mut text = String::new();
     let interfaces = started.config.hyperscsi.iter().flat_map(|frames| &frames.interfaces);
@@ -87,7 +87,8 @@ fn banner(started: &Started) -> String {
     text
 }
 
-/// Returns the first target and the address to reach it on from this host, or from where its portal is announced.
+/// Returns the first target, and the address at which this host reaches it or at which its portal is
+/// announced.
 fn first_way_in(started: &Started) -> Option<(&Target, String)> {
     let target = started.config.targets.first()?;
     let index = *target.portals.first()?;
@@ -103,8 +104,8 @@ fn first_way_in(started: &Started) -> Option<(&Target, String)> {
     Some((target, SocketAddr::new(here, listening.port()).to_string()))
 }
 
-/// How to look for the first group that has a target, and to use that target. The interface is another host's, which may call it
-/// otherwise.
+/// Returns the commands that discover the first group with a target, and that use that target. The interface
+/// is that of another host, where it may have another name.
 fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
     let exported = |(at, group)| {
         let target = targets.iter().find(|target| target.groups.has(at))?;
@@ -124,13 +125,13 @@ fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
     )
 }
 
-/// Writes a word so that a shell takes it for one.
+/// Quotes a word so that a shell reads it as one word.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-/// Returns how this program was called, which is how it can be called again from here.
+/// Returns the name by which this program was called, which works again from the same directory.
 fn own_name() -> String {
     let first = std::env::args().next().filter(|name| !name.is_empty());
     quoted(&first.unwrap_or_else(|| "targe".to_owned()))

@@ -1,5 +1,5 @@
-//! A signal that ends a command while its session is up: the target is told first. One that is reached over HyperSCSI has no
-//! connection that breaks, and would hold the session, with what it reserved, until it finds that nobody is there.
+//! Logs sessions out when a signal ends a command. Over HyperSCSI no connection breaks, so without the logout
+//! the target would keep the session, with its reservations, until it detects that the initiator is gone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -13,31 +13,32 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::Failure;
 
-/// How long what is under way may take to end, so that the session can be logged out; and then a goodbye that waits for
-/// nothing, to leave.
+/// How long commands under way may take to end, so that the session can be logged out; and then how long a
+/// logout that does not wait for them may take to be sent.
 const LOGOUT_MAX: Duration = Duration::from_millis(800);
 const CLOSE_MAX: Duration = Duration::from_millis(200);
 
-/// How long the sessions of a command may stand still once a signal has asked for its end, and how often they are looked at.
+/// How long the sessions of a command may make no progress once a signal has requested its end, and how often
+/// they are checked.
 const STILL_MAX: Duration = Duration::from_millis(3500);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// How long they may stand still if the target answers pings: as long as a flush may take
+/// How long they may make no progress if the target answers pings: as long as a flush may take
 /// ([`initiator::client::Session::limit_commands`]).
 const ANSWERED_MAX: Duration = Duration::from_secs(240);
 /// How long a command may take to end once its sessions were closed.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Whether a signal has come, so that what the command comes to is nobody's business any more.
+/// Whether a signal has arrived, so that the command no longer reports its result.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// A session that is logged out when a signal ends the process. The signal then does what it does to every program.
+/// A session that is logged out when a signal ends the process. The signal then has its default effect.
 #[derive(Debug)]
 pub(crate) struct LogoutGuard {
     session: Arc<Mutex<Option<Session>>>,
 }
 
 impl LogoutGuard {
-    /// Looks after a session until this is dropped.
+    /// Guards a session until the guard is dropped.
     pub(crate) fn new(session: &Session) -> Result<Self, Failure> {
         let ignored = ignored_signals();
         let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
@@ -53,7 +54,8 @@ impl LogoutGuard {
                 if let Some(session) = take(&held) {
                     log_out_briefly(&session);
                 }
-                // Should it not end the process, the code that a shell gives to such an end does.
+                // If the default action does not end the process, it exits with the code that a shell reports
+                // for that signal.
                 let _ = emulate_default_handler(signal);
                 std::process::exit(128 + signal);
             })
@@ -72,50 +74,52 @@ fn take(held: &Mutex<Option<Session>>) -> Option<Session> {
     held.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Logs out, without waiting for long.
+/// Logs out, and waits only for a short time.
 pub(crate) fn log_out_briefly(session: &Session) {
     let gone = session.log_out();
     let (tell, told) = channel();
-    // Whoever waits for an answer may wait longer than we do.
+    // A thread of its own waits for the logout, because that can take longer than this function may wait.
     let waiter = std::thread::Builder::new().spawn(move || {
         let _ = gone.wait();
         let _ = tell.send(());
     });
     if waiter.is_ok() && told.recv_timeout(LOGOUT_MAX).is_err() {
-        // A command that is never answered would keep it for ever.
+        // A command that is never answered would delay the logout for ever, so the session is closed.
         session.close();
         let _ = told.recv_timeout(CLOSE_MAX);
     }
 }
 
-/// Returns the signals that whoever started us wants to be ignored (`nohup`, a shell's background), as a mask.
+/// Returns the signals that the parent process set to be ignored (`nohup`, a shell's background), as a mask.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Lets the end that a signal asked for come, if one did: a command that lost its session to it has nothing to tell.
+/// Waits for the end that a signal requested, if one did: a command that lost its session to the signal
+/// prints no error.
 pub(crate) fn wait_for_signal_exit() {
     while ENDING.load(Ordering::SeqCst) {
         std::thread::park();
     }
 }
 
-/// Sees to it that a command whose end a signal asked for does not wait for a target that does not answer: sessions that stand
-/// still are closed, which fails what is under way in them.
+/// Watches the sessions of a command after a signal requested its end, so that the command does not wait for
+/// a target that does not answer. Sessions that make no progress are closed, which fails the commands under
+/// way in them.
 #[derive(Debug, Default)]
 pub(crate) struct StallWatch {
     held: Arc<Mutex<Vec<Session>>>,
 }
 
 impl StallWatch {
-    /// Looks after sessions until this is dropped.
+    /// Watches sessions until the value is dropped.
     pub(crate) fn of(sessions: Vec<Session>) -> Self {
         Self { held: Arc::new(Mutex::new(sessions)) }
     }
 
-    /// The same, from the next SIGINT or SIGTERM on.
+    /// Watches a session from the next SIGINT or SIGTERM on.
     pub(crate) fn after_signal(session: &Session) -> Result<Self, Failure> {
         let still = Self::of(vec![session.clone()]);
         let failed = |error: std::io::Error| Failure::Failed(format!("cannot take over signals: {error}"));
@@ -132,11 +136,12 @@ impl StallWatch {
         Ok(still)
     }
 
-    /// Looks at the sessions from now on: for `span`, closing them if commands that are under way make no progress, or until the
-    /// end of the process, closing them if nothing happens. `closed` is called if they were closed.
+    /// Starts watching the sessions. With `span`, the watch lasts that long, and closes them if commands
+    /// under way make no progress. Without it, the watch lasts until the end of the process, and closes them
+    /// if nothing happens. `closed` is called if they were closed.
     pub(crate) fn watch(&self, span: Option<Duration>, closed: impl FnOnce() + Send + 'static) {
         let held = Arc::clone(&self.held);
-        // Without the thread, a second signal still ends the process.
+        // If the thread cannot start, a second signal still ends the process.
         let _ = std::thread::Builder::new().name("stillness".to_owned()).spawn(move || {
             if close_when_stalled(&held, span) {
                 closed();
@@ -152,7 +157,8 @@ impl Drop for StallWatch {
     }
 }
 
-/// Returns once the sessions were closed because they stood still, or need not be looked at any more.
+/// Returns true once the sessions were closed because they stalled, and false once they need no watching any
+/// more.
 fn close_when_stalled(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> bool {
     let began = Instant::now();
     let mut watch = StallDetector::new(began);
@@ -178,7 +184,8 @@ fn close_when_stalled(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> boo
     }
 }
 
-/// What is seen of a session: its commands, and signs of life of its target, which it is asked for.
+/// Returns the activity of a session: the progress of its commands, and the signs of life of its target,
+/// which is pinged for that.
 fn seen_of(session: &Session) -> SessionActivity {
     let signs = session.ping().wait().ok();
     session.stats().wait().map_or_else(
@@ -193,29 +200,30 @@ fn seen_of(session: &Session) -> SessionActivity {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionActivity {
-    /// A number that grows with what its commands get on.
+    /// A number that grows with the progress of its commands.
     moved: u64,
     /// Whether commands are under way.
     is_busy: bool,
-    /// A number that grows with what comes from the target; none if the session has ended.
+    /// A number that grows with what the target sends; `None` if the session has ended.
     signs: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallVerdict {
     Progressing,
-    /// Commands stand still, but their targets answer. Told once.
+    /// Commands make no progress, but their targets answer. Returned once.
     Answering,
     Stalled,
 }
 
-/// Tells sessions whose targets do not answer from those that take their time, such as for a flush.
+/// Distinguishes sessions whose targets do not answer from sessions whose commands take long, such as a
+/// flush.
 #[derive(Debug)]
 struct StallDetector {
     moved: Option<u64>,
-    /// Since when nothing gets on.
+    /// The time of the last progress.
     since: Instant,
-    /// Of each session, the last number of signs, and when it was new.
+    /// For each session, the last number of signs of life, and the time when it last changed.
     signs: Vec<(Option<u64>, Instant)>,
     told: bool,
 }
@@ -225,7 +233,8 @@ impl StallDetector {
         Self { moved: None, since: now, signs: Vec::new(), told: false }
     }
 
-    /// Judges what is seen of the sessions now. If they are ending, to wait without a command under way is to stand still too.
+    /// Judges the present activity of the sessions. If `ending`, a session without a command under way counts
+    /// as stalled too.
     fn judge(&mut self, now: Instant, seen: &[SessionActivity], ending: bool) -> StallVerdict {
         let moved = seen.iter().map(|seen| seen.moved).sum();
         let is_busy = seen.iter().any(|seen| seen.is_busy);
@@ -276,8 +285,9 @@ mod tests {
 
     const BUSY: SessionActivity = SessionActivity { moved: 7, is_busy: true, signs: Some(0) };
 
-    /// Looks every quarter of a second for so many seconds at a session with signs of life as `signs` tells of each second,
-    /// and returns what came of it, and when.
+    /// Judges sessions every quarter of a second for `seconds`, with the activity that `seen` returns for the
+    /// number of each quarter. Returns the verdict, the second in which it was reached, and whether
+    /// [`StallVerdict::Answering`] was returned before.
     fn looked(seconds: u64, seen: impl Fn(u64) -> Vec<SessionActivity>) -> (StallVerdict, u64, bool) {
         let began = Instant::now();
         let mut watch = StallDetector::new(began);

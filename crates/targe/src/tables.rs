@@ -1,4 +1,4 @@
-//! Tables for people: columns as wide as their widest cell, two spaces apart.
+//! Tables for display: columns as wide as their widest cell, two spaces apart.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Starts with a heading.
+    /// Starts a table with a heading.
     pub(crate) fn new(heading: &[&str]) -> Self {
         let mut table = Self::bare();
         table.row(heading);
         table
     }
 
-    /// Starts without one.
+    /// Starts a table without a heading.
     pub(crate) const fn bare() -> Self {
         Self { rows: Vec::new() }
     }
 
-    /// Adds a row. What a peer named itself cannot command the terminal: control characters become `?`.
+    /// Adds a row. Text from a peer cannot control the terminal: control characters become `?`.
     pub(crate) fn row(&mut self, cells: &[&str]) {
         let clean = |cell: &&str| cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         self.rows.push(cells.iter().map(clean).collect());

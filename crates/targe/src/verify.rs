@@ -1,4 +1,4 @@
-//! `targe verify`: is every block there, whole, in its place and up to date?
+//! `targe verify`: checks that every block is present, whole, in its place and up to date.
 
 use std::fmt::Write;
 use std::io::{IsTerminal, Write as _};
@@ -105,7 +105,7 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<VerifyPlan, Failure> {
     })
 }
 
-/// Returns a seed that no other run has, as far as the clock can tell.
+/// Returns a seed from the clock, so that runs have different seeds as far as the clock differs.
 fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap_or(0)
@@ -120,7 +120,7 @@ fn refused(url: &Url, why: &RunError) -> Failure {
     }
 }
 
-/// Says how far it is, and hears the signals that end it.
+/// Shows the progress, and handles the signals that end the run.
 struct Teller {
     shown: bool,
     ends: Arc<AtomicBool>,
@@ -163,10 +163,10 @@ fn line(progress: &Progress) -> String {
     text
 }
 
-/// Logs out, and returns what the session saw of damage and what it did about it, to the last PDU.
+/// Logs out. Returns the damage that the session detected and the repairs that it made, up to the last PDU.
 fn repairs(disk: &RemoteDisk) -> Value {
     let gone = disk.session().log_out();
-    // One that ended by itself is told of, too.
+    // A session that ended by itself is reported, too.
     let _ = block_on(gone);
     let Ok(stats) = block_on(disk.session().stats()) else { return Value::Null };
     json!({

@@ -1,5 +1,6 @@
-//! The table of abuse cases: each row of `docs/abuse.md` names a test and a file, and the test's doc comment carries
-//! the id of the row. A table that nobody checks tells of tests that are long gone.
+//! Checks the table of abuse cases: each row of `docs/abuse.md` names a test and a file, and the test's doc
+//! comment carries the id of the row. Without this check, the table would keep naming tests that were removed
+//! long ago.
 
 use super::tree::{Finding, Tree};
 
@@ -20,7 +21,7 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Reads `| id | case | `test` | [name](../path) |`; other lines are none.
+    /// Parses `| id | case | `test` | [name](../path) |`; returns `None` for other lines.
     fn parse(line: &'a str) -> Option<Self> {
         let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
         let (id, _, test, link) = (cells.next()?, cells.next()?, cells.next()?, cells.next()?);

@@ -1,9 +1,9 @@
-//! Citations of a standard in the code: `//= rfc7143#section-4.2` opens one, `//= type=…` qualifies it, `//# …`
-//! quotes. A citation that names no section, or a quotation of nothing, helps nobody.
+//! Checks citations of a standard in the code: `//= rfc7143#section-4.2` opens one, `//= type=…` qualifies
+//! it, `//# …` quotes. A citation without a section, or a quotation without a citation, is a finding.
 //!
-//! A specification of our own, `//= hyperscsi#section-10.2`, is `docs/hyperscsi.md`: there the section must exist, with a
-//! heading that begins with its number, and say what is quoted; and each MUST that it says must be quoted where it is obeyed or
-//! tested.
+//! The project's own specification, cited as `//= hyperscsi#section-10.2`, is `docs/hyperscsi.md`. There the
+//! section must exist, with a heading that begins with its number, and must contain the quoted text. Each
+//! MUST in that document must be quoted where it is obeyed or tested.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn complaint(citation: &str, cited: bool, own: &BTreeSet<&str>) -> Option<String
     (!named || !rfc).then(|| format!("`{citation}` is not `rfcN#section-N` or `rfcN#appendix-X`"))
 }
 
-/// Compares what is quoted of our own specification with what it says.
+/// Compares the quotations of the project's own specification with its text.
 fn quoted(tree: &Tree) -> Vec<Finding> {
     let Some(own) = tree.text(OWN_TEXT) else { return Vec::new() };
     let mut sections = bodies(own);
@@ -94,12 +94,12 @@ fn quoted(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A section of our specification.
+/// A section of the project's own specification.
 struct Body<'a> {
     number: &'a str,
-    /// All of it in one line.
+    /// The text of the section in one line.
     text: String,
-    /// What of it is quoted.
+    /// The quoted ranges of the text.
     quoted: Vec<std::ops::Range<usize>>,
 }
 
@@ -121,6 +121,7 @@ fn bodies(text: &str) -> Vec<Body<'_>> {
     bodies
 }
 
+<<<<<<< HEAD
 /// What a file quotes of a document at one place.
 pub(crate) struct Quotation<'a> {
     /// The index of the last line of the quotation.
@@ -136,6 +137,18 @@ pub(crate) struct Quotation<'a> {
 pub(crate) fn quotations<'a>(text: &'a str, document: &str) -> Vec<Quotation<'a>> {
     let mut quotations: Vec<Quotation<'a>> = Vec::new();
     let mut cited: Option<(&str, &str)> = None;
+||||||| f649942
+/// What a file quotes of our specification: where, of which section, and the words in one line.
+fn quotations(text: &str) -> Vec<(usize, &str, String)> {
+    let mut quotations: Vec<(usize, &str, String)> = Vec::new();
+    let mut cited = None;
+=======
+/// Returns a file's quotations of the project's own specification: the line, the section, and the words in
+/// one line.
+fn quotations(text: &str) -> Vec<(usize, &str, String)> {
+    let mut quotations: Vec<(usize, &str, String)> = Vec::new();
+    let mut cited = None;
+>>>>>>> prose4
     for (index, line) in text.lines().map(str::trim_start).enumerate() {
         if let Some(citation) = line.strip_prefix("//=") {
             match citation.trim().strip_prefix("type=") {
@@ -163,7 +176,8 @@ pub(crate) fn quotations<'a>(text: &'a str, document: &str) -> Vec<Quotation<'a>
     quotations
 }
 
-/// The numbers that the headings of a document begin with: `## 4. …`, `### 4.2. …`, `## Appendix A. …`.
+/// Returns the numbers that the headings of a document begin with: `## 4. …`, `### 4.2. …`, `## Appendix A.
+/// …`.
 fn sections(text: &str) -> BTreeSet<&str> {
     let headings = text.lines().filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")));
     let numbers = headings.map(|heading| heading.strip_prefix("Appendix ").unwrap_or(heading));

@@ -1,5 +1,5 @@
-//! Every package that `Cargo.lock` takes from a registry stands, with its version, in a list that people keep, and that list
-//! names no other.
+//! Checks that every package that `Cargo.lock` takes from a registry is in a hand-written list, with its
+//! version, and that the list names no other package.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Returns the packages that are not ours, with their versions, and whether a checksum pins what they hold.
+/// Returns the packages from outside the workspace, with their versions, and whether a checksum pins the
+/// content of each.
 fn packages(lock: &Table) -> BTreeMap<String, bool> {
     let all = lock.get("package").and_then(Value::as_array).into_iter().flatten();
     let named = all.filter(|package| package.get("source").is_some()).filter_map(|package| {

@@ -1,5 +1,6 @@
-//! What the documents claim about the repository: a relative link leads to a file, its anchor to a heading of that file,
-//! and every `make NAME` that they tell the reader to type is a target of the Makefile.
+//! Checks the claims of the documents about the repository: a relative link leads to a file, its anchor to a
+//! heading of that file, and every `make NAME` that a document tells the reader to type is a target of the
+//! Makefile.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,7 @@ fn make_targets(makefile: &str) -> BTreeSet<&str> {
     rules.flat_map(|(names, _)| names.split_whitespace()).collect()
 }
 
-/// Targets of inline links, `](target)`.
+/// Returns the targets of inline links, `](target)`.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
 }
@@ -46,7 +47,8 @@ fn leads_somewhere(tree: &Tree, from: &str, link: &str) -> bool {
     tree.text(&file).is_some() || file.is_empty() || tree.paths().any(|path| path.starts_with(&folder))
 }
 
-/// Whether the page that `link` names has the heading that the link's anchor names. Other files have no anchors to check.
+/// Returns whether the page that `link` names has the heading that the link's anchor names. Anchors of other
+/// files are not checked.
 fn has_anchor(tree: &Tree, from: &str, link: &str) -> bool {
     let Some((_, anchor)) = link.split_once('#') else { return true };
     let page = linked_file(from, link).filter(|file| file.ends_with(".md"));
@@ -54,8 +56,8 @@ fn has_anchor(tree: &Tree, from: &str, link: &str) -> bool {
     headings(text).any(|heading| anchor_of(heading) == anchor)
 }
 
-/// Returns the path from the root of what `link` in the file `from` names, without an anchor. None if it lies outside of the
-/// repository.
+/// Returns the path, from the root, of the file that `link` in the file `from` names, without an anchor.
+/// Returns `None` if the file lies outside of the repository.
 fn linked_file(from: &str, link: &str) -> Option<String> {
     let link = link.split('#').next().unwrap_or_default();
     if link.is_empty() {
@@ -75,7 +77,7 @@ fn linked_file(from: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Returns the text of each heading of a page; a `#` within a code block begins none.
+/// Returns the text of each heading of a page. A `#` within a code block starts no heading.
 fn headings(text: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     text.lines().filter_map(move |line| {
@@ -87,13 +89,14 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the anchor that GitHub and others make of a heading: lower case, hyphens for spaces, no punctuation.
+/// Returns the anchor that GitHub and others derive from a heading: lower case, hyphens for spaces, no
+/// punctuation.
 fn anchor_of(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// Names in "`make NAME`" (in backticks) and in "$ make NAME" (a transcript).
+/// Returns the names in "`make NAME`" (in backticks) and in "$ make NAME" (a transcript).
 fn commands(line: &str) -> impl Iterator<Item = &str> {
     let quoted = line.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix("make "));
     let typed = line.trim_start().strip_prefix("$ make ");

@@ -1,5 +1,5 @@
-//! The allowed edges between rooms are data (`xtask/layers.toml`); this compares them with what each crate's manifest
-//! really depends on. Dev-dependencies are free: a test may look from anywhere.
+//! Compares the allowed dependencies between crates (`xtask/layers.toml`) with the dependencies in each
+//! crate's manifest. Dev-dependencies are free: a test may use any crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +64,8 @@ fn allowed_edges(tree: &Tree) -> Result<Edges, Finding> {
     Ok(edges)
 }
 
-/// The rooms a manifest depends on, in `[dependencies]`, `[build-dependencies]` and under `[target.….]`.
+/// Returns the crates that a manifest depends on, in `[dependencies]`, `[build-dependencies]` and under
+/// `[target.….]`.
 pub(super) fn crates_used(manifest: &Table, rooms: &Edges) -> BTreeSet<String> {
     let per_target = manifest.get("target").and_then(Value::as_table);
     let tables = per_target.into_iter().flat_map(Table::values).filter_map(Value::as_table).chain([manifest]);
@@ -84,7 +85,8 @@ pub(super) fn crates_used(manifest: &Table, rooms: &Edges) -> BTreeSet<String> {
     used
 }
 
-/// Peels off rooms that depend on nothing left; what cannot be peeled is, or hangs above, a ring.
+/// Removes crates that depend on no remaining crate, until none is left to remove. The remaining crates form
+/// a dependency cycle, or depend on one.
 fn cycle(edges: &Edges) -> Option<String> {
     let mut left = edges.clone();
     loop {

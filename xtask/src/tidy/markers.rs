@@ -1,9 +1,9 @@
-//! Things that were meant to be taken out again: markers, debugging aids, switched-off tests, lints allowed
-//! without a reason, paths of the machine somebody worked on.
+//! Finds leftovers that should have been removed: markers, debugging aids, disabled tests, lints allowed
+//! without a reason, paths of a developer's machine.
 
 use super::tree::{Finding, Tree};
 
-/// Words that mark unfinished work. Written in two halves so that this file does not find itself.
+/// Words that mark unfinished work. They are written in two halves so that this file does not find itself.
 const MARKERS: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -14,7 +14,7 @@ const MARKERS: &[&str] = &[
 ];
 const IGNORED_TEST: &str = concat!("#[ig", "nore");
 
-/// Roots under which a path names somebody's machine.
+/// Directories under which a path belongs to a developer's machine.
 const MACHINE_ROOTS: &[&str] =
     &[concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
@@ -49,7 +49,7 @@ fn leftovers<'a>(path: &'a str, line: &'a str) -> impl Iterator<Item = String> +
     markers.chain(ignored).chain(machine)
 }
 
-/// Whether `word` stands in `line` and is not the middle of a longer word or path.
+/// Returns whether `word` is in `line`, and not as the middle of a longer word or path.
 fn has_word(line: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(start, _)| {
@@ -62,7 +62,8 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Indices of the lines on which an `allow` or `expect` attribute opens that names no reason before it closes.
+/// Returns the indices of the lines on which an `allow` or `expect` attribute opens that gives no reason
+/// before it closes.
 fn allows_without_reason(text: &str) -> impl Iterator<Item = usize> + '_ {
     let opens = |line: &str| {
         let line = line.trim_start();

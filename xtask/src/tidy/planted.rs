@@ -1,5 +1,5 @@
-//! The feature `planted` puts bugs into a build on purpose. Only somebody who asks cargo for it by name may get it: no
-//! dependency enables it, and no feature does but one of the same name.
+//! Checks that the feature `planted`, which puts bugs into a build on purpose, is enabled only when a cargo
+//! command names it: no dependency enables it, and no feature enables it except one of the same name.
 
 use toml::{Table, Value};
 
@@ -10,7 +10,7 @@ const FEATURE: &str = "planted";
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending_in(&["Cargo.toml"]) {
-        // What is no TOML, cargo says.
+        // Cargo itself reports a manifest that is not valid TOML.
         let Ok(manifest) = text.parse::<Table>() else { continue };
         for (feature, enables) in manifest.get("features").and_then(Value::as_table).into_iter().flatten() {
             if feature != FEATURE && names(enables).any(is_it) {
@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Returns the tables that enable the feature of a dependency, wherever they stand.
+/// Returns the tables, at any depth, that enable the feature of a dependency.
 fn enabling(name: &str, value: &Value) -> Vec<String> {
     let Some(table) = value.as_table() else { return Vec::new() };
     let is_one = table.get("features").is_some_and(|features| names(features).any(is_it));

@@ -1,6 +1,7 @@
-//! `targe-initiator` can be published: it and the rooms that it is made of, and no others, are meant for a registry. Their manifests
-//! say all that one asks for, and they name each other with the version of the workspace. A room that is not published
-//! has no version to be named by, so that none slips into a package unseen.
+//! Checks that `targe-initiator` can be published. It and the crates that it depends on are published to a
+//! registry; no other crate is. Their manifests have all the fields that a registry requires, and they depend
+//! on each other with the version of the workspace. A crate that is not published has no version in the
+//! workspace's dependencies, so that none becomes part of a package unnoticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +10,10 @@ use toml::{Table, Value};
 use super::layers::crates_used;
 use super::tree::{Finding, Tree};
 
-/// What is published for its own sake.
+/// The crate that is published for its own sake.
 const LIBRARY: &str = "initiator";
 const WORKSPACE: &str = "Cargo.toml";
-/// What a registry refuses to do without, and what tells a reader what he has.
+/// The fields that a registry requires, or that describe the package to a reader.
 const TOLD: [&str; 4] = ["description", "license", "readme", "include"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -50,7 +51,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Manifests of rooms. What is no TOML, cargo says.
+/// Returns the manifests of crates. Cargo itself reports one that is not valid TOML.
 fn crate_manifests(tree: &Tree) -> BTreeMap<String, Table> {
     let room = |path: &str| Some(path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?.to_owned());
     let manifests = tree.ending_in(&["/Cargo.toml"]);
@@ -61,7 +62,7 @@ fn manifest_of(room: &str) -> String {
     format!("crates/{room}/Cargo.toml")
 }
 
-/// The library and all that it is made of.
+/// Returns the library and all crates that it depends on.
 fn needed(rooms: &BTreeMap<String, Table>) -> BTreeSet<String> {
     let known = rooms.keys().map(|room| (room.clone(), BTreeSet::new())).collect();
     let mut needed = BTreeSet::new();

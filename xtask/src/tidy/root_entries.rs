@@ -1,4 +1,5 @@
-//! The root of the repository has the files that readers and tools look for there, and few other entries.
+//! Checks that the root of the repository has the files that readers and tools look for there, and few other
+//! entries.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use super::tree::{Finding, Tree};
 /// The most entries in the root, beside the files in `COMMUNITY_FILES`.
 const ROOT_ENTRIES_MAX: usize = 16;
 
-/// Files that a repository is expected to have in its root, under exactly these names. They do not count as entries.
+/// Files that a repository is expected to have in its root, under exactly these names. They do not count as
+/// entries.
 const COMMUNITY_FILES: &[&str] =
     &["README.md", "LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
 

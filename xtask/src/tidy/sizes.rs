@@ -1,6 +1,6 @@
-//! How long a file may be. 1000 lines is the wall for everything. A source file aims below 600 lines before its
-//! tests; one that is longer stands in `xtask/ratchet.toml` with the length it has, and may only shrink from
-//! there. Tests of more than 200 lines live in a file of their own. Citations of a standard (`//=`, `//#`) do not count.
+//! Checks the length of files. No file may have more than 1000 lines. A source file should have at most 600
+//! lines before its tests. A longer one is listed in `xtask/ratchet.toml` with its present length, and may
+//! only become shorter. Tests of more than 200 lines have a file of their own.
 
 use toml::{Table, Value};
 
@@ -55,7 +55,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Lines before the tests, and lines of tests. A test file (`tests.rs`, anything under `tests/`) is all tests.
+/// Returns the number of lines before the tests, and of lines of tests. A test file (`tests.rs`, or any file
+/// under `tests/`) consists of tests only.
 fn lengths(path: &str, text: &str) -> (usize, usize) {
     let is_citation =
         |line: &&str| line.trim_start().starts_with("//=") || line.trim_start().starts_with("//#");

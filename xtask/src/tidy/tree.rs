@@ -1,4 +1,4 @@
-//! The tracked files as text, and what a rule says about them.
+//! The tracked files as text, and the findings of a rule.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,21 +6,22 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Every tracked file, path relative to the root with `/` between the parts. A file that is not UTF-8 keeps its
-/// path and has no text.
+/// Every tracked file, with its path relative to the root and `/` between the parts. A file that is not UTF-8
+/// has its path here and no text.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// Reads the files git tracks in the repository around the current directory, as they stand in the work tree.
+    /// Reads the files that git tracks in the repository around the current directory, as they are in the
+    /// work tree.
     pub(crate) fn of_repository() -> Result<Self, String> {
         let root = PathBuf::from(git(&["rev-parse", "--show-toplevel"])?.trim_end());
         let listing = git(&["-C", &root.to_string_lossy(), "ls-files", "-z"])?;
         let mut files = BTreeMap::new();
         for path in listing.split('\0').filter(|path| !path.is_empty()) {
-            // A file deleted but not yet committed is still listed: nothing to check in it.
+            // A file that was deleted without a commit is still listed; it has no content to check.
             if let Ok(bytes) = fs::read(root.join(path)) {
                 files.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default());
             }
@@ -40,7 +41,7 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Files whose name ends in one of `endings`, in the order of their paths.
+    /// Returns the files whose names end in one of `endings`, in the order of their paths.
     pub(crate) fn ending_in<'a>(&'a self, endings: &'a [&str]) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.files
             .iter()
@@ -62,17 +63,17 @@ pub(crate) fn git(arguments: &[&str]) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| "git printed a path that is not UTF-8".to_owned())
 }
 
-/// One place where a rule is broken.
+/// A place where a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) path: String,
-    /// Counted from 1; 0 means the file as a whole.
+    /// The number of the line, counted from 1; 0 means the file as a whole.
     pub(crate) line: usize,
     pub(crate) what: String,
 }
 
 impl Finding {
-    /// A finding about line number `index + 1`, as `enumerate` over lines counts.
+    /// Returns a finding about line number `index + 1`, as `enumerate` over lines counts.
     pub(crate) fn at(path: &str, index: usize, what: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line: index.saturating_add(1), what: what.into() }
     }

@@ -1,4 +1,5 @@
-//! What each request of the kernel means for the medium. Owns no file and no medium.
+//! The state machine of the file system: maps each request of the kernel to operations on the medium. It owns
+//! no file and no medium.
 
 use base::buffer::DataList;
 use store::api::{Capabilities, Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
@@ -14,15 +15,15 @@ use crate::int_cast::{to_u32, to_u64, to_usize};
 
 /// The name of the file.
 pub(super) const FILE_NAME: &str = "disk";
-/// The longest read or write; the kernel cuts longer ones.
+/// The longest read or write, in bytes; the kernel cuts longer ones.
 pub(super) const TRANSFER_LEN_MAX: usize = 1 << 20;
 /// The same in pages.
 const TRANSFER_PAGES_MAX: u16 = 256;
 /// The length of transfers that is recommended to programs.
 const BLOCK_LEN: u32 = 128 << 10;
-/// Asynchronous requests that the kernel hands out before we answered one.
+/// The most asynchronous requests that the kernel sends before it receives an answer.
 const BACKGROUND_MAX: u16 = 128;
-/// Extents asked for at once while looking for data or a hole.
+/// The most extents that one query returns in a search for data or a hole.
 const EXTENTS_MAX: usize = 64;
 
 const ROOT: u64 = 1;
@@ -33,18 +34,18 @@ const FILE: u64 = 2;
 pub(super) struct FileSystem {
     uid: u32,
     gid: u32,
-    /// When it was mounted, which is all we know of times.
+    /// The time of the mount, in seconds. The file shows it as its times, because no others are known.
     since_s: u64,
 }
 
-/// What follows from a request, or from the medium's answer to it.
+/// The next step after a request, or after the result of the medium.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// It is answered.
+    /// Answer the request.
     Reply(Reply),
-    /// The medium is asked, and its answer handed to [`answer`].
+    /// Submit the operation to the medium, and pass the result to [`answer`].
     Ask(OpAction, Question),
-    /// It wants no answer.
+    /// Send no answer.
     Silent,
 }
 
@@ -53,22 +54,22 @@ pub(super) enum Step {
 pub(super) struct Reply {
     /// An error number, or zero.
     pub(super) errno: i32,
-    /// The fixed part.
+    /// The fixed part of the answer.
     pub(super) body: Vec<u8>,
-    /// Data of the medium.
+    /// Data that was read from the medium.
     pub(super) data: DataList,
 }
 
-/// Why the medium was asked.
+/// Why an operation was submitted to the medium.
 #[derive(Debug)]
 pub(super) enum Question {
-    /// The data are the answer.
+    /// For the data, which are the answer.
     Read,
-    /// So many bytes were written.
+    /// To write this many bytes.
     Write(u32),
-    /// Whether it went well is the answer.
+    /// For its success or failure, which is the answer.
     Plain,
-    /// Where the next data (or the next hole) start, before `end`.
+    /// To find the start of the next data (or the next hole) before `end`.
     Seek { data: bool, end: u64 },
 }
 
@@ -99,7 +100,7 @@ impl FileSystem {
         Self { uid, gid, since_s }
     }
 
-    /// Takes a request: its header, its fixed part, and the payload if it is a write.
+    /// Handles a request: its header, its fixed part, and the payload if it is a write.
     pub(super) fn request(
         &self,
         header: &InHeader,
@@ -134,13 +135,13 @@ impl FileSystem {
             | Opcode::RMDIR
             | Opcode::RENAME
             | Opcode::RENAME2 => refuse(libc::EPERM),
-            // The kernel does without, and asks no more.
+            // The kernel works without this request, and does not send it again.
             _ => refuse(libc::ENOSYS),
         }
     }
 
     fn init(asked: &InitIn) -> Step {
-        // A newer kernel asks again with our version.
+        // A kernel with a newer major version asks again with this one.
         if asked.major > MAJOR {
             return reply(InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
         }
@@ -173,13 +174,14 @@ impl FileSystem {
 
     fn attributes(&self, node: u64, profile: &Capabilities) -> Step {
         match node {
-            // Valid for no time at all: the disk may grow.
+            // The attributes are valid for no time at all, because the disk may grow.
             ROOT | FILE => reply(AttrOut { attr: self.attr(node, profile), ..AttrOut::default() }),
             _ => refuse(libc::ENOENT),
         }
     }
 
-    /// The size is the disk's. To open for truncation changes nothing, as with a block device.
+    /// Accepts the attributes that leave the disk as it is. The file has the size of the disk. Opening it for
+    /// truncation changes nothing, as with a block device.
     fn set_attributes(&self, node: u64, asked: &SetattrIn, profile: &Capabilities) -> Step {
         if asked.valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
             return refuse(libc::EPERM);
@@ -197,7 +199,7 @@ impl FileSystem {
             times: [self.since_s; 3],
             uid: self.uid,
             gid: self.gid,
-            // What programs make their buffers as long as: nothing is cached, so short reads are slow.
+            // Programs choose their buffer length by this value. Nothing is cached, so short reads are slow.
             block_len: BLOCK_LEN.max(profile.preferred_block_len),
             ..Attr::default()
         };
@@ -209,22 +211,22 @@ impl FileSystem {
     }
 }
 
-/// Takes the medium's answer to a question.
+/// Handles the medium's result of an operation.
 pub(super) fn answer(question: Question, result: Result<OpOutput, Failure>) -> Step {
     match (question, result) {
         (Question::Read, Ok(OpOutput::Data(data))) => Step::Reply(Reply { data, ..Reply::default() }),
         (Question::Write(len), Ok(OpOutput::Done(_))) => reply(WriteOut { len, padding: 0 }),
         (Question::Plain, Ok(_)) => done(),
         (Question::Seek { data, end }, Ok(OpOutput::MapStatus(extents))) => found(data, end, &extents),
-        // A medium that cannot tell is all data.
+        // A medium that reports no map status counts as all data.
         (Question::Seek { data: false, end }, Err(Failure { fault: Fault::Unsupported, .. })) => reply(end),
         (_, Err(failure)) => refuse(errno::of_fault(failure.fault)),
-        // The medium answered something else than it was asked.
+        // The result is of another kind than the operation.
         (_, Ok(_)) => refuse(libc::EIO),
     }
 }
 
-/// Reads the fixed part of a request; a kernel that sends less than that is none we know.
+/// Reads the fixed part of a request. A shorter one comes from an unknown kernel, and is refused.
 fn with<T: FromBytes + KnownLayout + Immutable>(body: &[u8], then: impl FnOnce(&T) -> Step) -> Step {
     match T::read_from_prefix(body) {
         Ok((asked, _)) => then(&asked),
@@ -243,13 +245,13 @@ fn open(node: u64, asked: &OpenIn, profile: &Capabilities) -> Step {
     reply(OpenOut { open_flags: FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES, ..OpenOut::default() })
 }
 
-/// Reads up to the end, as of a file.
+/// Reads, at most up to the end, as from a file.
 fn read(asked: &TransferIn, profile: &Capabilities) -> Step {
     let len = u64::from(asked.len).min(profile.len.saturating_sub(asked.at));
     Step::Ask(OpAction::Read { at: asked.at.min(profile.len), len: to_usize(len) }, Question::Read)
 }
 
-/// Writes up to the end, as to a device.
+/// Writes, at most up to the end, as to a device.
 fn write(asked: &TransferIn, payload: DataList, profile: &Capabilities) -> Step {
     if to_u64(payload.len()) != u64::from(asked.len) {
         return refuse(libc::EPROTO);
@@ -279,11 +281,11 @@ fn fallocate(asked: &FallocateIn, profile: &Capabilities) -> Step {
     let may_deallocate = match mode & !libc::FALLOC_FL_KEEP_SIZE {
         libc::FALLOC_FL_PUNCH_HOLE => true,
         libc::FALLOC_FL_ZERO_RANGE => false,
-        // A disk that is not thin has room for all of itself.
+        // A disk that is not thin provisioned has all its storage already.
         0 if !profile.thin => return done(),
         _ => return refuse(libc::EOPNOTSUPP),
     };
-    // What is discarded through a file must read as zeros, so a mere hint to the medium does not do.
+    // A range that is discarded through a file must read as zeros, so Deallocate, a mere hint, is not enough.
     let durability = Durability::Cached;
     Step::Ask(OpAction::WriteZeroes { at, len, may_deallocate, durability }, Question::Plain)
 }
@@ -300,13 +302,13 @@ fn seek(asked: &LseekIn, profile: &Capabilities) -> Step {
     query_extents(asked.at, data, profile.len)
 }
 
-/// Asks for the extents from `at` on.
+/// Queries the extents from `at` on.
 fn query_extents(at: u64, data: bool, end: u64) -> Step {
     let action = OpAction::MapStatus { at, len: end - at, count_max: EXTENTS_MAX };
     Step::Ask(action, Question::Seek { data, end })
 }
 
-/// Answers a seek from extents, or asks for those that follow.
+/// Answers a seek from the extents, or queries those that follow.
 fn found(data: bool, end: u64, extents: &[Extent]) -> Step {
     let hit = extents.iter().find(|extent| (extent.state == ExtentState::Mapped) == data);
     if let Some(extent) = hit {

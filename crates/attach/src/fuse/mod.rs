@@ -1,9 +1,10 @@
-//! A directory with one file, `disk`, which is the medium: for whatever takes a file, `losetup` above all.
+//! A FUSE mount: a directory with one file, `disk`, which is the medium, for programs that take a file, above
+//! all `losetup`.
 //!
-//! The kernel's protocol is spoken directly, on `/dev/fuse`: requests are understood by a machine (`state_machine`), mounted
-//! and moved by its hands ([`Mount`]). Many requests are under way at once, and answered by whoever completes them.
-//! Nothing is cached in the kernel: what a program was told to be written is written as far as the medium says so, and
-//! `fsync` reaches the medium.
+//! This module speaks the kernel's protocol directly, on `/dev/fuse`. A state machine (`file_system`)
+//! parses the requests; [`Mount`] mounts the directory and does the I/O. Many requests are under way at once,
+//! and the thread that completes a request answers it. The kernel caches nothing: a write that was
+//! acknowledged is as durable as the medium reports, and `fsync` reaches the medium.
 
 mod file_system;
 mod mount;

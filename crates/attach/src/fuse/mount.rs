@@ -1,5 +1,5 @@
-//! The hands: a thread that takes requests from the kernel. What the medium is done with is answered by whoever
-//! completes it, with one system call that does not wait.
+//! The driver: a thread that reads requests from the kernel. The thread that completes an operation of the
+//! medium answers the request, with one system call that does not block.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -26,53 +26,54 @@ use crate::int_cast::{to_u32, to_u64};
 use crate::unaligned::UnalignedStore;
 use crate::waker::Waker;
 
-/// Requests under way. The kernel hands out 128 asynchronous ones, and one for each program that waits.
+/// The most requests under way. The kernel sends 128 asynchronous ones, and one for each program that waits.
 const REQUESTS_MAX: usize = 512;
-/// Bytes that requests under way may hold before no further one is taken.
+/// The bytes that requests under way may hold before the thread reads no further one.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// Payloads up to this length are copied out of the long buffer that they were received in.
 const COPIED_LEN_MAX: usize = 256 << 10;
-/// Unused buffers that are kept.
+/// The unused buffers that are kept, in bytes.
 const POOL_KEPT_BYTES: usize = 16 << 20;
-/// The header of a request and the fixed part of a write: what lies before a payload.
+/// The length of the header of a request and the fixed part of a write: all that precedes a payload.
 const HEAD_LEN: usize = size_of::<InHeader>() + size_of::<TransferIn>();
-/// The kernel takes so many pieces in one call.
+/// The most pieces that the kernel takes in one call.
 const PIECES_MAX: usize = 1024;
 
-/// Why there is no file.
+/// Why the disk cannot be mounted.
 #[derive(Debug, Error)]
 pub enum FuseStartError {
-    /// The kernel has no FUSE, or it is not for us.
+    /// The kernel has no FUSE, or this process may not open it.
     #[error("cannot open /dev/fuse")]
     NoFuse(#[source] io::Error),
-    /// It takes a privilege.
+    /// Mounting takes a privilege that this process lacks.
     #[error("mounting needs root (CAP_SYS_ADMIN); an NBD socket does not")]
     NotAllowed,
-    /// Something else has this path.
+    /// The path is no directory.
     #[error("{}: not a directory", .0.display())]
     NotADirectory(PathBuf),
-    /// A disk is there already.
+    /// A disk is attached there already.
     #[error("{}: a disk is attached there already", .0.display())]
     InUse(PathBuf),
-    /// Anything else.
+    /// Any other error.
     #[error("cannot mount on {}", dir.display())]
     Mount {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The error that the system returned.
         source: io::Error,
     },
-    /// No thread or descriptor is to be had.
+    /// The system has no thread or descriptor to spare.
     #[error("cannot start to serve")]
     Start(#[source] io::Error),
 }
 
-/// How a detach went.
+/// The result of a detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detached {
     /// The file is gone.
     Now,
-    /// The directory is empty again, but somebody has the file open; it is served until he closes it.
+    /// The directory is empty again, but a process has the file open; it is served until that process closes
+    /// it.
     OnceClosed,
 }
 
@@ -81,7 +82,7 @@ pub enum Detached {
 pub struct Mount {
     shared: Arc<Shared>,
     place: Mountpoint,
-    /// Nothing of ours is in the directory any more; what is, is another's.
+    /// Whether the file was unmounted from the directory. A later mount there belongs to another process.
     detached: AtomicBool,
     thread: JoinHandle<()>,
 }
@@ -95,12 +96,12 @@ struct Shared {
     load: Mutex<Load>,
 }
 
-/// What is under way.
+/// The requests under way.
 #[derive(Default)]
 struct Load {
     requests: usize,
     held_bytes: usize,
-    /// Blocks that the medium gave back.
+    /// The blocks that the medium returned.
     returned: Vec<Bytes>,
 }
 
@@ -111,11 +112,11 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Mount {
-    /// Mounts `disk` on `dir` and serves it. `label` is what `df` shows as the device; `ended` is called once it is
-    /// no longer mounted, whoever did that.
+    /// Mounts `disk` on `dir` and serves it. `label` is what `df` shows as the device. `ended` is called once
+    /// the file is no longer mounted, whichever process unmounted it.
     ///
     /// # Errors
-    /// When it cannot be mounted there.
+    /// Fails when the disk cannot be mounted there.
     pub fn start(
         dir: &Path,
         disk: Arc<dyn SharedStore>,
@@ -140,7 +141,7 @@ impl Mount {
         };
         let thread = std::thread::Builder::new().name("fuse".to_owned()).spawn(serve);
         let thread = thread.map_err(|error| {
-            // Nobody serves it; if this fails too, the next start takes it back.
+            // No thread serves the mount. If this fails too, the next start clears the mount.
             let _ = place.unmount_lazily();
             FuseStartError::Start(error)
         })?;
@@ -152,10 +153,10 @@ impl Mount {
         self.place.dir.join(FILE_NAME)
     }
 
-    /// Takes the file away from where it is; who has it open keeps it.
+    /// Unmounts the file from its directory. Processes that have the file open keep it.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn detach(&self) -> io::Result<Detached> {
         let how = match self.place.unmount() {
             Ok(()) => Detached::Now,
@@ -169,21 +170,22 @@ impl Mount {
         Ok(how)
     }
 
-    /// Ends at once, even for those who have the file open: what is under way is finished, what follows fails.
+    /// Ends the service at once, even for processes that have the file open: requests under way are finished,
+    /// and later ones fail.
     pub fn abort(&self) {
         if !self.detached.swap(true, Ordering::AcqRel) {
-            // It fails when somebody else unmounted it before.
+            // Unmounting fails when another process unmounted it before.
             let _ = self.place.unmount_lazily();
         }
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.waker.wake();
     }
 
-    /// Waits until the file is gone (after [`Self::detach`], [`Self::abort`], or somebody's `umount`), and makes all
-    /// that was written durable.
+    /// Waits until the file is gone (after [`Self::detach`], [`Self::abort`], or an `umount` by another
+    /// process), and makes all that was written durable.
     ///
     /// # Errors
-    /// The medium's, when what was written is not durable.
+    /// Returns the medium's failure when what was written is not durable.
     pub fn wait(self) -> Result<(), Failure> {
         // A thread that panicked serves no more.
         let _ = self.thread.join();
@@ -191,7 +193,7 @@ impl Mount {
     }
 }
 
-/// Takes requests.
+/// Reads requests from the kernel.
 struct Reader<'a> {
     shared: &'a Arc<Shared>,
     machine: FileSystem,
@@ -206,7 +208,7 @@ impl<'a> Reader<'a> {
         Self { shared, machine, pool: Pool::new(POOL_KEPT_BYTES) }
     }
 
-    /// Serves until the file is unmounted or the end is wanted; then waits for what is under way.
+    /// Serves until the file is unmounted or a stop is requested; then waits for the requests under way.
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Acquire) {
             let full = self.collect();
@@ -217,47 +219,47 @@ impl<'a> Reader<'a> {
                 self.sleep(false);
             }
         }
-        // Whoever completes one wakes us from now on.
+        // From now on, each completion wakes this thread.
         self.shared.stopping.store(true, Ordering::Release);
         while self.shared.load().requests > 0 {
             self.sleep(false);
         }
     }
 
-    /// Puts returned blocks into the pool; returns whether there is too much under way.
+    /// Puts returned blocks into the pool. Returns whether too much is under way to read another request.
     fn collect(&self) -> bool {
         let mut load = self.shared.load();
         load.returned.drain(..).for_each(|part| self.pool.recycle(part));
         load.requests >= REQUESTS_MAX || load.held_bytes >= HELD_BYTES_MAX
     }
 
-    /// Waits until something is completed, or, if `for_requests`, until there is a request.
+    /// Waits until an operation is completed, or, if `for_requests`, until a request arrives.
     fn sleep(&self, for_requests: bool) {
         let mut fds =
             [PollFd::new(&self.shared.waker, PollFlags::IN), PollFd::new(&self.shared.device, PollFlags::IN)];
         let watched = if for_requests { 2 } else { 1 };
-        // Interrupted, or out of memory: look again.
+        // If the call was interrupted or out of memory, the caller checks again.
         let _ = poll(fds.get_mut(..watched).unwrap_or_default(), None);
         if fds.first().is_some_and(|waker| waker.revents().contains(PollFlags::IN)) {
             self.shared.waker.reset();
         }
     }
 
-    /// Takes a request, or waits for one.
+    /// Reads a request, or waits for one.
     fn take_one(&mut self) -> Result<(), Errno> {
         let mut head = [0; HEAD_LEN];
         let mut buf = self.pool.take(TRANSFER_LEN_MAX);
         let mut pieces = [IoSliceMut::new(&mut head), IoSliceMut::new(buf.spare_mut())];
         let len = match rustix::io::readv(&self.shared.device, &mut pieces) {
             Ok(len) => len,
-            // It was interrupted before it reached us.
+            // The request was interrupted before this process received it.
             Err(Errno::INTR | Errno::NOENT) => return Ok(()),
             Err(Errno::AGAIN) => {
                 self.pool.recycle_buf(buf);
                 self.sleep(true);
                 return Ok(());
             }
-            // Unmounted, or aborted.
+            // The file was unmounted, or the service aborted.
             Err(errno) => return Err(errno),
         };
         buf.advance(len.saturating_sub(HEAD_LEN));
@@ -297,7 +299,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Leaves a long payload where it is; moves a short one, so that it does not hold a long buffer.
+    /// Keeps a long payload in its buffer; copies a short one, so that it does not hold a long buffer.
     fn payload(&self, buf: Buf) -> DataList {
         if buf.len() > COPIED_LEN_MAX {
             return buf.freeze().into();
@@ -311,7 +313,7 @@ impl<'a> Reader<'a> {
 
 impl Shared {
     fn load(&self) -> MutexGuard<'_, Load> {
-        // Nobody panics while he holds it.
+        // No thread panics while it holds this lock.
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -339,7 +341,7 @@ impl Shared {
         let was_full = load.requests >= REQUESTS_MAX || load.held_bytes >= HELD_BYTES_MAX;
         load.requests = load.requests.saturating_sub(1);
         load.held_bytes = load.held_bytes.saturating_sub(held_bytes);
-        // Blocks that others share are of no use to the pool, nor are more than it keeps.
+        // The pool cannot use blocks that other owners share, and keeps only a limited number.
         if load.returned.len() < REQUESTS_MAX {
             load.returned.extend(blocks);
         }
@@ -349,7 +351,8 @@ impl Shared {
         }
     }
 
-    /// Answers a request. Who made it may be gone, as may the mount: then there is nobody to tell.
+    /// Answers a request. The program that made the request may be gone, as may the mount; then the answer is
+    /// dropped.
     fn reply(&self, unique: u64, reply: &Reply) {
         let ok = reply.errno == 0;
         let len = if ok { reply.body.len() + reply.data.len() } else { 0 };

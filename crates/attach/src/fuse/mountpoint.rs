@@ -1,4 +1,5 @@
-//! The directory that the file appears in: mounted, taken back from one who died there, given up.
+//! The directory that the file appears in: mounting it, clearing the mount of a process that died, unmounting
+//! it.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -17,13 +18,13 @@ use super::file_system::TRANSFER_LEN_MAX;
 /// The type that `mount` and `/proc/self/mountinfo` show.
 const TYPE: &str = "fuse.targe";
 
-/// A directory that is mounted on.
+/// A directory that the file is mounted on.
 #[derive(Debug)]
 pub(super) struct Mountpoint {
     pub(super) dir: PathBuf,
 }
 
-/// Mounts on `dir`; the kernel's requests come from the descriptor.
+/// Mounts on `dir`. The kernel's requests are read from the returned descriptor.
 pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Mountpoint), FuseStartError> {
     let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
     let dir_absolute = absolute(dir).map_err(failed)?;
@@ -50,18 +51,18 @@ pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Mountpoint), Fu
 }
 
 impl Mountpoint {
-    /// Unmounts, unless somebody has the file open.
+    /// Unmounts the directory, unless a process has the file open.
     pub(super) fn unmount(&self) -> io::Result<()> {
         Ok(rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW)?)
     }
 
-    /// Takes the directory away at once; whoever has the file open keeps it.
+    /// Unmounts the directory at once (lazy unmount). Processes that have the file open keep it.
     pub(super) fn unmount_lazily(&self) -> io::Result<()> {
         Ok(rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
     }
 }
 
-/// Clears the mount of one of us that died without unmounting.
+/// Clears the mount of a targe process that died without unmounting.
 fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), FuseStartError> {
     let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
     let mounts = fs::read("/proc/self/mountinfo").map_err(failed)?;
@@ -77,20 +78,20 @@ fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), FuseStartError> {
     }
 }
 
-/// Returns whether the topmost mount on `dir` is of our type.
+/// Returns whether the topmost mount on `dir` has the type of targe's mounts.
 fn is_ours(mountinfo: &[u8], dir: &Path) -> bool {
     let mut ours = false;
     for line in mountinfo.split(|byte| *byte == b'\n') {
         let mut fields = line.split(|byte| *byte == b' ');
         if fields.nth(4).map(unescaped).as_deref() == Some(dir) {
-            // After a field that is a lone hyphen comes the type.
+            // The type follows a field that is a lone hyphen.
             ours = fields.skip_while(|field| *field != b"-").nth(1) == Some(TYPE.as_bytes());
         }
     }
     ours
 }
 
-/// Undoes the octal escapes of white space and backslashes.
+/// Decodes the octal escapes of white space and backslashes.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = field;
@@ -113,7 +114,7 @@ fn unescaped(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The path from the root, without links. The last part is not looked at: behind it may be a dead mount.
+/// Returns the path from the root, without links. The last part is not examined: it may be a dead mount.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(dir) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}

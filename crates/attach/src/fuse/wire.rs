@@ -1,14 +1,14 @@
-//! Numbers and structures of the kernel's FUSE interface, version 7, in the machine's own byte order.
+//! Numbers and structures of the kernel's FUSE interface, version 7, in the host's byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version that the structures here are of.
+/// The version of the interface that the structures here belong to.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 38;
-/// The oldest kernel interface that has all we need (7.31, Linux 5.4).
+/// The oldest kernel interface that has all that this module needs (7.31, Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
 
-/// An opcode, as its number says.
+/// An opcode, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub(super) struct Opcode(pub(super) u32);
@@ -45,7 +45,7 @@ impl Opcode {
     pub(super) const RENAME2: Self = Self(45);
 }
 
-/// What we ask of the kernel at the start.
+/// The flags that this module requests at the start.
 pub(super) mod init {
     pub(in super::super) const ASYNC_READ: u32 = 1 << 0;
     pub(in super::super) const BIG_WRITES: u32 = 1 << 5;
@@ -54,18 +54,18 @@ pub(super) mod init {
     pub(in super::super) const MAX_PAGES: u32 = 1 << 22;
 }
 
-/// How an open file behaves.
+/// Flags of an open file.
 pub(super) const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub(super) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
-/// Which attributes are set.
+/// The attributes that a request sets.
 pub(super) const FATTR_MODE: u32 = 1 << 0;
 pub(super) const FATTR_UID: u32 = 1 << 1;
 pub(super) const FATTR_GID: u32 = 1 << 2;
 pub(super) const FATTR_SIZE: u32 = 1 << 3;
 pub(super) const FATTR_FH: u32 = 1 << 6;
 
-/// What stands before every request.
+/// The header of every request.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct InHeader {
@@ -80,12 +80,12 @@ pub(super) struct InHeader {
     pub(super) padding: u16,
 }
 
-/// What stands before every reply.
+/// The header of every reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct OutHeader {
     pub(super) len: u32,
-    /// Zero, or an error number below zero.
+    /// Zero, or a negative error number.
     pub(super) error: i32,
     pub(super) unique: u64,
 }
@@ -96,7 +96,7 @@ pub(super) struct Attr {
     pub(super) ino: u64,
     pub(super) size: u64,
     pub(super) blocks: u64,
-    /// Seconds of access, modification and change.
+    /// The seconds of access, modification and change.
     pub(super) times: [u64; 3],
     pub(super) times_ns: [u32; 3],
     pub(super) mode: u32,
@@ -129,7 +129,7 @@ pub(super) struct AttrOut {
     pub(super) attr: Attr,
 }
 
-/// The start of what sets attributes; the rest we refuse or ignore.
+/// The start of a request that sets attributes; the state machine refuses or ignores the rest.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct SetattrIn {
@@ -154,7 +154,7 @@ pub(super) struct OpenOut {
     pub(super) padding: u32,
 }
 
-/// A read, a write (its payload follows) or a read of a directory.
+/// The fixed part of a read, a write (its payload follows) or a read of a directory.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct TransferIn {
@@ -163,7 +163,7 @@ pub(super) struct TransferIn {
     pub(super) len: u32,
     pub(super) transfer_flags: u32,
     pub(super) lock_owner: u64,
-    /// Those the file was opened with.
+    /// The flags that the file was opened with.
     pub(super) file_flags: u32,
     pub(super) padding: u32,
 }
@@ -236,7 +236,7 @@ pub(super) struct LseekIn {
     pub(super) padding: u32,
 }
 
-/// What stands before each name in a directory.
+/// The header of each name in a directory.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Dirent {

@@ -1,17 +1,17 @@
-//! What a client is told of which parts of the disk have storage.
+//! The block status that a client receives: which parts of the disk have storage.
 
 use store::api::{Extent, ExtentState};
 
 use super::wire::{STATE_HOLE, STATE_ZERO};
 use crate::int_cast::to_u32;
 
-/// The descriptors of a block status: at least one, together no longer than what was asked.
+/// Returns the descriptors of a block status: at least one, together no longer than the queried range.
 pub(super) fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {
     let mut runs: Vec<(u64, u32)> = Vec::new();
     let mut left = u64::from(len);
     let mut expected = at;
     for extent in extents {
-        // What is out of order says nothing of what follows.
+        // An extent that is out of order ends the list, because it does not describe the next range.
         if extent.at != expected || left == 0 {
             break;
         }

@@ -1,4 +1,4 @@
-//! The haggling over options before the first request.
+//! The negotiation of options before the first request.
 
 use base::bytes::{Reader, UnexpectedEof};
 use store::api::Capabilities;
@@ -11,29 +11,29 @@ use super::wire::{
 };
 use crate::int_cast::to_u32;
 
-/// What client and server agreed on so far.
+/// The options that client and server agreed on so far.
 #[derive(Debug, Default)]
 pub(super) struct Negotiation {
-    /// The client does without the zeros after the answer to the oldest option.
+    /// The client needs no zeros after the answer to `EXPORT_NAME`, the oldest option.
     pub(super) no_zeroes: bool,
-    /// Reads are answered in chunks.
+    /// Reads are answered in chunks (structured replies).
     pub(super) structured: bool,
     /// The name of the export that `base:allocation` was selected for.
     contexts_of: Option<Vec<u8>>,
-    /// Block status may be asked; settled at the end.
+    /// The client may query block status; decided at the end of the negotiation.
     pub(super) block_status: bool,
 }
 
 /// What follows an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another one.
+    /// Another option.
     Option,
     /// Requests.
     Requests,
-    /// The end, in order.
+    /// A regular end.
     End,
-    /// The end, because the client broke a rule.
+    /// A disconnection, because the client broke a rule.
     CutOff(ProtocolError),
 }
 
@@ -93,7 +93,8 @@ impl Negotiation {
         Next::Option
     }
 
-    /// The oldest way to choose an export: it cannot be refused but by hanging up.
+    /// Handles `EXPORT_NAME`, the oldest way to choose an export. The server can refuse it only by
+    /// disconnecting.
     fn export_name(
         &mut self,
         export: &Export,
@@ -113,12 +114,12 @@ impl Negotiation {
         Next::Requests
     }
 
-    /// Ends the haggling: the context counts if it was selected for the export that is used.
+    /// Ends the negotiation: the context counts if it was selected for the export that is used.
     fn settle(&mut self, name: Vec<u8>) {
         self.block_status = self.structured && self.contexts_of.as_ref() == Some(&name);
     }
 
-    /// Answers what is asked about an export, and returns its name as the client put it.
+    /// Answers a query about an export, and returns the export's name as the client sent it.
     fn info(
         &self,
         export: &Export,
@@ -151,7 +152,8 @@ impl Negotiation {
         Ok(name.to_vec())
     }
 
-    /// Returns whether `base:allocation` is among what is asked for, and selects it if that is what is asked.
+    /// Returns whether the client asks for `base:allocation`, and selects it if the option is the one that
+    /// selects.
     fn meta_contexts(&mut self, export: &Export, option: Opt, data: &[u8]) -> Result<bool, Refusal> {
         let select = option == Opt::SET_META_CONTEXT;
         if select {
@@ -173,7 +175,7 @@ impl Negotiation {
     }
 }
 
-/// An answer that refuses an option, with a line for people.
+/// A reply that refuses an option, with a message for display.
 pub(super) struct Refusal(pub(super) Rep, pub(super) &'static str);
 
 impl Refusal {
@@ -189,7 +191,7 @@ fn is_name_of(export: &Export, name: &[u8]) -> bool {
     name.is_empty() || name == export.name.as_bytes()
 }
 
-/// Reads the data of `INFO` and `GO`: a name and the kinds of information wanted.
+/// Parses the data of `INFO` and `GO`: a name and the kinds of information wanted.
 fn asked_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), UnexpectedEof> {
     let mut reader = Reader::new(data);
     let name = counted(&mut reader)?;
@@ -198,12 +200,13 @@ fn asked_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), UnexpectedEof> {
     if reader.is_empty() { Ok((name, wanted)) } else { Err(UnexpectedEof) }
 }
 
-/// Reads the data of the options on contexts: a name and queries.
+/// Parses the data of the options on contexts: a name and queries.
 fn asked_contexts(data: &[u8]) -> Result<(&[u8], Vec<&[u8]>), UnexpectedEof> {
     let mut reader = Reader::new(data);
     let name = counted(&mut reader)?;
     let count = reader.u32()?;
-    // Each query takes bytes of the option, so there are fewer than those whatever `count` says.
+    // Each query takes bytes of the option, so the length of the option bounds the queries, whatever `count`
+    // holds.
     let queries = (0..count).map(|_| counted(&mut reader)).collect::<Result<_, _>>()?;
     if reader.is_empty() { Ok((name, queries)) } else { Err(UnexpectedEof) }
 }
@@ -213,7 +216,7 @@ fn counted<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], UnexpectedEof> {
     reader.take(usize::try_from(len).map_err(|_| UnexpectedEof)?)
 }
 
-/// Tells what the disk can do.
+/// Returns the transmission flags: what the disk can do.
 fn transmission_flags(profile: &Capabilities, structured: bool) -> u16 {
     use transmission::*;
     let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN | SEND_CACHE;
@@ -227,8 +230,8 @@ fn transmission_flags(profile: &Capabilities, structured: bool) -> u16 {
     flags | if structured { SEND_DF } else { 0 }
 }
 
-/// The smallest, the preferred and the longest transfer. Smaller ones are served too, but then granules are read and
-/// written back; whoever asks for the sizes is spared that.
+/// Returns the minimum, the preferred and the maximum block size. The server also accepts shorter transfers,
+/// at the price of a read-modify-write of whole blocks. A client that queries the sizes avoids that.
 fn block_sizes(profile: &Capabilities) -> [u32; 3] {
     let minimum = profile.logical_block_len.clamp(1, BLOCK_SIZE_MINIMUM_MAX);
     let minimum = if minimum.is_power_of_two() { minimum } else { 1 };
@@ -236,7 +239,7 @@ fn block_sizes(profile: &Capabilities) -> [u32; 3] {
     [minimum, preferred.max(minimum), to_u32(crate::int_cast::to_u64(PAYLOAD_LEN_MAX))]
 }
 
-/// The protocol allows no larger smallest block.
+/// The largest minimum block size that the protocol allows.
 const BLOCK_SIZE_MINIMUM_MAX: u32 = 64 << 10;
-/// A preferred block must be no longer than the longest payload.
+/// The largest preferred block size, which must not exceed the longest payload.
 const PREFERRED_MAX: u32 = 1 << 20;

@@ -1,8 +1,10 @@
-//! An NBD server: the protocol as a machine ([`Session`]) and a Unix socket as its hands ([`Server`]).
+//! An NBD server: the protocol as a state machine ([`Session`]) and a driver that serves it on a Unix socket
+//! ([`Server`]).
 //!
-//! The protocol is that of the [NBD project](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md):
-//! fixed newstyle negotiation, simple and structured replies, `base:allocation`. There is no TLS and no TCP: who may
-//! use the disk is decided by the permissions of the socket.
+//! The protocol is that of the [NBD
+//! project](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md): fixed newstyle negotiation,
+//! simple and structured replies, `base:allocation`. There is no TLS and no TCP: the permissions of the
+//! socket decide which users can access the disk.
 
 mod block_status;
 mod handshake;
@@ -15,11 +17,11 @@ pub use server::{NbdStartError, Server};
 pub use session::{Session, Ticket};
 pub use wire::ProtocolError;
 
-/// What is exported, as clients see it.
+/// The export, as clients see it.
 #[derive(Clone, Debug, Default)]
 pub struct Export {
-    /// Its name. The empty name, which asks for the default, always means it too.
+    /// The name. A client can also ask for the empty name, which selects the default export.
     pub name: String,
-    /// A line for people.
+    /// A line of description for display.
     pub description: String,
 }

@@ -1,5 +1,5 @@
-//! The hands: a thread that accepts, and one for each client, which sleeps in `poll` until its socket or the medium
-//! has something for it.
+//! The driver: a thread that accepts clients, and one thread per client, which sleeps in `poll` until its
+//! socket or the medium has work for it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -26,12 +26,12 @@ use crate::flush::flush;
 use crate::unaligned::UnalignedStore;
 use crate::waker::Waker;
 
-/// Clients at a time. QEMU's and libnbd's tools open up to 16 connections to one disk; each may hold some 100 MiB at
-/// the very worst.
+/// The most clients at a time. QEMU's and libnbd's tools open up to 16 connections to one disk. Each may hold
+/// some 100 MiB in the worst case.
 const CLIENTS_MAX: usize = 32;
-/// What is received at once beside payloads.
+/// The bytes that one receive takes, besides payloads.
 const RECEIVE_LEN: usize = 64 << 10;
-/// Unused buffers that each client's thread keeps.
+/// The unused buffers that each client's thread keeps, in bytes.
 const POOL_KEPT_BYTES: usize = 8 << 20;
 /// How long to wait before accepting again, after the process ran out of descriptors or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -39,32 +39,33 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How long a client may take to read its last answers once the server stops.
 const LAST_ANSWERS: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Why a disk is not served.
+/// Why a disk cannot be served.
 #[derive(Debug, Error)]
 pub enum NbdStartError {
-    /// Somebody serves there.
+    /// Another process listens on this socket.
     #[error("{}: another process listens on this socket", .0.display())]
     InUse(PathBuf),
-    /// A file is in the way.
+    /// A file that is no socket has this path.
     #[error("{}: there is a file that is no socket", .0.display())]
     NotASocket(PathBuf),
-    /// The system has no room for such a path.
+    /// The path is longer than the system allows for a socket.
     #[error("{}: a path of a socket has at most 107 bytes", .0.display())]
     PathTooLong(PathBuf),
-    /// Anything else about the path.
+    /// Any other error about the path.
     #[error("cannot listen on {}", path.display())]
     Listen {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error that the system returned.
         source: io::Error,
     },
-    /// No thread or descriptor is to be had.
+    /// The system has no thread or descriptor to spare.
     #[error("cannot start to serve")]
     Start(#[source] io::Error),
 }
 
-/// A disk that is served on a Unix socket. When dropped without [`Self::stop`], it goes on until the process ends.
+/// A disk that is served on a Unix socket. When dropped without [`Self::stop`], it is served until the
+/// process ends.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -91,17 +92,17 @@ struct Client {
     thread: JoinHandle<()>,
 }
 
-/// Results of operations, put in by whoever knows them first.
+/// The results of operations. The threads that complete the operations put them in.
 struct CompletionQueue {
     results: Mutex<Vec<(Ticket, Result<OpOutput, Failure>)>>,
     waker: Waker,
 }
 
 impl Server {
-    /// Serves `disk` at `path`; when this returns, clients can connect.
+    /// Serves `disk` at `path`. When this returns, clients can connect.
     ///
     /// # Errors
-    /// When nobody could connect there.
+    /// Fails when the disk cannot be served there.
     pub fn start(
         path: &Path,
         disk: Arc<dyn SharedStore>,
@@ -125,10 +126,11 @@ impl Server {
         Ok(Self { shared, accepting })
     }
 
-    /// Takes no new clients, refuses new requests, answers those under way, hangs up, and makes all durable.
+    /// Stops: accepts no new clients, refuses new requests, answers those under way, disconnects, and makes
+    /// all that was written durable.
     ///
     /// # Errors
-    /// The medium's, when what was written is not durable.
+    /// Returns the medium's failure when what was written is not durable.
     pub fn stop(self) -> Result<(), Failure> {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.waker.wake();
@@ -145,7 +147,7 @@ impl Server {
 
 impl Shared {
     fn clients(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
-        // Nobody panics while he holds it.
+        // No thread panics while it holds this lock.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,7 +155,7 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Gives a client its thread.
+    /// Starts a client's thread.
     fn start_client(self: &Arc<Self>, socket: OwnedFd) -> io::Result<()> {
         let mut clients = self.clients();
         clients.retain(|client| !client.thread.is_finished());
@@ -171,11 +173,11 @@ impl Shared {
     }
 }
 
-/// Accepts clients until the server stops; then the socket and its file are gone.
+/// Accepts clients until the server stops; then closes the socket and removes its file.
 fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
     while !shared.is_stopping() {
         let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(&shared.waker, PollFlags::IN)];
-        // Interrupted, or out of memory: look again.
+        // If the call was interrupted or out of memory, the loop checks again.
         let _ = poll(&mut fds, None);
         if shared.is_stopping() {
             break;
@@ -184,7 +186,7 @@ fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
         match accepted.map_err(io::Error::from).and_then(|client| shared.start_client(client)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // The client was gone already, or we lack something that may come back.
+            // The client was gone already, or the process lacks a resource that may become free.
             Err(_) => std::thread::sleep(ACCEPT_AGAIN),
         }
     }
@@ -199,11 +201,11 @@ struct Connection<'a> {
     session: Session,
     pool: Pool,
     out: Transmit,
-    /// The socket takes no more for now.
+    /// Whether the socket accepts no more bytes for now.
     congested: bool,
 }
 
-/// The connection is no longer of use.
+/// The connection is no longer usable.
 struct Disconnected;
 
 impl<'a> Connection<'a> {
@@ -226,7 +228,7 @@ impl<'a> Connection<'a> {
         self.out.is_empty() && (stopped || self.session.is_over())
     }
 
-    /// Does all there is to do, then sleeps until there is more, then takes it in.
+    /// Processes all pending work, sleeps until there is more, then reads from the socket.
     fn run_once(&mut self, receive: &mut [u8]) -> Result<(), Disconnected> {
         if self.shared.is_stopping() {
             self.session.shut_down();
@@ -251,18 +253,18 @@ impl<'a> Connection<'a> {
         if self.sleep()? { self.receive(receive) } else { Ok(()) }
     }
 
-    /// Waits for the socket or the medium; returns whether the socket has something to read.
+    /// Waits for the socket or the medium. Returns whether the socket is readable.
     fn sleep(&mut self) -> Result<bool, Disconnected> {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.session.wants_input());
         wanted.set(PollFlags::OUT, self.congested);
-        // Even with nothing wanted, `poll` reports a peer that is gone, again and again.
+        // `poll` reports a disconnected peer again and again, even when no event is requested.
         let mut fds = [PollFd::new(&self.inbox.waker, PollFlags::IN), PollFd::new(&self.socket, wanted)];
         let watched = if wanted.is_empty() { 1 } else { 2 };
         let at_once = self.session.has_output() && !self.congested;
         let last = self.congested && self.shared.is_stopping();
         let timeout = if at_once { Some(Timespec::default()) } else { last.then_some(LAST_ANSWERS) };
-        // Interrupted, or out of memory: look again.
+        // If the call was interrupted or out of memory, the caller checks again.
         let woken = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
         if last && woken == Ok(0) {
             return Err(Disconnected);

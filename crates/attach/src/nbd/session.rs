@@ -1,8 +1,9 @@
-//! One client, from the first byte to the last, as a value: bytes in, operations on the medium out, their results in,
-//! bytes out. It owns no socket and no medium.
+//! One client's session, as a state machine: received bytes in, operations on the medium out, their results
+//! in, bytes to send out. It owns no socket and no medium.
 //!
-//! The hands call [`Session::received`] (or [`Session::take_rx_buffer`] and [`Session::return_rx_buffer`]) and [`Session::completed`], then
-//! drain [`Session::poll`] and [`Session::transmit`]. They read from the socket only while [`Session::wants_input`].
+//! The driver calls [`Session::received`] (or [`Session::take_rx_buffer`] and [`Session::return_rx_buffer`])
+//! and [`Session::completed`], then drains [`Session::poll`] and [`Session::transmit`]. It reads from the
+//! socket only while [`Session::wants_input`] returns true.
 
 use std::collections::VecDeque;
 
@@ -20,25 +21,27 @@ use super::wire::{
 };
 use crate::int_cast::{to_u32, to_u64, to_usize};
 
-/// The longest payload, as every client may expect without asking.
+/// The longest payload, which every client may expect without a query.
 pub(super) const PAYLOAD_LEN_MAX: usize = 32 << 20;
-/// Options carry names of at most 4 KiB and lists of them; a longer one is skipped and refused.
+/// The longest data of an option. Options carry names of at most 4 KiB and lists of them; a longer option is
+/// skipped and refused.
 const OPTION_LEN_MAX: u32 = 64 << 10;
-/// Requests of one client under way. QEMU keeps 16, the kernel 128 per connection.
+/// The most requests of one client under way. QEMU keeps 16, the kernel 128 per connection.
 const REQUESTS_MAX: usize = 256;
-/// Bytes that requests of one client under way may hold before no further one is taken. With one more request that
-/// was taken just below and one answer being sent, a client holds at most three times this.
+/// The bytes that one client's requests under way may hold before the session takes no further request. With
+/// one more request, taken just below this bound, and one answer that is being sent, a client holds at most
+/// three times this.
 const HELD_BYTES_MAX: usize = PAYLOAD_LEN_MAX;
-/// Payloads are received in blocks of this many bytes, as they arrive.
+/// The length of the buffers in which payloads are received.
 const BLOCK_LEN: usize = 1 << 20;
-/// Descriptors in one block status.
+/// The most descriptors in one block status.
 const EXTENTS_MAX: usize = 1024;
 
-/// Names an operation until it is completed.
+/// The ticket of an operation until its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(usize);
 
-/// One client.
+/// One client's session.
 #[derive(Debug)]
 pub struct Session {
     export: Export,
@@ -46,7 +49,7 @@ pub struct Session {
     pool: Pool,
     phase: Phase,
     negotiation: Negotiation,
-    /// Received and not understood yet.
+    /// Bytes that were received and are not parsed yet.
     input: Vec<u8>,
     shutting_down: bool,
     cut_off: Option<ProtocolError>,
@@ -58,44 +61,44 @@ pub struct Session {
     answer_bytes: usize,
 }
 
-/// What the next bytes are.
+/// What the next received bytes are.
 #[derive(Debug)]
 enum Phase {
     ClientFlags,
     Option,
     OptionData(OptionHeader),
-    /// Data of an option that is too long, to be skipped.
+    /// The data of an option that is too long; they are skipped.
     OptionSkipped {
         option: Opt,
         left: u64,
     },
     Request,
     Payload(WritePayload),
-    /// The payload of a write that is refused.
+    /// The payload of a write that is refused; it is skipped.
     PayloadSkipped {
         left: u64,
         cookie: u64,
         error: Errno,
     },
-    /// Nothing that matters.
+    /// Nothing: the session ignores further bytes.
     End,
 }
 
-/// A write whose payload is arriving.
+/// A write whose payload is being received.
 #[derive(Debug)]
 struct WritePayload {
     request: Request,
     durability: Durability,
     data: DataList,
-    /// The block that is being filled; none while it is lent.
+    /// The buffer that is being filled; `None` while the driver has it.
     block: Option<Buf>,
-    /// How much was in it when it was lent.
+    /// How many bytes it held when the driver took it.
     lent_at: usize,
-    /// Bytes that are still to come.
+    /// The bytes that are still to be received.
     left: usize,
 }
 
-/// A request that the medium works on.
+/// A request that the medium executes.
 #[derive(Debug)]
 struct UnderWay {
     cookie: u64,
@@ -108,11 +111,11 @@ struct UnderWay {
 enum Kind {
     /// With the data.
     Read { at: u64, len: u32 },
-    /// With the extents, up to so many bytes.
+    /// With the extents, for at most this many bytes.
     Status { at: u64, len: u32 },
-    /// With whether it went well.
+    /// With success or failure.
     Plain,
-    /// As `Plain`, but only once a flush went well too.
+    /// As `Plain`, but only after a flush succeeded too.
     PlainThenFlush,
 }
 
@@ -123,7 +126,7 @@ struct Answer {
 }
 
 impl Session {
-    /// Starts with the server's greeting.
+    /// Starts a session. The first output is the server's greeting.
     pub fn new(export: Export, profile: Capabilities, pool: Pool) -> Self {
         let mut session = Self {
             export,
@@ -145,12 +148,12 @@ impl Session {
         session
     }
 
-    /// Takes note of what the medium is now.
+    /// Records the present capabilities of the medium.
     pub fn medium_is(&mut self, profile: Capabilities) {
         self.profile = profile;
     }
 
-    /// Returns whether more bytes are of use now.
+    /// Returns whether the session can take more bytes now.
     pub fn wants_input(&self) -> bool {
         match self.phase {
             Phase::End => false,
@@ -159,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Takes received bytes.
+    /// Handles received bytes.
     pub fn received(&mut self, bytes: &[u8]) {
         if matches!(self.phase, Phase::End) {
             return;
@@ -168,7 +171,7 @@ impl Session {
         self.parse_input();
     }
 
-    /// Lends the buffer that the next bytes belong into, if they are payload.
+    /// Gives the driver the buffer for the next bytes, if they are payload.
     pub fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
         let Phase::Payload(incoming) = &mut self.phase else { return None };
         let buf = incoming.block.take().unwrap_or_else(|| self.pool.take(incoming.left.min(BLOCK_LEN)));
@@ -177,7 +180,7 @@ impl Session {
         Some(RxBuffer { buf, len_max: want })
     }
 
-    /// Takes a loan back, with what was received appended.
+    /// Takes a buffer back, with the received bytes appended.
     pub fn return_rx_buffer(&mut self, loan: RxBuffer) {
         if let Phase::Payload(incoming) = &mut self.phase {
             let received = loan.buf.len().saturating_sub(incoming.lent_at);
@@ -187,13 +190,13 @@ impl Session {
         self.block_filled();
     }
 
-    /// Takes note that the client sends no more. A write whose payload is not whole is forgotten.
+    /// Records that the client sends no more. A write with an incomplete payload is dropped.
     pub fn input_ended(&mut self) {
         self.phase = Phase::End;
         self.input = Vec::new();
     }
 
-    /// From now on refuses new requests; those under way are still answered.
+    /// Refuses new requests from now on; those under way are still answered.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
@@ -203,7 +206,7 @@ impl Session {
         self.operations.pop_front()
     }
 
-    /// Takes the result of an operation.
+    /// Handles the result of an operation.
     pub fn completed(&mut self, ticket: Ticket, result: Result<OpOutput, Failure>) {
         let Some(slot) = self.under_way.get_mut(ticket.0) else { return };
         if let (Some(UnderWay { kind: kind @ Kind::PlainThenFlush, .. }), Ok(_)) = (&mut *slot, &result) {
@@ -226,7 +229,7 @@ impl Session {
             (Kind::Status { at, len }, Ok(OpOutput::MapStatus(extents))) => {
                 self.status(done.cookie, at, len, &extents);
             }
-            // Whether a part has storage is a hint: none is as good as that it has.
+            // Whether a range has storage is a hint: without an answer, the range counts as allocated.
             (Kind::Status { at, len }, Err(Failure { fault: Fault::Unsupported, .. })) => {
                 self.status(done.cookie, at, len, &[]);
             }
@@ -237,13 +240,13 @@ impl Session {
                 self.answer(Head::simple(done.cookie, None));
             }
             (_, Err(failure)) => self.fail(done.cookie, Errno::of_fault(failure.fault), Some(failure)),
-            // The medium answered something else than it was asked.
+            // The result is of another kind than the operation.
             (_, Ok(_)) => self.fail(done.cookie, Errno::IO, None),
         }
         self.parse_input();
     }
 
-    /// Appends what is to be sent until `out` is full or nothing is left.
+    /// Appends bytes to send until `out` is full or nothing is left.
     pub fn transmit(&mut self, out: &mut Transmit) {
         while !out.is_full() {
             let Some(answer) = self.answers.pop_front() else { break };
@@ -251,7 +254,7 @@ impl Session {
             out.put(answer.head.bytes());
             out.put_shared_list(answer.data);
         }
-        // There may be room for a request that waited.
+        // The session may have free slots now for a request that waited.
         self.parse_input();
     }
 
@@ -270,12 +273,12 @@ impl Session {
         matches!(self.phase, Phase::End) && self.is_idle()
     }
 
-    /// Returns why the client was cut off, if it was.
+    /// Returns why the client was disconnected, if it broke a rule.
     pub const fn cut_off(&self) -> Option<ProtocolError> {
         self.cut_off
     }
 
-    /// Understands as much of the input as there is room for.
+    /// Parses as much of the input as the bounds allow.
     fn parse_input(&mut self) {
         let input = std::mem::take(&mut self.input);
         let mut at = 0;
@@ -289,8 +292,8 @@ impl Session {
         self.input.drain(..at);
     }
 
-    /// Understands the next thing in `input` and returns how long it was; `None` when it waits for more bytes or for
-    /// room.
+    /// Parses the next element of `input` and returns its length. Returns `None` when it needs more bytes, or
+    /// when requests under way fill the bounds.
     fn parse_next(&mut self, input: &[u8]) -> Option<usize> {
         match &mut self.phase {
             Phase::ClientFlags => {
@@ -380,7 +383,7 @@ impl Session {
         };
     }
 
-    /// Takes on a request, or refuses it.
+    /// Accepts a request, or refuses it.
     fn request(&mut self, request: Request) {
         if request.command == Cmd::DISC {
             self.phase = Phase::End;
@@ -400,7 +403,7 @@ impl Session {
                     Phase::Payload(WritePayload { request, durability, data, block: None, lent_at: 0, left })
                 }
             };
-            // A payload of no bytes is complete.
+            // A payload of no bytes is complete already.
             if request.len == 0 {
                 match refusal {
                     Some(error) => {
@@ -419,7 +422,8 @@ impl Session {
         let has = |flag: u16| request.flags & flag != 0;
         let (action, kind) = match request.command {
             Cmd::READ => (OpAction::Read { at, len: to_usize(len.into()) }, Kind::Read { at, len }),
-            // The medium may keep what was read at hand; nothing else is promised.
+            // CACHE is a read without data in the reply: the medium may cache what was read, and nothing else
+            // is promised.
             Cmd::CACHE => (OpAction::Read { at, len: to_usize(len.into()) }, Kind::Plain),
             Cmd::FLUSH => (OpAction::Flush, Kind::Plain),
             Cmd::TRIM => {
@@ -441,7 +445,7 @@ impl Session {
         self.start(UnderWay { cookie: request.cookie, held_bytes, kind }, action);
     }
 
-    /// Returns why a request is refused without asking the medium.
+    /// Returns why a request is refused without an operation on the medium.
     fn refusal(&self, request: &Request) -> Option<Errno> {
         if self.shutting_down {
             return Some(Errno::SHUTDOWN);
@@ -479,7 +483,7 @@ impl Session {
         }
     }
 
-    /// Returns whether zeroing is known to be faster than writing: by giving storage back, of whole granules.
+    /// Returns whether zeroing is known to be faster than writing, because it deallocates whole blocks.
     fn zeroes_fast(&self, request: &Request) -> bool {
         let granule = u64::from(self.profile.logical_block_len.max(1));
         let whole = request.at.is_multiple_of(granule) && u64::from(request.len).is_multiple_of(granule);
@@ -487,7 +491,7 @@ impl Session {
         whole && holes && self.profile.thin && self.profile.deallocated_reads_zero
     }
 
-    /// Puts a full block to the others, and starts the write when it was the last.
+    /// Appends a full buffer to the payload, and starts the write when the payload is complete.
     fn block_filled(&mut self) {
         let Phase::Payload(incoming) = &mut self.phase else { return };
         let complete = incoming.left == 0;
@@ -527,7 +531,7 @@ impl Session {
         self.push(head, data.into());
     }
 
-    /// Answers that a request failed, with words where the client takes them.
+    /// Answers that a request failed, with a message if the client accepts one.
     fn fail(&mut self, cookie: u64, error: Errno, failure: Option<Failure>) {
         if !self.negotiation.structured {
             return self.answer(Head::simple(cookie, Some(error)));
@@ -548,7 +552,7 @@ impl Session {
         self.answers.push_back(Answer { head, data });
     }
 
-    /// Sends bytes that are no answer to a request.
+    /// Sends bytes that do not answer a request.
     fn say(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.push(Head::default(), Bytes::copied_from(bytes).into());
@@ -561,7 +565,7 @@ impl Session {
     }
 }
 
-/// How much was skipped, and whether that was all.
+/// How many bytes were skipped, and whether those were all.
 struct Skipped {
     len: usize,
     ended: bool,

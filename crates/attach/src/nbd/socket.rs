@@ -1,4 +1,5 @@
-//! The socket file: made for its owner only, replaced only when nobody listens, removed when we are done.
+//! The socket file: created with access for its owner only, replaced only when no process listens on it,
+//! removed at the end.
 
 use std::fs;
 use std::io;
@@ -11,14 +12,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::NbdStartError;
 
-/// Clients that may knock before we answer.
+/// The most clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
 /// A listening socket and its file.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// Device and inode of the file that we made.
+    /// The device and inode numbers of the file that this process created.
     identity: (u64, u64),
 }
 
@@ -26,7 +27,8 @@ pub(super) struct SocketFile {
 pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
-    // Whoever replaces a stale socket does so alone, else two would each remove what the other just made.
+    // A process replaces a stale socket under a lock. Otherwise two could each remove the socket that the
+    // other just created.
     let _alone = lock_directory(path).map_err(failed)?;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -35,7 +37,8 @@ pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), NbdStartError
         None,
     )
     .map_err(|errno| failed(errno.into()))?;
-    // The file takes its mode from the socket as it is when bound: there is no moment when others can connect.
+    // The file takes its mode from the socket at the time of the bind, so other users can connect at no
+    // moment.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
     match rustix::net::bind(&socket, &address) {
         Err(rustix::io::Errno::ADDRINUSE) => {
@@ -51,16 +54,16 @@ pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), NbdStartError
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have put another file there meanwhile; that one stays.
+        // Another process may have put another file there meanwhile; that file stays.
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
         if ours {
-            // If it cannot be removed, the next start finds nobody listening and replaces it.
+            // If the file cannot be removed, the next start finds that no process listens and replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes the socket of a process that is gone.
+/// Removes the socket of a process that has ended.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
@@ -75,13 +78,13 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), NbdStartErr
     .map_err(|errno| failed(errno.into()))?;
     match rustix::net::connect(&probe, address) {
         Err(rustix::io::Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
-        // It took us in, or is too busy to: somebody listens.
+        // The connection was accepted, or the backlog is full: a process listens.
         Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(NbdStartError::InUse(path.to_owned())),
         Err(errno) => Err(failed(errno.into())),
     }
 }
 
-/// Holds the directory that `path` is in until dropped.
+/// Locks the directory of `path` until the result is dropped.
 fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,27 +1,28 @@
-//! Numbers and headers of the protocol.
+//! Numbers and headers of the NBD protocol.
 
 use base::bytes::{Reader, UnexpectedEof, Writer};
 use store::api::Fault;
 
-/// `NBDMAGIC`, the first word of a server.
+/// `NBDMAGIC`, the first word that a server sends.
 const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`, the second, and the first of each option.
+/// `IHAVEOPT`, the second word, and the first of each option.
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Why a client is cut off.
+/// Why a client is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// Its flags hold some that were not offered.
+    /// The client set flags that were not offered.
     UnknownClientFlags,
-    /// What should be an option does not start like one.
+    /// The bytes where an option should start are no option.
     NotAnOption,
-    /// What should be a request does not start like one.
+    /// The bytes where a request should start are no request.
     NotARequest,
-    /// It chose an export that does not exist, in the way that has no answer but this.
+    /// The client chose an export that does not exist with `EXPORT_NAME`, which can be refused only by
+    /// disconnecting.
     UnknownExport,
 }
 
@@ -40,7 +41,7 @@ impl std::fmt::Display for ProtocolError {
 pub(super) const FIXED_NEWSTYLE: u32 = 1 << 0;
 pub(super) const NO_ZEROES: u32 = 1 << 1;
 
-/// An option, as its number says.
+/// An option, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opt(pub(super) u32);
 
@@ -92,14 +93,14 @@ pub(super) mod transmission {
     pub(in super::super) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// The only metadata context there is.
+/// The only metadata context that the server offers.
 pub(super) const BASE_ALLOCATION: &str = "base:allocation";
-/// Its number, ours to choose.
+/// The identifier of that context, which the server chooses.
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;
 pub(super) const STATE_HOLE: u32 = 1 << 0;
 pub(super) const STATE_ZERO: u32 = 1 << 1;
 
-/// A command, as its number says.
+/// A command, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cmd(pub(super) u16);
 
@@ -134,8 +135,8 @@ impl Errno {
     pub(super) const NOTSUP: Self = Self(95);
     pub(super) const SHUTDOWN: Self = Self(108);
 
-    /// Returns what a fault of the medium is called. A range beyond the end is caught before; it means that the disk
-    /// shrank meanwhile.
+    /// Returns the error number for a fault of the medium. The session refuses a range beyond the end before;
+    /// from the medium, this fault means that the disk shrank meanwhile.
     pub(super) const fn of_fault(fault: Fault) -> Self {
         match fault {
             Fault::Medium
@@ -152,7 +153,7 @@ impl Errno {
     }
 }
 
-/// The first words of a server: 18 bytes.
+/// Returns the greeting of a server: 18 bytes.
 pub(super) fn greeting() -> [u8; 18] {
     let mut out = [0; 18];
     let mut writer = Writer::new(&mut out);
@@ -172,7 +173,7 @@ pub(super) struct OptionHeader {
 impl OptionHeader {
     pub(super) const LEN: usize = 16;
 
-    /// Reads a header. `None` asks for more bytes.
+    /// Parses a header. Returns `None` if it needs more bytes.
     pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, ProtocolError>> {
         let mut reader = Reader::new(bytes);
         let fields = (|| Ok::<_, UnexpectedEof>((reader.u64()?, reader.u32()?, reader.u32()?)))();
@@ -190,7 +191,7 @@ pub(super) fn option_reply(out: &mut Vec<u8>, option: Opt, kind: Rep, parts: &[&
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.0.to_be_bytes());
     out.extend_from_slice(&kind.0.to_be_bytes());
-    // Our replies are some kilobytes at most.
+    // The replies of this server are some kilobytes at most.
     out.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
     for part in parts {
         out.extend_from_slice(part);
@@ -210,7 +211,7 @@ pub(super) struct Request {
 impl Request {
     pub(super) const LEN: usize = 28;
 
-    /// Reads a header. `None` asks for more bytes.
+    /// Parses a header. Returns `None` if it needs more bytes.
     pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, ProtocolError>> {
         let mut reader = Reader::new(bytes);
         let fields = (|| {
@@ -225,7 +226,7 @@ impl Request {
     }
 }
 
-/// What stands before the data of a reply. No header of ours is longer.
+/// The header that precedes the data of a reply. No header of this server is longer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Head {
     bytes: [u8; 32],
@@ -240,13 +241,13 @@ impl Head {
     fn write(fill: impl FnOnce(&mut Writer<'_>) -> Result<(), UnexpectedEof>) -> Self {
         let mut head = Self::default();
         let mut writer = Writer::new(&mut head.bytes);
-        // Each caller below writes at most 32 bytes; a test holds them all to their length.
+        // Each caller below writes at most 32 bytes; a test checks the length of every header.
         let _ = fill(&mut writer);
         head.len = writer.len();
         head
     }
 
-    /// A simple reply; `None` is success.
+    /// Returns a simple reply; `None` is success.
     pub(super) fn simple(cookie: u64, error: Option<Errno>) -> Self {
         Self::write(|out| {
             out.u32(SIMPLE_REPLY_MAGIC)?;
@@ -255,7 +256,7 @@ impl Head {
         })
     }
 
-    /// The only chunk of a read: its data follow.
+    /// Returns the only chunk of a read; its data follow.
     pub(super) fn offset_data(cookie: u64, at: u64, len: u32) -> Self {
         Self::write(|out| {
             chunk(out, cookie, CHUNK_OFFSET_DATA, len.saturating_add(8))?;
@@ -263,7 +264,7 @@ impl Head {
         })
     }
 
-    /// The only chunk of a block status: its descriptors of `len` bytes follow.
+    /// Returns the only chunk of a block status; `len` bytes of descriptors follow.
     pub(super) fn block_status(cookie: u64, len: u32) -> Self {
         Self::write(|out| {
             chunk(out, cookie, CHUNK_BLOCK_STATUS, len.saturating_add(4))?;
@@ -271,7 +272,7 @@ impl Head {
         })
     }
 
-    /// An error: a message of `message_len` bytes follows.
+    /// Returns an error chunk; a message of `message_len` bytes follows.
     pub(super) fn error(cookie: u64, error: Errno, message_len: u16) -> Self {
         Self::write(|out| {
             chunk(out, cookie, CHUNK_ERROR, u32::from(message_len) + 6)?;
@@ -284,7 +285,7 @@ impl Head {
 const CHUNK_OFFSET_DATA: u16 = 1;
 const CHUNK_BLOCK_STATUS: u16 = 5;
 const CHUNK_ERROR: u16 = 0x8001;
-/// Every reply of ours is one chunk, the last.
+/// Marks a chunk as the last. Every reply of this server is one chunk.
 const CHUNK_DONE: u16 = 1;
 
 fn chunk(out: &mut Writer<'_>, cookie: u64, kind: u16, len: u32) -> Result<(), UnexpectedEof> {

@@ -85,7 +85,8 @@ fn a_failure_is_told_where_it_is_in_the_whole() {
 fn extents_are_interleaved() {
     let members = media(&[256 << 10, 256 << 10]);
     let disk = stripe(&members);
-    // A medium in memory has storage in runs of 64 KiB; the second member has all of its first.
+    // A medium in memory allocates storage in runs of 64 KiB; the first run of the second member is
+    // allocated.
     does(&*members[1], write(0, &[1; 512])).unwrap();
     let Ok(OpOutput::MapStatus(list)) =
         does(&disk, OpAction::MapStatus { at: 512, len: 4 * CHUNK, count_max: 9 })
@@ -110,7 +111,7 @@ fn extents_are_interleaved() {
     assert_eq!(list.len(), 2);
 }
 
-/// Against one plain array of bytes, through any range.
+/// Compares the stripe with one plain array of bytes, through random ranges.
 #[test]
 fn is_one_disk() {
     let mut rng = Rng::from_seed(seed());

@@ -1,4 +1,4 @@
-//! The control device: devices made, started, stopped, taken over and removed.
+//! The control device: adds, starts, stops, takes over and removes devices.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,11 +11,11 @@ use super::params::{DEPTH, IO_BYTES_MAX};
 use super::ring::{Held, Ring};
 use super::wire::{ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Params, flags};
 
-/// Where the kernel has it.
+/// The path of the control device.
 const PATH: &str = "/dev/ublk-control";
-/// One command at a time.
+/// The ring's length: one command is under way at a time.
 const ENTRIES: u32 = 2;
-/// What we cannot do without.
+/// The features of the kernel that this module needs.
 const NEEDED: u64 =
     flags::USER_RECOVERY | flags::USER_RECOVERY_REISSUE | flags::CMD_IOCTL_ENCODE | flags::USER_COPY;
 
@@ -23,12 +23,12 @@ const NEEDED: u64 =
 pub(super) struct Control {
     device: File,
     ring: Ring,
-    /// The device, as the ring holds it.
+    /// The control device's descriptor, as the ring owns it.
     held: Held,
 }
 
 impl Control {
-    /// Opens it, and sees that the kernel can do what we need.
+    /// Opens the control device, and checks that the kernel has the features that this module needs.
     pub(super) fn open() -> Result<Self, UblkStartError> {
         let device =
             OpenOptions::new().read(true).write(true).open(PATH).map_err(|error| match error.kind() {
@@ -48,13 +48,14 @@ impl Control {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 return Err(UblkStartError::NotAllowed);
             }
-            // Kernels before 6.5 do not know the question.
+            // Kernels before 6.5 do not know this query.
             Err(_) => 0,
         };
         if features & NEEDED == NEEDED { Ok(control) } else { Err(UblkStartError::TooOld) }
     }
 
-    /// Holds off whoever else would make or take over a device, until [`Self::unlock`] or our end.
+    /// Locks out other processes that would add or take over a device, until [`Self::unlock`] or the end of
+    /// this process.
     pub(super) fn lock(&self) -> io::Result<()> {
         Ok(flock(&self.device, FlockOperation::LockExclusive)?)
     }
@@ -63,12 +64,13 @@ impl Control {
         Ok(flock(&self.device, FlockOperation::Unlock)?)
     }
 
-    /// Returns what the kernel says of a device.
+    /// Returns the kernel's information on a device.
     pub(super) fn info(&mut self, device: u32) -> io::Result<DeviceInfo> {
         self.command_with(ControlOp::GET_DEV_INFO, ControlCommand::plain(device, 0), DeviceInfo::default())
     }
 
-    /// Makes a device that is no disk yet, with a note of ours that the kernel keeps. Returns its number.
+    /// Adds a device that is no disk yet, with a note that the kernel keeps for its server. Returns the
+    /// device's number.
     pub(super) fn add(&mut self, note: u64) -> io::Result<u32> {
         let wanted = DeviceInfo {
             queues: 1,
@@ -92,33 +94,33 @@ impl Control {
         self.command_with(ControlOp::GET_PARAMS, ControlCommand::plain(device, 0), room)
     }
 
-    /// Makes a disk of a device, once all its commands wait in the kernel. Returns after the kernel has looked for
-    /// partitions.
+    /// Makes a device a disk. All its commands must wait in the kernel already. Returns after the kernel has
+    /// scanned for partitions.
     pub(super) fn start(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlOp::START_DEV, device, std::process::id().into())
     }
 
-    /// Ends a disk: what is under way is finished, what follows fails, and every command comes back.
+    /// Stops a disk: requests under way are finished, later ones fail, and every command completes.
     pub(super) fn stop(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlOp::STOP_DEV, device, 0)
     }
 
-    /// Has a device removed as soon as nobody has it open any more, and does not wait for that.
+    /// Requests the removal of a device as soon as no process has it open, and does not wait for that.
     pub(super) fn remove_in_time(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlOp::DEL_DEV_ASYNC, device, 0)
     }
 
-    /// Removes a device, waiting until nobody has it open.
+    /// Removes a device, and waits until no process has it open.
     pub(super) fn remove(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlOp::DEL_DEV, device, 0)
     }
 
-    /// Makes a device whose server died ready for another one.
+    /// Prepares a device whose server died for another server.
     pub(super) fn begin_recovery(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlOp::START_USER_RECOVERY, device, 0)
     }
 
-    /// Lets the requests go on that waited, once all commands wait in the kernel.
+    /// Resumes the waiting requests. All commands must wait in the kernel already.
     pub(super) fn end_recovery(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlOp::END_USER_RECOVERY, device, std::process::id().into())
     }
@@ -135,7 +137,7 @@ impl Control {
     }
 }
 
-/// Tells why there is no control device: nothing loads the module by itself.
+/// Returns why there is no control device. The system does not load the module by itself.
 fn missing() -> UblkStartError {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let block = Path::new("/lib/modules").join(release.trim()).join("kernel/drivers/block");

@@ -1,4 +1,4 @@
-//! The table in which the kernel says what a tag's request is.
+//! The table in which the kernel describes the request of each tag.
 #![allow(unsafe_code, reason = "the table is memory that the kernel writes")]
 
 use std::io;
@@ -9,20 +9,21 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::wire::Descriptor;
 
-/// Where the table of queue 0 lies in the character device.
+/// The offset of queue 0's table in the character device.
 const TABLE_AT: u64 = 0;
 
-/// The table of one queue, as long as we look at it.
+/// The table of one queue, mapped.
 pub(super) struct Descriptors {
     table: NonNull<Descriptor>,
     depth: u16,
 }
 
 impl Descriptors {
-    /// Looks at the table of a device whose queue has so many tags.
+    /// Maps the table of a device whose queue has `depth` tags.
     pub(super) fn map(device: impl AsFd, depth: u16) -> io::Result<Self> {
         let len = usize::from(depth) * size_of::<Descriptor>();
-        // SAFETY: no address is asked for, so nothing that is there is replaced; the pages are ours until `drop`.
+        // SAFETY: no address is requested, so no existing mapping is replaced; this value owns the pages
+        // until `drop`.
         let table = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -37,15 +38,16 @@ impl Descriptors {
         Ok(Self { table, depth })
     }
 
-    /// Copies the request of a tag, if there is such a tag. The kernel wrote it before it completed the tag's command, and
-    /// writes it again only after the tag's next command: in between it stands still.
+    /// Copies the request of a tag, if there is such a tag. The kernel wrote the request before it completed
+    /// the tag's command, and writes it again only after the tag's next command. In between it does not
+    /// change.
     pub(super) fn request(&self, tag: u16) -> Option<Descriptor> {
         if tag >= self.depth {
             return None;
         }
-        // SAFETY: the table has `depth` entries, which are mapped as long as `self` lives, and a page is aligned for them.
-        // Any bytes are a descriptor. Should the kernel write all the same, a volatile copy may be torn, and what is done
-        // with it is checked as ever.
+        // SAFETY: the table has `depth` entries, which are mapped as long as `self` lives, and a page is
+        // aligned for them. Any bytes are a valid descriptor. Should the kernel write all the same, the
+        // volatile copy may be torn, and the parser checks it like any other.
         Some(unsafe { self.table.add(tag.into()).read_volatile() })
     }
 }
@@ -53,8 +55,8 @@ impl Descriptors {
 impl Drop for Descriptors {
     fn drop(&mut self) {
         let len = usize::from(self.depth) * size_of::<Descriptor>();
-        // SAFETY: this is what was mapped, and nobody has a reference into it: `request` copies. What fails leaves the
-        // pages mapped.
+        // SAFETY: this is the range that was mapped, and there are no references into it: `request` copies.
+        // If the call fails, the pages stay mapped.
         let _ = unsafe { munmap(self.table.as_ptr().cast(), len) };
     }
 }

@@ -27,109 +27,109 @@ use crate::unaligned::UnalignedStore;
 /// Why there is no device.
 #[derive(Debug, Error)]
 pub enum UblkStartError {
-    /// The kernel was built without it.
+    /// The kernel was built without ublk.
     #[error(
         "this kernel has no ublk: it has no module ublk_drv (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later; Debian has it \
          from 13 on); attach with --nbd or --fuse"
     )]
     NoUblk,
-    /// The module is there but nobody loaded it.
+    /// The kernel has the module, but it is not loaded.
     #[error("this kernel has ublk, but its module is not loaded: modprobe ublk_drv")]
     NotLoaded,
-    /// It takes a privilege.
+    /// ublk takes a privilege that this process lacks.
     #[error("a block device by ublk needs root (CAP_SYS_ADMIN); an NBD socket does not")]
     NotAllowed,
-    /// The kernel cannot do what we need.
+    /// The kernel's ublk lacks features that this module needs.
     #[error(
         "this kernel's ublk is too old: it copies no payloads (UBLK_F_USER_COPY, Linux 6.5); attach with --nbd or --fuse"
     )]
     TooOld,
-    /// There is no io_uring, or it is not for us.
+    /// There is no io_uring, or this process may not use it.
     #[error("ublk needs io_uring, which this system does not allow (see kernel.io_uring_disabled)")]
     NoRing(#[source] io::Error),
-    /// Somebody serves it.
+    /// Another process serves the device.
     #[error("{} is this disk already, attached by process {server}", path.display())]
     InUse {
-        /// The device.
+        /// The path of the device.
         path: PathBuf,
-        /// Its server.
+        /// The process that serves it.
         server: i32,
     },
-    /// A device waits, but for another disk.
+    /// A device waits for its server, but for another disk.
     #[error(
         "{} waits for the disk that was attached under this name, and this is another one: nothing was written to \
          either; bring the first one back, or give the device up (ublk del)",
         .0.display()
     )]
     OtherDisk(PathBuf),
-    /// A device waits that the disk does not fit.
+    /// A device waits for its server, and the disk does not fit it.
     #[error("{} cannot be taken over", path.display())]
     OtherForm {
-        /// The device.
+        /// The path of the device.
         path: PathBuf,
-        /// Why.
+        /// Why the disk does not fit.
         source: Unfit,
     },
-    /// The disk makes no device.
+    /// The disk cannot be a device.
     #[error("it makes no block device")]
     Unfit(#[source] Unfit),
-    /// The control device refuses.
+    /// The control device refused a command.
     #[error("the kernel's ublk control refuses")]
     Control(#[source] io::Error),
     /// The device's own node cannot be used.
     #[error("cannot use {}", path.display())]
     Node {
-        /// The node.
+        /// The path of the node.
         path: PathBuf,
-        /// What the system said.
+        /// The error that the system returned.
         source: io::Error,
     },
-    /// No thread or descriptor is to be had.
+    /// The system has no thread or descriptor to spare.
     #[error("cannot start to serve")]
     Start(#[source] io::Error),
 }
 
-/// Why an end was not in order.
+/// Why a device did not end cleanly.
 #[derive(Debug, Error)]
 pub enum EndError {
-    /// What was written may be lost.
+    /// The last writes may be lost.
     #[error("what was written last may be lost: flush: {}", .0.fault)]
     NotDurable(Failure),
-    /// We cannot serve any more, and leave the device to the next who does.
+    /// This process cannot serve the device any more, and leaves it for the next server.
     #[error("the device is served no more; it waits to be attached again")]
     Broken(#[source] io::Error),
 }
 
-/// How a start went.
+/// How the service of a device started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// There is a new device.
+    /// With a new device.
     Anew,
-    /// A device whose server had died goes on.
+    /// With a device whose server had died.
     TakenOver,
 }
 
-/// Whether a device may go.
+/// Whether a device is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceUse {
-    /// Nobody uses it.
+    /// No process uses it.
     Free,
     /// It is mounted, mapped or open.
     InUse,
 }
 
-/// A block device that is served.
+/// A block device that this process serves.
 pub struct Device {
     control: Control,
     number: u32,
     started: Started,
     disk: UnalignedStore,
-    /// The thread ended, and the device did not.
+    /// Whether the thread ended while the device did not.
     broken: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// A device that was made or is to be taken over, and is not served yet.
+/// A device that was added, or is to be taken over, and is not served yet.
 struct Begun {
     number: u32,
     node: File,
@@ -137,11 +137,11 @@ struct Begun {
 }
 
 impl Device {
-    /// Makes a device of `disk`, or takes the one over that waits for this disk. `ended` is called once it is no longer
-    /// served, whoever stopped it.
+    /// Adds a device for `disk`, or takes over the device that waits for this disk. `ended` is called once
+    /// the device is no longer served, whichever process stopped it.
     ///
     /// # Errors
-    /// When there is none.
+    /// Fails when there is no such device.
     pub fn start(
         disk: Arc<dyn SharedStore>,
         key: DeviceKey,
@@ -157,7 +157,7 @@ impl Device {
         let Begun { number, node, started } = begun?;
         let made = match started {
             Started::Anew => control.set_params(number, wanted).map(|()| DeviceParams::of(&wanted)),
-            // It goes by what it was told then.
+            // The kernel uses the parameters that it received when the device was added.
             Started::TakenOver => control.params(number).map(|told| DeviceParams::of(&told)),
         };
         let broken = Arc::new(AtomicBool::new(false));
@@ -180,7 +180,8 @@ impl Device {
         match running {
             Ok(()) => Ok(device),
             Err(error) => {
-                // What was written was not through us. A disk that others use goes on to wait, once we are gone.
+                // No write went through this process. A device that was taken over waits for another server
+                // once this process has ended.
                 if started == Started::Anew {
                     let _ = device.stop();
                 }
@@ -194,24 +195,25 @@ impl Device {
         disk_path(self.number)
     }
 
-    /// Returns how it began.
+    /// Returns how the service of the device started.
     pub const fn started(&self) -> Started {
         self.started
     }
 
-    /// Asks whether nobody uses the disk any more. Then whatever was written to it has reached us, and is flushed.
+    /// Returns whether any process uses the disk. If none does, all writes were received from the kernel and
+    /// are flushed.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn check_use(&self) -> io::Result<DeviceUse> {
         let in_use = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
-        // Mounts, mappings and swap claim the disk for themselves, which makes this fail.
+        // Mounts, mappings and swap open the disk exclusively, so this open fails.
         let claim =
             OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(self.path());
         let claim = match claim {
             Ok(claim) => claim,
             Err(error) if in_use(&error) => return Ok(DeviceUse::InUse),
-            // It was removed.
+            // The device was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DeviceUse::Free),
             Err(error) => return Err(error),
         };
@@ -220,7 +222,8 @@ impl Device {
         Ok(if is_open(self.number)? { DeviceUse::InUse } else { DeviceUse::Free })
     }
 
-    /// Removes the device, which nobody uses: what is under way is finished. Then makes all that was written durable.
+    /// Removes the device, which no process uses: requests under way are finished. Then makes all that was
+    /// written durable.
     ///
     /// # Errors
     /// [`EndError`]
@@ -228,8 +231,8 @@ impl Device {
         self.end(Control::remove)
     }
 
-    /// Removes the device from under those who use it: what is under way is finished, what follows fails. The kernel forgets it
-    /// once they let it go. Then makes all that was written durable.
+    /// Removes the device even if it is in use: requests under way are finished, later ones fail. The kernel
+    /// deletes it once all users have closed it. Then makes all that was written durable.
     ///
     /// # Errors
     /// [`EndError`]
@@ -239,16 +242,16 @@ impl Device {
 
     fn end(mut self, remove: fn(&mut Control, u32) -> io::Result<()>) -> Result<(), EndError> {
         if self.broken.load(Ordering::Acquire) {
-            // Those who use it wait for another server.
+            // The users of the device wait for another server.
             joined(self.thread).map_err(EndError::Broken)?;
         } else {
-            // It fails when somebody else stopped or removed it before.
+            // Stopping fails when another process stopped or removed the device before.
             let _ = self.control.stop(self.number);
-            // All requests are answered by now; whatever the thread died of, nobody waits for it.
+            // All requests are answered by now; no user waits for the thread, whatever error ended it.
             let _ = joined(self.thread);
         }
         let flushed = flush(&self.disk);
-        // If it stays, the next start removes it.
+        // If the device stays, the next start removes it.
         let _ = remove(&mut self.control, self.number);
         flushed.map_err(EndError::NotDurable)
     }
@@ -258,7 +261,8 @@ fn joined(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
-/// Makes a device, or prepares the one that waits to be taken over; its character device is ours then.
+/// Adds a device, or prepares the waiting one for the takeover. Either way, this process then has its
+/// character device open.
 fn prepare(control: &mut Control, key: DeviceKey, disk: &DeviceParams) -> Result<Begun, UblkStartError> {
     let opened = |number: u32| {
         open(number)
@@ -291,7 +295,7 @@ fn prepare(control: &mut Control, key: DeviceKey, disk: &DeviceParams) -> Result
     }
 }
 
-/// Prepares a device that waits, once its last server is gone for good.
+/// Prepares a device that waits, once its last server has ended.
 fn begin_recovery(control: &mut Control, number: u32, server: i32) -> Result<(), UblkStartError> {
     let deadline = Instant::now() + DYING_MAX;
     loop {
@@ -307,15 +311,15 @@ fn begin_recovery(control: &mut Control, number: u32, server: i32) -> Result<(),
     }
 }
 
-/// Removes a device that cannot be served. One that is a disk already stays, for the next who tries.
+/// Removes a device that cannot be served. A device that is a disk already stays for the next server.
 fn give_up(control: &mut Control, number: u32, started: Started) {
     if started == Started::Anew {
-        // Then it stays, and the next start removes it.
+        // If the removal fails, the device stays, and the next start removes it.
         let _ = control.remove(number);
     }
 }
 
-/// Starts the thread, and returns once the kernel can hand out requests.
+/// Starts the thread. Returns once the kernel can pass requests to it.
 fn serve(
     shared: Arc<Shared>,
     broken: Arc<AtomicBool>,
@@ -336,7 +340,7 @@ fn serve(
 fn run_queue(shared: Arc<Shared>, tell: &Sender<io::Result<()>>) -> io::Result<()> {
     match Queue::new(shared) {
         Ok(queue) => {
-            // Whoever started us waits for this word.
+            // The thread that called `serve` waits for this message.
             let _ = tell.send(Ok(()));
             queue.run()
         }

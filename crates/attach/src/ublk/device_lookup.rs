@@ -1,4 +1,4 @@
-//! Devices that are there already: which disk each one is, and whether somebody serves it.
+//! Finds existing devices: which disk each one is, and whether a process serves it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,14 +11,14 @@ use super::device::UblkStartError;
 use super::wire::{DeviceInfo, State};
 use crate::int_cast::to_u64;
 
-/// How long a server that was killed may take to be gone.
+/// How long a killed server may take to end.
 pub(super) const DYING_MAX: Duration = Duration::from_secs(5);
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Devices that are looked at; the kernel has room for a million, and systems have a handful.
+/// The most devices that are examined. The kernel supports a million; systems have a few.
 const DEVICES_MAX: usize = 4096;
 
-/// Which disk a device is: by what name it was attached, and what the disk says of itself. A device keeps it, so that
-/// after its server's death it is served by the same disk or none.
+/// Identifies the disk of a device: the name by which it was attached, and the identity that the disk
+/// reports. A device keeps its key, so that after its server's death only the same disk can serve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceKey {
     name: u32,
@@ -33,12 +33,12 @@ pub struct WaitingDevice {
 }
 
 impl DeviceKey {
-    /// Makes the key of what is attached by `name`, and says of itself `disk`.
+    /// Makes the key of a disk that is attached by `name`, and reports the identity `disk`.
     pub fn new(name: &[u8], disk: &[u8]) -> Self {
         Self { name: folded(name), disk: folded(disk) }
     }
 
-    /// What the kernel keeps of it.
+    /// Returns the note that the kernel keeps with the device.
     pub(super) fn note(self) -> u64 {
         u64::from(self.name) << 32 | u64::from(self.disk)
     }
@@ -53,38 +53,42 @@ impl DeviceKey {
     }
 }
 
-/// Looks for a device of what is attached by this name: `Some` if it waits for a server.
+/// Finds a device that was attached by this name. Returns `Some` if it waits for a server.
 ///
 /// # Errors
-/// The kernel has no ublk, it is not for us, or somebody serves the device.
+/// Fails when the kernel has no ublk, when this process may not use it, or when another process serves the
+/// device.
 pub fn find(name: &[u8]) -> Result<Option<WaitingDevice>, UblkStartError> {
     let mut control = Control::open()?;
-    // Until we close it: who makes a device holds this too until the device is seen to be his.
+    // The lock holds until the control device is closed. A process that adds a device also holds it, until
+    // other processes can see that the device is served.
     control.lock().map_err(UblkStartError::Control)?;
     find_waiting(&mut control, DeviceKey::new(name, &[]))
 }
 
-/// Returns five bytes for whoever serves a device of this name, and its disk number `member`, to be known by at its target:
-/// the next server is known by the same, and nobody else is, on this machine or on others.
+/// Returns five bytes by which a target identifies the server of a device of this name, and its disk number
+/// `member`. The next server of the device gets the same bytes; no other server gets them, on this machine or
+/// on others.
 ///
-/// A target then ends what the last server left there when the next one comes: without that, a write of the dead one that
-/// is still on its way could arrive after a newer one to the same place.
+/// A target ends the last server's session when the next server logs in with the same bytes. Without that, a
+/// delayed write of the dead server could be executed after a newer write to the same blocks.
 pub fn initiator_id(name: &[u8], member: usize) -> [u8; 5] {
-    // Devices do not outlive it either. Without it, hosts with the same name would take each other's place.
+    // A device does not outlive the boot. Without the boot's identifier, hosts with the same name would
+    // replace each other's sessions.
     let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hash = fnv(&[&boot, name, &to_u64(member).to_be_bytes()].concat());
     let [a, b, c, d, e, ..] = (hash ^ hash >> 24).to_le_bytes();
     [a, b, c, d, e]
 }
 
-/// Looks for a device with this name. One that never became a disk, and that nobody has, is removed.
+/// Finds a device with this name. Removes one that never became a disk and that no process has open.
 pub(super) fn find_waiting(
     control: &mut Control,
     key: DeviceKey,
 ) -> Result<Option<WaitingDevice>, UblkStartError> {
     let deadline = Instant::now() + DYING_MAX;
     for device in numbers().map_err(UblkStartError::Control)? {
-        // One that is gone, or another's, is no matter.
+        // A device that is gone, or has another name, is skipped.
         while let Ok(info) = control.info(device) {
             let theirs = DeviceKey::of_note(info.note);
             if !theirs.has_name_of(key) {
@@ -106,13 +110,13 @@ pub(super) fn find_waiting(
     Ok(None)
 }
 
-/// What is to be done about a device.
+/// What to do with a device.
 enum DeviceStatus {
     /// It waits for a server.
     Waiting,
-    /// It is no disk, and nobody makes one of it.
+    /// It is no disk, and no process is making it one.
     Stale,
-    /// Its server is about to be gone.
+    /// Its server is ending.
     Dying,
     /// It has a server.
     Served,
@@ -127,28 +131,29 @@ fn standing(info: &DeviceInfo) -> DeviceStatus {
     }
 }
 
-/// Opens the character device, which one process at a time can.
+/// Opens the character device. Only one process at a time can have it open.
 pub(super) fn open(device: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(format!("/dev/ublkc{device}"))
 }
 
-/// Where the disk is.
+/// Returns the path of the disk.
 pub(super) fn disk_path(device: u32) -> PathBuf {
     PathBuf::from(format!("/dev/ublkb{device}"))
 }
 
-/// Returns whether a process lives, and not only its remains.
+/// Returns whether a process is alive, and no zombie.
 fn lives(process: i32) -> bool {
     fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !is_dead(&stat))
 }
 
-/// Reads the state out of a process's `stat`: it follows the name, which is in parentheses and may hold any.
+/// Returns whether a process's `stat` shows it as dead. The state follows the name, which is in parentheses
+/// and may itself contain parentheses.
 fn is_dead(stat: &str) -> bool {
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
-/// The numbers of the devices that are there.
+/// Returns the numbers of the existing devices.
 fn numbers() -> io::Result<Vec<u32>> {
     let names = fs::read_dir("/dev")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut numbers: Vec<u32> =
@@ -157,24 +162,24 @@ fn numbers() -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// Returns whether a program has the disk or one of its partitions open. What the kernel itself does with it (a mount, a
-/// mapping, swap) does not show here, but claims it.
+/// Returns whether a program has the disk or one of its partitions open. Uses by the kernel itself (a mount,
+/// a mapping, swap) are not visible here, but they open the disk exclusively.
 pub(super) fn is_open(device: u32) -> io::Result<bool> {
     let disk = PathBuf::from(format!("/sys/block/ublkb{device}"));
     let mut parts = vec![number(&disk)?];
     for entry in fs::read_dir(&disk)? {
-        // A folder without a number is none of a partition.
+        // A folder without a device number is no partition.
         parts.extend(number(&entry?.path()).ok());
     }
     let processes = fs::read_dir("/proc")?.filter_map(Result::ok);
     let of_processes = processes.filter_map(|process| fs::read_dir(process.path().join("fd")).ok());
-    // What is closed meanwhile is not open.
+    // A file that was closed meanwhile does not count.
     let files = of_processes.flatten().filter_map(|file| fs::metadata(file.ok()?.path()).ok());
     let is_disk = |mode: u32| mode & libc::S_IFMT == libc::S_IFBLK;
     Ok(files.into_iter().any(|file| is_disk(file.st_mode()) && parts.contains(&file.st_rdev())))
 }
 
-/// The number of a block device, as the kernel tells it in sysfs.
+/// Returns the number of a block device, from sysfs.
 fn number(folder: &Path) -> io::Result<u64> {
     let text = fs::read_to_string(folder.join("dev"))?;
     let parsed = text
@@ -184,7 +189,8 @@ fn number(folder: &Path) -> io::Result<u64> {
     parsed.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Folds a name into 32 bits: FNV-1a of 64 bits, both halves. Devices outlive processes, so it never changes.
+/// Hashes a name to 32 bits: FNV-1a of 64 bits, both halves combined. Devices outlive processes, so this hash
+/// never changes.
 fn folded(name: &[u8]) -> u32 {
     let hash = fnv(name);
     u32::try_from((hash >> 32) ^ (hash & u64::from(u32::MAX))).unwrap_or_default()

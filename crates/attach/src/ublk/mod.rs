@@ -1,20 +1,22 @@
-//! A block device of the kernel, `/dev/ublkbN`, whose requests are served by this process (`ublk_drv`, Linux 6.5 or later).
+//! A block device of the kernel, `/dev/ublkbN`, whose requests this process serves (`ublk_drv`, Linux 6.5 or
+//! later).
 //!
-//! Requests come through an io_uring: a command for each of the device's tags lies in the kernel until there is a
-//! request, which stands in a table that both see (`descriptors`); the answer to it and the wait for the next are one
-//! command. What a request means is understood by machines (`request`, `params`), moved by hands (`queue`, [`Device`]).
+//! Requests are received through an io_uring. A command for each of the device's tags waits in the kernel
+//! until there is a request. The kernel describes the request in a table that both sides map (`descriptors`).
+//! One command both answers a request and waits for the next. State machines parse the requests (`request`,
+//! `params`); a driver does the I/O (`queue`, [`Device`]).
 //!
-//! Payloads are copied through the character device (UBLK_F_USER_COPY), not by the driver into a buffer per tag. That
-//! costs a system call for each request with a payload. In return no memory is shared with the kernel for as long as
-//! a request lasts: a write lies in a pooled buffer of its own length, from which it leaves for the network without
-//! another copy, the data of a read go from where the network put them straight to the request, and memory is taken by
-//! requests under way instead of by each tag at its longest.
+//! Payloads are copied through the character device (UBLK_F_USER_COPY), not by the kernel driver into a
+//! buffer per tag. That costs a system call for each request with a payload. In return, no memory is shared
+//! with the kernel for the duration of a request. A write lies in a pooled buffer of its own length, and is
+//! sent to the network from there without another copy. The data of a read are copied to the request from
+//! where they were received. Only requests under way take memory, instead of each tag at its longest.
 //!
-//! There is one queue. What serves it is one session on one thread, or a few with `--stripe`; more queues would
-//! meet there again.
+//! There is one queue. One session on one thread serves it, or a few sessions with `--stripe`; more queues
+//! would converge on the same threads.
 //!
-//! A device outlives its server (UBLK_F_USER_RECOVERY): requests wait until another one takes it over. It must serve the
-//! same disk: the device keeps the [`DeviceKey`] that says which.
+//! A device outlives its server (UBLK_F_USER_RECOVERY): its requests wait until another server takes it over.
+//! That server must serve the same disk, which the device identifies by its [`DeviceKey`].
 
 mod control;
 mod descriptors;

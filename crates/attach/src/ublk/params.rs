@@ -1,4 +1,5 @@
-//! What the kernel is told of the disk, and what of that must hold as long as the device lives.
+//! The parameters that the kernel receives for a disk, and which of them must stay valid as long as the
+//! device lives.
 
 use store::api::Capabilities;
 
@@ -7,60 +8,61 @@ use super::wire::{
 };
 use crate::int_cast::{to_u32, to_u64};
 
-/// Requests that the kernel hands out at once: what the longest window of commands of a session is filled with.
+/// The most requests that the kernel sends at once (the queue depth): they fill the longest command window of
+/// a session.
 pub(super) const DEPTH: u16 = 128;
-/// The longest read or write, a size that buffers come in. All tags at their longest hold 32 MiB.
+/// The longest read or write, which is a size of pooled buffers. All tags at their longest hold 32 MiB.
 pub(super) const IO_BYTES_MAX: u32 = 256 << 10;
-/// The longest block that a device may have, on any machine: the smallest page.
+/// The longest logical block that a device may have on any architecture: the smallest page.
 const LOGICAL_MAX: u32 = 4096;
-/// The longest unit that the kernel is told to prefer.
+/// The largest preferred I/O size that is reported to the kernel.
 const PREFERRED_MAX: u32 = 1 << 20;
-/// The longest discard, which the medium cuts further: it is over in a moment.
+/// The longest discard. The medium cuts it further, and completes it quickly.
 const DISCARD_BYTES_MAX: u64 = 4 << 30;
-/// The most zeros at once: the medium may have to write them, which at 10 MB/s takes 26 seconds.
+/// The most zeros in one request: the medium may have to write them, which at 10 MB/s takes 26 seconds.
 const ZEROES_BYTES_MAX: u64 = 256 << 20;
 
-/// The length of the structure that parameters travel in.
+/// The length of the structure that holds the parameters.
 #[allow(clippy::cast_possible_truncation, reason = "a hundred bytes")]
 pub(super) const LEN: u32 = size_of::<Params>() as u32;
 
-/// Why a disk makes no device.
+/// Why a disk cannot be a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// There is nothing to be a device.
+    /// The disk is smaller than one block.
     #[error("the disk is smaller than one of its blocks")]
     Empty,
-    /// A device that waits for its server is of another form.
+    /// A device that waits for its server has other parameters than the disk.
     #[error(
         "it is {device} bytes in blocks of {device_block}, and the disk {disk} bytes in blocks of {disk_block}"
     )]
     Form {
-        /// The size that the kernel knows.
+        /// The size of the device in bytes.
         device: u64,
-        /// Its blocks.
+        /// The block length of the device.
         device_block: u64,
-        /// The size of the disk.
+        /// The size of the disk in bytes.
         disk: u64,
-        /// Its blocks.
+        /// The block length of the disk.
         disk_block: u64,
     },
 }
 
-/// What the kernel was told and goes by.
+/// The parameters that the kernel received and uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceParams {
     /// The size in bytes.
     pub(super) len: u64,
-    /// What offsets and lengths are multiples of.
+    /// The block length: offsets and lengths are multiples of it.
     pub(super) block: u64,
-    /// The longest read or write.
+    /// The longest read or write, in bytes.
     pub(super) io_len_max: u64,
-    /// Whether it sends flushes, and says which writes are to be durable.
+    /// Whether the kernel sends flushes, and marks the writes that must be durable (FUA).
     pub(super) cache: bool,
 }
 
 impl DeviceParams {
-    /// Reads it from what the kernel was or will be told.
+    /// Extracts them from the parameters that the kernel has or will receive.
     pub(super) fn of(params: &Params) -> Self {
         let basic = &params.basic;
         Self {
@@ -71,7 +73,8 @@ impl DeviceParams {
         }
     }
 
-    /// Checks that a device which was told this can be served by a disk: the same blocks, and none beyond its end.
+    /// Checks that a disk can serve a device with these parameters: the same block length, and no block
+    /// beyond its end.
     pub(super) fn fits(&self, disk: &Self) -> Result<(), Unfit> {
         if self.len > disk.len || self.block != disk.block || self.io_len_max > IO_BYTES_MAX.into() {
             let (device, device_block) = (self.len, self.block);
@@ -81,9 +84,10 @@ impl DeviceParams {
     }
 }
 
-/// Says what the kernel is told of a disk.
+/// Returns the kernel's parameters for a disk.
 pub(super) fn params(profile: &Capabilities) -> Result<Params, Unfit> {
-    // A medium of longer blocks than a device can have is patched, as for requests of any length.
+    // If the blocks of the medium are longer than a device allows, requests are patched into them, like those
+    // of any length.
     let logical = profile.logical_block_len.clamp(to_u32(SECTOR), LOGICAL_MAX);
     let physical = profile.preferred_block_len.max(profile.logical_block_len).clamp(logical, PREFERRED_MAX);
     let len = profile.len - profile.len % u64::from(logical);
@@ -95,7 +99,7 @@ pub(super) fn params(profile: &Capabilities) -> Result<Params, Unfit> {
     for (attribute, holds) in [
         (attributes::READ_ONLY, profile.read_only),
         (attributes::ROTATIONAL, profile.rotational),
-        // The medium sees to it that a write is durable, if need be by a flush behind it.
+        // The medium ensures that a write is durable, if need be by a flush after it.
         (attributes::VOLATILE_CACHE | attributes::FUA, profile.volatile_cache),
     ] {
         told |= if holds { attribute } else { 0 };
@@ -128,7 +132,7 @@ pub(super) fn params(profile: &Capabilities) -> Result<Params, Unfit> {
     })
 }
 
-/// The power of two that a length is, or the next one below.
+/// Returns the exponent of the power of two that a length is, or of the next lower one.
 fn shift(len: u32) -> u8 {
     u8::try_from(len.max(1).ilog2()).unwrap_or(0)
 }

@@ -1,5 +1,6 @@
-//! The hands: a thread that takes requests from the kernel and gives answers back, both through one ring that only it
-//! may use. Whoever completes a request copies its payload and leaves the answer with the thread.
+//! The driver: a thread that takes requests from the kernel and answers them, both through one ring that only
+//! this thread may use. The thread that completes a request copies its payload, and queues the answer for the
+//! driver thread.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -21,15 +22,15 @@ use crate::int_cast::{to_u64, to_usize};
 use crate::unaligned::UnalignedStore;
 use crate::waker::Waker;
 
-/// A command for each tag and the look-out for wake-ups.
+/// The ring's length: a command for each tag, and the poll for wake-ups.
 const ENTRIES: u32 = 256;
 const _: () = assert!(ENTRIES > DEPTH as u32);
-/// Unused buffers that are kept.
+/// The unused buffers that are kept, in bytes.
 const POOL_KEPT_BYTES: usize = 16 << 20;
-/// The kernel takes so many pieces in one call.
+/// The most pieces that the kernel takes in one call.
 const PIECES_MAX: usize = 1024;
 
-/// What the thread and those who complete requests share.
+/// The state that the driver thread shares with the threads that complete requests.
 pub(super) struct Shared {
     /// The character device.
     pub(super) device: File,
@@ -40,11 +41,11 @@ pub(super) struct Shared {
     answers: Mutex<Answers>,
 }
 
-/// What is left with the thread. At most one answer and one request's blocks for each tag.
+/// The answers that are queued for the thread: at most one answer and one request's blocks for each tag.
 #[derive(Default)]
 struct Answers {
     ready: Vec<(u16, i32)>,
-    /// Blocks that the medium gave back.
+    /// The blocks that the medium returned.
     returned: Vec<Bytes>,
 }
 
@@ -59,7 +60,7 @@ impl Shared {
     }
 
     fn answers(&self) -> MutexGuard<'_, Answers> {
-        // Nobody panics while he holds it.
+        // No thread panics while it holds this lock.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +72,7 @@ impl Shared {
         self.waker.wake();
     }
 
-    /// Gives the payload of a read to the kernel.
+    /// Copies the payload of a read to the kernel.
     fn copy_to_kernel(&self, tag: u16, data: &DataList) -> io::Result<()> {
         let (mut at, mut given) = (payload_at(tag), 0);
         while given < data.len() {
@@ -91,7 +92,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers a request that the medium is done with.
+    /// Queues the answer to a request that the medium has completed.
     fn completed(&self, tag: u16, len: usize, outcome: Result<OpOutput, Failure>) {
         let mut answer = result(len, &outcome);
         let blocks = match outcome {
@@ -112,7 +113,7 @@ impl Shared {
 pub(super) struct Queue {
     shared: Arc<Shared>,
     ring: Ring,
-    /// The device and the waker, as the ring holds them.
+    /// The device and the waker, as the ring owns them.
     device: Held,
     waker: Held,
     descriptors: Descriptors,
@@ -121,8 +122,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Makes the ring, on the thread that is to use it, and has the command of each tag wait in the kernel from the
-    /// first turn of [`Self::run`] on.
+    /// Makes the ring, on the thread that is to use it. From the first turn of [`Self::run`] on, the command
+    /// of each tag waits in the kernel.
     pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
         let mut ring = Ring::new(ENTRIES)?;
         let (device, waker) = (ring.hold(&shared.device)?, ring.hold(&shared.waker)?);
@@ -142,7 +143,7 @@ impl Queue {
         })
     }
 
-    /// Serves until the device is stopped and every request answered.
+    /// Serves until the device is stopped and every request is answered.
     pub(super) fn run(mut self) -> io::Result<()> {
         while !self.tags.are_ended() {
             self.ring.wait()?;
@@ -180,7 +181,8 @@ impl Queue {
         }
     }
 
-    /// Understands a request and takes its payload: what to ask the medium, and the length that is answered for.
+    /// Parses a request and copies its payload. Returns the operation for the medium, and the length to
+    /// report in the answer.
     fn parse_and_copy(&self, tag: u16, request: &Descriptor) -> Result<(usize, OpAction), i32> {
         match parse_request(request, &self.shared.told, &self.shared.disk.capabilities())? {
             Request::Read { at, len } => Ok((len, OpAction::Read { at, len })),
@@ -194,7 +196,7 @@ impl Queue {
         }
     }
 
-    /// Copies the payload of a write.
+    /// Copies the payload of a write from the kernel.
     fn copy_from_kernel(&self, tag: u16, len: usize) -> io::Result<DataList> {
         let mut buf = self.pool.take(len.min(to_usize(IO_BYTES_MAX.into())));
         let room = buf.spare_mut().get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
@@ -203,7 +205,7 @@ impl Queue {
         Ok(buf.freeze().into())
     }
 
-    /// Puts what was answered since the last time into the ring.
+    /// Puts the queued answers into the ring.
     fn give_answers(&mut self) -> io::Result<()> {
         let answers = std::mem::take(&mut *self.shared.answers());
         answers.returned.into_iter().for_each(|block| self.pool.recycle(block));

@@ -1,4 +1,5 @@
-//! What each request of the kernel means for the medium, and which tags may have one. Owns no file and no medium.
+//! Maps each request of the kernel to an operation on the medium, and tracks which tags may have a request.
+//! It owns no file and no medium.
 
 use store::api::{Capabilities, Durability, Failure, OpAction, OpOutput};
 
@@ -7,19 +8,19 @@ use super::wire::{ABORTED, Descriptor, IoCommand, REQUEST_FUA, REQUEST_NOUNMAP, 
 use crate::errno;
 use crate::int_cast::to_usize;
 
-/// What a request asks for.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// The medium is asked, and its data are the payload.
+    /// The medium reads; its data are the payload.
     Read { at: u64, len: usize },
-    /// The payload is fetched, and the medium asked to write it.
+    /// The payload is copied from the kernel, and the medium writes it.
     Write { at: u64, len: usize, durability: Durability },
-    /// The medium is asked; there is no payload.
+    /// The medium executes the operation; there is no payload.
     Plain(OpAction),
 }
 
-/// Understands a request, or says with which error it is answered: what a kernel in its senses never asks is EIO, what
-/// we do not know is EOPNOTSUPP.
+/// Parses a request, or returns the error to answer with: EIO for a request that no correct kernel sends,
+/// EOPNOTSUPP for an unknown operation.
 pub(super) fn parse_request(
     request: &Descriptor,
     told: &DeviceParams,
@@ -29,8 +30,8 @@ pub(super) fn parse_request(
         return Ok(Request::Plain(OpAction::Flush));
     }
     let (at, len) = range(request, told).ok_or(libc::EIO)?;
-    // The kernel says which writes are to be durable only if it was told that others are not. A disk whose cache was
-    // switched on since then must not use it.
+    // The kernel marks the writes that must be durable only if it was told that the others are not. If the
+    // disk's cache was enabled after that, every write must be durable.
     let durable = request.has(REQUEST_FUA) || (profile.volatile_cache && !told.cache);
     let durability = if durable { Durability::Stable } else { Durability::Cached };
     match request.op() {
@@ -46,28 +47,28 @@ pub(super) fn parse_request(
     }
 }
 
-/// The bytes of a request: some whole blocks of the device.
+/// Returns the range of a request in bytes, if it consists of whole blocks of the device.
 fn range(request: &Descriptor, told: &DeviceParams) -> Option<(u64, u64)> {
     let at = request.start.checked_mul(SECTOR)?;
     let len = u64::from(request.sectors) * SECTOR;
     let end = at.checked_add(len)?;
-    // Nothing is a multiple of no block at all.
+    // A block length of zero never matches.
     let whole = told.block > 0 && at.is_multiple_of(told.block) && len.is_multiple_of(told.block);
     (whole && len > 0 && end <= told.len).then_some((at, len))
 }
 
-/// Returns what a request with a payload of `len` bytes (or none) is answered with.
+/// Returns the result with which to answer a request with a payload of `len` bytes (or none).
 pub(super) fn result(len: usize, outcome: &Result<OpOutput, Failure>) -> i32 {
     match outcome {
         Err(failure) => -errno::of_fault(failure.fault),
-        // The medium answered something else than it was asked.
+        // The result is of another kind than the operation.
         Ok(OpOutput::Data(data)) if data.len() != len => -libc::EIO,
         Ok(OpOutput::MapStatus(_)) => -libc::EIO,
         Ok(_) => i32::try_from(len).unwrap_or(-libc::EIO),
     }
 }
 
-/// Where each tag is.
+/// The state of each tag.
 #[derive(Debug)]
 pub(super) struct Tags {
     tags: Vec<Tag>,
@@ -78,32 +79,32 @@ pub(super) struct Tags {
 enum Tag {
     /// Its command waits in the kernel.
     Fetching,
-    /// Its request is with us.
+    /// Its request is being served.
     Serving,
     /// It gets no more requests.
     Ended,
 }
 
-/// What the completion of a command means.
+/// The meaning of a command's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagCompletion {
     /// The tag has a request.
     Request(u16),
-    /// The tag gets no more requests, as all will.
+    /// The tag gets no more requests; the device ends, so no other tag will either.
     Ended,
-    /// The kernel refused the command, with this error: our own fault, and the tag is lost.
+    /// The kernel refused the command with this error: a bug of this process, and the tag is lost.
     Refused(i32),
     /// No command of this tag was in the kernel.
     Unasked,
 }
 
 impl Tags {
-    /// Has the command of each tag wait in the kernel.
+    /// Starts with the command of each tag waiting in the kernel.
     pub(super) fn new(depth: u16) -> Self {
         Self { tags: vec![Tag::Fetching; depth.into()], ended: 0 }
     }
 
-    /// Takes the completion of a command.
+    /// Handles the completion of a command.
     pub(super) fn arrived(&mut self, name: u64, result: i32) -> TagCompletion {
         let Ok(number) = u16::try_from(name) else { return TagCompletion::Unasked };
         match self.tags.get_mut(usize::from(number)) {
@@ -120,14 +121,14 @@ impl Tags {
         }
     }
 
-    /// Returns the command that answers the request of a tag, if it has one.
+    /// Returns the command that answers the request of a tag, if the tag has one.
     pub(super) fn answer(&mut self, number: u16, result: i32) -> Option<IoCommand> {
         let tag = self.tags.get_mut(usize::from(number)).filter(|tag| **tag == Tag::Serving)?;
         *tag = Tag::Fetching;
         Some(IoCommand::commit(number, result))
     }
 
-    /// Returns whether no tag gets requests any more, and none has one.
+    /// Returns whether no tag has a request, or gets one any more.
     pub(super) fn are_ended(&self) -> bool {
         self.ended == self.tags.len()
     }

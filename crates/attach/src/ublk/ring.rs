@@ -1,4 +1,4 @@
-//! An io_uring whose entries have room for a command (128 bytes).
+//! An io_uring whose entries hold a command (128 bytes).
 #![allow(unsafe_code, reason = "what stands in the submission queue may point to memory")]
 
 use std::io;
@@ -11,32 +11,33 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::wire::{ControlCommand, ControlOp, IoCommand, IoOp};
 use crate::int_cast::to_u64;
 
-/// Names the look-out for a wake-up among completions; no tag has this number.
+/// The user data of the poll for a wake-up; no tag has this number.
 pub(super) const WOKEN: u64 = u64::MAX;
-/// Names a command to the control device.
+/// The user data of a command to the control device.
 const CONTROL: u64 = 0;
 
 pub(super) struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    /// The descriptors that entries name. An entry names a number, which the kernel looks up when it takes the entry: were
-    /// the descriptor closed by then, the number could be another file's. So the ring has its own, as long as it lives.
+    /// The descriptors that entries refer to. An entry holds a number, which the kernel looks up when it
+    /// takes the entry. If the descriptor were closed by then, the number could refer to another file. So the
+    /// ring owns duplicates, as long as it lives.
     held: Vec<OwnedFd>,
 }
 
-/// Names a descriptor that a ring holds.
+/// The index of a descriptor that a ring owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held(usize);
 
 impl Ring {
-    /// Makes one for the calling thread alone.
+    /// Makes a ring for the calling thread alone.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
-        // Whoever has ublk with what else we need has these (6.0).
+        // Every kernel with the ublk features that this crate needs has these flags (6.0).
         builder.setup_single_issuer().setup_coop_taskrun();
         Ok(Self { ring: builder.build(entries)?, held: Vec::new() })
     }
 
-    /// Takes a descriptor of the same open file, for entries to name.
+    /// Duplicates a descriptor for entries to refer to.
     pub(super) fn hold(&mut self, file: impl AsFd) -> io::Result<Held> {
         self.held.push(file.as_fd().try_clone_to_owned()?);
         Ok(Held(self.held.len() - 1))
@@ -47,23 +48,24 @@ impl Ring {
         Ok(Fd(file.as_raw_fd()))
     }
 
-    /// Has a tag's command wait in the kernel, from the next [`Self::wait`] on.
+    /// Queues a tag's command, which waits in the kernel from the next [`Self::wait`] on.
     pub(super) fn command(&mut self, device: Held, op: IoOp, command: IoCommand) -> io::Result<()> {
         let name = command.tag.into();
         let entry = opcode::UringCmd80::new(self.descriptor(device)?, op.0).cmd(room(&command)).build();
-        // SAFETY: the command holds no address: payloads are copied through the device. The descriptor is the ring's own.
+        // SAFETY: the command holds no address: payloads are copied through the device. The ring owns the
+        // descriptor.
         unsafe { self.push(entry.user_data(name)) }
     }
 
-    /// Looks out for `event` to be readable, once, from the next [`Self::wait`] on.
+    /// Queues a poll that completes once, when `event` is readable. It starts with the next [`Self::wait`].
     pub(super) fn watch(&mut self, event: Held) -> io::Result<()> {
         let readable = u32::try_from(libc::POLLIN).unwrap_or_default();
         let entry = opcode::PollAdd::new(self.descriptor(event)?, readable).build();
-        // SAFETY: it points to nothing, and the descriptor is the ring's own.
+        // SAFETY: the entry points to no memory, and the ring owns the descriptor.
         unsafe { self.push(squeue::Entry128::from(entry).user_data(WOKEN)) }
     }
 
-    /// Hands over what was pushed, and waits until something is completed.
+    /// Submits the queued entries, and waits until one is completed.
     pub(super) fn wait(&mut self) -> io::Result<()> {
         match self.ring.submit_and_wait(1) {
             Ok(_) => Ok(()),
@@ -74,12 +76,12 @@ impl Ring {
         }
     }
 
-    /// Takes a completion: what it is of, and its result.
+    /// Returns a completion: its user data and its result.
     pub(super) fn completed(&mut self) -> Option<(u64, i32)> {
         self.ring.completion().next().map(|entry| (entry.user_data(), entry.result()))
     }
 
-    /// Has a command to the control device carried out, with `value` for it to read and to write. Nothing else may be
+    /// Executes a command on the control device. The kernel reads and writes `value`. Nothing else may be
     /// under way in this ring.
     pub(super) fn control<T: IntoBytes + FromBytes + Immutable>(
         &mut self,
@@ -94,12 +96,12 @@ impl Ring {
         let addr = if len == 0 { 0 } else { to_u64(bytes.as_mut_ptr().expose_provenance()) };
         let command = ControlCommand { len, addr, ..command };
         let entry = opcode::UringCmd80::new(self.descriptor(control)?, op.0).cmd(room(&command)).build();
-        // SAFETY: the descriptor is the ring's own; what the command points to is in a box of its own, which is neither touched nor freed until the
-        // command has completed: see below.
+        // SAFETY: the ring owns the descriptor. The command points into a box of its own, which is neither
+        // touched nor freed until the command has completed: see below.
         unsafe { self.push(entry.user_data(CONTROL)) }?;
         let result = loop {
             if let Err(error) = self.wait() {
-                // The kernel may have the command, and write there yet.
+                // The kernel may have the command, and may still write to `value`.
                 std::mem::forget(value);
                 return Err(error);
             }
@@ -116,10 +118,10 @@ impl Ring {
     /// Puts an entry into the submission queue.
     ///
     /// # Safety
-    /// Whatever it points to stays where it is, untouched, until its completion was taken. Descriptors in it are open until
-    /// the kernel has taken it.
+    /// Memory that the entry points to must stay where it is, untouched, until the entry's completion was
+    /// taken. Descriptors in the entry must stay open until the kernel has taken the entry.
     unsafe fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
-        // SAFETY: our caller promises it.
+        // SAFETY: the caller ensures it.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.ring.submit()?;
         }
@@ -127,7 +129,7 @@ impl Ring {
     }
 }
 
-/// What an entry holds behind its fixed part.
+/// Returns the command in the space behind an entry's fixed part.
 fn room(command: &(impl IntoBytes + Immutable)) -> [u8; 80] {
     let mut room = [0; 80];
     for (to, from) in room.iter_mut().zip(command.as_bytes()) {
@@ -158,8 +160,8 @@ mod tests {
         let ours = watched.try_clone().unwrap();
         let held = ring.hold(&watched).unwrap();
         ring.watch(held).unwrap();
-        // Another file gets the number before the kernel takes the entry: the tests of this process open files meanwhile, so
-        // it may take more than one.
+        // Another file gets the number before the kernel takes the entry. The tests of this process open
+        // files meanwhile, so that may take more than one attempt.
         let number = watched.as_raw_fd();
         drop(watched);
         let others: Vec<OwnedFd> = (0..16).map(|_| event(1)).collect();

@@ -1,23 +1,23 @@
-//! Numbers and structures of the kernel's ublk interface (`linux/ublk_cmd.h`), in the machine's own byte order.
+//! Numbers and structures of the kernel's ublk interface (`linux/ublk_cmd.h`), in the host's byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The unit that the kernel counts offsets and lengths in, whatever the blocks of the device.
+/// The unit in which the kernel counts offsets and lengths, whatever the blocks of the device.
 pub(super) const SECTOR: u64 = 512;
-/// The same as a power of two.
+/// The exponent of [`SECTOR`], which is a power of two.
 pub(super) const SECTOR_SHIFT: u32 = 9;
-/// Stands for a device that is to be made, and gets the number that is free.
+/// In an add command: the kernel chooses a free device number.
 pub(super) const ANY_DEVICE: u32 = u32::MAX;
-/// Stands for no queue in commands that concern none.
+/// Stands for no queue, in commands that concern none.
 const NO_QUEUE: u16 = u16::MAX;
-/// Where the payload of tag 0 of queue 0 lies in the character device.
+/// The offset in the character device of the payload of tag 0 of queue 0.
 const PAYLOADS_AT: u64 = 0x8000_0000;
-/// The payload of each tag has so many bits of offset.
+/// The number of offset bits for the payload of each tag.
 const PAYLOAD_BITS: u32 = 25;
-/// A command that comes back with this error fetches no more: the device ends.
+/// A command that completes with this error fetches no more requests: the device ends.
 pub(super) const ABORTED: i32 = -libc::ENODEV;
 
-/// A command to the control device, as an ioctl's number is made.
+/// A command to the control device, numbered as an ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ControlOp(pub(super) u32);
 
@@ -68,25 +68,25 @@ const fn ioctl(direction: u32, len: usize, number: u32) -> u32 {
     direction << 30 | (len as u32) << 16 | (b'u' as u32) << 8 | number
 }
 
-/// What a device can do, and what the kernel can.
+/// Features of a device, and of the kernel.
 pub(super) mod flags {
-    /// Requests wait when the server dies, and
+    /// Requests wait when the server dies.
     pub(in super::super) const USER_RECOVERY: u64 = 1 << 3;
-    /// those that it had taken are given to the next one again.
+    /// The requests that a dead server had taken are sent again to the next server.
     pub(in super::super) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
-    /// Commands are numbered as ioctls are.
+    /// Commands are numbered as ioctls.
     pub(in super::super) const CMD_IOCTL_ENCODE: u64 = 1 << 6;
     /// Payloads are read and written through the character device.
     pub(in super::super) const USER_COPY: u64 = 1 << 7;
 }
 
-/// What a device does.
+/// The state of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub(super) struct State(pub(super) u16);
 
 impl State {
-    /// It is not started, or stopped.
+    /// It is not started, or it is stopped.
     pub(super) const DEAD: Self = Self(0);
     /// Its server died; it is a disk whose requests wait.
     pub(super) const QUIESCED: Self = Self(2);
@@ -98,10 +98,10 @@ impl State {
 pub(super) struct ControlCommand {
     pub(super) device: u32,
     pub(super) queue: u16,
-    /// Of what lies at `addr`.
+    /// The length of the memory at `addr`.
     pub(super) len: u16,
     pub(super) addr: u64,
-    /// What needs no memory.
+    /// An argument that needs no memory.
     pub(super) inline: u64,
     pub(super) path_len: u16,
     pub(super) padding: u16,
@@ -122,7 +122,7 @@ pub(super) struct DeviceInfo {
     pub(super) server: i32,
     pub(super) padding_2: u32,
     pub(super) flags: u64,
-    /// The server's own; the kernel keeps it.
+    /// A value for the server, which the kernel keeps.
     pub(super) note: u64,
     pub(super) owner_uid: u32,
     pub(super) owner_gid: u32,
@@ -137,7 +137,7 @@ pub(super) struct Params {
     pub(super) types: u32,
     pub(super) basic: BasicParams,
     pub(super) discard: DiscardParams,
-    /// Device numbers and zones, which are not ours to set.
+    /// Device numbers and zones, which this process does not set.
     pub(super) rest: [u32; 13],
 }
 
@@ -159,7 +159,7 @@ pub(super) struct BasicParams {
     pub(super) virt_boundary_mask: u64,
 }
 
-/// What the kernel must know of the disk.
+/// Attributes of the disk.
 pub(super) mod attributes {
     pub(in super::super) const READ_ONLY: u32 = 1 << 0;
     pub(in super::super) const ROTATIONAL: u32 = 1 << 1;
@@ -190,7 +190,7 @@ pub(super) struct Descriptor {
     pub(super) addr: u64,
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestOp(pub(super) u32);
 
@@ -202,9 +202,9 @@ impl RequestOp {
     pub(super) const WRITE_ZEROES: Self = Self(5);
 }
 
-/// A write is on the medium before it is answered.
+/// The write must be durable before it is answered (force unit access).
 pub(super) const REQUEST_FUA: u32 = 1 << 13;
-/// Zeros keep their storage.
+/// The zeros keep their storage.
 pub(super) const REQUEST_NOUNMAP: u32 = 1 << 15;
 
 impl Descriptor {
@@ -223,9 +223,9 @@ impl Descriptor {
 pub(super) struct IoCommand {
     pub(super) queue: u16,
     pub(super) tag: u16,
-    /// Bytes, or an error number below zero.
+    /// A count of bytes, or a negative error number.
     pub(super) result: i32,
-    /// Of a buffer, which there is none of where payloads are copied through the device.
+    /// The address of a buffer; unused where payloads are copied through the device.
     pub(super) addr: u64,
 }
 
@@ -238,7 +238,7 @@ const _: () = assert!(size_of::<Descriptor>() == 24);
 const _: () = assert!(size_of::<IoCommand>() == 16);
 
 impl ControlCommand {
-    /// Makes a command about a device, with `inline` as all there is to say.
+    /// Makes a command about a device, with `inline` as its only argument.
     pub(super) const fn plain(device: u32, inline: u64) -> Self {
         Self { device, queue: NO_QUEUE, len: 0, addr: 0, inline, path_len: 0, padding: 0, reserved: 0 }
     }

@@ -19,7 +19,7 @@ fn write(at: u64, bytes: &[u8]) -> OpAction {
     OpAction::Write { at, data: data(bytes), durability: Durability::Cached }
 }
 
-/// Does one operation on a medium that answers at once.
+/// Executes one operation on a medium that completes it at once.
 fn does(disk: &UnalignedStore, action: OpAction) -> Result<OpOutput, Failure> {
     let slot = Arc::new(Mutex::new(None));
     let there = Arc::clone(&slot);
@@ -132,7 +132,7 @@ fn ranges_beyond_the_end_are_refused() {
         assert_eq!(does(&disk, action).unwrap_err().fault, Fault::OutOfRange);
     }
     assert_eq!(medium.log(), [""; 0]);
-    // A part of a granule at the end is no part of the disk.
+    // A partial block at the end does not belong to the disk.
     medium.change_profile(|profile| profile.len = 1000);
     assert_eq!(disk.capabilities().len, 512);
     assert!(does(&disk, OpAction::Read { at: 512, len: 1 }).is_err());
@@ -178,7 +178,7 @@ fn a_failure_anywhere_fails_the_whole() {
     assert!(does(&disk, write(10, &[1; 9000])).is_ok(), "the gate is open again");
 }
 
-/// Every byte has one writer at a time, so that the outcome is known; the granules have many.
+/// Every byte has one writer at a time, so that its content is known; the blocks have many writers.
 #[test]
 fn neighbours_in_a_granule_never_undo_each_other() {
     let mut rng = Rng::from_seed(seed());

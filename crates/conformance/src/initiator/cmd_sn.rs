@@ -1,4 +1,5 @@
-//! Numbers of an initiator's requests, and the window (RFC 7143 §4.2.2): plan 1 to 5.
+//! Numbers of an initiator's requests, and the command window (RFC 7143 §4.2.2): the cases `ffp-i-1.*` to
+//! `ffp-i-5.*` of the UNH-IOL plan.
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,10 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-i-5.1", "RFC 7143 §4.2.2.2", "a leap of StatSN is no acknowledgement", status_leap),
 ];
 
-/// How long an initiator is watched that should send nothing.
+/// How long a case waits for an initiator that should send nothing.
 pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 
-/// Whether a PDU is a request with a CmdSN.
+/// Returns whether a PDU is a request with a CmdSN.
 fn is_request(pdu: &Pdu) -> bool {
     matches!(
         pdu.opcode(),
@@ -45,7 +46,8 @@ fn is_request(pdu: &Pdu) -> bool {
     )
 }
 
-/// Judges the CmdSNs of each session of one connection; returns how many immediate requests there were.
+/// Judges the CmdSNs in each session with a single connection. Returns the number of requests that use up a
+/// CmdSN, and of immediate ones.
 fn judge_numbers(fixture: &Fixture) -> Outcome<(usize, usize)> {
     let (mut plain, mut immediate) = (0, 0);
     for conn in 0..fixture.conns.len() {
@@ -89,7 +91,7 @@ fn numbering(fixture: &mut Fixture) -> Outcome {
 fn immediate(fixture: &mut Fixture) -> Outcome {
     fixture.start(&[])?;
     let got = fixture.command("READ or WRITE", Event::moves)?;
-    // A ping is answered by a NOP-Out without a task tag, which must be immediate (§11.18).
+    // The initiator answers a ping with a NOP-Out without a task tag, which must be immediate (§11.18).
     fixture.ping(got.conn, true);
     fixture.execute(got.conn, &got.command, &got.pdu.data)?;
     fixture.serve_out(fixture.options.patience)?;
@@ -118,7 +120,7 @@ fn closed_window(fixture: &mut Fixture) -> Outcome {
     fixture.window = 1;
     fixture.start(&[])?;
     let got = fixture.command("READ or WRITE", Event::moves)?;
-    // The answer leaves MaxCmdSN where it was: the window is closed.
+    // The response leaves MaxCmdSN unchanged, so the command window is closed.
     fixture.window = 0;
     fixture.execute(got.conn, &got.command, &got.pdu.data)?;
     if let Some(Event { what: EventKind::Received(pdu), .. }) =
@@ -170,13 +172,14 @@ fn window_of_one(fixture: &mut Fixture) -> Outcome {
 
 fn retry(fixture: &mut Fixture) -> Outcome {
     fixture.start(&[("ErrorRecoveryLevel", "1")])?;
-    // Neither answered nor acknowledged: for the initiator it is lost.
+    // The target neither answers nor acknowledges the command, so the initiator must treat it as lost.
     let got = fixture.unnumbered("READ or WRITE", Event::moves)?;
     let wait = fixture.options.limit / 2;
     let until = Instant::now() + wait;
     let mut later = Vec::new();
     let again = loop {
-        // What comes behind it is not executed either, as by any target that misses one before.
+        // The target does not execute the later commands either, as a target that misses an earlier CmdSN
+        // must not.
         let event = fixture.serve_until(until.saturating_duration_since(Instant::now()), is_new_command)?;
         match event.as_ref().map(|event| &event.what) {
             Some(EventKind::Received(pdu)) if pdu.word(24) != got.pdu.word(24) => later.extend(event),

@@ -1,4 +1,5 @@
-//! Commands and how their endings are taken (RFC 7143 §11.3, §11.4): plan 16.
+//! Commands, and how an initiator handles their responses (RFC 7143 §11.3, §11.4): the cases `ffp-i-16.*` of
+//! the UNH-IOL plan.
 
 use iscsi::pdu::reject::{Reject, RejectReason};
 use iscsi::pdu::scsi_command::ScsiCommand;
@@ -133,11 +134,11 @@ fn final_bit(fixture: &mut Fixture) -> Outcome {
     finish(fixture, &got)
 }
 
-/// How a command fails.
+/// How the target fails a command.
 #[derive(Clone, Copy)]
 enum CommandFailure {
     Status(u8),
-    /// CHECK CONDITION, ABORTED COMMAND.
+    /// CHECK CONDITION with ABORTED COMMAND and this additional sense code.
     Sense(u16),
 }
 
@@ -151,7 +152,8 @@ fn fail_it(fixture: &mut Fixture, got: &ReceivedCommand, ending: CommandFailure)
     }
 }
 
-/// After a command that failed: it comes again as a new one, or the caller hears of it.
+/// After a failed command: the initiator must either retry it as a new command, or report the error to its
+/// caller.
 fn is_told(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     let (cdb, number) = (got.command.cdb, got.command.cmd_sn);
     let wait = fixture.options.patience.max(SILENCE);
@@ -191,7 +193,7 @@ fn snack_refused(fixture: &mut Fixture) -> Outcome {
     let Answer::Data(data) = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         fail!("a READ beyond the end")
     };
-    // The first half never comes.
+    // The target never sends the first half.
     let half = (data.len() / 2).next_multiple_of(512).min(data.len() - 1) & !511;
     let limit = fixture.send_max(got.conn);
     let rest = data.get(half..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A connection of the scripted target: what it answers, and the counters it keeps.
+//! A connection of the scripted target: its responses and its counters.
 
 use iscsi::pdu::data_in::{DataIn, DataInStatus};
 use iscsi::pdu::login_request::LoginRequest;
@@ -13,29 +13,29 @@ use crate::wire::{Damage, PduStream};
 
 use super::policy::Negotiated;
 
-/// A session: what its connections share.
+/// A session: the state that its connections share.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) isid: [u8; 6],
     pub(super) tsih: u16,
     pub(super) exp_cmd_sn: CmdSn,
-    /// The highest number ever told, which must not shrink.
+    /// The highest MaxCmdSN that was sent, which must not decrease.
     pub(super) max_cmd_sn: CmdSn,
     pub(super) agreed: Negotiated,
 }
 
-/// A write whose data is coming.
+/// A write that still receives data.
 #[derive(Clone, Debug)]
 pub(super) struct PendingWrite {
     pub(super) command: ScsiCommand,
     pub(super) lba: u64,
     pub(super) data: Vec<u8>,
-    /// Up to where data is there.
+    /// The end of the data received so far, in bytes.
     pub(super) have: usize,
-    /// Up to where it was asked for.
+    /// The end of the data that R2Ts have asked for, in bytes.
     pub(super) asked: usize,
     pub(super) r2t_sn: u32,
-    /// Whether unsolicited data is still to come.
+    /// Whether unsolicited data is still expected.
     pub(super) unsolicited: bool,
 }
 
@@ -88,7 +88,7 @@ impl Conn {
 use super::fixture::Fixture;
 
 impl Fixture {
-    /// Returns the counters for a PDU of `conn` that uses up a StatSN.
+    /// Returns the counters for a PDU on `conn` that uses up a StatSN.
     pub(super) fn counted(&mut self, conn: usize) -> TargetSn {
         let sn = self.uncounted(conn);
         if let Some(conn) = self.conns.get_mut(conn) {
@@ -97,7 +97,7 @@ impl Fixture {
         sn
     }
 
-    /// Returns the counters for a PDU of `conn` that uses up none.
+    /// Returns the counters for a PDU on `conn` that uses up no StatSN.
     pub(super) fn uncounted(&mut self, conn: usize) -> TargetSn {
         let (stat_sn, session) = match self.conns.get(conn) {
             Some(conn) => (conn.stat_sn, conn.session),
@@ -120,7 +120,7 @@ impl Fixture {
         }
     }
 
-    /// Ends a command with a status and sense data of fixed format.
+    /// Ends a command with a status and, if given, sense data in fixed format.
     pub(super) fn respond(&mut self, conn: usize, itt: Itt, status: u8, sense: Option<(u8, u16)>) {
         let sn = self.counted(conn);
         let data = match sense {
@@ -146,7 +146,7 @@ impl Fixture {
         self.send(conn, &response, &data);
     }
 
-    /// Sends one Data-In.
+    /// Sends one Data-In PDU.
     pub(super) fn data_in(
         &mut self,
         conn: usize,
@@ -176,7 +176,7 @@ impl Fixture {
         self.send(conn, &head, bytes);
     }
 
-    /// Sends all of a read's data and GOOD.
+    /// Sends all data of a read, and GOOD.
     pub(super) fn send_data(&mut self, conn: usize, command: &ScsiCommand, data: &[u8]) {
         let expected = usize::try_from(command.expected_data_transfer_length).unwrap_or_default();
         let short = expected.saturating_sub(data.len());
@@ -193,7 +193,7 @@ impl Fixture {
         }
     }
 
-    /// Sends less than was expected, with a response that says so.
+    /// Sends less data than expected, and a response with the residual count.
     fn send_short(&mut self, conn: usize, command: &ScsiCommand, data: &[u8], short: usize) {
         if !data.is_empty() {
             self.data_in(conn, command, (0, 0), data, End::Sequence);
@@ -217,13 +217,14 @@ impl Fixture {
         self.send(conn, &response, &[]);
     }
 
-    /// Returns the longest data segment that the initiator takes on this connection.
+    /// Returns the longest data segment that we send on this connection: the initiator's limit, clamped to
+    /// 512 to 65536 bytes and rounded down to a multiple of four.
     pub(super) fn send_max(&self, conn: usize) -> usize {
         let max = self.conns.get(conn).map_or(8192, |conn| conn.agreed.send_max);
         usize::try_from(max).unwrap_or(8192).clamp(512, 65_536) & !3
     }
 
-    /// Asks for `len` bytes of a write.
+    /// Sends an R2T for `len` bytes of a write.
     pub(super) fn send_r2t(
         &mut self,
         conn: usize,
@@ -236,7 +237,7 @@ impl Fixture {
         self.send_r2t_as(conn, command, (r2t_sn, ttt), offset, len)
     }
 
-    /// As [`Fixture::send_r2t`], with this number and tag.
+    /// Like [`Fixture::send_r2t`], with this R2TSN and transfer tag.
     pub(super) fn send_r2t_as(
         &mut self,
         conn: usize,
@@ -258,7 +259,7 @@ impl Fixture {
         r2t
     }
 
-    /// Sends a ping, or without a transfer tag the counters.
+    /// Sends a ping, or a NOP-In without a transfer tag, which only updates the counters.
     pub(super) fn ping(&mut self, conn: usize, wants_answer: bool) -> NopIn {
         let ttt = match self.conns.get_mut(conn) {
             Some(conn) if wants_answer => conn.ttt(),
@@ -270,14 +271,14 @@ impl Fixture {
     }
 }
 
-/// How a Data-In ends.
+/// What ends with a Data-In PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// More of the sequence follows.
+    /// Nothing: more of the sequence follows.
     More,
     /// The sequence ends.
     Sequence,
-    /// The sequence ends, and shall be acknowledged.
+    /// The sequence ends, and the initiator must acknowledge it (A bit).
     Acknowledge,
     /// The command ends with GOOD.
     Status,

@@ -1,4 +1,4 @@
-//! What the scripted target does unless a case does otherwise: what any target would.
+//! The default behavior of the scripted target, which a case can replace: that of an ordinary target.
 
 use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::login_request::LoginRequest;
@@ -24,7 +24,7 @@ use super::disk::Answer;
 use super::fixture::{Event, EventKind, Fixture, TARGET};
 
 impl Fixture {
-    /// Treats what happened as any target would.
+    /// Handles an event as an ordinary target does.
     pub(crate) fn serve(&mut self, event: &Event) -> Outcome {
         let EventKind::Received(pdu) = &event.what else { return Ok(()) };
         let conn = event.conn;
@@ -57,7 +57,7 @@ impl Fixture {
         }
     }
 
-    /// Takes the number of a request for received.
+    /// Counts the CmdSN of a request as received.
     pub(super) fn number(&mut self, conn: usize, pdu: &Pdu) {
         let counted = matches!(
             pdu.opcode(),
@@ -92,7 +92,7 @@ impl Fixture {
             if said.value("AuthMethod").is_some() {
                 answers.push("AuthMethod", "None");
             }
-            // Some send all their keys in the first request.
+            // Some initiators send all their keys in the first request.
             answers.append(policy.answer(&said, &mut conn.agreed));
         } else {
             if conn.offered {
@@ -137,7 +137,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Makes a session of a login that has ended, or adds the connection to its session. Returns the TSIH.
+    /// Creates the session of a completed login, or adds the connection to its session. Returns the TSIH.
     fn join_session(&mut self, at: usize, request: &LoginRequest, first: CmdSn) -> u16 {
         let known = self.sessions.iter().position(|s| s.tsih == request.tsih && s.isid == request.isid);
         let agreed = self.conns.get(at).map(|conn| conn.agreed.clone()).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Takes note of a write; nothing is asked for yet.
+    /// Registers a write, without sending an R2T yet.
     pub(super) fn begin_write(
         &mut self,
         conn: usize,
@@ -187,7 +187,7 @@ impl Fixture {
         }
     }
 
-    /// Puts data of a write where it belongs.
+    /// Stores data of a write at its offset.
     pub(super) fn take_data(&mut self, at: usize, head: &DataOut, bytes: &[u8]) -> Outcome {
         let Some(conn) = self.conns.get_mut(at) else { return Ok(()) };
         let Some(write) = conn.pending.iter_mut().find(|write| write.command.itt == head.itt) else {
@@ -210,7 +210,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Asks for what is missing of a write, or ends it.
+    /// Sends an R2T for the data that a write lacks, or ends the write.
     pub(super) fn continue_write(&mut self, at: usize, itt: Itt) -> Outcome {
         if self.held == Some(itt) {
             return Ok(());
@@ -242,7 +242,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Answers a text: discovery, and declarations.
+    /// Answers a text request: SendTargets, and declared keys.
     fn handle_text(&mut self, conn: usize, request: &TextRequest, data: &[u8]) -> Outcome {
         let said = Keys::parse(data)?;
         let mut answers = Keys::new();
@@ -263,13 +263,13 @@ impl Fixture {
         Ok(())
     }
 
-    /// Returns what SendTargets shows.
+    /// Returns the target records that answer SendTargets.
     pub(super) fn records(&self) -> Keys {
         let address = format!("{},1", self.options.listen);
         Keys::of(&[("TargetName", TARGET), ("TargetAddress", &address)])
     }
 
-    /// Answers a text request, and keeps the conversation open unless `is_final`.
+    /// Answers a text request, and keeps the negotiation open unless `is_final`.
     pub(super) fn send_text(
         &mut self,
         at: usize,
@@ -287,7 +287,7 @@ impl Fixture {
         response
     }
 
-    /// Answers a logout and closes what it closes.
+    /// Answers a logout, and shuts down sending on the connections that it closes.
     pub(super) fn log_out(&mut self, at: usize, request: &LogoutRequest) {
         use iscsi::pdu::logout_request::LogoutReason;
         let sn = self.counted(at);
@@ -307,7 +307,7 @@ impl Fixture {
         }
     }
 
-    /// Answers a task management request; tasks that it ends are forgotten.
+    /// Answers a task management request, and drops the tasks that it ends.
     pub(super) fn answer_management(&mut self, at: usize, request: &TmfRequest, result: TmfResult) {
         let sn = self.counted(at);
         self.send(at, &TmfResponse { response: result, itt: request.itt, sn }, &[]);

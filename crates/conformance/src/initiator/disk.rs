@@ -1,28 +1,28 @@
-//! The disk that the scripted target serves: enough of SPC and SBC for any initiator to start, read and write.
+//! The disk of the scripted target: as much of SPC and SBC as an initiator needs to start, read and write.
 
 use std::collections::BTreeMap;
 
 use scsi::opcode;
 
-/// The length of a block.
+/// The logical block length, in bytes.
 pub(super) const BLOCK: usize = 512;
-/// How many blocks there are: 64 MiB.
+/// The number of blocks: 64 MiB.
 pub(super) const BLOCKS: u64 = 64 << 11;
 
-/// What a command comes to.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Data for the initiator, and GOOD.
     Data(Vec<u8>),
     /// GOOD.
     Good,
-    /// CHECK CONDITION with ILLEGAL REQUEST and this additional code.
+    /// CHECK CONDITION with ILLEGAL REQUEST and this additional sense code.
     Illegal(u16),
-    /// The command writes so many bytes from this block on.
+    /// The command writes `len` bytes, beginning with block `lba`.
     Write { lba: u64, len: usize },
 }
 
-/// Blocks that were written; the others are zero.
+/// The blocks that were written; all others read as zeros.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     blocks: BTreeMap<u64, Vec<u8>>,

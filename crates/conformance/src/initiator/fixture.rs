@@ -1,5 +1,5 @@
-//! A scripted target: it listens, starts the initiator under test, serves it as any target would, and hands over
-//! whatever a case wants to treat itself.
+//! The fixture of the cases that test an initiator: a scripted target. It listens, starts the initiator,
+//! serves it as an ordinary target does, and gives a case the events that it asks for.
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -17,26 +17,26 @@ use super::conn::{Conn, Session};
 use super::disk::{Disk, is_read, is_write};
 use super::policy::Policy;
 
-/// How to reach the initiator.
+/// How to start and to test the initiator.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// What starts the initiator, once for each case. `{url}`, `{portal}`, `{iqn}` and `{id}` (of the case) are put in.
-    /// Without it, somebody starts it by hand.
+    /// The shell command that starts the initiator, once for each case. `{url}`, `{portal}`, `{iqn}` and
+    /// `{id}` (of the case) are substituted. Without it, the user starts the initiator by hand.
     pub exec: Option<String>,
-    /// What lets it discover targets.
+    /// The shell command that makes the initiator discover targets.
     pub discover: Option<String>,
     /// The longest that one case may take.
     pub limit: Duration,
-    /// How long to wait for what the initiator may or may not do by itself.
+    /// How long to wait for actions that the initiator takes by itself.
     pub patience: Duration,
 }
 
 /// The name of the scripted target.
 pub const TARGET: &str = "iqn.2026-11.example.targe:scripted";
 
-/// Something that happened on a connection.
+/// An event on a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) conn: usize,
@@ -51,7 +51,7 @@ pub(crate) enum EventKind {
     Received(Pdu),
 }
 
-/// A command that a case treats itself.
+/// A command that a case handles itself.
 #[derive(Clone, Debug)]
 pub(super) struct ReceivedCommand {
     pub(super) conn: usize,
@@ -68,7 +68,7 @@ impl Event {
         }
     }
 
-    /// Returns the command, if it is one.
+    /// Returns the command, if the event is a SCSI Command PDU.
     pub(super) fn command(&self) -> Option<ScsiCommand> {
         ScsiCommand::decode(&self.is(Opcode::SCSI_COMMAND)?.bhs).ok()
     }
@@ -91,7 +91,7 @@ impl Event {
     }
 }
 
-/// One case's scripted target.
+/// The scripted target of one case.
 #[derive(Debug)]
 pub(crate) struct Fixture {
     pub(super) options: Rc<Options>,
@@ -105,11 +105,12 @@ pub(crate) struct Fixture {
     pub(super) sessions: Vec<Session>,
     pub(super) disk: Disk,
     pub(super) policy: Policy,
-    /// Everything that happened, in order.
+    /// All events, in order.
     pub(super) history: Vec<Event>,
-    /// How many commands beyond ExpCmdSN the target lets come; 0 closes the window.
+    /// The length of the command window: how many commands from ExpCmdSN on the target allows; 0 closes the
+    /// window.
     pub(super) window: u32,
-    /// A write whose data is asked for by the case itself.
+    /// A write for which the case sends the R2Ts itself.
     pub(super) held: Option<Itt>,
 }
 
@@ -133,14 +134,14 @@ impl Fixture {
         }
     }
 
-    /// Wants these keys, and starts the initiator.
+    /// Negotiates for these keys, and starts the initiator.
     pub(super) fn start(&mut self, keys: &[(&str, &str)]) -> Outcome {
         self.policy = Policy::new(keys);
         let command = self.options.exec.clone();
         self.launch(command.as_deref(), "start the initiator")
     }
 
-    /// As [`Fixture::start`], for discovery.
+    /// Like [`Fixture::start`], for discovery.
     pub(super) fn start_discovery(&mut self) -> Outcome {
         let command = self.options.discover.clone();
         need!(
@@ -177,19 +178,19 @@ impl Fixture {
         Ok(())
     }
 
-    /// Returns whether the initiator's command has ended; never without one.
+    /// Returns whether the initiator's command has ended; always false if the user started it.
     pub(super) fn has_ended(&mut self) -> bool {
         self.initiator.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
     }
 
-    /// Returns how the initiator's command ended, if it did: whether it was content.
+    /// Returns whether the initiator's command ended with success, if it has ended.
     pub(super) fn exit(&mut self) -> Option<bool> {
         let status = self.initiator.as_mut()?.try_wait().ok()??;
         self.record.event(&format!("the initiator's command ends: {status}"));
         Some(status.success())
     }
 
-    /// Ends the initiator and everything that it started.
+    /// Terminates the initiator and every process that it started.
     pub(super) fn stop(&mut self) {
         for conn in &mut self.conns {
             if !conn.gone {
@@ -210,7 +211,7 @@ impl Fixture {
         let _ = child.wait();
     }
 
-    /// Waits for the next thing to happen; `None` when the time is up.
+    /// Waits for the next event; returns `None` when the time is up.
     pub(crate) fn step(&mut self, until: Instant) -> Outcome<Option<Event>> {
         loop {
             if let Some(event) = self.poll_sockets()? {
@@ -237,7 +238,7 @@ impl Fixture {
             self.conns.push(Conn::new(line));
             return Ok(Some(Event { conn: number, at: Instant::now(), what: EventKind::Opened }));
         }
-        // In turn, so that a busy connection does not keep the others waiting.
+        // Poll the connections in turn, so that a busy one does not starve the others.
         self.turn = self.turn.wrapping_add(1);
         let count = self.conns.len();
         for index in (0..count).map(|step| (self.turn + step) % count) {
@@ -255,7 +256,7 @@ impl Fixture {
         Ok(None)
     }
 
-    /// Serves the initiator until something happens that `wanted` takes; that is left to the caller.
+    /// Serves the initiator until an event matches `wanted`. Returns that event without handling it.
     pub(super) fn serve_until(
         &mut self,
         wait: Duration,
@@ -284,7 +285,8 @@ impl Fixture {
         !self.conns.is_empty() && self.conns.iter().all(|conn| conn.gone) && self.has_ended()
     }
 
-    /// Serves until a command comes that `wanted` takes; skips the case if none does. Its number counts as received.
+    /// Serves until a command matches `wanted`, and counts its CmdSN as received; skips the case if none
+    /// does.
     pub(super) fn command(
         &mut self,
         what: &str,
@@ -295,7 +297,7 @@ impl Fixture {
         Ok(got)
     }
 
-    /// As [`Fixture::command`], but the number does not count as received.
+    /// Like [`Fixture::command`], but does not count the CmdSN as received.
     pub(super) fn unnumbered(
         &mut self,
         what: &str,
@@ -310,7 +312,7 @@ impl Fixture {
         Err(Stop::Skip(format!("the initiator sent no {what}")))
     }
 
-    /// Waits for a PDU of this kind; skips the case if none comes.
+    /// Waits for a PDU of this kind; skips the case if none arrives.
     pub(super) fn request(&mut self, opcode: Opcode, wait: Duration, what: &str) -> Outcome<(usize, Pdu)> {
         let event = self.serve_until(wait, |event| event.is(opcode).is_some())?;
         match event {
@@ -319,12 +321,12 @@ impl Fixture {
         }
     }
 
-    /// How long an initiator may take from its start to its first reads and writes.
+    /// Returns how long an initiator may take from its start to its first reads and writes.
     pub(super) fn start_wait(&self) -> Duration {
         self.options.patience.max(Duration::from_secs(5))
     }
 
-    /// Returns the PDUs that came on connection `conn`, with when.
+    /// Returns the PDUs received on connection `conn`, with the times.
     pub(super) fn came(&self, conn: usize) -> impl Iterator<Item = (&Pdu, Instant)> {
         self.history.iter().filter(move |event| event.conn == conn).filter_map(|event| match &event.what {
             EventKind::Received(pdu) => Some((pdu, event.at)),

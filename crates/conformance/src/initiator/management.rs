@@ -1,4 +1,4 @@
-//! Task management of an initiator (RFC 7143 §11.5): plan 19.
+//! Task management of an initiator (RFC 7143 §11.5): the cases `ffp-i-19.*` of the UNH-IOL plan.
 
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
@@ -26,7 +26,8 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-i-19.5", "RFC 7143 §7.2.2", "tasks move to another connection of the session", reassign),
 ];
 
-/// Starts, lets the first read or write hang, and waits for the task management that follows.
+/// Starts the initiator, leaves its first read or write unanswered, and waits for the task management request
+/// that follows.
 fn provoked(
     fixture: &mut Fixture,
     wanted: fn(TmfFunction) -> bool,
@@ -98,7 +99,7 @@ fn ref_cmd_sn(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Pings and waits for the answer.
+/// Sends a ping and waits for the answer.
 fn ping(fixture: &mut Fixture, conn: usize) -> Outcome {
     let ping: NopIn = fixture.ping(conn, true);
     let event = fixture.serve_until(fixture.options.patience, |event| {

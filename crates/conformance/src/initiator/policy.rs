@@ -1,22 +1,22 @@
-//! What the scripted target wants of a login, and what comes of it.
+//! The negotiation policy of the scripted target, and the negotiated keys.
 
 use crate::text::Keys;
 
-/// The values that the target goes for. Result functions are those of RFC 7143 §13.
+/// The values that the target wants. The result functions are those of RFC 7143 §13.
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     wants: Keys,
-    /// The keys that matter to the case: if the initiator does not offer one, the target does.
+    /// The keys that matter to the case: the target offers them if the initiator does not.
     insists: Vec<String>,
     /// The longest data segment that the target declares.
     pub(super) recv_max: u32,
 }
 
-/// What was agreed on.
+/// The negotiated keys.
 #[derive(Clone, Debug)]
 pub(super) struct Negotiated {
     keys: Keys,
-    /// The longest data segment that the initiator takes.
+    /// The longest data segment that the initiator accepts.
     pub(super) send_max: u32,
 }
 
@@ -37,7 +37,7 @@ const WANTS: [(&str, &str); 13] = [
 ];
 
 impl Policy {
-    /// Wants these values in place of the usual ones.
+    /// Wants these values instead of the defaults.
     pub(super) fn new(keys: &[(&str, &str)]) -> Self {
         let mut policy = Self { wants: Keys::of(&WANTS), insists: Vec::new(), recv_max: 8192 };
         for (name, value) in keys {
@@ -51,7 +51,7 @@ impl Policy {
         policy
     }
 
-    /// Answers the keys of an operational request, and records what they come to.
+    /// Answers the keys of an operational request, and records the results.
     pub(super) fn answer(&self, offered: &Keys, agreed: &mut Negotiated) -> Keys {
         let mut out = Keys::new();
         for (name, value) in offered.iter() {
@@ -69,7 +69,8 @@ impl Policy {
         out
     }
 
-    /// Returns what the target offers by itself: what the case insists on and nobody has mentioned.
+    /// Returns the keys that the target offers first: those that matter to the case and that the initiator
+    /// has not offered.
     pub(super) fn offer(&self, agreed: &mut Negotiated) -> Keys {
         let mut out = Keys::new();
         for name in &self.insists {
@@ -106,7 +107,7 @@ impl Negotiated {
         Self { keys: Keys::new(), send_max: 8192 }
     }
 
-    /// Takes an answer of the initiator to an offer.
+    /// Records the initiator's answers to the keys that the target offered.
     pub(super) fn take(&mut self, offered: &Keys) {
         for (name, value) in offered.iter() {
             if self.keys.value(name).is_some() {
@@ -127,7 +128,7 @@ impl Negotiated {
         self.value(name) == "Yes"
     }
 
-    /// Returns a number, the default of RFC 7143 §13 if it was not negotiated.
+    /// Returns the value of a numeric key, or its default in RFC 7143 §13 if it was not negotiated.
     pub(super) fn number(&self, name: &str) -> u32 {
         self.keys.number(name).unwrap_or(match name {
             "MaxBurstLength" => 262_144,

@@ -1,4 +1,5 @@
-//! Recovery, logout, pings, text, and asynchronous messages as an initiator takes them: plan 7, 13 to 15, 17, 18, 20.
+//! Recovery, logout, pings, text and asynchronous messages of an initiator: the cases `ffp-i-7.*`,
+//! `ffp-i-13.*` to `ffp-i-15.*`, `ffp-i-17.*`, `ffp-i-18.*` and `ffp-i-20.*` of the UNH-IOL plan.
 
 use std::time::{Duration, Instant};
 
@@ -101,7 +102,7 @@ fn reassigns(fixture: &mut Fixture) -> Outcome {
     require!(conn != got.conn, "TASK REASSIGN comes on the connection that broke");
     fixture.number(conn, &pdu);
     fixture.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
-    // ExpDataSN says how much the initiator has.
+    // ExpDataSN tells how many Data-In PDUs the initiator has received.
     let have = usize::try_from(pdu.word(36)).unwrap_or_default();
     require!(have <= 1, "ExpDataSN {have} acknowledges data that was not sent");
     let begin = if have == 0 { 0 } else { limit };
@@ -120,7 +121,7 @@ fn reassigns(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Sends a read's data in pieces of 512 bytes but for number `hole`.
+/// Sends the data of a read in pieces of 512 bytes, except piece `hole`.
 fn with_a_hole(fixture: &mut Fixture, got: &ReceivedCommand, hole: usize) -> Vec<Vec<u8>> {
     let Answer::Data(data) = fixture.disk.answer(got.command.lun, &got.command.cdb) else {
         return Vec::new();
@@ -168,7 +169,7 @@ fn snack(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Sends an asynchronous message.
+/// Sends an Asynchronous Message.
 fn send_async(
     fixture: &mut Fixture,
     conn: usize,
@@ -182,7 +183,7 @@ fn send_async(
     Instant::now()
 }
 
-/// Waits for a Logout on `conn`, no later than `within`.
+/// Waits for a Logout on `conn`; fails if it arrives more than `within` (and 200 ms tolerance) after `since`.
 fn logout_on(fixture: &mut Fixture, conn: usize, since: Instant, within: Duration) -> Outcome<Pdu> {
     let event = fixture.serve_until(within + Duration::from_millis(500), |event| {
         event.conn == conn
@@ -199,7 +200,7 @@ fn logout_on(fixture: &mut Fixture, conn: usize, since: Instant, within: Duratio
     Ok(pdu)
 }
 
-/// Judges a Logout that was asked for, and answers it.
+/// Judges a Logout that the target asked for, and answers it.
 fn judge_logout(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     let request: iscsi::pdu::logout_request::LogoutRequest = pdu.read()?;
     let (cid, stat_sn) = fixture.conns.get(conn).map(|conn| (conn.cid, conn.stat_sn)).unwrap_or_default();
@@ -210,7 +211,7 @@ fn judge_logout(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     if request.reason == LogoutReason::CloseConnection {
         require!(request.cid == cid, "expected CID {cid:x} in {}", pdu.shown());
     }
-    // An acknowledgement may lag; it cannot run ahead.
+    // ExpStatSN may lag, but it must not be beyond the target's StatSN.
     require!(!request.exp_stat_sn.after(stat_sn), "ExpStatSN is beyond {:x} in {}", stat_sn.0, pdu.shown());
     require!(pdu.data.is_empty() && pdu.bhs.ahs_len() == 0, "a Logout has neither data nor AHS");
     fixture.number(conn, pdu);
@@ -218,7 +219,7 @@ fn judge_logout(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
     Ok(())
 }
 
-/// Fails if a command comes on `conn` within a moment.
+/// Fails if a command arrives on `conn` within [`SILENCE`].
 fn no_command(fixture: &mut Fixture, conn: usize) -> Outcome {
     let event = fixture.serve_until(SILENCE, |event| event.conn == conn && event.command().is_some())?;
     match event {
@@ -334,7 +335,7 @@ fn judge_ping(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
 
 fn pings(fixture: &mut Fixture) -> Outcome {
     fixture.start(&[])?;
-    // A target that falls silent: the command is taken and not answered.
+    // The target becomes silent: it accepts the command and does not answer.
     let got = fixture.command("READ or WRITE", Event::moves)?;
     let wait = fixture.options.limit / 2;
     let event = fixture
@@ -347,7 +348,7 @@ fn pings(fixture: &mut Fixture) -> Outcome {
 }
 
 fn confirms(fixture: &mut Fixture) -> Outcome {
-    // Where nothing can be asked for again, nobody waits for it.
+    // At level 0 no PDU can be requested again, so nothing waits for ExpStatSN there: use level 1.
     fixture.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = fixture.command("READ or WRITE", Event::moves)?;
     fixture.execute(got.conn, &got.command, &got.pdu.data)?;
@@ -387,7 +388,7 @@ fn nothing_after_logout(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Starts a discovery and waits for its text.
+/// Starts a discovery and waits for its Text Request.
 fn discovery(fixture: &mut Fixture) -> Outcome<(usize, Pdu, TextRequest)> {
     fixture.start_discovery()?;
     let (conn, pdu) = fixture.request(Opcode::TEXT_REQUEST, fixture.start_wait(), "Text Request")?;
@@ -474,7 +475,7 @@ fn stray_key(fixture: &mut Fixture) -> Outcome {
     records.push("MaxBurstLength", "512");
     fixture.send_text(conn, &request, &records, true);
     fixture.serve_out(fixture.options.patience)?;
-    // To pass over the key, to answer it and to give up are all right; to hang is not.
+    // The initiator may ignore the key, answer it or give up; it must not hang.
     require!(fixture.conns.get(conn).is_some_and(|conn| conn.gone), "the discovery does not end");
     Ok(())
 }
@@ -497,7 +498,7 @@ fn negotiation_rejected(fixture: &mut Fixture) -> Outcome {
     if let Some(event) = event {
         fixture.serve(&event)?;
     }
-    // What held before holds still: a segment longer than what was refused is in order.
+    // The earlier value still holds: a segment longer than the rejected value is legal.
     fixture.serve_out(fixture.options.patience)?;
     require!(fixture.exit() != Some(false), "the initiator fails after the Reject");
     Ok(())
@@ -512,7 +513,7 @@ fn within_a_second(fixture: &mut Fixture) -> Outcome {
     no_command(fixture, got.conn)
 }
 
-/// Waits for the initiator to connect again after `since`; says how long it took.
+/// Waits for the initiator to connect again after `since`; returns how long that took.
 fn comes_back(fixture: &mut Fixture, since: Instant, within: Duration) -> Outcome<Duration> {
     let event = fixture.serve_until(within, |event| matches!(event.what, EventKind::Opened))?;
     match event {
@@ -521,7 +522,7 @@ fn comes_back(fixture: &mut Fixture, since: Instant, within: Duration) -> Outcom
     }
 }
 
-/// Says that connections are dropped, drops them, and waits for the initiator to come back.
+/// Announces that connections are dropped, drops them, and waits for the initiator to connect again.
 fn drop_and_wait(fixture: &mut Fixture, code: AsyncEventCode, conns: &[usize], times: (u16, u16)) -> Outcome {
     let Some(first) = conns.first() else { fail!("no connection to drop") };
     let cid = fixture.conns.get(*first).map(|conn| conn.cid).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Data of reads and writes (RFC 7143 §4.2.5, §11.7, §11.8): plan 6 and 8 to 12.
+//! Data of reads and writes (RFC 7143 §4.2.5, §11.7, §11.8): the cases `ffp-i-6.*` and `ffp-i-8.*` to
+//! `ffp-i-12.*` of the UNH-IOL plan.
 
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-i-12.4", R2T, "R2Ts of two commands are answered in the order in which they come", parallel),
 ];
 
-/// R2T mode with bursts as the plan wants them.
+/// R2T for all data, with the burst lengths of the test plan.
 const R2T_MODE: [(&str, &str); 4] = [
     ("ImmediateData", "No"),
     ("InitialR2T", "Yes"),
@@ -68,7 +69,7 @@ const R2T_MODE: [(&str, &str); 4] = [
     ("MaxBurstLength", "262144"),
 ];
 
-/// Serves until a write comes, and takes note of it without asking for data.
+/// Serves until a write arrives, and registers it without sending an R2T.
 pub(super) fn start_and_hold_write(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<ReceivedCommand> {
     fixture.start(keys)?;
     next_write(fixture)
@@ -84,13 +85,14 @@ pub(super) fn next_write(fixture: &mut Fixture) -> Outcome<ReceivedCommand> {
     Ok(got)
 }
 
-/// Leaves the rest of a write to the station, what is still on its way included.
+/// Leaves the rest of a write to the default behavior of the scripted target, including data that is still
+/// under way.
 pub(super) fn release(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     fixture.held = None;
     fixture.continue_write(got.conn, got.command.itt)
 }
 
-/// Asks for a piece and collects what comes for it, up to F.
+/// Sends an R2T for a piece and collects the Data-Out that answers it, up to the F bit.
 pub(super) fn collect(
     fixture: &mut Fixture,
     got: &ReceivedCommand,
@@ -103,7 +105,7 @@ pub(super) fn collect(
     Ok((r2t, pdus))
 }
 
-/// Collects the Data-Out that carries this tag, up to F. It is put into the write as it comes.
+/// Collects the Data-Out with this transfer tag, up to the F bit, and stores its data in the write.
 fn answers_to(fixture: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
     let mut pdus = Vec::new();
     loop {
@@ -115,7 +117,7 @@ fn answers_to(fixture: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
         };
         let mut head: iscsi::pdu::data_out::DataOut = pdu.read()?;
         let is_final = head.is_final;
-        // The case decides what is asked for next.
+        // The case decides what to ask for next.
         head.is_final = false;
         fixture.take_data(conn, &head, &pdu.data)?;
         pdus.push(pdu);
@@ -125,7 +127,7 @@ fn answers_to(fixture: &mut Fixture, ttt: Ttt) -> Outcome<Vec<Pdu>> {
     }
 }
 
-/// Lets the station finish a write by itself.
+/// Lets the scripted target complete a write by its default behavior.
 pub(super) fn finish(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
     if let Some(write) = fixture
         .conns
@@ -142,7 +144,7 @@ fn len_of(pdus: &[Pdu]) -> usize {
     pdus.iter().map(|pdu| pdu.data.len()).sum()
 }
 
-/// Fails unless PDUs for one R2T cover it in order: tag, DataSN, offsets, F on the last only.
+/// Fails unless PDUs cover one R2T in order: tag, DataSN, offsets, and F on the last only.
 fn covers(r2t: &R2t, pdus: &[Pdu]) -> Outcome {
     let mut offset = r2t.buffer_offset;
     for (sn, pdu) in (0u32..).zip(pdus) {
@@ -157,7 +159,7 @@ fn covers(r2t: &R2t, pdus: &[Pdu]) -> Outcome {
     Ok(())
 }
 
-/// What a piece of `wanted` bytes comes to for this command.
+/// Returns the length of a piece of `wanted` bytes, limited to the length of this command.
 fn piece(got: &ReceivedCommand, wanted: u32) -> u32 {
     wanted.min(got.command.expected_data_transfer_length)
 }
@@ -196,7 +198,7 @@ fn unsolicited(fixture: &mut Fixture, immediate: bool, initial_r2t: bool) -> Out
     if initial_r2t {
         require!(got.command.is_final, "InitialR2T=Yes, but F is clear in {}", got.pdu.shown());
     }
-    // Watch what comes before anything was asked for.
+    // Watch for Data-Out that arrives before the target sends an R2T.
     let event = fixture.serve_until(Duration::from_millis(300), |event| {
         event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt && pdu.word(20) != u32::MAX)
     })?;
@@ -241,7 +243,7 @@ fn status_on_data(fixture: &mut Fixture) -> Outcome {
     fixture.start(&[])?;
     let got = fixture.command("READ", Event::reads)?;
     fixture.execute(got.conn, &got.command, &[])?;
-    // Requests that were under way acknowledge nothing yet; one that does must come.
+    // Requests that were under way do not acknowledge the status yet; a later one must.
     let status = fixture.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
     let next = fixture.serve_until(fixture.options.patience, |event| match &event.what {
         EventKind::Received(pdu) => !StatSn(pdu.word(28)).before(StatSn(status)),
@@ -257,7 +259,7 @@ fn status_on_data(fixture: &mut Fixture) -> Outcome {
     }
 }
 
-/// The data of a read.
+/// Returns the data of a read.
 fn data_of(fixture: &Fixture, got: &ReceivedCommand) -> Vec<u8> {
     match fixture.disk.answer(got.command.lun, &got.command.cdb) {
         Answer::Data(data) => data,
@@ -411,7 +413,7 @@ fn parallel(fixture: &mut Fixture) -> Outcome {
         return Err(Stop::Skip("the initiator does not write in parallel".to_owned()));
     };
     let (short, other) = (piece(&second, 512), piece(&first, 512));
-    // Both arrive at once, so that the order is the initiator's choice.
+    // Send both R2Ts at once, so that the initiator chooses the order.
     need!(first.conn == second.conn, "the initiator writes on two connections");
     let line = |fixture: &mut Fixture, step: fn(&mut crate::wire::PduStream)| {
         if let Some(conn) = fixture.conns.get_mut(first.conn) {
@@ -437,7 +439,7 @@ fn parallel(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// As [`next_write`], but a write must come while another is outstanding.
+/// Like [`next_write`], but the write must arrive within 500 ms, while another is outstanding.
 fn next_write_soon(fixture: &mut Fixture) -> Outcome<ReceivedCommand> {
     let event = fixture.serve_until(Duration::from_millis(500), |event| event.writes().is_some())?;
     let Some(event) = event else { return Err(Stop::Skip(String::new())) };

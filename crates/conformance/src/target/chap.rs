@@ -52,7 +52,7 @@ fn knows_the_secret(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Asks for CHAP and offers these algorithms; returns the talk and what the target says.
+/// Asks for CHAP with these algorithms. Returns the login and the target's reply.
 fn begin(fixture: &mut Fixture, plan: &LoginPlan, algorithms: &str) -> Outcome<(LoginExchange, Reply)> {
     let mut talk = LoginExchange::open(fixture, 0)?;
     let mut keys = plan.names.clone();
@@ -71,7 +71,7 @@ fn begin(fixture: &mut Fixture, plan: &LoginPlan, algorithms: &str) -> Outcome<(
     Ok((talk, reply))
 }
 
-/// As [`begin`], with the challenge read.
+/// Like [`begin`], but also parses the challenge.
 fn challenged(
     fixture: &mut Fixture,
     plan: &LoginPlan,
@@ -89,7 +89,8 @@ fn challenged(
     }
 }
 
-/// Sends a proof and says how the login went on.
+/// Sends a CHAP response and returns the target's keys, or the status of its refusal: `None` if it closed the
+/// connection.
 fn prove(talk: &mut LoginExchange, plan: &LoginPlan, keys: &Keys) -> Outcome<Result<Keys, Option<u16>>> {
     let request = plan.request(SECURITY, Some(OPERATIONAL));
     talk.send(request, keys);
@@ -114,8 +115,8 @@ fn proof(user: &Credentials, to: &ChapChallenge) -> Response {
     Response::compute(to.algorithm, to.id, &user.secret, &to.bytes)
 }
 
-/// Returns the keys of a proof, with a challenge of our own if the target shall prove itself too: one that wants both
-/// refuses half of it.
+/// Returns the keys of a CHAP response. With mutual CHAP they include a challenge of our own, as such a
+/// target refuses a login without one.
 fn claim(fixture: &Fixture, name: &str, response: &str, algorithm: Algorithm) -> Keys {
     let mut keys = Keys::of(&[("CHAP_N", name), ("CHAP_R", response)]);
     if fixture.auth.mutual.is_some() {
@@ -209,7 +210,7 @@ fn no_authentication(fixture: &mut Fixture) -> Outcome {
     }
 }
 
-/// Sends a request that must not get past the security stage.
+/// Sends a request with which the login must not leave the security stage.
 fn must_not_pass(fixture: &mut Fixture, plan: &LoginPlan, csg: u8, nsg: u8, keys: &Keys) -> Outcome {
     let mut talk = LoginExchange::open(fixture, 0)?;
     let request = plan.request(csg, Some(nsg));

@@ -1,7 +1,9 @@
-//! A connection in the full feature phase, with its session's counters: the vocabulary of the cases.
+//! A connection in the full feature phase, with the counters of its session. The cases are written in terms
+//! of it.
 //!
-//! A case makes a value with one of the builders ([`Conn::command`], [`Conn::ping`], …), changes what it wants wrong, and
-//! sends it. Numbers advance as an honest initiator's do unless the case says otherwise.
+//! A case makes a PDU with one of the builders ([`Conn::command`], [`Conn::ping`], …), changes the fields
+//! that it wants wrong, and sends it. Numbers advance as those of a correct initiator, unless the case
+//! changes them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,7 +32,7 @@ use crate::wire::{Damage, Pdu, PduStream, Received};
 use super::fixture::{Fixture, Unit};
 use super::login::LoginPlan;
 
-/// What the connections of a session share.
+/// The state that the connections of a session share: one I_T nexus.
 #[derive(Debug)]
 pub(crate) struct Nexus {
     pub(crate) isid: [u8; 6],
@@ -38,7 +40,7 @@ pub(crate) struct Nexus {
     /// The next command number.
     pub(crate) cmd_sn: u32,
     next_itt: u32,
-    /// The latest of both, as the target told them.
+    /// The highest ExpCmdSN and MaxCmdSN that the target has sent.
     pub(crate) exp_cmd_sn: u32,
     pub(crate) max_cmd_sn: u32,
     pub(crate) params: Params,
@@ -57,7 +59,7 @@ impl Nexus {
         }
     }
 
-    /// Takes the window that a PDU announces, unless it is older than what is known (§4.2.2.1).
+    /// Records the command window that a PDU announces, unless it is older than the known one (§4.2.2.1).
     pub(super) fn heard(&mut self, exp: u32, max: u32) {
         if !CmdSn(exp).before(CmdSn(self.exp_cmd_sn)) {
             self.exp_cmd_sn = exp;
@@ -67,7 +69,7 @@ impl Nexus {
         }
     }
 
-    /// Returns a tag that no task of this session has had.
+    /// Returns a tag that no task of this session has used.
     pub(crate) fn itt(&mut self) -> Itt {
         let itt = Itt(self.next_itt);
         self.next_itt += 1;
@@ -75,7 +77,7 @@ impl Nexus {
     }
 }
 
-/// What was negotiated.
+/// The negotiated parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params {
     pub(crate) header_digest: bool,
@@ -83,7 +85,7 @@ pub(crate) struct Params {
     pub(crate) max_connections: u32,
     pub(crate) initial_r2t: bool,
     pub(crate) immediate_data: bool,
-    /// The longest data segment that the target takes.
+    /// The longest data segment that the target accepts.
     pub(crate) send_max: usize,
     pub(crate) max_burst: u32,
     pub(crate) first_burst: u32,
@@ -96,7 +98,8 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// Works out what holds, from what we offered, what the target said, and what held for the session before.
+    /// Computes the negotiated parameters from our offer, the target's answer, and the session's parameters,
+    /// if it has any.
     pub(super) fn settle(offered: &Keys, said: &Keys, session: Option<Self>) -> Self {
         let number = |name: &str, default: u32| said.number(name).unwrap_or(default);
         let yes = |name: &str, default: bool| said.value(name).map_or(default, |value| value == "Yes");
@@ -133,7 +136,7 @@ impl Params {
     }
 }
 
-/// Which way the data of a command goes.
+/// The direction of the data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     None,
@@ -150,16 +153,16 @@ pub(crate) struct Conn {
     pub(crate) unit: Unit,
     pub(crate) exp_stat_sn: u32,
     pub(crate) params: Params,
-    /// What the target said during the login.
+    /// The keys that the target sent during the login.
     pub(crate) said: Keys,
     pub(crate) responses: Vec<LoginResponse>,
-    /// Everything that came since the login.
+    /// Every PDU received since the login.
     pub(crate) seen: Vec<Pdu>,
     pub(crate) patience: Duration,
     inbox: VecDeque<Pdu>,
-    /// Whether pings of the target are answered as they come.
+    /// Whether the connection answers pings of the target when they arrive.
     pub(crate) answers_pings: bool,
-    /// Whether a Reject does not disturb who waits for the PDUs of a task.
+    /// Whether the wait for the PDUs of a task continues when a Reject arrives.
     pub(crate) passes_rejects: bool,
 }
 
@@ -202,7 +205,7 @@ impl Conn {
         sn
     }
 
-    /// Returns the command number that comes next, as an immediate request carries it.
+    /// Returns the next command number without using it, for an immediate request.
     pub(crate) fn this_cmd_sn(&self) -> CmdSn {
         CmdSn(self.nexus.borrow().cmd_sn)
     }
@@ -211,7 +214,7 @@ impl Conn {
         self.nexus.borrow_mut().itt()
     }
 
-    /// Makes a command; its number is used up.
+    /// Makes a command and uses up its number.
     pub(crate) fn command(&mut self, cdb: Cdb, flow: Flow, len: u32) -> ScsiCommand {
         ScsiCommand {
             immediate: false,
@@ -241,7 +244,7 @@ impl Conn {
         self.command(crate::cdb::read(0, blocks), Flow::Read, len)
     }
 
-    /// Makes a ping. If it is not immediate, its number is used up.
+    /// Makes a ping. Uses up its number, unless the ping is immediate.
     pub(crate) fn ping(&mut self, immediate: bool) -> NopOut {
         let cmd_sn = if immediate { self.this_cmd_sn() } else { self.next_cmd_sn() };
         let (itt, exp_stat_sn) = (self.itt(), StatSn(self.exp_stat_sn));
@@ -263,7 +266,7 @@ impl Conn {
         }
     }
 
-    /// Makes a request that names a task.
+    /// Makes an immediate task management request that refers to a task.
     pub(crate) fn manage_task(&mut self, function: TmfFunction, task: &ScsiCommand) -> TmfRequest {
         let request = self.manage(function);
         // §11.5.3: functions that do not address a logical unit have no LUN.
@@ -271,7 +274,7 @@ impl Conn {
         TmfRequest { referenced_task_tag: task.itt, ref_cmd_sn: task.cmd_sn, lun, ..request }
     }
 
-    /// Makes a text request, not immediate; its number is used up.
+    /// Makes a text request that is not immediate, and uses up its number.
     pub(crate) fn text(&mut self, is_final: bool) -> TextRequest {
         TextRequest {
             immediate: false,
@@ -285,7 +288,7 @@ impl Conn {
         }
     }
 
-    /// Makes the next request of a conversation: same tags, next number.
+    /// Makes the next request of a text negotiation: same tags, next number.
     pub(crate) fn text_on(&mut self, before: &TextRequest, reply: &Pdu, is_final: bool) -> TextRequest {
         TextRequest {
             is_final,
@@ -298,7 +301,7 @@ impl Conn {
         }
     }
 
-    /// Makes a logout, not immediate.
+    /// Makes a logout request that is not immediate.
     pub(crate) fn logout(&mut self, reason: LogoutReason, cid: u16) -> LogoutRequest {
         let (itt, cmd_sn) = (self.itt(), self.next_cmd_sn());
         LogoutRequest { immediate: false, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(self.exp_stat_sn) }
@@ -317,7 +320,7 @@ impl Conn {
         }
     }
 
-    /// Makes a data PDU that answers an R2T.
+    /// Makes a Data-Out PDU that answers an R2T.
     pub(crate) fn data_out(&self, r2t: &R2t, data_sn: u32, offset: u32, is_final: bool) -> DataOut {
         DataOut {
             is_final,
@@ -330,7 +333,7 @@ impl Conn {
         }
     }
 
-    /// Makes an unsolicited data PDU.
+    /// Makes an unsolicited Data-Out PDU.
     pub(crate) fn unsolicited(
         &self,
         task: &ScsiCommand,
@@ -359,7 +362,7 @@ impl Conn {
         self.line.send(message.encode(), &[], data, damage);
     }
 
-    /// Sends `data` as the answer to an R2T, in as many PDUs as the target's limit asks for.
+    /// Sends `data` as the answer to an R2T, in as many PDUs as the target's limit requires.
     pub(crate) fn answer(&mut self, r2t: &R2t, data: &[u8]) {
         let mut offset = r2t.buffer_offset;
         let pieces: Vec<&[u8]> = data.chunks(self.params.send_max.max(1)).collect();
@@ -374,7 +377,7 @@ impl Conn {
 
     // --- receiving ------------------------------------------------------------------------------------------------
 
-    /// Waits for whatever comes next, and keeps the counters.
+    /// Waits for the next PDU, and updates the counters.
     pub(crate) fn arrive(&mut self, wait: Duration) -> Outcome<Received> {
         let until = Instant::now() + wait;
         loop {
@@ -397,7 +400,7 @@ impl Conn {
         }
     }
 
-    /// Answers a NOP-In that asks for it.
+    /// Answers a NOP-In that asks for an answer.
     pub(crate) fn answer_ping(&mut self, pdu: &Pdu) {
         let ttt = Ttt(pdu.word(20));
         if ttt == Ttt::NONE {
@@ -414,7 +417,7 @@ impl Conn {
         self.send(&pong, &[]);
     }
 
-    /// Returns the next PDU, one that was put aside first.
+    /// Returns the next PDU: the first that was put aside, or else the next that arrives.
     pub(crate) fn next(&mut self, what: &str) -> Outcome<Pdu> {
         if let Some(pdu) = self.inbox.pop_front() {
             return Ok(pdu);
@@ -430,7 +433,7 @@ impl Conn {
         }
     }
 
-    /// Returns the next PDU of a task; those of others are put aside.
+    /// Returns the next PDU of a task, and puts the PDUs of other tasks aside.
     pub(crate) fn next_of(&mut self, itt: Itt, what: &str) -> Outcome<Pdu> {
         if let Some(at) = self.inbox.iter().position(|pdu| pdu.itt() == itt)
             && let Some(pdu) = self.inbox.remove(at)
@@ -440,7 +443,8 @@ impl Conn {
         loop {
             let pdu = self.fresh(what)?;
             if tells_of_a_drop(&pdu) {
-                // A target may say so on the connections that are left (§11.9.1); its own end shows by itself.
+                // A target may announce a lost connection on the remaining ones (§11.9.1); the end of this
+                // one is noticed anyway.
                 continue;
             }
             let disturbs = pdu.opcode() == Opcode::ASYNC_MESSAGE
@@ -452,7 +456,7 @@ impl Conn {
         }
     }
 
-    /// Waits for a PDU of this kind that belongs to `itt`; any other that belongs to it fails the case.
+    /// Waits for a PDU of this kind with tag `itt`; any other PDU with that tag fails the case.
     pub(crate) fn expect<M: PduHeader>(&mut self, itt: Itt) -> Outcome<(M, Pdu)> {
         let what = format!("{:?} for task {:x}", M::OPCODE, itt.0);
         let pdu = self.next_of(itt, &what)?;
@@ -460,7 +464,8 @@ impl Conn {
         Ok((pdu.read()?, pdu))
     }
 
-    /// Returns what comes within `wait`, put aside or new; nothing and the end are no failure.
+    /// Returns the next PDU within `wait`, put aside or new. Silence and the end of the connection are no
+    /// failure.
     pub(crate) fn receive_within(&mut self, wait: Duration) -> Outcome<Received> {
         match self.inbox.pop_front() {
             Some(pdu) => Ok(Received::Pdu(pdu)),
@@ -468,13 +473,13 @@ impl Conn {
         }
     }
 
-    /// After a Reject: the next command takes the number of the rejected one, if the target says that it did not take it
-    /// for received (§7.3).
+    /// After a Reject: makes the next command reuse the number of the rejected one, if the ExpCmdSN of the
+    /// Reject shows that the target does not count it as received (§7.3).
     pub(crate) fn plug_gap(&mut self, reject: &Pdu) {
         self.nexus.borrow_mut().cmd_sn = reject.word(28);
     }
 
-    /// Fails if anything new comes within `wait`; what was put aside came before.
+    /// Fails if a new PDU arrives within `wait`; PDUs that were put aside arrived earlier and do not count.
     pub(crate) fn expect_nothing_new(&mut self, wait: Duration, why: &str) -> Outcome {
         match self.arrive(wait)? {
             Received::Nothing => Ok(()),
@@ -483,12 +488,12 @@ impl Conn {
         }
     }
 
-    /// Puts a PDU aside for whoever waits for it next.
+    /// Puts a PDU aside for a later wait.
     pub(crate) fn put_back(&mut self, pdu: Pdu) {
         self.inbox.push_back(pdu);
     }
 
-    /// Fails if anything comes within `wait`.
+    /// Fails if a PDU is put aside or arrives within `wait`.
     pub(crate) fn expect_nothing(&mut self, wait: Duration, why: &str) -> Outcome {
         match self.receive_within(wait)? {
             Received::Nothing => Ok(()),
@@ -497,7 +502,8 @@ impl Conn {
         }
     }
 
-    /// Waits for the target to close the connection; what comes before that is passed over.
+    /// Waits for the target to close the connection, and ignores the PDUs that arrive before. Returns whether
+    /// it did.
     pub(crate) fn closes(&mut self, wait: Duration) -> Outcome<bool> {
         let until = Instant::now() + wait;
         loop {
@@ -510,17 +516,17 @@ impl Conn {
     }
 }
 
-/// Whether a PDU says that the target dropped a connection.
+/// Returns whether a PDU announces that the target dropped a connection.
 fn tells_of_a_drop(pdu: &Pdu) -> bool {
     pdu.opcode() == Opcode::ASYNC_MESSAGE && pdu.byte(36) == AsyncEventCode::CONNECTION_DROP.0
 }
 
-/// A NOP-In that answers nothing.
+/// Returns whether a PDU is a NOP-In that answers no ping of ours.
 fn is_unasked_nop(pdu: &Pdu) -> bool {
     pdu.opcode() == NopIn::OPCODE && pdu.itt() == Itt::NONE
 }
 
-/// Whether a PDU uses up a status number (§4.2.2.2).
+/// Returns whether a PDU uses up a StatSN (§4.2.2.2).
 pub(crate) fn consumes_stat_sn(pdu: &Pdu) -> bool {
     match pdu.opcode() {
         Opcode::DATA_IN => pdu.flags() & 1 != 0,

@@ -54,7 +54,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// A session of two connections, both warmed up.
+/// Logs in with two connections in one session, and warms both up.
 fn pair(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     let keys = [keys, &[("MaxConnections", "4")]].concat();
     let mut one = fixture.start(&keys)?;
@@ -73,7 +73,7 @@ fn joins(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Makes two reads in order and sends the second first; returns both.
+/// Makes two reads in order, one for each connection, and sends the second first. Returns both.
 fn crossed(one: &mut Conn, two: &mut Conn) -> Outcome<(ScsiCommand, ScsiCommand)> {
     let (early, late) = (one.read(1), two.read(1));
     two.send(&late, &[]);
@@ -200,7 +200,7 @@ fn outlives(fixture: &mut Fixture) -> Outcome {
 
 fn immediate(fixture: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(fixture, &[])?;
-    // A number is missing while the ping passes.
+    // The ping must be answered although a CmdSN before it is missing.
     let early = one.read(1);
     let ping = two.ping(true);
     two.send(&ping, &[]);

@@ -1,5 +1,5 @@
-//! Digests (RFC 7143 §7.8, §13.1): sessions that use them, and what happens when one is wrong. Digests of the
-//! target are checked as its PDUs come; a wrong one fails the case.
+//! Digests (RFC 7143 §7.8, §13.1): sessions that use them, and the target's reaction to a wrong one. The
+//! stream checks the digests of every PDU that the target sends; a wrong one fails the case.
 
 use iscsi::pdu::Opcode;
 use iscsi::pdu::nop_in::NopIn;
@@ -43,7 +43,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// A session that has these digests and no others.
+/// Starts a session with exactly these digests.
 pub(super) fn with_digests(
     fixture: &mut Fixture,
     header: bool,
@@ -69,7 +69,7 @@ fn data_moves(fixture: &mut Fixture, header: bool, data: bool) -> Outcome {
 
 fn padding(fixture: &mut Fixture) -> Outcome {
     let mut conn = with_digests(fixture, true, true, &[])?;
-    // Lengths that need 1, 2 and 3 bytes of padding, from us and from the target.
+    // Lengths that need 3, 2 and 1 bytes of padding, in both directions.
     for len in [5, 6, 7] {
         let ping = conn.ping(true);
         let data = pattern(101, len);
@@ -82,7 +82,7 @@ fn padding(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Fails unless a PDU that was damaged is rejected; the end of the connection is allowed too.
+/// Fails unless the target rejects a damaged PDU; it may also close the connection.
 fn is_rejected(conn: &mut Conn) -> Outcome {
     super::response::digest_reject(conn).map(|_| ())
 }
@@ -102,7 +102,7 @@ fn ping(fixture: &mut Fixture) -> Outcome {
     is_rejected(&mut conn)
 }
 
-/// After something was damaged: what the first blocks hold now, seen from another session.
+/// Reads the first blocks in another session, after a PDU was damaged.
 fn on_disk(fixture: &mut Fixture, blocks: u16) -> Outcome<Vec<u8>> {
     Ok(fixture.start(&[])?.read_blocks(blocks)?.data)
 }

@@ -90,7 +90,7 @@ pub(super) const CASES: &[Test] = &[
     case("erl1-gap", "RFC 7143 §4.2.2.1", "commands behind a gap wait, and the gap can be plugged", gap),
 ];
 
-/// A session at level 1 that has both digests.
+/// Starts a session at ErrorRecoveryLevel 1 with both digests.
 fn digested(fixture: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
     let own = [("ErrorRecoveryLevel", "1"), ("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
     let conn = fixture.start(&[&own, more].concat())?;
@@ -159,7 +159,7 @@ fn status_on_data_again(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Waits for a Reject with this reason, or the end of the task as a second best.
+/// Waits for a Reject with this reason.
 fn rejected(conn: &mut Conn, reason: RejectReason) -> Outcome {
     let pdu = conn.next("a Reject of the SNACK")?;
     require!(pdu.opcode() == Opcode::REJECT, "expected Reject, came {}", pdu.shown());
@@ -231,7 +231,8 @@ fn r_data(fixture: &mut Fixture) -> Outcome {
     conn.expect::<DataIn>(task.itt)?;
     let snack = Snack { tag: 0x5a5a, ..conn.snack(SnackKind::R_DATA, task.itt, 0, 0) };
     conn.send(&snack, &[]);
-    // All of it comes again, numbered from where the target likes, and the last response carries the tag.
+    // The target sends all data again, numbered from any DataSN, and the last response carries the tag of the
+    // SNACK.
     loop {
         let pdu = conn.next_of(task.itt, "the response that closes the R-Data")?;
         require!(pdu.opcode() != Opcode::REJECT, "R-Data is rejected: {}", pdu.shown());
@@ -242,7 +243,8 @@ fn r_data(fixture: &mut Fixture) -> Outcome {
     }
 }
 
-/// §7.8 leaves the choice: to discard up to a later PDU, or to close the connection.
+/// Accepts the end of the connection. §7.8 allows the target to discard bytes up to a later PDU, or to close
+/// the connection.
 fn closes(conn: &Conn) -> Outcome {
     conn.line.record().remark("the target ends the connection, as it may");
     Ok(())
@@ -264,7 +266,8 @@ fn header_of_command(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Writes four blocks in four PDUs, the one of number `damaged` spoilt; the target must ask for it again.
+/// Writes four blocks in four PDUs and damages the one with number `damaged`; the target must ask for its
+/// data again.
 fn one_spoilt(fixture: &mut Fixture, damaged: usize, damage: Damage) -> Outcome {
     let mut conn = digested(fixture, &[])?;
     let data = pattern(120, 4 * conn.block());

@@ -58,18 +58,18 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// How a connection is lost.
+/// How the connection is lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lost {
-    /// Logged out for recovery on another connection.
+    /// Logout with the reason "remove the connection for recovery".
     LoggedOut,
-    /// Broken, then logged out for recovery on another connection.
+    /// Dropped, then removed for recovery by a Logout on another connection.
     Dropped,
-    /// Broken, then replaced by a login with its number, which is an implicit logout.
+    /// Dropped, then replaced by a login with the same CID, which is an implicit logout.
     Replaced,
 }
 
-/// Logs `cid` out for recovery on another connection.
+/// Logs `cid` out for recovery, and waits for the response.
 fn log_out(conn: &mut Conn, cid: u16) -> Outcome<LogoutResponse> {
     let request = conn.logout(LogoutReason::RemoveForRecovery, cid);
     conn.send(&request, &[]);
@@ -78,7 +78,7 @@ fn log_out(conn: &mut Conn, cid: u16) -> Outcome<LogoutResponse> {
     Ok(answer)
 }
 
-/// Asks for a task to be moved to `conn`.
+/// Sends TASK REASSIGN for a task on `conn`, and returns the result.
 fn reassign(conn: &mut Conn, task: &ScsiCommand, exp_data_sn: u32) -> Outcome<TmfResult> {
     let request = conn.manage_task(TmfFunction::TASK_REASSIGN, task);
     let request = TmfRequest { exp_data_sn: iscsi::serial::DataSn(exp_data_sn), ..request };
@@ -98,7 +98,7 @@ fn write_goes_on(fixture: &mut Fixture, lost: Lost) -> Outcome {
     let task = one.write(4);
     one.send(&task, &[]);
     let (r2t, _) = one.expect::<R2t>(task.itt)?;
-    // Half of the data has come when the connection is lost.
+    // The connection is lost after one of four blocks was sent.
     let half = data.get(..one.block()).unwrap_or_default();
     let head = one.data_out(&r2t, 0, r2t.buffer_offset, false);
     one.send(&head, half);
@@ -153,7 +153,7 @@ fn read_rest(fixture: &mut Fixture) -> Outcome {
 fn unknown(fixture: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(fixture)?;
     let task = ScsiCommand { itt: Itt(0x0bad_0bad), ..one.read(1) };
-    // The number is used up by a command that is answered, so that no gap stays.
+    // A command that the target answers uses up the number, so that no gap remains.
     let used = ScsiCommand { itt: one.itt(), ..task };
     one.send(&used, &[]);
     one.finish(&used, &[])?;
@@ -189,7 +189,7 @@ fn done_once(fixture: &mut Fixture) -> Outcome {
     one.send(&task, &[]);
     let (r2t, _) = one.expect::<R2t>(task.itt)?;
     one.answer(&r2t, super::task::piece(&data, &r2t)?);
-    // The status is on its way, but we act as if it never came.
+    // The target has sent the status by now, but we act as if we had not received it.
     std::thread::sleep(Duration::from_millis(100));
     one.line.drop_connection();
     std::thread::sleep(Duration::from_millis(50));

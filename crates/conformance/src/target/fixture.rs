@@ -1,4 +1,5 @@
-//! What the cases on a target work with: where it is, who we are, and what the case may do.
+//! The fixture of the cases that test a target: how to reach and log in to the target, and what a case may
+//! do.
 
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
@@ -13,20 +14,20 @@ use crate::verdict::Outcome;
 use super::conn::Conn;
 use super::login::{Auth, LoginPlan};
 
-/// How to reach and to treat the target.
+/// How to reach and to test the target.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its portals. The first is used unless a case needs two.
+    /// The portals of the target. Cases use the first, except those that need two.
     pub portals: Vec<SocketAddr>,
-    /// Its name; without one, the first that a discovery session shows.
+    /// The iSCSI name of the target; without one, the first that a discovery session lists.
     pub target: Option<String>,
-    /// The logical unit; without one, the first disk.
+    /// The number of the logical unit; without one, the first disk.
     pub lun: Option<u16>,
-    /// The name that we log in with.
+    /// The iSCSI name that we log in with.
     pub initiator: String,
-    /// Who we are for CHAP, if the target wants it.
+    /// Our CHAP credentials, if the target demands authentication.
     pub user: Option<Credentials>,
-    /// Who the target is for CHAP, if it shall prove that.
+    /// The target's CHAP credentials, if the target is to authenticate itself (mutual CHAP).
     pub mutual: Option<Credentials>,
     /// Whether cases may overwrite the first blocks of the unit.
     pub write: bool,
@@ -34,26 +35,27 @@ pub struct Options {
     pub limit: Duration,
     /// How long to wait for an answer before it counts as missing.
     pub patience: Duration,
-    /// What brings the target back, should it be gone: a command for the shell. The first line that it prints is told
-    /// with the case in which that happened. Without one, the cases that are left are skipped.
+    /// A shell command that restarts the target after it has become unreachable. The result of the case in
+    /// which that happened shows the first line that the command prints. Without it, the remaining cases are
+    /// skipped.
     pub revive: Option<String>,
 }
 
-/// The name that we log in with unless told otherwise.
+/// The default of the iSCSI name that we log in with.
 pub const INITIATOR: &str = "iqn.2026-11.example.targe:conform";
 
-/// The unit that the cases use, found before the first of them.
+/// The unit that the cases use, found before the first case runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
-    /// As the header carries it.
+    /// The LUN as the PDU header carries it.
     pub(crate) lun: u64,
-    /// The length of a block, in bytes.
+    /// The logical block length, in bytes.
     pub(crate) block: u32,
-    /// How many blocks there are, as far as READ CAPACITY(10) tells.
+    /// The number of blocks, as far as READ CAPACITY(10) can report it.
     pub(crate) blocks: u32,
 }
 
-/// One case's view of the target.
+/// The target, as one case sees it.
 #[derive(Debug)]
 pub(crate) struct Fixture {
     pub(crate) options: Rc<Options>,
@@ -61,7 +63,7 @@ pub(crate) struct Fixture {
     pub(crate) unit: Unit,
     pub(crate) record: Record,
     pub(crate) deadline: Instant,
-    /// Who the target shall take us for. Cases on CHAP lie here.
+    /// The credentials that we use. CHAP cases put wrong ones here.
     pub(crate) auth: Auth,
     connections: usize,
 }
@@ -79,13 +81,13 @@ impl Fixture {
         }
     }
 
-    /// Returns how many connections the case has opened, and counts one more.
+    /// Counts a connection of the case, and returns its number, beginning with 1.
     pub(crate) fn next_number(&mut self) -> usize {
         self.connections += 1;
         self.connections
     }
 
-    /// Returns the portal for connection `index`: the portals in turn.
+    /// Returns the portal for connection `index`; the connections use the portals in turn.
     pub(crate) fn portal(&self, index: usize) -> Outcome<SocketAddr> {
         let portals = &self.options.portals;
         match portals.get(index % portals.len().max(1)) {
@@ -94,26 +96,27 @@ impl Fixture {
         }
     }
 
-    /// Returns whether the first portal takes connections.
+    /// Returns whether the first portal accepts connections.
     pub(crate) fn is_reachable(&self) -> bool {
         let portal = self.options.portals.first();
         portal.is_some_and(|portal| TcpStream::connect_timeout(portal, self.options.patience).is_ok())
     }
 
-    /// Logs in with these keys changed from what [`LoginPlan::normal`] offers, and asks the unit for its state as any
-    /// initiator does when it starts.
+    /// Logs in with the keys of [`LoginPlan::normal`], changed by `keys`, and sends the commands that an
+    /// initiator sends when it starts ([`Conn::warm_up`]).
     pub(crate) fn start(&mut self, keys: &[(&str, &str)]) -> Outcome<Conn> {
         let mut conn = self.login(&LoginPlan::normal(self).with(keys))?;
         conn.warm_up()?;
         Ok(conn)
     }
 
-    /// Logs in for discovery.
+    /// Logs in to a discovery session.
     pub(crate) fn discover(&mut self) -> Outcome<Conn> {
         self.login(&LoginPlan::discovery(self))
     }
 
-    /// Returns an initiator session identifier that no session of this run has used (§11.12.5, type "random").
+    /// Returns an initiator session identifier that no session of this run has used (§11.12.5, type
+    /// "random").
     pub(crate) fn isid() -> [u8; 6] {
         let [a, b, c, d, e, ..] = entropy::fresh().to_be_bytes();
         [0x80, a, b, c, d, e]

@@ -1,5 +1,5 @@
-//! Logging in with raw PDUs: enough to get into the full feature phase with any keys, and the pieces for cases that
-//! mean to do it wrong.
+//! The login with raw PDUs: it reaches the full feature phase with any keys, and offers its steps to cases
+//! that break the rules.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,20 +24,20 @@ pub(super) const SECURITY: u8 = 0;
 pub(super) const OPERATIONAL: u8 = 1;
 pub(super) const FULL_FEATURE: u8 = 3;
 
-/// The first CmdSN of every session here: close to the wrap, so that the arithmetic of serial numbers shows.
+/// The first CmdSN of every session: close to the wrap, so that errors in serial number arithmetic show.
 pub(super) const FIRST_CMD_SN: u32 = 0xffff_fff8;
 
-/// Who is who for CHAP.
+/// The CHAP credentials of both sides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Auth {
     pub(crate) user: Option<Credentials>,
     pub(crate) mutual: Option<Credentials>,
 }
 
-/// What a login asks for.
+/// The keys and numbers of a login.
 #[derive(Clone, Debug)]
 pub(crate) struct LoginPlan {
-    /// The identifying keys of the first request.
+    /// The identifying keys of the first request: names and session type.
     pub(super) names: Keys,
     /// The keys of the operational stage.
     pub(super) keys: Keys,
@@ -45,12 +45,12 @@ pub(crate) struct LoginPlan {
     pub(super) tsih: u16,
     pub(super) cid: u16,
     pub(super) cmd_sn: u32,
-    /// Which portal to use.
+    /// The index of the portal.
     pub(super) portal: usize,
 }
 
 impl LoginPlan {
-    /// Plans a session with the target.
+    /// Plans a normal session with the target.
     pub(crate) fn normal(fixture: &Fixture) -> Self {
         let names = [
             ("InitiatorName", fixture.options.initiator.as_str()),
@@ -79,7 +79,7 @@ impl LoginPlan {
         }
     }
 
-    /// Offers these values instead; an empty value takes the key out.
+    /// Offers these values instead; an empty value removes the key.
     #[must_use]
     pub(crate) fn with(mut self, keys: &[(&str, &str)]) -> Self {
         for (name, value) in keys {
@@ -92,7 +92,7 @@ impl LoginPlan {
         self
     }
 
-    /// Returns the first request of this login, for the stage `csg` and asking for `nsg` if there is one.
+    /// Returns the first request of this login, for the stage `csg`, with a transition to `nsg` if given.
     pub(crate) fn request(&self, csg: u8, nsg: Option<u8>) -> LoginRequest {
         LoginRequest {
             transit: nsg.is_some(),
@@ -111,7 +111,8 @@ impl LoginPlan {
     }
 }
 
-/// What every normal login offers unless a case wants it otherwise: plain R2T mode, one connection, no recovery.
+/// The keys that every normal login offers unless a case changes them: R2T for all data, one connection, no
+/// recovery.
 const KEYS: [(&str, &str); 14] = [
     ("HeaderDigest", "None,CRC32C"),
     ("DataDigest", "None,CRC32C"),
@@ -134,7 +135,7 @@ const KEYS: [(&str, &str); 14] = [
 pub(crate) struct LoginExchange {
     pub(super) line: PduStream,
     pub(super) exp_stat_sn: u32,
-    /// Everything that the target said.
+    /// All keys that the target sent.
     pub(super) said: Keys,
     pub(super) responses: Vec<LoginResponse>,
     patience: std::time::Duration,
@@ -143,18 +144,18 @@ pub(crate) struct LoginExchange {
 /// How a login ended.
 #[derive(Debug)]
 pub(crate) enum LoginOutcome {
-    /// In the full feature phase.
+    /// The login reached the full feature phase.
     In(Box<Conn>),
-    /// Refused with this status, class and detail.
+    /// The target refused the login with this status, class and detail.
     Refused(u16),
-    /// Refused by closing the connection, or by rejecting every way to authenticate.
+    /// The target closed the connection, or rejected every authentication method.
     Closed,
 }
 
-/// What came in reply to a login request.
+/// The reply to a login request.
 pub(crate) enum Reply {
     Response(LoginResponse, Keys),
-    /// Anything else, such as a Reject.
+    /// Any other PDU, such as a Reject.
     Other(Box<Pdu>),
     Closed,
 }
@@ -167,7 +168,7 @@ impl LoginExchange {
         Ok(Self { line, exp_stat_sn: 0, said: Keys::new(), responses: Vec::new(), patience })
     }
 
-    /// Sends a request with ExpStatSN as it must be.
+    /// Sends a request with the correct ExpStatSN.
     pub(crate) fn send(&mut self, request: LoginRequest, keys: &Keys) {
         self.send_text(request, &keys.to_bytes());
     }
@@ -177,7 +178,7 @@ impl LoginExchange {
         self.line.send(request.encode(), &[], text, Damage::None);
     }
 
-    /// Waits for the whole reply, over as many PDUs as the C bit asks for.
+    /// Waits for the whole reply, which the C bit can spread over several PDUs.
     pub(crate) fn reply(&mut self, request: LoginRequest) -> Outcome<Reply> {
         let mut text = Vec::new();
         loop {
@@ -205,7 +206,8 @@ impl LoginExchange {
         }
     }
 
-    /// Sends a request and waits for a response with status 0, or says how the login ended.
+    /// Sends a request and waits for a response with status 0. Any other reply is returned as the outcome of
+    /// the login.
     fn ask(
         &mut self,
         request: LoginRequest,
@@ -220,7 +222,7 @@ impl LoginExchange {
         })
     }
 
-    /// Passes the security stage, with CHAP if there is a user and the target wants it.
+    /// Completes the security stage, with CHAP if there is a user and the target chooses it.
     fn security(&mut self, plan: &LoginPlan, auth: &Auth) -> Outcome<Result<(), LoginOutcome>> {
         let mut keys = plan.names.clone();
         keys.push("AuthMethod", if auth.user.is_some() { "CHAP,None" } else { "None" });
@@ -237,13 +239,13 @@ impl LoginExchange {
         match (method.as_str(), &auth.user) {
             ("CHAP", Some(user)) => self.chap(plan, user, auth.mutual.as_ref()),
             ("None", _) => Ok(self.ask(request, &Keys::new())?.map(|_| ())),
-            // A refusal of all that was offered.
+            // The target rejects all methods that were offered.
             ("Reject", _) => Ok(Err(LoginOutcome::Closed)),
             (other, _) => fail!("the target answers AuthMethod={other}, which was not offered"),
         }
     }
 
-    /// Proves who we are, and lets the target prove who it is.
+    /// Authenticates us, and with mutual CHAP the target.
     fn chap(
         &mut self,
         plan: &LoginPlan,
@@ -296,10 +298,10 @@ impl LoginExchange {
     }
 }
 
-/// The most requests that a negotiation here may take.
+/// The most requests of one negotiation.
 const MAX_ROUNDS: usize = 10;
 
-/// A challenge as it came.
+/// A CHAP challenge that the target sent.
 pub(super) struct ChapChallenge {
     pub(super) algorithm: Algorithm,
     pub(super) id: u8,
@@ -319,7 +321,7 @@ impl ChapChallenge {
     }
 }
 
-/// Answers what the target offered by itself, as agreeably as the rules allow.
+/// Answers the keys that the target offered first, and accepts its values as far as the rules allow.
 fn answers(offered: &Keys, came: &Keys) -> Keys {
     let mut out = Keys::new();
     for (name, value) in came.iter().filter(|(name, _)| offered.value(name).is_none()) {
@@ -350,7 +352,7 @@ fn answers(offered: &Keys, came: &Keys) -> Keys {
 }
 
 impl Fixture {
-    /// Logs in; a refusal fails the case.
+    /// Logs in; fails the case if the target refuses.
     pub(crate) fn login(&mut self, plan: &LoginPlan) -> Outcome<Conn> {
         match self.try_login(plan)? {
             LoginOutcome::In(conn) => Ok(*conn),
@@ -359,7 +361,7 @@ impl Fixture {
         }
     }
 
-    /// Logs in and says how that ended.
+    /// Logs in and returns the outcome.
     pub(crate) fn try_login(&mut self, plan: &LoginPlan) -> Outcome<LoginOutcome> {
         let nexus = Rc::new(RefCell::new(Nexus::new(plan)));
         self.try_join(plan, nexus)
@@ -377,7 +379,8 @@ impl Fixture {
         }
     }
 
-    /// Plans another connection of the session of `conn`. Only what holds for one connection is negotiated (§13: not "LO").
+    /// Plans another connection of the session of `conn`. It negotiates only the keys of a connection (§13:
+    /// not "LO").
     pub(crate) fn join_plan(&self, conn: &Conn, cid: u16) -> LoginPlan {
         let nexus = conn.nexus.borrow();
         let keys = [
@@ -411,7 +414,7 @@ impl Fixture {
         {
             let mut nexus = nexus.borrow_mut();
             if !joined {
-                // That there is one is judged by `login-numbers`; where no connection can join, nobody needs it.
+                // The case `login-numbers` judges the TSIH; only a second connection needs one.
                 nexus.tsih = last.tsih;
             }
             nexus.heard(last.sn.exp_cmd_sn.0, last.sn.max_cmd_sn.0);

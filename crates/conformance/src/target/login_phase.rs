@@ -101,7 +101,7 @@ pub(super) const CASES: &[Test] = &[
     case("login-same-cid", "RFC 7143 §6.3.4", "a login with the same CID replaces the connection", same_cid),
 ];
 
-/// Ends a login attempt that must not succeed, with one of these statuses.
+/// Tries to log in; fails unless the target refuses the login with one of these statuses.
 fn refused(fixture: &mut Fixture, plan: &LoginPlan, statuses: &[u16]) -> Outcome {
     match fixture.try_login(plan)? {
         LoginOutcome::Refused(status) => {
@@ -113,8 +113,8 @@ fn refused(fixture: &mut Fixture, plan: &LoginPlan, statuses: &[u16]) -> Outcome
     }
 }
 
-/// Ends a login attempt that must not succeed, and is the initiator's fault: class 02. Where no clause demands an
-/// answer (`may_close`), the end of the connection refuses too.
+/// Tries to log in; fails unless the target refuses the login with an initiator error (status class 02). With
+/// `may_close`, where no clause demands a response, closing the connection counts as a refusal too.
 fn refused_as_initiators_fault(fixture: &mut Fixture, plan: &LoginPlan, may_close: bool) -> Outcome {
     match fixture.try_login(plan)? {
         LoginOutcome::Refused(status) => {
@@ -135,8 +135,8 @@ fn shown(statuses: &[u16]) -> String {
     words.join(" or ")
 }
 
-/// Sends one request and fails unless it is refused. A Login Response of class 2, a Reject, and the end of the
-/// connection all refuse.
+/// Sends one request and fails unless the target refuses it: with a Login Response of class 2, with a Reject,
+/// or by closing the connection.
 fn refuses(talk: &mut LoginExchange, request: LoginRequest, text: &[u8], what: &str) -> Outcome {
     talk.send_text(request, text);
     match talk.reply(request)? {
@@ -345,7 +345,7 @@ fn key_twice(fixture: &mut Fixture) -> Outcome {
     refused_as_initiators_fault(fixture, &plan, false)
 }
 
-/// Logs in with a key changed and returns what the target says to it.
+/// Logs in with one key changed, and returns the target's answer to that key.
 fn answer(fixture: &mut Fixture, name: &str, value: &str) -> Outcome<Option<String>> {
     let conn = fixture.login(&LoginPlan::normal(fixture).with(&[(name, value)]))?;
     Ok(conn.said.value(name).map(str::to_owned))
@@ -380,7 +380,8 @@ fn list_unknown(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// A value that cannot be accepted: `Reject` for the key, or the end of the login.
+/// Offers a value that no target can accept; fails unless the target answers `Reject` for the key or ends the
+/// login.
 fn refuses_value(fixture: &mut Fixture, name: &str, value: &str) -> Outcome {
     let plan = LoginPlan::normal(fixture).with(&[(name, value)]);
     match fixture.try_login(&plan)? {
@@ -427,7 +428,7 @@ fn maximum(fixture: &mut Fixture) -> Outcome {
 }
 
 fn booleans(fixture: &mut Fixture) -> Outcome {
-    // One value of each of these settles the outcome whatever the other side wants.
+    // Each of these values decides the result of its key, whatever the other side offers.
     for (name, value) in [
         ("InitialR2T", "Yes"),
         ("ImmediateData", "No"),

@@ -1,4 +1,4 @@
-//! Logout (RFC 7143 §11.14, §11.15): plan 13.
+//! Logout (RFC 7143 §11.14, §11.15): the cases `ffp-t-13.*` of the UNH-IOL plan.
 
 use iscsi::pdu::logout_request::LogoutReason;
 use iscsi::pdu::logout_response::{LogoutResponse, LogoutResult};
@@ -36,7 +36,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// Begins a write. The R2T may come at once or when other writes have ended: that is up to the target.
+/// Sends a write command. The target may send the R2T at once, or after other writes have ended.
 fn begin_write(conn: &mut Conn) -> ScsiCommand {
     let task = conn.write(2);
     conn.send(&task, &[]);

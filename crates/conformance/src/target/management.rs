@@ -1,4 +1,4 @@
-//! Task management (RFC 7143 §11.5, §11.6): plan 11.
+//! Task management (RFC 7143 §11.5, §11.6): the cases `ffp-t-11.*` of the UNH-IOL plan.
 
 use std::time::{Duration, Instant};
 
@@ -77,13 +77,13 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// Waits for the answer to a request, whatever else comes.
+/// Waits for the response to a request, and puts PDUs of other tasks aside.
 pub(super) fn response(conn: &mut Conn, request: &TmfRequest) -> Outcome<TmfResult> {
     Ok(conn.expect::<TmfResponse>(request.itt)?.0.response)
 }
 
-/// As [`response`], while the other connection is attended to: before its answer, a target may want what it sent there
-/// to be acknowledged (§4.2.3.3).
+/// Like [`response`], but also serves the other connection: before the target responds, it may wait for the
+/// acknowledgement of what it sent there (§4.2.3.3).
 fn response_amid(conn: &mut Conn, other: &mut Conn, request: &TmfRequest) -> Outcome<TmfResult> {
     let until = Instant::now() + conn.patience;
     loop {
@@ -101,7 +101,7 @@ fn response_amid(conn: &mut Conn, other: &mut Conn, request: &TmfRequest) -> Out
     }
 }
 
-/// Returns what came after the answer to `request` for a task.
+/// Returns the first PDU of a task that arrived after the response to `request`.
 fn after(conn: &Conn, request: &TmfRequest, task: Itt) -> Option<Pdu> {
     let after = conn.seen.iter().skip_while(|pdu| pdu.itt() != request.itt);
     let kinds = [Opcode::DATA_IN, Opcode::R2T, Opcode::SCSI_RESPONSE];
@@ -131,7 +131,7 @@ fn immediate(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// A session of two connections at ErrorRecoveryLevel 2.
+/// Starts a session of two connections at ErrorRecoveryLevel 2.
 pub(super) fn recovering_pair(fixture: &mut Fixture) -> Outcome<(Conn, Conn)> {
     let keys = [("ErrorRecoveryLevel", "2"), ("MaxConnections", "2"), ("MaxRecvDataSegmentLength", "512")];
     let mut one = fixture.start(&keys)?;
@@ -143,7 +143,8 @@ pub(super) fn recovering_pair(fixture: &mut Fixture) -> Outcome<(Conn, Conn)> {
     Ok((one, two))
 }
 
-/// Follows a reassigned read on its new connection: all of its data from where we asked, and GOOD.
+/// Receives a reassigned read on its new connection; fails unless all data from the requested ExpDataSN on
+/// and GOOD arrive.
 fn read_goes_on(conn: &mut Conn, task: &ScsiCommand) -> Outcome {
     let done = conn.finish(task, &[])?.good("the reassigned READ")?;
     let expected = usize::try_from(task.expected_data_transfer_length).unwrap_or_default();
@@ -151,7 +152,7 @@ fn read_goes_on(conn: &mut Conn, task: &ScsiCommand) -> Outcome {
     Ok(())
 }
 
-/// Sends a read and waits for its first data, so that its status stays unacknowledged.
+/// Sends a read and waits for its first data; its status stays unacknowledged.
 fn begin_read(conn: &mut Conn) -> Outcome<ScsiCommand> {
     let task = conn.read(16);
     conn.send(&task, &[]);
@@ -206,7 +207,7 @@ fn reassign_dropped(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Sends a NOP-Out that takes the number of the immediate request before it, and waits for the answer.
+/// Sends a NOP-Out with the CmdSN of the immediate request before it, and waits for the answer.
 fn ping_after(conn: &mut Conn) -> Outcome<NopOut> {
     let ping = conn.ping(false);
     conn.send(&ping, &[]);
@@ -240,13 +241,14 @@ fn abort_set_late(fixture: &mut Fixture) -> Outcome {
     let late = two.read(16);
     let request = one.manage(TmfFunction::ABORT_TASK_SET);
     one.send(&request, &[]);
-    // The command that fills the gap comes after the request that covers it.
+    // The command that fills the gap is sent after the request that covers it.
     std::thread::sleep(Duration::from_millis(100));
     two.send(&late, &[]);
     let result = response_amid(&mut one, &mut two, &request)?;
     require!(result == TmfResult::COMPLETE, "expected function complete, came {:02x}", result.0);
     ping_after(&mut one)?;
-    // It may have been done before the function; after the function's answer nothing of it comes.
+    // The target may execute the command before the function; after the function's response it must send
+    // nothing for it.
     match two.arrive(SILENCE)? {
         Received::Nothing => Ok(()),
         Received::Closed => {

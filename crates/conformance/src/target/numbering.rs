@@ -1,5 +1,5 @@
-//! Commands, statuses, data and R2Ts are numbered (RFC 7143 §4.2.2), and answers stay on the connection of the request:
-//! plan 1 to 6.
+//! The numbers of commands, statuses, data and R2Ts (RFC 7143 §4.2.2), and connection allegiance of
+//! responses: the cases `ffp-t-1.*` to `ffp-t-6.*` of the UNH-IOL plan.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-6.1", "RFC 7143 §4.2.5.1", "answers come on the connection of the request", allegiance),
 ];
 
-/// Plain R2T mode with short data segments, as the plan wants it for most cases.
+/// R2T for all data, with short data segments, as the test plan demands for most cases.
 pub(super) const R2T_MODE: [(&str, &str); 3] =
     [("ImmediateData", "No"), ("InitialR2T", "Yes"), ("MaxRecvDataSegmentLength", "1024")];
 
-/// How long a peer that should ignore something is watched.
+/// How long a case waits for a target that should ignore something.
 pub(super) const SILENCE: Duration = Duration::from_millis(300);
 
-/// Writes two blocks ten times; `odd` does something before the seventh.
+/// Writes two blocks ten times; calls `odd` before the seventh write.
 fn ten_writes(fixture: &mut Fixture, odd: fn(&mut Conn) -> Outcome) -> Outcome<Conn> {
     let mut conn = fixture.start(&R2T_MODE)?;
     let data = pattern(1, 2 * conn.block());
@@ -94,7 +94,7 @@ fn used_number(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Makes a write without using up a number.
+/// Makes a write without using up its number.
 fn stray_write(conn: &mut Conn) -> ScsiCommand {
     let before = conn.this_cmd_sn();
     let stray = conn.write(2);
@@ -123,7 +123,7 @@ fn stat_sn_counts(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Fails unless the numbers at `at` of these PDUs are 0, 1, 2, ….
+/// Fails unless the numbers at offset `at` of these PDUs are 0, 1, 2, ….
 pub(super) fn counts_from_zero<'a>(
     pdus: impl Iterator<Item = &'a Pdu>,
     at: usize,
@@ -187,7 +187,8 @@ fn retry_is_accepted(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Two connections of one session, or, if the target allows one per session, two sessions.
+/// Opens two connections in one session, or in two sessions if the target allows only one connection per
+/// session.
 pub(super) fn two_connections(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<(Conn, Conn)> {
     let keys = [keys, &[("MaxConnections", "2")]].concat();
     let first = fixture.start(&keys)?;

@@ -1,4 +1,4 @@
-//! NOP-Out and NOP-In (RFC 7143 §11.18, §11.19): plan 15.
+//! NOP-Out and NOP-In (RFC 7143 §11.18, §11.19): the cases `ffp-t-15.*` of the UNH-IOL plan.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-t-15.3", "RFC 7143 §11.19", "a window that was used up opens again", window_opens),
 ];
 
-/// Pings with these bytes, and checks answer and StatSN.
+/// Sends a ping with these bytes, and checks the answer and its StatSN.
 fn ping_with(conn: &mut Conn, immediate: bool, data: &[u8], back: usize) -> Outcome {
     let ping = conn.ping(immediate);
     conn.send(&ping, data);
@@ -69,13 +69,13 @@ fn ping(fixture: &mut Fixture, immediate: bool, len: usize) -> Outcome {
 
 fn long_ping(fixture: &mut Fixture, immediate: bool) -> Outcome {
     let mut conn = fixture.start(&[("MaxRecvDataSegmentLength", "512")])?;
-    // As much as the target takes; beyond 64 KiB more would show nothing more.
+    // The longest segment that the target accepts, up to 64 KiB; longer ones would show nothing more.
     let len = conn.params.send_max.min(64 << 10);
     need!(len > 512, "the target takes no more than we do");
     ping_with(&mut conn, immediate, &pattern(61, len), 512)
 }
 
-/// How long a target may be silent before it pings.
+/// How long a case waits for a ping of an idle target.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 fn target_pings(fixture: &mut Fixture) -> Outcome {
@@ -94,7 +94,7 @@ fn target_pings(fixture: &mut Fixture) -> Outcome {
         };
         require!(pdu.opcode() == Opcode::NOP_IN, "expected NOP-In, came {}", pdu.shown());
         require!(pdu.itt() == Itt::NONE, "a NOP-In that answers nothing has no task tag: {}", pdu.shown());
-        // One without a transfer tag tells of counters and wants no answer.
+        // A NOP-In without a transfer tag only updates the counters and needs no answer.
         if pdu.word(20) != u32::MAX {
             break pdu;
         }
@@ -107,7 +107,7 @@ fn target_pings(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// The most commands that are sent to use up a window.
+/// The most commands that a case sends to fill the command window.
 const WINDOW_MAX: u32 = 1024;
 
 fn window_opens(fixture: &mut Fixture) -> Outcome {

@@ -1,4 +1,4 @@
-//! Reject (RFC 7143 §11.17): plan 14.
+//! Reject (RFC 7143 §11.17): the cases `ffp-t-14.*` of the UNH-IOL plan.
 
 use iscsi::pdu::data_in::DataIn;
 use iscsi::pdu::data_out::DataOut;
@@ -35,11 +35,11 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// Fails unless a Reject is well-formed: it carries the header that it rejects, and no task tag.
+/// Fails unless a Reject is well-formed: it contains the rejected header, and no task tag.
 pub(super) fn well_formed(pdu: &Pdu, rejected: &Bhs) -> Outcome<Reject> {
     let reject: Reject = pdu.read()?;
     let copy = pdu.data.get(..48).unwrap_or_default();
-    // The lengths are the sender's business, which the value does not know.
+    // Leave out the length fields: the stream sets them when it sends, so `rejected` does not hold them.
     let same = copy.len() == 48
         && (0..48).filter(|at| !(4..8).contains(at)).all(|at| copy.get(at) == rejected.bytes().get(at));
     require!(same, "the Reject does not carry the header of the PDU that it rejects: {}", pdu.shown());
@@ -88,7 +88,7 @@ fn foreign_tag(fixture: &mut Fixture) -> Outcome {
         }
         None => fixture.record.remark("the target passes over the foreign Data-Out, as it may"),
     }
-    // The transfer tag was right, so a target may also take the task for damaged.
+    // The transfer tag was valid, so the target may also treat the task as damaged.
     require!(done.is_good() || done.sense_code().is_some_and(|(key, _)| key == 0xb), "came {}", done.shown());
     Ok(())
 }
@@ -148,7 +148,7 @@ fn snack_at_level_0(fixture: &mut Fixture) -> Outcome {
 }
 
 impl Conn {
-    /// Follows a command as [`Conn::finish`] does, passing over a Reject that comes meanwhile.
+    /// Waits for the status of a command as [`Conn::finish`] does, and ignores a Reject in between.
     pub(super) fn finish_despite_rejects(
         &mut self,
         task: &iscsi::pdu::scsi_command::ScsiCommand,

@@ -1,5 +1,5 @@
-//! SCSI Response (RFC 7143 §11.4), digests of commands and data (§7.8), and the length that was expected: plan 16, 18
-//! and 19.
+//! SCSI Response (RFC 7143 §11.4), digests of commands and data (§7.8), and residual counts: the cases
+//! `ffp-t-16.*`, `ffp-t-18.*` and `ffp-t-19.*` of the UNH-IOL plan.
 
 use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::r2t::R2t;
@@ -117,7 +117,7 @@ fn overflow(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// A session in which immediate data was agreed on, with a first burst of one block.
+/// Starts a session with immediate data and a FirstBurstLength of one block.
 fn immediate_session(fixture: &mut Fixture, more: &[(&str, &str)]) -> Outcome<Conn> {
     let block = fixture.unit.block.to_string();
     let keys =
@@ -165,7 +165,8 @@ fn all_by_r2t(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// The response of a write that R2Ts asked for, and that of a read of the same blocks, unless its status rides on the data.
+/// Checks ExpDataSN in the response of a write with R2Ts, and in that of a read of the same blocks, unless
+/// the last Data-In carries the status.
 fn exp_data_sn(fixture: &mut Fixture) -> Outcome {
     let mut conn = fixture.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     let data = pattern(74, 2 * conn.block());
@@ -190,7 +191,7 @@ fn immediate_unagreed(fixture: &mut Fixture) -> Outcome {
     refusal(&mut conn, &task, Some(0x0c0c), "immediate data with ImmediateData=No")
 }
 
-/// A session in which unsolicited Data-Out was agreed on.
+/// Starts a session with unsolicited Data-Out.
 fn unsolicited_session(fixture: &mut Fixture) -> Outcome<Conn> {
     let two = (2 * fixture.unit.block).to_string();
     let keys = [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", &*two)];
@@ -217,7 +218,7 @@ fn all_unsolicited(fixture: &mut Fixture) -> Outcome {
 fn too_little(fixture: &mut Fixture) -> Outcome {
     let mut conn = unsolicited_session(fixture)?;
     let data = pattern(75, conn.block());
-    // Less than FirstBurstLength is an error only if there is more to write than that.
+    // Unsolicited data shorter than FirstBurstLength is an error only if the command has more data than that.
     let task = ScsiCommand { is_final: false, ..conn.write(4) };
     conn.send(&task, &[]);
     let head = conn.unsolicited(&task, 0, 0, true);
@@ -270,7 +271,7 @@ fn response_waits(fixture: &mut Fixture) -> Outcome {
     let head = conn.data_out(&r2t, 0, r2t.buffer_offset, false);
     let foreign = DataOut { itt: Itt(task.itt.0 + 1), ..head };
     conn.send(&foreign, asked.get(..512).unwrap_or_default());
-    // A Reject may come, a response not yet.
+    // A Reject may arrive, but no response yet.
     match conn.receive_within(SILENCE)? {
         Received::Pdu(pdu) => {
             require!(pdu.opcode() == Opcode::REJECT, "expected Reject or nothing, came {}", pdu.shown());
@@ -316,7 +317,8 @@ fn header_digest(fixture: &mut Fixture) -> Outcome {
     }
 }
 
-/// Waits for the Reject of a data digest error; `None` if the target ends the connection, as it may at level 0.
+/// Waits for the Reject of a data digest error. Returns `None` if the target closes the connection, as level
+/// 0 allows.
 pub(super) fn digest_reject(conn: &mut Conn) -> Outcome<Option<Pdu>> {
     let pdu = match conn.receive_within(conn.patience)? {
         Received::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {

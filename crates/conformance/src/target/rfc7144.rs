@@ -1,4 +1,4 @@
-//! The protocol level of RFC 7144 and the task reporting of RFC 7143 §13.23.
+//! The protocol level of RFC 7144, and the key TaskReporting of RFC 7143 §13.23.
 
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::ScsiCommand;
@@ -113,7 +113,7 @@ fn not_agreed(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Begins a write and leaves it without its data.
+/// Sends a write and waits for its R2T, without sending data.
 fn held_write(conn: &mut Conn) -> Outcome<(ScsiCommand, R2t)> {
     let task = conn.write(2);
     conn.send(&task, &[]);
@@ -190,7 +190,7 @@ fn nexus_reset(fixture: &mut Fixture) -> Outcome {
     conn.warm_up()
 }
 
-/// Fails if anything comes of a task that was ended.
+/// Fails if a PDU arrives for a task that was aborted.
 fn gone(conn: &mut Conn, itt: Itt) -> Outcome {
     match conn.arrive(SILENCE)? {
         Received::Pdu(pdu) if pdu.itt() == itt => fail!("a task goes on that was ended: {}", pdu.shown()),
@@ -230,7 +230,7 @@ fn fast_abort(fixture: &mut Fixture) -> Outcome {
         conn.params.task_reporting
     );
     let (task, _) = held_write(&mut conn)?;
-    // The R2T stays unanswered: FastAbort does not wait for its data.
+    // The R2T stays unanswered: FastAbort does not wait for the data.
     let request = conn.manage(TmfFunction::ABORT_TASK_SET);
     ask(&mut conn, &request, TmfResult::COMPLETE)?;
     gone(&mut conn, task.itt)

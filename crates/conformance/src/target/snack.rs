@@ -1,4 +1,4 @@
-//! SNACK (RFC 7143 §11.16): plan 12.
+//! SNACK (RFC 7143 §11.16): the cases `ffp-t-12.*` of the UNH-IOL plan.
 
 use iscsi::pdu::Opcode;
 use iscsi::pdu::data_in::DataIn;
@@ -30,7 +30,7 @@ pub(super) const CASES: &[Test] = &[
     ),
 ];
 
-/// A session within which PDUs can be asked for again.
+/// Starts a session at ErrorRecoveryLevel 1, in which lost PDUs can be requested again.
 pub(super) fn recovering(fixture: &mut Fixture) -> Outcome<Conn> {
     let keys = [R2T_MODE.as_slice(), &[("ErrorRecoveryLevel", "1")]].concat();
     let conn = fixture.start(&keys)?;
@@ -38,7 +38,7 @@ pub(super) fn recovering(fixture: &mut Fixture) -> Outcome<Conn> {
     Ok(conn)
 }
 
-/// Fails unless `again` is what `first` was, but for the counters that must be current (§11.16).
+/// Fails unless `again` equals `first`, except for the counters, which must be current (§11.16).
 pub(super) fn is_replica(first: &Pdu, again: &Pdu) -> Outcome {
     let same = |at: usize| first.byte(at) == again.byte(at);
     // Bytes 24 to 35 are StatSN, ExpCmdSN and MaxCmdSN.
@@ -65,7 +65,7 @@ fn r2t_again(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Reads 8 blocks up to the third Data-In; the status stays unacknowledged.
+/// Sends a read of 8 blocks and returns its first three Data-In PDUs; the status stays unacknowledged.
 pub(super) fn three_of_a_read(conn: &mut Conn) -> Outcome<(ScsiCommand, Vec<Pdu>)> {
     let task = conn.read(8);
     conn.send(&task, &[]);
@@ -77,7 +77,8 @@ pub(super) fn three_of_a_read(conn: &mut Conn) -> Outcome<(ScsiCommand, Vec<Pdu>
     Ok((task, first))
 }
 
-/// Collects Data-In until every number in `wanted` has come twice. Returns first and second in pairs.
+/// Collects Data-In PDUs until every DataSN in `wanted` has been received twice. Returns pairs of first and
+/// second.
 pub(super) fn twice(
     conn: &mut Conn,
     task: &ScsiCommand,
@@ -113,7 +114,7 @@ fn data_again(fixture: &mut Fixture) -> Outcome {
 fn all_data_again(fixture: &mut Fixture) -> Outcome {
     let mut conn = recovering(fixture)?;
     let (task, _) = three_of_a_read(&mut conn)?;
-    // Everything of the read: 1024 bytes are in each Data-In.
+    // The whole read: each Data-In carries 1024 bytes.
     let count = task.expected_data_transfer_length / 1024;
     let snack = conn.snack(SnackKind::DATA_OR_R2T, task.itt, 0, 0);
     conn.send(&snack, &[]);

@@ -12,7 +12,7 @@ use crate::wire::Pdu;
 
 use super::conn::{Conn, Flow};
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     /// The iSCSI service response; 0 is "completed at target".
@@ -20,11 +20,11 @@ pub(crate) struct Done {
     pub(crate) status: u8,
     pub(crate) sense: Vec<u8>,
     pub(crate) residual: Residual,
-    /// What was read.
+    /// The data that was read.
     pub(crate) data: Vec<u8>,
-    /// The status number.
+    /// The StatSN of the status.
     pub(crate) stat_sn: u32,
-    /// How many Data-In PDUs came.
+    /// The number of Data-In PDUs.
     pub(crate) data_ins: u32,
     /// The last PDU.
     pub(crate) last: Pdu,
@@ -44,17 +44,17 @@ impl Done {
         self.response == 0 && self.status == GOOD
     }
 
-    /// Returns ExpDataSN, unless the status came with the last data.
+    /// Returns ExpDataSN, unless the last Data-In carried the status.
     pub(crate) fn exp_data_sn(&self) -> Option<u32> {
         (self.last.opcode() == Opcode::SCSI_RESPONSE).then(|| self.last.word(36))
     }
 
-    /// Returns sense key and additional sense code.
+    /// Returns the sense key and the additional sense code.
     pub(crate) fn sense_code(&self) -> Option<(u8, u16)> {
         cdb::sense(&self.sense)
     }
 
-    /// Returns the ending in words.
+    /// Returns response, status and sense data as text.
     pub(crate) fn shown(&self) -> String {
         let sense = match self.sense_code() {
             Some((key, code)) => format!(", sense {key:x}/{code:04x}"),
@@ -63,7 +63,7 @@ impl Done {
         format!("response {:02x} status {:02x}{sense}", self.response, self.status)
     }
 
-    /// Fails unless the command ended well.
+    /// Fails unless the command ended with GOOD.
     pub(crate) fn good(self, what: &str) -> Outcome<Self> {
         require!(self.is_good(), "{what}: expected GOOD, came {}", self.shown());
         Ok(self)
@@ -71,7 +71,8 @@ impl Done {
 }
 
 impl Conn {
-    /// Follows a command that was sent to its status, answering every R2T out of `out`.
+    /// Waits for the status of a command that was sent; collects its Data-In, and answers every R2T with data
+    /// from `out`.
     pub(crate) fn finish(&mut self, task: &ScsiCommand, out: &[u8]) -> Outcome<Done> {
         let mut data = Vec::new();
         let mut data_ins = 0;
@@ -120,14 +121,14 @@ impl Conn {
         }
     }
 
-    /// Sends a command and follows it.
+    /// Sends a command and waits for its status.
     pub(crate) fn run(&mut self, cdb: Cdb, flow: Flow, len: u32, out: &[u8]) -> Outcome<Done> {
         let task = self.command(cdb, flow, len);
         self.send(&task, &[]);
         self.finish(&task, out)
     }
 
-    /// Writes `data` over the first blocks.
+    /// Writes `data` to the first blocks.
     pub(crate) fn write_blocks(&mut self, data: &[u8]) -> Outcome<Done> {
         let blocks = u16::try_from(data.len() / self.block()).unwrap_or(u16::MAX);
         let task = self.write(blocks);
@@ -147,7 +148,8 @@ impl Conn {
         usize::try_from(self.unit.block).unwrap_or(512)
     }
 
-    /// INQUIRY, TEST UNIT READY until unit attentions are told, READ CAPACITY: what every initiator does first.
+    /// Sends the commands of a starting initiator: INQUIRY, TEST UNIT READY until no unit attention is left,
+    /// READ CAPACITY.
     pub(crate) fn warm_up(&mut self) -> Outcome {
         self.run(cdb::inquiry(36), Flow::Read, 36, &[])?.good("INQUIRY")?;
         for _ in 0..MAX_ATTENTIONS {
@@ -162,11 +164,11 @@ impl Conn {
     }
 }
 
-/// The most unit attentions that a unit may tell one after the other.
+/// The most unit attentions in a row.
 const MAX_ATTENTIONS: usize = 8;
 const UNIT_ATTENTION: u8 = 6;
 
-/// Returns what an R2T asks for.
+/// Returns the part of `out` that an R2T asks for.
 pub(crate) fn piece<'a>(out: &'a [u8], r2t: &R2t) -> Outcome<&'a [u8]> {
     let begin = usize::try_from(r2t.buffer_offset).unwrap_or(usize::MAX);
     let len = usize::try_from(r2t.desired_data_transfer_length).unwrap_or(usize::MAX);
@@ -176,7 +178,7 @@ pub(crate) fn piece<'a>(out: &'a [u8], r2t: &R2t) -> Outcome<&'a [u8]> {
     }
 }
 
-/// Puts data where its offset says, within what the command expects.
+/// Stores data at its offset; fails if it exceeds the expected length of the command.
 fn store(data: &mut Vec<u8>, offset: u32, bytes: &[u8], expected: u32) -> Outcome {
     let begin = usize::try_from(offset).unwrap_or(usize::MAX);
     let end = begin.saturating_add(bytes.len());

@@ -1,4 +1,5 @@
-//! Text requests in the full feature phase (RFC 7143 §11.10, §11.11, §6): plan 17.
+//! Text requests in the full feature phase (RFC 7143 §11.10, §11.11, §6): the cases `ffp-t-17.*` of the
+//! UNH-IOL plan.
 
 use iscsi::pdu::logout_request::LogoutReason;
 use iscsi::pdu::logout_response::LogoutResponse;
@@ -81,20 +82,20 @@ pub(super) const CASES: &[Test] = &[
 
 const SEGMENT: &str = "MaxRecvDataSegmentLength";
 
-/// Sends keys and waits for the answer.
+/// Sends keys in a text request and waits for the response.
 fn ask(conn: &mut Conn, request: &TextRequest, keys: &[(&str, &str)]) -> Outcome<(TextResponse, Pdu)> {
     conn.send(request, &Keys::of(keys).to_bytes());
     conn.expect::<TextResponse>(request.itt)
 }
 
-/// Fails unless the conversation stays open as it must.
+/// Fails unless the response keeps the negotiation open: F clear, and a transfer tag.
 fn stays_open(response: &TextResponse, pdu: &Pdu) -> Outcome {
     require!(!response.is_final, "F answers a request without F: {}", pdu.shown());
     require!(response.ttt != Ttt::NONE, "the conversation is open, but has no transfer tag: {}", pdu.shown());
     Ok(())
 }
 
-/// Ends a conversation, in as many requests as the target wants.
+/// Ends a text negotiation, with up to four further requests.
 fn conclude(conn: &mut Conn, first: &TextRequest, mut reply: Pdu) -> Outcome<Pdu> {
     for _ in 0..4 {
         let request = conn.text_on(first, &reply, true);
@@ -108,7 +109,7 @@ fn conclude(conn: &mut Conn, first: &TextRequest, mut reply: Pdu) -> Outcome<Pdu
     fail!("the target does not end a negotiation in which nothing is left to say")
 }
 
-/// Reads 16 blocks and returns the longest data segment.
+/// Reads 16 blocks and returns the length of the longest data segment.
 fn longest_segment(conn: &mut Conn) -> Outcome<usize> {
     let from = conn.seen.len();
     conn.read_blocks(16)?;
@@ -142,7 +143,7 @@ fn negotiation(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Returns the target names that a discovery session shows.
+/// Sends SendTargets in a discovery session, and returns the keys of the response.
 fn targets(conn: &mut Conn, value: &str) -> Outcome<Keys> {
     let mut request = conn.text(true);
     conn.send(&request, &Keys::of(&[("SendTargets", value)]).to_bytes());
@@ -164,8 +165,8 @@ fn in_discovery(fixture: &mut Fixture, value: &str) -> Outcome {
     let mut conn = fixture.discover()?;
     let keys = targets(&mut conn, value)?;
     if value.is_empty() {
-        // The value stands for the target of the session, which a discovery session has none of: an answer without
-        // records, or a refusal of the key, is what is left; a list of all is not.
+        // The value names the target of the session, and a discovery session has none. The target may send no
+        // records or refuse the key; it must not list all targets.
         let refused = matches!(keys.value("SendTargets"), Some("Reject" | "NotUnderstood" | "Irrelevant"));
         let named = keys.values("TargetName").count();
         require!(
@@ -282,7 +283,8 @@ fn other_task_tag(fixture: &mut Fixture) -> Outcome {
     }
 }
 
-/// After a negotiation that failed: a new one on a fresh tag succeeds, and what it set holds.
+/// After a failed negotiation: a new negotiation with a new tag must succeed, and its result must take
+/// effect.
 fn starts_over(conn: &mut Conn, itt: Itt, length: &str) -> Outcome {
     let request = TextRequest { itt, ..conn.text(false) };
     let (response, pdu) = ask(conn, &request, &[(SEGMENT, length)])?;
@@ -369,7 +371,7 @@ fn out_of_range(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Sends a text in two PDUs, cut at `at`, and returns the answer to the whole.
+/// Sends a text in two PDUs, split at `at`, and returns the response to the whole.
 fn in_two(conn: &mut Conn, text: &[u8], at: usize) -> Outcome<Pdu> {
     let (head, tail) = text.split_at(at.min(text.len()));
     let request = conn.text(false);

@@ -1,4 +1,5 @@
-//! Data on its way: unsolicited data, transfer tags, Data-In, R2T: plan 7 to 10.
+//! Data transfer: unsolicited data, transfer tags, Data-In, R2T. The cases `ffp-t-7.*` to `ffp-t-10.*` of the
+//! UNH-IOL plan.
 
 use iscsi::pdu::data_in::DataIn;
 use iscsi::pdu::r2t::R2t;
@@ -51,8 +52,10 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-10.1", "RFC 7143 §11.8", "R2Ts are well-formed and cover the data in order", r2ts_cover),
 ];
 
-/// The ways in which a target may refuse a task that broke a rule: a status with one of these sense codes (any, if
-/// there is none), a Reject, a request to log out, or the end of the connection. Success and silence are none.
+/// Fails unless the target refuses a task that broke a rule. A refusal is a SCSI Response other than GOOD (a
+/// CHECK CONDITION must report ABORTED COMMAND with the additional sense code `sense`, if given), a Reject,
+/// an Asynchronous Message such as a logout request, or the end of the connection. Success and silence are no
+/// refusal.
 pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, what: &str) -> Outcome {
     loop {
         let pdu = match conn.receive_within(conn.patience)? {
@@ -65,7 +68,7 @@ pub(super) fn refusal(conn: &mut Conn, task: &ScsiCommand, sense: Option<u16>, w
         match pdu.opcode() {
             Opcode::REJECT | Opcode::ASYNC_MESSAGE => return Ok(()),
             Opcode::R2T if pdu.itt() == task.itt => {
-                // The refusal may come only when all data that was asked for is there (§11.4.2).
+                // The target may send the refusal only after all data that its R2Ts asked for (§11.4.2).
                 let r2t: R2t = pdu.read()?;
                 let len = usize::try_from(r2t.desired_data_transfer_length).unwrap_or_default();
                 conn.answer(&r2t, &pattern(3, len));
@@ -137,7 +140,7 @@ fn r2t_tag(fixture: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Reads 16 blocks with these keys and returns the Data-In PDUs that came.
+/// Reads 16 blocks in a session with these keys and returns the Data-In PDUs.
 fn read_with(fixture: &mut Fixture, keys: &[(&str, &str)]) -> Outcome<Vec<Pdu>> {
     let mut conn = fixture.start(keys)?;
     conn.read_blocks(16)?;
@@ -214,7 +217,8 @@ fn whole_words(fixture: &mut Fixture) -> Outcome {
     if let Some(pdu) = pdus.iter().find(broken) {
         fail!("a segment of broken words without F: {}", pdu.shown());
     }
-    // 1022 is no multiple of four: a target that fills segments to the brim breaks words, which it SHOULD not.
+    // 1022 is no multiple of four: a target that fills its segments completely splits 4-byte words, which it
+    // SHOULD NOT.
     if read_with(fixture, &[("MaxRecvDataSegmentLength", "1022")])?.iter().any(|pdu| broken(&pdu)) {
         fixture.record.remark(
             "words are broken if MaxRecvDataSegmentLength is no multiple of four, as a SHOULD allows",

@@ -1,5 +1,5 @@
-//! A histogram whose buckets grow with what they hold: every value is known to better than one part in 64, from
-//! nanoseconds to hours, in a table of fixed size.
+//! A latency histogram of fixed size, with buckets whose width grows with the value: it resolves every value
+//! to better than one part in 64, from nanoseconds to days.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ const FINE_SHIFT: u32 = 6;
 /// Buckets for each doubling.
 const FINE: usize = 1 << FINE_SHIFT;
 
-/// Doublings: 2^44 ns are nearly five hours. What is longer counts as that.
+/// The number of doublings. The table covers durations below 2^49 ns, about 6.5 days; the last bucket counts
+/// longer ones too.
 const DOUBLINGS: usize = 44;
 
-/// Durations, counted.
+/// A histogram of durations.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     buckets: Box<[u64]>,
@@ -39,7 +40,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds everything that another one counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket += more;
@@ -49,7 +50,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Returns how many were counted.
+    /// Returns how many durations were counted.
     pub const fn count(&self) -> u64 {
         self.count
     }
@@ -67,13 +68,13 @@ impl Histogram {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// Returns the mean; zero if none was counted.
+    /// Returns the mean duration, or zero if none was counted.
     pub fn mean(&self) -> Duration {
         let mean = self.sum_ns.checked_div(u128::from(self.count)).unwrap_or(0);
         Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX))
     }
 
-    /// Returns the longest.
+    /// Returns the longest duration.
     pub const fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
@@ -87,7 +88,7 @@ fn bucket_of(ns: u64) -> usize {
     base.saturating_add(fine).min(DOUBLINGS * FINE - 1)
 }
 
-/// The highest value in a bucket.
+/// Returns the highest value in a bucket.
 fn top_of(bucket: usize) -> u64 {
     if bucket < 2 * FINE {
         return u64::try_from(bucket).unwrap_or(u64::MAX);

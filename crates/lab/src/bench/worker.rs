@@ -1,4 +1,4 @@
-//! One reactor with some of the sessions.
+//! A worker: one reactor that runs a part of the sessions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -16,20 +16,21 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{BenchError, BenchPlan, BenchReport, Job};
 
-/// How long sessions may take to come up before the load starts, whatever their own limits are.
+/// The longest time for all sessions to come up before the load starts, whatever the limits of the sessions
+/// are.
 const UP_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long commands that are under way at the end are waited for.
+/// How long a worker waits at the end for commands under way.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
-/// The same, once an end was asked for.
+/// The same limit after a stop was requested.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
-/// How often a worker that waits looks whether another one has failed.
+/// How often a waiting worker checks whether another one has failed.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Where workers wait for each other.
+/// The barrier, the stop flags and the processor time that all workers share.
 pub(super) struct RunControl<'a> {
-    /// Set from outside, when it is enough.
+    /// The caller sets this flag to stop the load.
     stop: &'a AtomicBool,
     all_up: Barrier,
     failed: AtomicBool,
@@ -48,28 +49,28 @@ impl<'a> RunControl<'a> {
         }
     }
 
-    /// Returns the processor time of the process while it was measured.
+    /// Returns the processor time of the process during the measurement, in seconds.
     pub(super) fn cpu_seconds(&self) -> f64 {
         Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
-    /// Returns whether somebody wants an end: who asked for the load, or a worker that failed.
+    /// Returns whether the load is to end: the caller has set `stop`, or a worker has failed.
     fn is_over(&self) -> bool {
         self.failed.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns whether who asked for the load wants an end.
+    /// Returns whether the caller has set `stop`.
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Notes that a worker starts to measure.
+    /// Records that a worker starts to measure. The first one's start counts.
     fn starts(&self) {
         let mut start = self.cpu_at_start.lock().unwrap_or_else(PoisonError::into_inner);
         start.get_or_insert_with(cpu_time);
     }
 
-    /// Notes that a worker has measured. The last one's word stands.
+    /// Records that a worker has ended its measurement. The last one's end counts.
     fn ends(&self) {
         let start = *self.cpu_at_start.lock().unwrap_or_else(PoisonError::into_inner);
         let spent = cpu_time().saturating_sub(start.unwrap_or_default());
@@ -82,7 +83,7 @@ fn cpu_time() -> Duration {
     Duration::new(u64::try_from(spent.tv_sec).unwrap_or(0), u32::try_from(spent.tv_nsec).unwrap_or(0))
 }
 
-/// Runs every `threads`th session from `number` on.
+/// Runs every `threads`th session, beginning with session `number`.
 pub(super) fn work(
     plan: &BenchPlan,
     number: usize,
@@ -93,11 +94,11 @@ pub(super) fn work(
     if begun.is_err() {
         gate.failed.store(true, Ordering::Relaxed);
     }
-    // Everybody comes here, well or not, so that nobody waits for ever.
+    // Every worker reaches this barrier, failed or not, so that none waits for ever.
     gate.all_up.wait();
     let mut worker = begun?;
     if gate.failed.load(Ordering::Relaxed) {
-        // Another one tells why.
+        // The worker that failed returns the error.
         return Ok(BenchReport::default());
     }
     let result = worker.load();
@@ -114,32 +115,32 @@ struct Worker<'a> {
     lanes: Vec<SessionLoad<'a>>,
     data: Bytes,
     report: BenchReport,
-    /// From when on, and until when, is measured; with no end, until the last command.
+    /// The start and end of the measurement; without an end, it lasts until the last command.
     window: Option<(Instant, Option<Instant>)>,
     now: Instant,
     under_way: usize,
     ending: bool,
 }
 
-/// One session.
+/// One session and its place in the range.
 struct SessionLoad<'a> {
     job: &'a Job,
     session: SessionId,
     up: usize,
     rng: Rng,
-    /// The range in commands: its first block, blocks per command, commands.
+    /// The range: its first block, the blocks per command, and the number of commands that fit into it.
     first: u64,
     blocks: u32,
     slots: u64,
     next: u64,
-    /// How many commands are to be started yet.
+    /// How many commands are still to be started.
     left: u64,
-    /// When each command under way was started, and whether it is a read.
+    /// The start time of each command under way, and whether it is a read.
     started: Vec<(Instant, bool)>,
 }
 
 impl<'a> Worker<'a> {
-    /// Logs every session in.
+    /// Logs all sessions of this worker in.
     fn log_in(
         plan: &'a BenchPlan,
         number: usize,
@@ -180,7 +181,7 @@ impl<'a> Worker<'a> {
         Ok(worker)
     }
 
-    /// Warms up, measures, and lets go.
+    /// Warms up, measures, waits for the commands under way and logs out.
     fn load(&mut self) -> Result<BenchReport, BenchError> {
         let before = self.driver.reactor_stats();
         self.now = Instant::now();
@@ -188,7 +189,7 @@ impl<'a> Worker<'a> {
             Some(_) => (self.now, None),
             None => (self.now + self.plan.warmup, Some(self.now + self.plan.warmup + self.plan.time)),
         };
-        // An end that was asked for while sessions came up leaves some that are not.
+        // If the run was stopped during the login, some sessions are not up: start no load.
         let lanes = if self.gate.is_over() { 0 } else { self.lanes.len() };
         for at in 0..lanes {
             for slot in 0..self.plan.depth {
@@ -199,7 +200,8 @@ impl<'a> Worker<'a> {
             self.poll_once((from - self.now).min(POLL_INTERVAL))?;
         }
         self.gate.starts();
-        // What is counted ends within the window; when it began does not matter, as it is the same at both ends.
+        // The measurement counts the commands that end within the window, whenever they began: at its start
+        // and at its end, about as many are cut off.
         self.window = Some((self.now, until));
         let measured_from = self.now;
         let mut failure = None;
@@ -221,7 +223,7 @@ impl<'a> Worker<'a> {
         if failure.is_some() && self.report.reads.count + self.report.writes.count == 0 {
             return Err(failure.unwrap_or_else(super::died));
         }
-        // What was measured until something went wrong was measured all the same.
+        // Results measured before an error are valid and are reported.
         self.report.failure = failure.map(|why| why.to_string());
         if self.report.failure.is_none() {
             self.drain_and_log_out()?;
@@ -229,7 +231,7 @@ impl<'a> Worker<'a> {
         Ok(std::mem::take(&mut self.report))
     }
 
-    /// Waits for what is under way, and logs out.
+    /// Waits for the commands under way, and logs out.
     fn drain_and_log_out(&mut self) -> Result<(), BenchError> {
         self.window = None;
         self.ending = true;
@@ -239,7 +241,7 @@ impl<'a> Worker<'a> {
             self.poll_once(POLL_INTERVAL)?;
         }
         if self.under_way > 0 && self.gate.is_stopped() {
-            // Whoever wants the end does not wait for a target that does not answer.
+            // A user who stops the load does not wait for a target that does not respond.
             self.lanes.iter().for_each(|lane| self.driver.close(lane.session));
             return Ok(());
         }
@@ -337,7 +339,7 @@ impl<'a> Worker<'a> {
     fn heard(&mut self, session: SessionId, news: SessionEvent) -> Result<(), BenchError> {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.session == session) else { return Ok(()) };
         match news {
-            // A session of HyperSCSI counts as one connection, however many paths it has.
+            // A HyperSCSI session counts as one connection, however many paths it has.
             SessionEvent::Up(up) if up.iscsi().is_none() => lane.up = 1,
             SessionEvent::ConnectionUp { .. } => lane.up += 1,
             SessionEvent::ConnectionLost { .. } => lane.up = lane.up.saturating_sub(1),
@@ -369,7 +371,7 @@ impl<'a> SessionLoad<'a> {
             first: from >> shift,
             blocks: plan.block_bytes >> shift,
             slots,
-            // Sessions that go through a unit in order start at different places.
+            // Sessions with sequential access start at different places of the unit.
             next: number * share,
             left: plan.count.unwrap_or(u64::MAX),
             started: vec![(now, true); plan.depth],
@@ -377,7 +379,8 @@ impl<'a> SessionLoad<'a> {
     }
 }
 
-/// System calls that a reactor made: with io_uring, everything is in the call that waits.
+/// Returns the number of system calls of a reactor. With io_uring, the call that waits also submits all other
+/// operations.
 const fn calls(engine: EngineKind, stats: &Stats) -> u64 {
     match engine {
         EngineKind::Uring => stats.enters,

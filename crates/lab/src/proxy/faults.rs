@@ -1,17 +1,18 @@
-//! Plans in words: `data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500`.
+//! The text form of fault plans: `data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500`.
 //!
-//! A plan is a list of `KIND=ODDS`, with commas between. ODDS are a percentage (`0.5%`), a fraction (`1/2000`) or a
-//! number of parts per million (`500ppm`). They are those of one PDU, in both directions unless `requests.` or
-//! `responses.` stands before the kind. A stall says how long it lasts, as `ODDS:TIME`. Besides faults there are
-//! `delay=TIME`, `rate=BYTES_PER_SECOND`, `bits=MOST_BITS`, `limit=FAULTS` (in each direction of a connection),
-//! `login` (the login is not spared) and `unprotected` (bits flip also where no digest would tell).
+//! A plan is a list of `KIND=ODDS`, separated by commas. ODDS is the probability of the fault for one PDU: a
+//! percentage (`0.5%`), a fraction (`1/2000`) or a number of parts per million (`500ppm`). A kind applies to
+//! both directions, unless `requests.` or `responses.` precedes it. A stall also has a duration, as
+//! `ODDS:TIME`. Besides faults there are `delay=TIME`, `rate=BYTES_PER_SECOND`, `bits=MOST_BITS`,
+//! `limit=FAULTS` (in each direction of a connection), `login` (faults also hit the login) and `unprotected`
+//! (bits also flip where no digest would detect it).
 
 use std::time::Duration;
 
 use netem::probability::{DurationRange, Probability};
 use netem::stream::{StreamDirection, StreamPlan};
 
-/// What happens in each direction of a connection.
+/// The fault plans of both directions of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
     /// From initiator to target.
@@ -20,22 +21,22 @@ pub struct Faults {
     pub responses: StreamPlan,
 }
 
-/// Why words are no plan.
+/// Why a text is no fault plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultPlanError {
-    /// A word that is no kind of fault.
+    /// The word names no kind of fault.
     #[error("`{0}` is no fault; those are {KINDS}")]
     Unknown(String),
-    /// A kind that wants a value.
+    /// The kind needs a value.
     #[error("`{0}` wants a value, as in `{0}=1%`")]
     Missing(String),
-    /// Odds that are none.
+    /// The text is no probability.
     #[error("`{0}` are no odds; write 0.5%, 1/2000 or 500ppm, at most 100%")]
     Odds(String),
-    /// A time that is none.
+    /// The text is no time.
     #[error("`{0}` is no time; write 200us, 200ms or 2s")]
     Time(String),
-    /// A number that is none.
+    /// The text is no number.
     #[error("`{0}` is no number")]
     Number(String),
 }
@@ -44,13 +45,13 @@ const KINDS: &str = "header, header_digest, data, data_digest, drop, duplicate, 
                      bits, limit, login, unprotected";
 
 impl Faults {
-    /// Everything arrives, unharmed.
+    /// No faults.
     pub const NONE: Self = Self { requests: StreamPlan::CLEAN, responses: StreamPlan::CLEAN };
 
-    /// Reads a plan.
+    /// Parses a plan.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first error in the text.
     pub fn parse(words: &str) -> Result<Self, FaultPlanError> {
         let mut faults = Self::NONE;
         for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -110,7 +111,7 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), F
     Ok(())
 }
 
-/// Reads odds: `0.5%`, `1/2000` or `500ppm`.
+/// Parses a probability: `0.5%`, `1/2000` or `500ppm`.
 ///
 /// # Errors
 /// [`FaultPlanError::Odds`]
@@ -129,7 +130,7 @@ pub fn odds(word: &str) -> Result<Probability, FaultPlanError> {
     parts.map(Probability).ok_or_else(|| FaultPlanError::Odds(word.to_owned()))
 }
 
-/// Reads a decimal number with at most `places` places as a whole number of its last place.
+/// Parses a decimal number with at most `places` decimal places, and returns it in units of the last place.
 fn decimal(word: &str, places: u32) -> Option<u64> {
     let (whole, fraction) = word.split_once('.').unwrap_or((word, ""));
     let missing = places.checked_sub(u32::try_from(fraction.len()).ok()?)?;
@@ -139,7 +140,7 @@ fn decimal(word: &str, places: u32) -> Option<u64> {
     format!("{whole}{fraction}").parse::<u64>().ok()?.checked_mul(10_u64.checked_pow(missing)?)
 }
 
-/// Reads a time: `200us`, `200ms` or `2s`.
+/// Parses a time: `200us`, `200ms` or `2s`.
 ///
 /// # Errors
 /// [`FaultPlanError::Time`]

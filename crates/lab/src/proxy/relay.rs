@@ -1,4 +1,4 @@
-//! One connection: two sockets and the link between them, moved by `poll`.
+//! The relay of one connection: two sockets and the link between them, driven by `poll`.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,22 +13,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{POLL_INTERVAL, Shared};
 
-/// Nothing is read while this much of a direction is under way or waits to be written: a window's worth.
+/// The relay stops reading a direction while this many bytes of it are under way or wait to be written: about
+/// a TCP window.
 const IN_FLIGHT_MAX: usize = 4 << 20;
 
-/// How much one read takes.
+/// The most bytes of one read.
 const READ_LEN: usize = 256 << 10;
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 struct Direction {
-    /// Arrived, and not written yet.
+    /// Bytes that have passed the link.
     out: Vec<u8>,
     /// How much of `out` is written.
     written: usize,
-    /// Nothing more comes from the source.
+    /// The source has closed its side.
     source_ended: bool,
-    /// What becomes of the destination once `out` is written.
+    /// What to do with the destination once `out` is written.
     then: AfterWrite,
 }
 
@@ -36,15 +37,15 @@ struct Direction {
 enum AfterWrite {
     #[default]
     Relay,
-    /// Close the destination's receiving half in order.
+    /// Shut down the sending side (FIN).
     End,
-    /// Reset it.
+    /// Reset the connection (RST).
     Cut,
-    /// Done with.
+    /// Nothing more to do.
     Done,
 }
 
-/// Moves bytes until both directions are over or the proxy ends.
+/// Moves bytes until both directions have ended or the proxy ends.
 pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: &Shared) -> io::Result<()> {
     let began = Clock::now();
     let now = || Instant::ORIGIN.after(began.elapsed());
@@ -82,7 +83,7 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
     Ok(())
 }
 
-/// Returns where the bytes of a direction come from and where they go.
+/// Returns the source and the destination of a direction.
 const fn ends<'a>(
     initiator: &'a TcpStream,
     target: &'a TcpStream,
@@ -99,7 +100,7 @@ impl Direction {
         self.written == self.out.len()
     }
 
-    /// Returns whether the source is to be read.
+    /// Returns whether to read from the source.
     fn wants(&self, link: &StreamLink<Iscsi>, way: StreamDirection) -> bool {
         !self.source_ended
             && self.then == AfterWrite::Relay
@@ -163,7 +164,7 @@ impl Direction {
                 self.then = AfterWrite::Done;
             }
             AfterWrite::Cut => {
-                // Both sockets are closed when the relay ends; with this, by a reset.
+                // The relay closes both sockets when it ends; a linger time of zero makes that a reset.
                 let _ = rustix::net::sockopt::set_socket_linger(destination, Some(Duration::ZERO));
                 self.then = AfterWrite::Done;
             }
@@ -177,7 +178,7 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Sleeps until a socket can move bytes, something arrives, or it is time to look around.
+/// Sleeps until a socket is ready, the link delivers something, or [`POLL_INTERVAL`] has passed.
 fn wait(
     sides: &[Direction; 2],
     link: &StreamLink<Iscsi>,
@@ -207,7 +208,8 @@ fn wait(
     }
     let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(2);
     for (socket, flags) in [initiator, target].into_iter().zip(interest) {
-        // A socket that we want nothing of would wake us for ever once its peer is gone.
+        // Leave out a socket without events to wait for: `poll` would return at once, for ever, after its
+        // peer is gone.
         if !flags.is_empty() {
             waiting.push(PollFd::new(socket, flags));
         }
@@ -215,7 +217,7 @@ fn wait(
     sleep(&mut waiting, longest)
 }
 
-/// Sleeps until the socket can be read, for `longest` at most.
+/// Sleeps until the socket is readable, for `longest` at most.
 pub(super) fn wait_readable(socket: &impl AsFd, longest: Duration) {
     let _ = sleep(&mut [PollFd::new(socket, PollFlags::IN)], longest);
 }

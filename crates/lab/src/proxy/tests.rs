@@ -17,7 +17,7 @@ fn pdu(opcode: u8, flags: u8, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Accepts one connection, ends its login, sends back whatever comes, and returns all that came.
+/// Accepts one connection, ends its login, echoes all bytes, and returns all bytes that it received.
 fn echo() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind(LOCAL).unwrap();
     let address = listener.local_addr().unwrap();
@@ -35,13 +35,14 @@ fn echo() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     (address, server)
 }
 
-/// Sends `sent` through a proxy with these faults and returns what the target and the initiator got, and the report.
+/// Sends `sent` through a proxy with these faults. Returns the bytes that the target and the initiator
+/// received, and the report.
 fn pass(faults: &str, seed: u64, sent: &[u8]) -> (Vec<u8>, Vec<u8>, ProxyReport) {
     let (upstream, server) = echo();
     let proxy = Proxy::start(LOCAL, upstream, faults.parse().unwrap(), seed, None).unwrap();
     let mut stream = TcpStream::connect(proxy.address()).unwrap();
     let mut back = Vec::new();
-    // A broken connection shows on the writing or the reading side.
+    // A cut connection shows as an error of the write or of the read.
     if stream.write_all(sent).is_ok() {
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }
@@ -64,7 +65,7 @@ fn passes_everything_on_without_faults() {
     assert_eq!(report.requests.total() + report.responses.total(), 0);
 }
 
-/// Whoever receives it can notice it once.
+/// The receiver can detect such a PDU only once.
 #[test]
 fn a_pdu_with_damaged_data_and_a_damaged_digest_is_one_damaged_pdu() {
     let proxy = Proxy::start(LOCAL, LOCAL, Faults::NONE, 1, None).unwrap();
@@ -85,7 +86,7 @@ fn a_pdu_with_damaged_data_and_a_damaged_digest_is_one_damaged_pdu() {
         fault(StreamDirection::Backward, 4, Data),
         fault(StreamDirection::Backward, 4, DataDigest),
     ]);
-    // The same number in another connection is another PDU.
+    // The same PDU number in another connection is another PDU.
     proxy.shared.happened(&[fault(StreamDirection::Backward, 4, Data)]);
     let ProxyReport { requests, responses, .. } = proxy.report();
     assert_eq!((requests.damaged_headers, requests.damaged_data, requests.total()), (0, 1, 1));
@@ -161,7 +162,7 @@ fn a_new_plan_holds_for_connections_in_being() {
     let mut back = vec![0; ping.len()];
     stream.read_exact(&mut back).unwrap();
     proxy.replan("requests.drop=100%,login".parse().unwrap());
-    // The relay sees the plan when it wakes up next; then nothing comes through any more.
+    // The relay applies the new plan when it next wakes up; from then on it drops every PDU.
     let mut sent = 1;
     while proxy.report().requests.drop == 0 {
         stream.write_all(&ping).unwrap();

@@ -1,8 +1,10 @@
-//! The history of a run in a file, so that it can be judged after a crash of either side.
+//! The history of a run in a file, by which the device can be judged after a crash of the initiator or the
+//! target.
 //!
-//! A journal is a line of [`HEAD_LEN`] bytes that says what it belongs to, and the entries of [`oracle::journal`]. An
-//! entry is handed to the operating system before its operation is sent, so it survives an end of this process; with
-//! `synced` it is on stable storage before that, and survives the loss of this machine's power too.
+//! A journal is a line of [`HEAD_LEN`] bytes that names its device, followed by the entries of
+//! [`oracle::journal`]. The run writes the entry of a change to the file before it sends the change, so that
+//! the entry survives a crash of this process. With `synced` the entry is on stable storage before that, and
+//! also survives a power loss of this machine.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,7 +14,7 @@ use oracle::journal::Entry;
 
 use super::plan::RunError;
 
-/// The length of the line at its start.
+/// The length of the first line, in bytes.
 pub const HEAD_LEN: usize = 128;
 
 const MAGIC: &str = "targe verify journal 1";
@@ -25,38 +27,38 @@ pub struct Journal {
     pending: Vec<u8>,
 }
 
-/// What a journal belongs to.
+/// The device and range that a journal belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalHeader {
-    /// The identity in the signed blocks.
+    /// The device identity in the signed blocks.
     pub device: DeviceId,
-    /// The length of a signed block.
+    /// The length of a signed block, in bytes.
     pub unit: usize,
-    /// Where the range begins, in bytes.
+    /// The start of the range, in bytes.
     pub from: u64,
-    /// How long it is.
+    /// The length of the range, in bytes.
     pub len: u64,
 }
 
-/// Why a journal cannot be judged by.
+/// Why a device cannot be judged by a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It does not begin as one does.
+    /// The file does not start with the header of a journal.
     #[error("this is no journal of `targe verify`")]
     NotOne,
-    /// The device does not fit it.
+    /// The range of the journal does not fit the device.
     #[error("the journal does not fit the device: {0}")]
     Refused(#[source] RunError),
 }
 
 impl Journal {
-    /// Writes a journal to `file`, which must be empty. With `synced`, each entry is on stable storage before its
-    /// operation is sent.
+    /// Writes a journal to `file`, which must be empty. With `synced`, each entry is on stable storage before
+    /// its operation is sent.
     pub const fn new(file: File, synced: bool) -> Self {
         Self { file, synced, pending: Vec::new() }
     }
 
-    /// Says what it belongs to: the first thing to be written.
+    /// Writes the header, which must come before all entries.
     pub(super) fn begin(&mut self, head: &JournalHeader) -> io::Result<()> {
         let JournalHeader { device, unit, from, len } = head;
         let line = format!("{MAGIC} device={:016x} unit={unit} from={from} len={len}", device.0);
@@ -65,12 +67,12 @@ impl Journal {
         self.flush()
     }
 
-    /// Adds an entry. It reaches the file with the next [`Self::flush`].
+    /// Adds an entry. [`Self::flush`] writes it to the file.
     pub(super) fn note(&mut self, entry: &Entry) {
         self.pending.extend_from_slice(&entry.encode());
     }
 
-    /// Hands everything over.
+    /// Writes all pending entries to the file, and with `synced` to stable storage.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
             self.file.write_all(&self.pending)?;
@@ -83,7 +85,7 @@ impl Journal {
     }
 }
 
-/// Splits a journal into what it belongs to and its entries.
+/// Splits a journal into its header and its entries.
 pub(super) fn read(bytes: &[u8]) -> Result<(JournalHeader, &[u8]), JournalError> {
     let (line, entries) = bytes.split_at_checked(HEAD_LEN).ok_or(JournalError::NotOne)?;
     let line = std::str::from_utf8(line)

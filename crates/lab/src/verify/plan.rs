@@ -1,16 +1,16 @@
-//! What a run does, and whether a device lets it.
+//! The plan of a run, and the check that it fits the device.
 
 use std::time::Duration;
 
 use oracle::pattern::Pattern;
 use store::api::Capabilities;
 
-/// What a run does.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct VerifyPlan {
-    /// Where it begins, in bytes from the start of the device.
+    /// The start of the range, in bytes from the start of the device.
     pub from: u64,
-    /// How many bytes it concerns; up to the end of the device if not said.
+    /// The length of the range in bytes; without it, the range extends to the end of the device.
     pub len: Option<u64>,
     /// The length of a signed block: 512 to 65536 bytes, a power of two.
     pub unit: usize,
@@ -18,23 +18,23 @@ pub struct VerifyPlan {
     pub io_max: usize,
     /// How many operations are under way at a time.
     pub depth: usize,
-    /// How much is written.
+    /// How much the run writes.
     pub work: Work,
-    /// What fills blocks; by turns if not said.
+    /// The pattern that fills blocks; without it, the patterns alternate.
     pub pattern: Option<Pattern>,
     /// Whether the run ends at the first wrong block.
     pub stop_on_corruption: bool,
-    /// Whether zeros are written and storage is freed too (WRITE SAME, UNMAP), where the device can do that.
+    /// Whether the run also writes zeros (WRITE SAME) and deallocates (UNMAP), where the device supports it.
     pub zeroes: bool,
-    /// Whether some writes depend on what is there (COMPARE AND WRITE), where the device can do that.
+    /// Whether some writes are COMPARE AND WRITE, where the device supports it.
     pub compare: bool,
-    /// How many operations may fail before the run ends.
+    /// How many operations may fail; one more ends the run.
     pub errors_max: u64,
-    /// Where offsets, lengths, contents and the identity of the run come from.
+    /// The seed of offsets, lengths, contents and the identity of the run.
     pub seed: u64,
 }
 
-/// How much is written.
+/// How much a run writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Every block of the range at least once, in random order, and some of them again.
@@ -46,14 +46,15 @@ pub enum Work {
 /// When random work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After a time.
+    /// After this time.
     Passed(Duration),
-    /// After so many operations were drawn. One on blocks that are busy is not carried out.
+    /// After this many operations were drawn. An operation on blocks that have another one under way is
+    /// skipped, and counts.
     Drawn(u64),
 }
 
 impl Until {
-    /// Returns how much is done, and of how much.
+    /// Returns how much of the work is done, and how much there is: milliseconds or operations.
     pub(crate) fn progress(self, elapsed: Duration, drawn: u64) -> (u64, u64) {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         match self {
@@ -82,48 +83,48 @@ impl Default for VerifyPlan {
     }
 }
 
-/// Why a run cannot be, or cannot go on.
+/// Why a run cannot start, or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A signed block cannot be so long.
+    /// The length of a signed block is out of bounds.
     #[error("a signed block is 512 to 65536 bytes long, a power of two, not {0}")]
     Unit(usize),
-    /// The device's blocks do not fit into a signed block.
+    /// The length of a signed block is no multiple of the device's logical block length.
     #[error(
         "the device is addressed in blocks of {granule} bytes, so signed blocks of {unit} bytes cannot be"
     )]
     Granule {
-        /// What was asked for.
+        /// The length of a signed block that was asked for.
         unit: usize,
-        /// What the device has.
+        /// The device's logical block length.
         granule: u32,
     },
-    /// The range does not begin and end with a signed block.
+    /// The range does not begin and end at a multiple of the signed block length.
     #[error("the range must begin and end at a multiple of {0} bytes")]
     Unaligned(usize),
-    /// The range leaves the device.
+    /// The range extends beyond the end of the device.
     #[error("the range ends at byte {end}, the device at byte {len}")]
     BeyondEnd {
-        /// The end of the range.
+        /// The end of the range, in bytes.
         end: u64,
-        /// The end of the device.
+        /// The length of the device, in bytes.
         len: u64,
     },
-    /// There is nothing in the range.
+    /// The range is empty.
     #[error("the range is empty")]
     Empty,
-    /// What must be remembered of each block would take too much memory.
+    /// The history of so many blocks would take too much memory.
     #[error(
         "{units} signed blocks of {unit} bytes are more than the {} that can be remembered; choose longer blocks or a smaller range",
         super::plan::UNITS_MAX
     )]
     TooMany {
-        /// How many there would be.
+        /// The number of signed blocks in the range.
         units: u64,
-        /// How long they are.
+        /// The length of a signed block, in bytes.
         unit: usize,
     },
-    /// The device cannot be written.
+    /// The device is write-protected.
     #[error("the device is write-protected")]
     ReadOnly,
     /// The journal cannot be written.
@@ -134,25 +135,26 @@ pub enum RunError {
 /// The most units of a run. The history keeps about 250 bytes for each, so this is about 4 GiB.
 pub const UNITS_MAX: u64 = 16 << 20;
 
-/// A run of units.
+/// A contiguous range of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnitRange {
-    /// The first.
+    /// The number of the first unit.
     pub(crate) first: u64,
-    /// How many.
+    /// The number of units.
     pub(crate) count: u64,
 }
 
 impl UnitRange {
-    /// Returns the unit behind the last.
+    /// Returns the number of the unit after the last.
     pub(crate) const fn end(self) -> u64 {
         self.first.saturating_add(self.count)
     }
 }
 
 impl VerifyPlan {
-    /// Returns the shortest unit with which `len` bytes of a device with blocks of `logical_block_len` bytes can be remembered, 4 KiB
-    /// at least, if there is one.
+    /// Returns the shortest unit, at least 4 KiB, with which the history of `len` bytes fits into
+    /// [`UNITS_MAX`], on a device whose logical blocks have `granule` bytes. Returns 64 KiB if even that does
+    /// not fit.
     pub fn unit_for(len: u64, granule: u32) -> usize {
         let mut unit = 4096_usize.max(usize::try_from(granule).unwrap_or(4096));
         while unit < 65_536 && len / wide(unit) > UNITS_MAX {
@@ -161,10 +163,10 @@ impl VerifyPlan {
         unit
     }
 
-    /// Returns the units of the range, if the device lets the plan be.
+    /// Returns the units of the range, if the plan fits the device.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why the plan does not fit.
     pub(crate) fn fit(&self, profile: &Capabilities) -> Result<UnitRange, RunError> {
         let unit = self.unit;
         if !(512..=65_536).contains(&unit) || !unit.is_power_of_two() {
@@ -174,7 +176,7 @@ impl VerifyPlan {
             return Err(RunError::Granule { unit, granule: profile.logical_block_len });
         }
         let rest = profile.len.saturating_sub(self.from);
-        // Without a length, what is left behind the last whole unit is left alone.
+        // Without a length, the run leaves out the bytes behind the last whole unit.
         let len = self.len.unwrap_or(rest - rest % wide(unit));
         if !self.from.is_multiple_of(wide(unit)) || !len.is_multiple_of(wide(unit)) {
             return Err(RunError::Unaligned(unit));

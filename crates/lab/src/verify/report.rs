@@ -1,33 +1,34 @@
-//! What a run did and found.
+//! The report of a run: its operations, errors and findings, and its progress.
 
 use std::time::Duration;
 
 use oracle::history::{Finding, Violation};
 use serde::Serialize;
 
-/// The most findings and errors that are told one by one; all are counted.
+/// The most findings, and the most errors, that a report describes one by one. The counters include all of
+/// them.
 pub const TOLD_MAX: usize = 100;
 
-/// What a run did and found.
+/// The report of a run: its operations, errors and findings.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VerifyReport {
-    /// What every choice of the run came from; the same seed makes the same choices.
+    /// The seed of all random choices of the run; the same seed makes the same choices.
     pub seed: u64,
-    /// The length of a signed block.
+    /// The length of a signed block, in bytes.
     pub unit: usize,
-    /// Writes that ended well.
+    /// Writes that succeeded.
     pub writes: u64,
-    /// Reads that ended well, those of the last pass included.
+    /// Reads that succeeded, those of the last pass included.
     pub reads: u64,
-    /// Flushes that ended well.
+    /// Flushes that succeeded.
     pub flushes: u64,
-    /// Ranges that were made zeros.
+    /// Ranges that were set to zeros (WRITE SAME).
     pub zeroed: u64,
-    /// Ranges whose storage was freed.
+    /// Ranges that were deallocated (UNMAP).
     pub freed: u64,
-    /// Writes that depended on what was there, and were carried out. They are among `writes`.
+    /// COMPARE AND WRITE operations that compared equal and wrote. `writes` includes them.
     pub compared: u64,
-    /// Those that were not, since something else was there, as was meant.
+    /// COMPARE AND WRITE operations that reported a miscompare, as the run intended.
     pub differed: u64,
     /// Bytes written.
     pub written_bytes: u64,
@@ -39,41 +40,41 @@ pub struct VerifyReport {
     pub range_bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// What the first of them said.
+    /// The texts of the first [`TOLD_MAX`] errors.
     pub error_texts: Vec<String>,
-    /// Wrong blocks, by what is wrong.
+    /// Wrong blocks, counted by kind.
     pub wrong: Counts,
-    /// The first of them, in words.
+    /// The texts of the first [`TOLD_MAX`] findings.
     pub findings: Vec<String>,
-    /// Whole entries of the journal that was judged by.
+    /// The number of whole entries in the journal, if the device was judged by one.
     pub journal_entries: Option<usize>,
-    /// How long it took.
+    /// The duration of the run.
     pub seconds: f64,
     /// Whether the last pass read everything.
     pub complete: bool,
 }
 
-/// Wrong blocks.
+/// The number of wrong blocks of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Read as if nothing was ever written.
+    /// The block reads as if it had never been written.
     pub lost: u64,
-    /// An older version.
+    /// The block holds an older version.
     pub stale: u64,
-    /// Put together from several writes.
+    /// The block is a mixture of several writes.
     pub torn: u64,
-    /// Of another address.
+    /// The block belongs to another address.
     pub misdirected: u64,
-    /// Of another device or writer.
+    /// The block belongs to another device or writer.
     pub foreign: u64,
-    /// Damaged.
+    /// The block is damaged.
     pub garbled: u64,
-    /// Never sent, or refused.
+    /// The block holds a write that was never sent, or that the device refused.
     pub unsubmitted: u64,
 }
 
 impl Counts {
-    /// Returns how many there are in all.
+    /// Returns the number of wrong blocks of all kinds.
     pub const fn total(&self) -> u64 {
         self.lost + self.stale + self.torn + self.misdirected + self.foreign + self.garbled + self.unsubmitted
     }
@@ -85,10 +86,10 @@ impl Counts {
             Violation::Torn => &mut self.torn,
             Violation::Misdirected => &mut self.misdirected,
             Violation::Foreign => &mut self.foreign,
-            // A comparison is a reading here.
+            // This run reads before it compares, and counts a miscompare as a damaged read.
             Violation::Garbled | Violation::Miscompared => &mut self.garbled,
             Violation::Unsubmitted | Violation::WrittenDespite => &mut self.unsubmitted,
-            // No laws beyond the order of time are judged here.
+            // A run checks only that reads are up to date; it tests no atomicity and no other ordering.
             Violation::NotAtomic | Violation::Reordered => &mut self.stale,
         };
         *count += 1;
@@ -96,12 +97,12 @@ impl Counts {
 }
 
 impl VerifyReport {
-    /// Returns whether everything was read at the end, nothing was wrong and nothing failed.
+    /// Returns whether the last pass read everything, no block was wrong and no operation failed.
     pub const fn is_sound(&self) -> bool {
         self.complete && self.wrong.total() == 0 && self.errors == 0
     }
 
-    /// Takes note of a wrong block.
+    /// Records a wrong block.
     pub(crate) fn found(&mut self, finding: &Finding) {
         self.wrong.count(finding.violation);
         if self.findings.len() < TOLD_MAX {
@@ -111,7 +112,7 @@ impl VerifyReport {
         }
     }
 
-    /// Takes note of an operation that failed.
+    /// Records a failed operation.
     pub(crate) fn failed(&mut self, what: String) {
         self.errors += 1;
         if self.error_texts.len() < TOLD_MAX {
@@ -120,25 +121,26 @@ impl VerifyReport {
     }
 }
 
-/// What a run is doing.
+/// The stage that a run is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Writing, and reading back.
+    /// The run writes blocks and reads them back.
     Writing,
-    /// Reading everything once more.
+    /// The run reads the whole range once more.
     Verifying,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// What it is doing.
+    /// The stage that the run is in.
     pub stage: Stage,
-    /// How much of that is done: bytes, or milliseconds where the run goes by time.
+    /// The part of the stage that is done: bytes, milliseconds if the run ends after a time, or operations
+    /// drawn.
     pub done: u64,
-    /// Of how much.
+    /// The value of `done` at the end of the stage.
     pub total: u64,
-    /// How long it has been running.
+    /// The time since the run started.
     pub elapsed: Duration,
     /// Wrong blocks so far.
     pub wrong: u64,

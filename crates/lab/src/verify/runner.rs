@@ -1,4 +1,4 @@
-//! The run itself: what is sent when, and what becomes of it.
+//! The run itself: it chooses and sends operations, and judges their results.
 
 mod clear;
 mod compare;
@@ -23,46 +23,48 @@ use super::plan::{RunError, UnitRange, Until, VerifyPlan, Work, wide};
 use super::report::{Progress, Stage, VerifyReport};
 use super::{Control, PROGRESS_INTERVAL, Stopwatch, low_half};
 
-/// After so many writes of a pass over the whole range, one range that is done is written again, and one is read again.
+/// In a pass over the whole range, each 16th write is followed by operations on ranges that are done: a
+/// second write, a read and a COMPARE AND WRITE.
 const AGAIN_EVERY: u64 = 16;
 
-/// One write in so many asks for stable storage (FUA), and one flush follows so many writes.
+/// One write in 8 asks for stable storage (FUA), and one flush follows 64 writes.
 const STABLE_EVERY: u64 = 8;
 const FLUSH_EVERY: u64 = 64;
 
-/// One change in so many of random work makes zeros or frees storage; in a pass over the whole range, one such change
-/// comes after so many writes, where nothing was written yet.
+/// In random work, one change in 8 writes zeros or deallocates. In a pass over the whole range, one such
+/// change follows every 8th write, on a range that the pass has not written yet.
 const CLEAR_EVERY: u64 = 8;
 
-/// One change in so many of random work depends on what is there.
+/// In random work, one change in 8 is a COMPARE AND WRITE.
 const COMPARE_EVERY: u64 = 8;
 
-/// What an operation under way is.
+/// An operation under way.
 #[derive(Debug)]
 enum InFlight {
     Write {
         op: OpId,
         span: UnitRange,
     },
-    /// A read of what was just written, or of anything.
+    /// The read-back of a write, or any other read.
     Read {
         read: ReadId,
         span: UnitRange,
         stage: Stage,
     },
-    /// Zeros, or storage that is freed.
+    /// WRITE SAME with zeros, or UNMAP.
     Clear {
         op: OpId,
         span: UnitRange,
         how: ClearMethod,
     },
-    /// A read of what the next write depends on; whether that is to find something else.
+    /// The read that precedes a COMPARE AND WRITE. With `differs`, the run then sends a condition that must
+    /// not hold.
     ReadForCompare {
         read: ReadId,
         span: UnitRange,
         differs: bool,
     },
-    /// A write that depends on what is there; without a name, it must not be carried out.
+    /// A COMPARE AND WRITE. `op` is `None` if the condition is false, so that the device must not write.
     Compare {
         op: Option<OpId>,
         span: UnitRange,
@@ -73,7 +75,7 @@ enum InFlight {
     },
 }
 
-/// What an operation came to.
+/// The result of an operation.
 enum OpResult {
     Of(Result<OpOutput, Failure>),
     OfComparison(Result<Compared, Failure>),
@@ -81,7 +83,7 @@ enum OpResult {
 
 type Completion = (u64, OpResult);
 
-/// A run at work.
+/// A run in progress.
 pub(super) struct Runner<'a> {
     disk: &'a dyn SharedStore,
     plan: &'a VerifyPlan,
@@ -98,11 +100,12 @@ pub(super) struct Runner<'a> {
     sequence: u64,
     flushes: u64,
     next_key: u64,
-    /// What the device cannot do is not asked again.
+    /// Whether WRITE SAME and UNMAP are still tried, and `compares` for COMPARE AND WRITE; false once the
+    /// device reports them as unsupported.
     clears: [bool; 2],
     compares: bool,
     in_flight: BTreeMap<u64, InFlight>,
-    /// Units with an operation under way, as runs: first and count.
+    /// Units with an operation under way, as ranges.
     busy: BTreeSet<UnitRange>,
     completions: Receiver<Completion>,
     end: Sender<Completion>,
@@ -147,7 +150,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Keeps a journal from now on.
+    /// Writes a journal from now on.
     pub(super) fn keep(&mut self, mut journal: Journal) -> Result<(), RunError> {
         let unit = self.plan.unit;
         let head = JournalHeader {
@@ -161,7 +164,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Writes as the plan says, and reads each write back.
+    /// Writes as the plan says, reads each write back, and flushes at the end.
     pub(super) fn write(&mut self) -> Result<(), RunError> {
         if self.disk.capabilities().read_only {
             return Err(RunError::ReadOnly);
@@ -181,7 +184,7 @@ impl<'a> Runner<'a> {
     fn write_whole(&mut self) -> Result<(), RunError> {
         let chunk = self.chunk_max();
         let chunks = self.span.count.div_ceil(chunk);
-        // A walk through all of them that looks random: steps of a size that shares no factor with their number.
+        // A pseudorandom order of all chunks: steps of a size that is coprime to their number.
         let (start, step) = (self.rng.below(chunks), coprime(chunks, self.rng.below(chunks)));
         let total = self.span.count.saturating_mul(wide(self.plan.unit));
         for number in 0..chunks {
@@ -193,7 +196,8 @@ impl<'a> Runner<'a> {
             }
             self.start_write(span)?;
             if number % CLEAR_EVERY == 0 && number + 1 < chunks {
-                // Where nothing was written yet: it will be, so that no block is left without its signature.
+                // Clear a range that was not written yet: the pass writes it later, so that every block ends
+                // up signed.
                 let ahead = number + 1 + self.rng.below(chunks - number - 1);
                 let ahead = step_of(start, step, ahead, chunks);
                 self.try_clear(self.part(ahead.saturating_mul(chunk), chunk))?;
@@ -221,7 +225,7 @@ impl<'a> Runner<'a> {
             if self.stopped || done >= all {
                 break;
             }
-            // As often a few units as many.
+            // A random power of two bounds the length, so that short operations are as frequent as long ones.
             let most = 1_u64 << self.rng.below(u64::from(chunk.ilog2()) + 1);
             let count = 1 + self.rng.below(most);
             let at = self.rng.below(self.span.count);
@@ -239,7 +243,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Reads everything, or the runs given, and judges it.
+    /// Reads and judges the whole range, or the ranges of `only`.
     pub(super) fn verify(&mut self, only: Option<&[UnitRange]>) -> Result<(), RunError> {
         let everything = [self.span];
         let spans = only.unwrap_or(&everything);
@@ -268,24 +272,25 @@ impl<'a> Runner<'a> {
         self.report
     }
 
-    /// Returns the most units of one operation.
+    /// Returns the most units that one operation may have.
     fn chunk_max(&self) -> u64 {
         wide(self.plan.io_max.min(self.disk.capabilities().io_len_max) / self.plan.unit).max(1)
     }
 
-    /// Returns at most `count` units from the `at`-th of the range on.
+    /// Returns at most `count` units, beginning with unit `at` of the range.
     fn part(&self, at: u64, count: u64) -> UnitRange {
         let at = at.min(self.span.count - 1);
         UnitRange { first: self.span.first + at, count: count.min(self.span.count - at) }
     }
 
     fn is_free(&self, span: UnitRange) -> bool {
-        // Runs under way do not overlap, so only the last one that begins before the end can reach into it.
+        // Busy ranges do not overlap, so only the last one that begins before the end of `span` can overlap
+        // it.
         let before = self.busy.range(..UnitRange { first: span.end(), count: 0 }).next_back();
         before.is_none_or(|other| other.end() <= span.first)
     }
 
-    /// Writes if nothing else is going on there.
+    /// Writes a range, unless an operation is under way on it.
     fn try_write(&mut self, span: UnitRange) -> Result<(), RunError> {
         if self.is_free(span) { self.start_write(span) } else { Ok(()) }
     }
@@ -344,11 +349,11 @@ impl<'a> Runner<'a> {
     fn submit(&mut self, doing: InFlight, busy: Option<UnitRange>, action: OpAction) {
         let key = self.register(doing, busy);
         let end = self.end.clone();
-        // The receiver lives as long as anything is under way.
+        // The receiver lives as long as any operation is under way.
         self.disk.submit(action, Box::new(move |result| drop(end.send((key, OpResult::Of(result))))));
     }
 
-    /// Takes note of an operation, and returns its key.
+    /// Registers an operation, and returns its key.
     fn register(&mut self, doing: InFlight, busy: Option<UnitRange>) -> u64 {
         let key = self.next_key;
         self.next_key += 1;
@@ -365,7 +370,7 @@ impl<'a> Runner<'a> {
         usize::try_from(span.count).unwrap_or(usize::MAX).saturating_mul(self.plan.unit)
     }
 
-    /// Makes the blocks of one write.
+    /// Builds the signed blocks of one write.
     fn signed(&mut self, span: UnitRange, sequence: Sequence) -> DataList {
         let len = self.len_of(span);
         let mut buf = Buf::with_capacity(len);
@@ -386,7 +391,7 @@ impl<'a> Runner<'a> {
                 seed,
                 pattern,
             };
-            // The plan was checked: a unit is as long as a signed block can be.
+            // The plan was checked: the length of a unit is valid for a signed block.
             let _ = stamp.sign(block);
         }
         buf.freeze().into()
@@ -397,13 +402,14 @@ impl<'a> Runner<'a> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         journal.note(&Entry { time_ns, what });
         match what {
-            // Must be there before the operation is sent; the others may come late.
+            // The entry of a change must be written before the change is sent; the others may be written
+            // later.
             JournalEvent::Submit(..) => journal.flush().map_err(RunError::Journal),
             _ => Ok(()),
         }
     }
 
-    /// Waits until there is room for one more operation.
+    /// Waits until fewer than `depth` operations are under way.
     fn wait_for_slot(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), RunError> {
         self.handle_completions()?;
         self.tell(stage, progress);
@@ -413,7 +419,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Waits until nothing is under way and nothing is left to be read back.
+    /// Waits until no operation is under way, read-backs included, and flushes the journal.
     fn drain(&mut self, stage: Stage, total: Option<u64>) -> Result<(), RunError> {
         while !self.in_flight.is_empty() {
             let progress = total.map(|total| (self.report.verified_bytes, total));
@@ -425,7 +431,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Waits until nothing is under way, in the middle of a run.
+    /// Waits until no operation is under way, in the middle of a run.
     fn wait_idle(&mut self) -> Result<(), RunError> {
         self.drain(Stage::Writing, None)
     }
@@ -462,7 +468,7 @@ impl<'a> Runner<'a> {
                 self.compared(op, span, result)
             }
             (InFlight::Flush { flush, number }, OpResult::Of(result)) => self.flushed(flush, number, result),
-            // Each is answered in its own kind.
+            // Every operation has a result of its own kind.
             (_, OpResult::Of(_) | OpResult::OfComparison(_)) => Ok(()),
         }
     }
@@ -495,7 +501,7 @@ impl<'a> Runner<'a> {
         self.judge(read, span, stage, result);
     }
 
-    /// Judges what a read returned, and returns it if nothing was wrong with it.
+    /// Judges the data of a read, and returns it if no block was wrong.
     fn judge(
         &mut self,
         read: ReadId,
@@ -568,13 +574,13 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Returns what a failure says of the write. Only an answer that came from the device tells that it is over.
+/// Returns what a failure tells about the write. Only a response of the device proves that the write is over.
 const fn end_of(failure: Failure) -> ChangeResult {
     match failure.fault {
         Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug | Fault::NotSubmitted => {
             ChangeResult::Refused
         }
-        // A large write may have been several commands, of which the first ones were carried out.
+        // A large write may have been several commands, of which the first ones were executed.
         Fault::NoSpace | Fault::Reserved | Fault::Forbidden | Fault::Busy | Fault::Aborted => {
             ChangeResult::Failed
         }
@@ -582,13 +588,13 @@ const fn end_of(failure: Failure) -> ChangeResult {
     }
 }
 
-/// Returns the `number`-th of `count` places on a walk.
+/// Returns the `number`-th of `count` positions in the pseudorandom order.
 fn step_of(start: u64, step: u64, number: u64, count: u64) -> u64 {
     let at = u128::from(start) + u128::from(step) * u128::from(number);
     u64::try_from(at % u128::from(count.max(1))).unwrap_or(0)
 }
 
-/// Returns a number near `near` that shares no factor with `count`.
+/// Returns the first number from `near` on that is coprime to `count`.
 fn coprime(count: u64, near: u64) -> u64 {
     (near.max(1)..).find(|step| gcd(*step, count) == 1).unwrap_or(1)
 }

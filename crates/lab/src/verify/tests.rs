@@ -9,13 +9,13 @@ use super::*;
 
 const LEN: u64 = 4 << 20;
 
-/// What a medium does wrong, at the n-th write counted from zero.
+/// A fault of the medium, at the n-th write counted from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
     Nothing,
-    /// Says done and writes nothing.
+    /// Acknowledges the write without writing.
     Lose(u64),
-    /// Writes it one unit further on.
+    /// Writes the data one unit further on.
     Misdirect(u64),
     /// Writes the first half only.
     Tear(u64),
@@ -23,33 +23,34 @@ enum Lie {
     Flip(u64, usize),
     /// Fails without a write.
     Fail(u64),
-    /// Fails, having written half.
+    /// Fails after writing half.
     FailHalfway(u64),
-    /// Brings the whole medium back to how it was at an earlier write.
+    /// Reverts the whole medium to its content at an earlier write.
     Revert(u64, u64),
-    /// Says that it made zeros, and did not.
+    /// Acknowledges WRITE SAME without zeroing.
     KeepZeroed,
-    /// Makes zeros of what lies behind the range, too.
+    /// Also zeroes the blocks behind the range.
     ZeroBeyond,
-    /// Frees what lies behind the range, too.
+    /// Also deallocates the blocks behind the range.
     FreeBeyond,
-    /// Can neither make zeros nor free anything.
+    /// Supports neither WRITE SAME nor UNMAP.
     ClearNothing,
-    /// Writes whatever it finds.
+    /// Writes even if the comparison fails.
     WriteAnyway,
-    /// Says that it found something else, always.
+    /// Always reports a miscompare.
     DifferAlways,
-    /// Says that it wrote what it only compared.
+    /// Reports success for a COMPARE AND WRITE, but only compares.
     CompareOnly,
-    /// Loses its answer to every comparison that it carries out, or to every one that it does not.
+    /// Loses the response to every COMPARE AND WRITE that it executes, or to every one that it does not
+    /// execute.
     LoseAnswer {
         carries_out: bool,
     },
-    /// Compares nothing.
+    /// Does not support COMPARE AND WRITE.
     CompareNothing,
 }
 
-/// A medium in memory that answers at once, and may lie.
+/// A medium in memory that answers at once, and injects faults.
 struct Medium {
     lie: Lie,
     state: Mutex<State>,
@@ -192,14 +193,14 @@ fn judge(lie: Lie, plan: &VerifyPlan) -> VerifyReport {
     run(&Medium::new(lie), plan, None, &mut |_| Control::Continue).unwrap()
 }
 
-/// Random work by count: the medium answers at once, so a seed makes one run and no other, on any machine. On a range of 64
-/// units, each of which is changed many times, no seed spares a lie.
+/// Random work by count: the medium answers at once, so a seed makes the same run on any machine. Each unit
+/// of the 64 in the range changes many times, so every seed finds every fault.
 fn random(seed: u64) -> VerifyPlan {
     let work = Work::Random(Until::Drawn(1000));
     VerifyPlan { work, unit: 512, io_max: 8 << 10, len: Some(32 << 10), seed, ..whole() }
 }
 
-/// Judges random work by several seeds, each by itself.
+/// Judges random work with several seeds, one run for each.
 fn judge_random(lie: Lie, compare: bool) -> impl Iterator<Item = VerifyReport> {
     SEEDS.into_iter().map(move |seed| judge(lie, &VerifyPlan { compare, ..random(seed) }))
 }
@@ -221,13 +222,14 @@ fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
     for sound in judge_random(Lie::Nothing, false) {
         assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
     }
-    // What keeps its old content although it is zeros, and what goes although nobody asked for that.
+    // Blocks that keep their old content although they were zeroed, and blocks that vanish although they were
+    // not cleared.
     for lie in [Lie::KeepZeroed, Lie::ZeroBeyond, Lie::FreeBeyond] {
         for report in judge_random(lie, false) {
             assert!(report.wrong.total() > 0 && report.errors == 0, "{lie:?}: {report:?}");
         }
     }
-    // A device that cannot do it is not at fault, and who does not want it does not get it.
+    // A device without support for clearing is not at fault, and a plan with `zeroes: false` clears nothing.
     for (lie, plan) in [(Lie::ClearNothing, whole()), (Lie::Nothing, VerifyPlan { zeroes: false, ..whole() })]
     {
         let report = judge(lie, &plan);
@@ -242,7 +244,7 @@ fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
     for sound in judge_random(Lie::Nothing, true) {
         assert!(sound.compared > 0 && sound.differed > 0 && sound.is_sound(), "{sound:?}");
     }
-    // Told by the answer, and by the block that nobody may have written.
+    // Both the response and a block that must not have been written show this fault.
     for report in judge_random(Lie::WriteAnyway, true) {
         assert!(report.errors > 0 && report.wrong.unsubmitted > 0, "{report:?}");
         assert!(report.error_texts[0].contains("carried out although"), "{:?}", report.error_texts);
@@ -250,11 +252,11 @@ fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
     for report in judge_random(Lie::DifferAlways, true) {
         assert!(report.errors > 0 && report.differed > 0 && report.wrong.total() == 0, "{report:?}");
     }
-    // What was acknowledged is missing.
+    // Acknowledged data is missing.
     for report in judge_random(Lie::CompareOnly, true) {
         assert!(report.errors == 0 && report.wrong.total() > 0, "{report:?}");
     }
-    // Who can tell nothing is believed whatever it did: errors, and no corruption.
+    // Without a response the oracle accepts either result: the run reports errors, and no corruption.
     for carries_out in [false, true] {
         for report in judge_random(Lie::LoseAnswer { carries_out }, true) {
             assert!(report.errors > 0 && report.wrong.total() == 0, "{report:?}");
@@ -268,7 +270,8 @@ fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
 #[test]
 fn each_lie_is_told_by_its_name() {
     let wrong = |lie| judge(lie, &whole()).wrong;
-    // The first write to a block: before it there was nothing of ours, so a lost one reads as zeros.
+    // This is the first write to the block, which held no signed data before it, so a lost write reads as
+    // zeros.
     assert!(wrong(Lie::Lose(3)).lost > 0);
     assert!(wrong(Lie::Misdirect(4)).misdirected > 0);
     assert!(wrong(Lie::Tear(5)).torn > 0);
@@ -280,7 +283,8 @@ fn each_lie_is_told_by_its_name() {
 
 #[test]
 fn a_block_that_was_destroyed_behind_our_back_shows_at_the_end() {
-    // A misdirected write is wrong in two places: where it is missing and where it landed.
+    // A misdirected write is wrong in two places: at its own address, where the data is missing, and at the
+    // address it was written to.
     let report = judge(Lie::Misdirect(10), &whole());
     let blocks: std::collections::BTreeSet<_> =
         report.findings.iter().filter_map(|text| text.split_once(':').map(|(bytes, _)| bytes)).collect();
@@ -334,7 +338,7 @@ fn one_seed_writes_the_same_blocks() {
             run(medium, &plan, None, &mut |_| Control::Continue).unwrap();
         }
         let (first, second) = (first.state.lock().unwrap(), second.state.lock().unwrap());
-        // Blocks carry the time of their writing; where they are and whose is the same.
+        // Blocks contain the time at which they were written; address and writer are the same.
         assert_eq!(first.writes, second.writes);
         for (one, other) in first.bytes.chunks(512).zip(second.bytes.chunks(512)) {
             assert_eq!((&one[..40], &one[48..56]), (&other[..40], &other[48..56]));
@@ -367,11 +371,12 @@ fn a_journal_judges_what_a_crash_left() {
         |medium: &Medium, kept: &[u8]| check(medium, kept, false, false, &mut |_| Control::Continue).unwrap();
     let report = judge(&medium, &kept);
     assert!(report.is_sound() && report.verified_bytes == LEN, "{report:?}");
-    // The writer was killed in the middle of an entry: what it did not note may have happened or not.
+    // The writer was killed in the middle of an entry: a write that the journal does not hold may have
+    // happened or not.
     kept.truncate(kept.len() / 2 + 7);
     let report = judge(&medium, &kept);
     assert!(report.journal_entries.unwrap() > 0);
-    // What was written twice may be newer than the journal knows; everything else is right.
+    // A block that was written twice may be newer than the journal; every other block is right.
     let newer = report.wrong.unsubmitted + report.wrong.foreign;
     assert_eq!(report.wrong.total(), newer, "{:?}", report.findings);
     medium.state.lock().unwrap().bytes[5000] ^= 1;

@@ -1,4 +1,4 @@
-//! Commands that ask about reservations and change them, most of them with keys that are right.
+//! Commands that query and change reservations, most of them with the correct key.
 
 use base::rng::Rng;
 use oracle::reservations::{Nexus, ReservationType, State};
@@ -18,8 +18,8 @@ mod action {
     pub(super) const REGISTER_AND_IGNORE: u8 = 6;
 }
 
-/// Makes the next command of an initiator that concerns the reservations of a unit. With `old_ones`, it may be RESERVE(6) or
-/// RELEASE(6).
+/// Makes the next command of an initiator that queries or changes the reservations of a unit. With
+/// `old_ones`, it may be RESERVE(6) or RELEASE(6).
 pub fn next(
     rng: &mut Rng,
     oracle: &OracleAdapter,
@@ -38,7 +38,7 @@ pub fn next(
     let state = judge.likely(unit);
     let own = state.key_of(nexus(initiator));
     let fresh = 0x0101 * (initiator as u64 + 1) + (rng.below(2) << 32);
-    // Some do not know their key.
+    // Some commands carry a wrong key.
     let key = if rng.chance(1, 12) { fresh ^ 1 } else { own.unwrap_or(0) };
     let held = state.reservation();
     let kind = *pick(rng, &ReservationType::ALL.map(|(code, _)| code));
@@ -62,7 +62,7 @@ pub fn next(
     order(unit, vec![0x5f, action, code, 0, 0, 0, 0, 0, 24, 0], list, 0)
 }
 
-/// Chooses whom to preempt: the holder, or any registrant but the sender.
+/// Chooses the key to preempt: the holder's, or that of any registrant but the sender.
 fn victim(rng: &mut Rng, state: &State, initiator: usize) -> u64 {
     let own = state.key_of(nexus(initiator));
     match state.reservation() {

@@ -29,7 +29,7 @@ impl Rig {
         self.begin(initiator, &[0x2a], Vec::new())
     }
 
-    /// Begins PERSISTENT RESERVE OUT with two keys.
+    /// Submits PERSISTENT RESERVE OUT with two keys.
     fn reserve_out(&mut self, initiator: usize, action: u8, code: u8, keys: [u64; 2]) -> Ticket {
         let mut list = vec![0; 24];
         list[..8].copy_from_slice(&keys[0].to_be_bytes());
@@ -51,7 +51,8 @@ impl Rig {
         assert_eq!(self.end(ticket, GOOD, &[]), []);
     }
 
-    /// Initiators 0 and 1 are registered with keys 10 and 20, and the first holds the unit WRITE EXCLUSIVE.
+    /// Initiators 0 and 1 are registered with keys 10 and 20, and initiator 0 holds a WRITE EXCLUSIVE
+    /// reservation of the unit.
     fn reserved() -> Self {
         let mut rig = Self::new();
         rig.does(0, 0, 0, [0, 10]);
@@ -106,7 +107,7 @@ fn an_aborted_victim_writes_until_the_answer_and_not_after() {
     assert_eq!(rig.end(preempt, GOOD, &[]), []);
     rig.0.took_effect((9, write.0));
     assert_eq!(rig.broken(), [Property::Fenced]);
-    // Its answer may have been on its way all the time.
+    // The answer may have been under way all the time.
     assert_eq!(rig.end(write, GOOD, &[]), []);
 }
 

@@ -1,5 +1,6 @@
-//! What only a share of the worlds have: LUNs that change while commands run, memory that runs out, media that do harm without
-//! saying so. A world has at most one of these, so that a judge knows what a finding comes from.
+//! Special worlds, which only a share of the seeds make: LUNs that change while commands run (reloads),
+//! memory shortage, media that corrupt data silently. A world has at most one of these, so that the cause of
+//! a finding is known.
 
 use base::rng::Rng;
 use base::time::Duration;
@@ -13,44 +14,45 @@ use super::{HyperPlan, IscsiPlan, Scenario, TransportPlan, pick};
 /// How LUNs and access change while commands run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReloadPlan {
-    /// The LUNs in use are 0 to this, exclusive. There are more disks than that ([`Scenario::units`]).
+    /// The LUNs in use are 0 to this, exclusive. There are more disks than LUNs ([`Scenario::units`]).
     pub luns: u16,
-    /// A reload comes after at most so many orders.
+    /// A reload happens after at most this many commands.
     pub every: u64,
-    /// And after at most so long.
+    /// A reload happens after at most this time.
     pub within: Duration,
-    /// Whether the last initiator is one that no reload concerns.
+    /// Whether no reload concerns the last initiator.
     pub still: bool,
-    /// Whether nothing else goes wrong: then no session may be lost but by a reload that takes the access away.
+    /// Whether nothing but reloads goes wrong: a session may then be lost only by a reload that takes access
+    /// away.
     pub calm: bool,
 }
 
-/// What media do and do not tell: one operation in so many, zero for none.
+/// How media corrupt data silently. Each rate is one operation in so many; zero for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CorruptionPlan {
-    /// A write lands at another address, by at most [`Self::shift_max`] blocks.
+    /// A write is misdirected: its data goes to another address, at most [`Self::shift_max`] blocks away.
     pub misdirects_one_in: u64,
     /// See `misdirects_one_in`.
     pub shift_max: u64,
-    /// A write is acknowledged and dropped.
+    /// A write is lost: the medium acknowledges it and drops it.
     pub loses_one_in: u64,
-    /// Bits of one block flip, and stay flipped.
+    /// Bit rot: bits of one block flip, and stay flipped.
     pub rots_one_in: u64,
-    /// A read returns what a block held before the last write.
+    /// A stale read: a read returns what a block held before the last write.
     pub reads_stale_one_in: u64,
-    /// Bits of one block flip on the way out.
+    /// Bits of one block flip in the data that a read returns, not on the medium.
     pub flips_one_in: u64,
-    /// How often in all.
+    /// How many corruptions there are in all, at most.
     pub harms_max: u32,
 }
 
 /// Whether worlds are special by default.
 pub const SPECIAL: bool = true;
 
-/// Longer than anything takes where nothing goes wrong by itself.
+/// Longer than any operation takes in a world without random faults.
 const SLOWEST: Duration = Duration::from_secs(5);
 
-/// One world in so many is one of these.
+/// The denominator of the shares of special worlds.
 const SHARE: u64 = 24;
 
 impl Scenario {
@@ -74,12 +76,12 @@ impl Scenario {
         self.blocks = self.blocks.min(96);
         self.medium.len = self.block_size.len_of(base::units::Blocks(self.blocks)).map_or(0, |len| len.0);
         self.initiators = self.initiators.max(2);
-        // What an I_T nexus has opened is forgotten when the target loses its power.
+        // The target's nexus bindings do not survive a loss of power.
         self.crashes = 0;
-        // What becomes of reservations when a unit is removed and its disk served again is not modelled.
+        // The fate of reservations when a unit is removed and its disk is served again is not modelled.
         self.reserves_one_in = 0;
         if rng.chance(1, 2) {
-            // Nobody aborts tasks: each must end by itself.
+            // No initiator aborts tasks: each task must end by itself.
             self.manages_one_in = 0;
         } else if self.manages_one_in == 0 {
             self.manages_one_in = 40;
@@ -102,7 +104,7 @@ impl Scenario {
         self.depth = 24;
         self.transfer_max = 40;
         if rng.chance(2, 3) {
-            // One transfer is more than any session gets although memory is short.
+            // One transfer is more than the share of any session while memory is short.
             self.block_size = BlockSize::B4096;
             self.medium.block_len = 4096;
             self.medium.len = self.blocks * 4096;
@@ -116,7 +118,7 @@ impl Scenario {
     }
 
     fn harm(&mut self, rng: &mut Rng) {
-        // What survives a loss of power would have to be known of the medium without harm, too.
+        // Otherwise the medium without corruption would have to model what survives a loss of power.
         self.crashes = 0;
         let mut odds = |often: u64| if rng.chance(1, 2) { often } else { 0 };
         let plan = CorruptionPlan {
@@ -135,7 +137,7 @@ impl Scenario {
 }
 
 impl TransportPlan {
-    /// Takes away everything that goes wrong by itself.
+    /// Removes every random fault.
     fn calm(&mut self) {
         match self {
             Self::Direct => {}
@@ -145,7 +147,7 @@ impl TransportPlan {
                     *way = StreamPlan { delay, bytes_per_s, piece_len_max, ..StreamPlan::CLEAN };
                 }
                 plan.connects_fail_per_mille = 0;
-                // Nothing is lost, and what is only slow must not be taken for lost.
+                // Nothing is lost here, and slow PDUs must not be taken for lost.
                 plan.session_limits.repair_after = SLOWEST;
                 plan.limits.repair_after = SLOWEST;
             }
@@ -164,7 +166,8 @@ impl TransportPlan {
 }
 
 impl IscsiPlan {
-    /// Has the target too little memory for what its sessions want at a time, and hosts that stand still in the middle of data.
+    /// Gives the target too little memory for the data that its sessions want at a time, and lets hosts stand
+    /// still in the middle of data.
     fn shorten_memory(&mut self, rng: &mut Rng) {
         self.limits.data_out_bytes_max = *pick(rng, &[16 << 10, 64 << 10]);
         self.limits.data_in_bytes_max = *pick(rng, &[16 << 10, 64 << 10, 192 << 10]);
@@ -177,7 +180,7 @@ impl IscsiPlan {
             (keys.immediate_data, keys.initial_r2t) = (comes_unasked, !comes_unasked);
         }
         if rng.chance(1, 2) {
-            // Longer than a sequence may stand still while others wait for its memory.
+            // Longer than a data sequence may stand still while other sessions wait for its memory.
             self.forward.stall = Probability(*pick(rng, &[5_000, 30_000]));
             self.forward.stall_for = DurationRange::between(Duration::from_secs(5), Duration::from_secs(15));
             self.forward.faults_max = self.forward.faults_max.max(6);

@@ -1,6 +1,7 @@
-//! No transport at all: initiators call the units. What goes wrong here is not a protocol's fault.
+//! Direct calls without a transport: initiators call the units. A failure here is not the fault of a
+//! protocol.
 //!
-//! Commands and data take a while, nexuses are lost by dice, and third-party copies reach every unit.
+//! Commands and data take time, I_T nexuses are lost at random, and third-party copies reach every unit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -25,7 +26,7 @@ use crate::scenario::Scenario;
 use crate::trace::Trace;
 use crate::units;
 
-/// Units, and who calls them.
+/// Units, and the initiators that call them.
 pub struct Direct {
     scenario: Scenario,
     media: Vec<Medium>,
@@ -37,7 +38,7 @@ pub struct Direct {
     tasks: BTreeMap<Ticket, Task>,
     manages: BTreeMap<Ticket, PendingTmf>,
     saved: Vec<Option<Vec<u8>>>,
-    /// What is on its way, in order of arrival.
+    /// Scheduled commands, data and events, in order of arrival.
     queue: BTreeMap<(Instant, u64), Scheduled>,
     number: u64,
     happenings: VecDeque<TransportEvent>,
@@ -49,7 +50,7 @@ pub struct Direct {
 struct Host {
     nexus: Option<NexusId>,
     closed: bool,
-    /// When its last command arrives: none overtakes it.
+    /// When its last command arrives: no later command overtakes it.
     last: Instant,
 }
 
@@ -57,13 +58,13 @@ struct Task {
     initiator: usize,
     order: ScsiCommand,
     data_in: Vec<u8>,
-    /// It has reached its unit.
+    /// Whether the command has reached its unit.
     begun: bool,
 }
 
 struct PendingTmf {
     initiator: usize,
-    /// Units that have not answered.
+    /// How many units have not answered.
     left: usize,
     good: bool,
 }
@@ -160,7 +161,7 @@ impl Direct {
         self.happenings.push_back(TransportEvent::Up { initiator: host, is_new_nexus: true });
     }
 
-    /// Everything of a nexus is gone; its tasks are lost.
+    /// Ends the I_T nexus of an initiator; its tasks are lost.
     fn lose(&mut self, now: Instant, host: usize) {
         let Some(id) = self.hosts[host].nexus.take() else { return };
         self.trouble = now;
@@ -285,7 +286,7 @@ impl Direct {
         }
     }
 
-    /// Collects what the units say until none says anything.
+    /// Collects the events of all units until no unit has any.
     fn handle_unit_events(&mut self, now: Instant) {
         let mut quiet = 0;
         while quiet < self.units.len() {

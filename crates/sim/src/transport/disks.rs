@@ -1,5 +1,5 @@
-//! The disks that a shard serves: which unit each of them is, what was saved of it, and how a reload brings disks in and takes
-//! them out, in the order in which the daemon does.
+//! The disks of a shard: the unit that serves each of them, its saved state, and how a reload adds and
+//! removes disks, in the same order as in the daemon.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ pub(super) struct Disks {
     scenario: Scenario,
     media: Vec<Medium>,
     saved: Vec<Option<Vec<u8>>>,
-    /// What is configured; `None` where everybody sees every disk under its own number for ever.
+    /// The configuration; `None` where every initiator always sees every disk under its own number.
     layout: Option<Layout>,
-    /// The unit that each disk is.
+    /// The unit that serves each disk.
     serving: BTreeMap<u16, UnitId>,
-    /// Units that were removed, whose media are not closed yet.
+    /// Removed units whose media are not closed yet.
     closing: Vec<(UnitId, u16)>,
-    /// A reload that waits until a disk is closed that it serves again.
+    /// A reload that waits until a disk that it serves again is closed.
     waiting: Option<Layout>,
     next_unit: u32,
 }
@@ -46,7 +46,7 @@ impl Disks {
         }
     }
 
-    /// Puts the disks of the configuration into a new shard.
+    /// Adds the disks of the configuration to a new shard.
     pub(super) fn boot(&mut self, now: Instant, shard: &mut Shard, pool: &Pool) {
         (self.serving, self.closing, self.waiting) = (BTreeMap::new(), Vec::new(), None);
         self.next_unit = 0;
@@ -59,7 +59,8 @@ impl Disks {
         }
     }
 
-    /// Puts the LUNs of the configuration into `config`. `entry` makes the row of a LUN that leads to a disk.
+    /// Writes the LUNs of the configuration into `config`. `entry` makes the entry of a LUN that leads to a
+    /// disk.
     pub(super) fn configure(&self, config: &mut ShardConfig, entry: impl Fn(u16, LunEntry) -> LunEntry) {
         let target = &mut config.targets[0];
         let Some(layout) = &self.layout else {
@@ -84,7 +85,7 @@ impl Disks {
             })
             .collect();
         if target.initiators.is_empty() {
-            // An empty list admits everybody.
+            // An empty list admits every initiator, so the list names an initiator that does not exist.
             target.initiators = vec![InitiatorEntry { pattern: "nobody".into(), luns: None, auth: None }];
         }
     }
@@ -97,7 +98,8 @@ impl Disks {
         self.serving.insert(disk, id);
     }
 
-    /// Returns a number for a unit: in half of the worlds, one that a removed unit had may be another's at once.
+    /// Returns a unit number that is free. In half of the worlds, it can be the number of a unit that was
+    /// just removed.
     fn free_number(&mut self) -> UnitId {
         if self.scenario.seed.is_multiple_of(2) {
             let taken = |id: &UnitId| self.serving.values().any(|known| known == id);
@@ -107,15 +109,17 @@ impl Disks {
         UnitId(self.next_unit - 1)
     }
 
-    /// Wants another configuration. It comes into force as soon as every disk that is to be served again is closed.
+    /// Requests another configuration. It comes into force as soon as every disk that is to be served again
+    /// is closed.
     pub(super) fn request_reload(&mut self, layout: Layout) {
         self.waiting = Some(layout);
     }
 
-    /// Closes what has come to its end, and returns the configuration that can come into force now.
+    /// Closes removed units that have become idle. Returns the configuration that can come into force now, if
+    /// one waits.
     pub(super) fn ready(&mut self, shard: &mut Shard) -> Option<Layout> {
         while let Some((id, unit)) = shard.poll_removed() {
-            // Its number may have been another's since, who was removed, too.
+            // Another unit may have had the same number since, and may have been removed as well.
             let is_it = |of: &(UnitId, u16)| of.0 == id && unit.is_designated_by(1, 3, &units::naa(of.1));
             let at = self.closing.iter().position(is_it).expect("it was removed");
             self.closing.remove(at);
@@ -127,8 +131,8 @@ impl Disks {
         self.waiting.take()
     }
 
-    /// Goes over to another configuration: first what is new comes in, and `apply` is called with everything in place; then
-    /// what is gone goes.
+    /// Changes to another configuration. First adds the new disks and calls `apply` with all of them in
+    /// place, then removes the disks that are no longer configured.
     pub(super) fn change(
         &mut self,
         now: Instant,
@@ -152,7 +156,7 @@ impl Disks {
         }
     }
 
-    /// Tells the shard of media that have completions.
+    /// Reports to the shard that media have completions.
     pub(super) fn media_ready(&self, now: Instant, shard: &mut Shard) {
         for (disk, medium) in (0..).zip(&self.media) {
             if medium.next().is_none_or(|at| at > now) {
@@ -165,7 +169,7 @@ impl Disks {
         }
     }
 
-    /// Keeps what a unit saves.
+    /// Stores the state that a unit saves.
     pub(super) fn save(&mut self, unit: UnitId, state: Vec<u8>) {
         let serving = self.serving.iter().map(|(disk, id)| (*id, *disk));
         let found = serving.chain(self.closing.iter().copied()).find(|(id, _)| *id == unit);
@@ -173,7 +177,7 @@ impl Disks {
         self.saved[usize::from(disk)] = Some(state);
     }
 
-    /// Returns what of removed units is left, in words.
+    /// Returns a text that lists removed units that are not closed; `None` if there are none.
     pub(super) fn left(&self) -> Option<String> {
         (!self.closing.is_empty()).then(|| format!("removed units that are not closed: {:?}", self.closing))
     }

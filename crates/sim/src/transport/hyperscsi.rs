@@ -1,4 +1,4 @@
-//! HyperSCSI: session machines, Ethernets that fail, and a shard.
+//! The HyperSCSI transport: initiator sessions, Ethernets that fail, and a shard as the target.
 
 mod counters;
 mod events;
@@ -37,7 +37,7 @@ use net::{ArrivedFrame, Nets, Node};
 use rings::Rings;
 use wire_monitor::WireMonitor;
 
-/// Sessions, Ethernets and a shard.
+/// Initiator sessions, Ethernets and a shard.
 pub struct HyperScsi {
     scenario: Scenario,
     plan: HyperPlan,
@@ -45,9 +45,9 @@ pub struct HyperScsi {
     disks: Disks,
     shard: Shard,
     shard_pool: Pool,
-    /// Whether the target is there at all.
+    /// Whether the target runs.
     powered: bool,
-    /// The initiators, and strangers behind them.
+    /// The initiators, followed by the strangers.
     hosts: Vec<Host>,
     nets: Nets,
     rings: Rings,
@@ -57,44 +57,44 @@ pub struct HyperScsi {
     happenings: VecDeque<TransportEvent>,
     trace: Trace,
     rng: Rng,
-    /// What is over: of machines that are there, see their own counters.
+    /// The counters of sessions and shards that have ended. Those that still run have counters of their own.
     counters: Counters,
     bugs: u64,
-    /// Whether nothing fails any more.
+    /// Whether fault injection has stopped.
     healed: bool,
     trouble: Instant,
-    /// Promises that were not kept.
+    /// Promises that a session broke.
     violations: Vec<String>,
 }
 
 enum Scheduled {
     Saved(UnitId, u64),
-    /// A session that gave up is begun anew.
+    /// An initiator starts a new session after its session gave up.
     Restart(usize),
-    /// The target is there again.
+    /// The target starts again.
     Boot,
-    /// Something begins that lasts until then.
+    /// A fault begins that lasts until this time.
     Trouble(Instant),
-    /// The ports of a net, or only what lies between them, take frames of another length.
+    /// The MTU changes: of the ports of a net, or only of a switch between them.
     Mtu {
         net: usize,
         mtu: usize,
         told: bool,
     },
-    /// An initiator changes its keys.
+    /// An initiator updates its keys.
     Rekey(usize),
-    /// A host stands still until then.
+    /// A host stands still until this time.
     Sleep(Node, Instant),
     Wake(Node),
-    /// An initiator is gone from one moment to the next, and begins anew.
+    /// An initiator crashes and starts again.
     Crash(usize),
 }
 
-/// How many rounds of events and frames one moment may have.
+/// The bound on rounds of events and frames at one point in time.
 const ROUNDS_MAX: u32 = 1_000_000;
 
 impl HyperScsi {
-    /// Makes a target and its initiators, which begin to look for it.
+    /// Makes a target and its initiators, which begin discovery.
     pub fn new(
         scenario: &Scenario,
         plan: &HyperPlan,
@@ -139,7 +139,7 @@ impl HyperScsi {
         transport
     }
 
-    /// Returns what an initiator, or a stranger, wants.
+    /// Returns the session plan of an initiator or a stranger.
     fn plan_of(&self, number: usize) -> SessionPlan {
         match number.checked_sub(self.scenario.initiators) {
             None => shard::session(&self.plan, number),
@@ -151,7 +151,7 @@ impl HyperScsi {
         number >= self.scenario.initiators
     }
 
-    /// Plans what will happen by itself.
+    /// Schedules the faults of the plan.
     fn schedule_faults(&mut self, now: Instant) {
         for (from, until) in self.nets.cuts() {
             self.schedule(from, Scheduled::Trouble(until));
@@ -196,7 +196,7 @@ impl HyperScsi {
         out
     }
 
-    /// Tells somebody of all ports it has.
+    /// Reports all of its ports to a host.
     fn plug(&mut self, now: Instant, who: Node) {
         for net in 0..self.nets.len() {
             let (port, state) = self.nets.port(net, who);
@@ -261,7 +261,7 @@ impl HyperScsi {
         }
     }
 
-    /// Moves events and frames until nothing is left to be done now.
+    /// Processes events and moves frames until nothing more is due now.
     fn run_until_idle(&mut self, now: Instant) {
         for _ in 0..ROUNDS_MAX {
             let mut busy = self.events(now);
@@ -308,7 +308,7 @@ impl HyperScsi {
         any
     }
 
-    /// Puts onto the wires what the machines have to send.
+    /// Sends all frames that the state machines have ready.
     fn send(&mut self, now: Instant) -> bool {
         let (mut batch, mut any) = (FrameBatch::new(), false);
         while self.powered
@@ -351,7 +351,7 @@ impl HyperScsi {
         any
     }
 
-    /// Hands over what has arrived.
+    /// Delivers all frames that have arrived.
     fn arrive(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(come) = self.nets.poll(now) {
@@ -386,7 +386,7 @@ impl HyperScsi {
         }
     }
 
-    /// Returns how many frames somebody did not take so far.
+    /// Returns how many frames a host has refused so far.
     fn refused(&self, who: Node) -> u64 {
         match who {
             Node::Target => {
@@ -411,7 +411,7 @@ fn new_shard(disks: &Disks, plan: &HyperPlan, access: &GroupAccess, pool: &Pool)
 impl Transport for HyperScsi {
     fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool {
         let mut request = Request::new(u64::from(order.unit) << 48, Cdb::new(&order.cdb).unwrap());
-        // Nothing is immediate here; the head of the queue comes close.
+        // Commands are never immediate in HyperSCSI; HEAD OF QUEUE is the closest substitute.
         request.attribute = match order.attribute {
             Attribute::Simple => TaskAttribute::SIMPLE,
             Attribute::Ordered => TaskAttribute::ORDERED,
@@ -500,7 +500,7 @@ impl Transport for HyperScsi {
 
     fn reset_nexus(&mut self, now: Instant, initiator: usize) {
         let session = &mut self.hosts[initiator].session;
-        // As the client library does. Its host has the LUNs open yet.
+        // The client library does the same. The host still has its LUNs open.
         if session.is_up() {
             session.relogin(now)
         } else {
@@ -533,7 +533,7 @@ impl Transport for HyperScsi {
         self.counters.one("losses of the target's power");
         self.rings.forget(Node::Target);
         self.queue.retain(|_, step| !matches!(step, Scheduled::Saved(..) | Scheduled::Boot));
-        // What takes its place has no port before it boots.
+        // The new shard has no port before it boots.
         self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
         self.powered = false;
         let off =

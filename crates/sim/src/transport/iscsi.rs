@@ -1,4 +1,4 @@
-//! iSCSI: session machines, connections that fail, and a shard.
+//! The iSCSI transport: initiator sessions, connections that fail, and a shard as the target.
 
 mod connection;
 mod counters;
@@ -43,14 +43,14 @@ use invariants::{AllowedOutcomes, SessionInvariants};
 use shard::config;
 use traced_framing::TracedFraming;
 
-/// Sessions, connections and a shard.
+/// Initiator sessions, connections and a shard.
 pub struct Iscsi {
     scenario: Scenario,
     plan: IscsiPlan,
     disks: Disks,
     shard: Shard,
     shard_pool: Pool,
-    /// Numbers of the shard's connections that may be used again, and the next new one.
+    /// The free connection numbers of the shard; `next_conn` is the next number that was never used.
     free: Vec<u32>,
     next_conn: u32,
     hosts: Vec<Host>,
@@ -62,11 +62,11 @@ pub struct Iscsi {
     trace: Trace,
     rng: Rng,
     healed: bool,
-    /// The target does not listen before this.
+    /// The target accepts no connections before this time.
     boots_at: Instant,
     counters: Counters,
     trouble: Instant,
-    /// Promises that were not kept.
+    /// Promises that a session broke.
     violations: Vec<String>,
 }
 
@@ -86,18 +86,18 @@ struct Host {
 }
 
 enum Scheduled {
-    /// An attempt to connect comes to its end.
+    /// An attempt to connect succeeds or fails.
     Connect(usize, Slot, u64),
     Saved(UnitId, u64),
-    /// An initiator declares what it receives from now on.
+    /// An initiator declares another MaxRecvDataSegmentLength.
     Declare(usize),
-    /// A session that gave up is begun anew.
+    /// An initiator starts a new session after its session gave up.
     Restart(usize),
     /// A connection has been half closed for long enough.
     Linger(u64, Side),
 }
 
-/// How many rounds of events, actions and bytes one moment may have.
+/// The bound on rounds of events, actions and bytes at one point in time.
 const ROUNDS_MAX: u32 = 1_000_000;
 
 impl Iscsi {
@@ -202,7 +202,7 @@ impl Iscsi {
                 let mut text = TextBuilder::new();
                 let len = pick(&mut self.rng, &["512", "1024", "3000", "8192", "65536"]);
                 text.put(Key::MaxRecvDataSegmentLength.name(), len);
-                // Whether it is taken depends on what else is being said.
+                // Whether the session accepts the text depends on the other text negotiations under way.
                 let taken = self.hosts[host].session.send_text(now, None, text).is_ok();
                 self.trace.say(|| format!("initiator {host} declares {len}: {taken}"));
             }
@@ -220,7 +220,7 @@ impl Iscsi {
         }
     }
 
-    /// An attempt to connect succeeds or fails.
+    /// Completes an attempt to connect: it succeeds or fails.
     fn connect(&mut self, now: Instant, host: usize, slot: Slot, token: u64) {
         if self.hosts[host].connecting.get(&slot) != Some(&token) {
             return;
@@ -267,7 +267,7 @@ impl Iscsi {
         self.hosts[host].session.connected(now, client, slot, entropy);
     }
 
-    /// Brings a configuration into force that waits, if it can come.
+    /// Applies the configuration that waits, if it can come into force.
     fn apply_layout(&mut self, now: Instant) {
         let Some(layout) = self.disks.ready(&mut self.shard) else { return };
         self.happenings.push_back(TransportEvent::ConfigApplied(layout.clone()));
@@ -275,7 +275,7 @@ impl Iscsi {
         self.disks.change(now, serving, layout, |shard, disks| shard.apply(now, config(disks, plan)));
     }
 
-    /// Moves events and bytes until nothing is left to be done now.
+    /// Processes events and moves bytes until nothing more is due now.
     fn run_until_idle(&mut self, now: Instant) {
         for _ in 0..ROUNDS_MAX {
             let mut busy = self.events(now);
@@ -364,7 +364,7 @@ impl Iscsi {
         }
     }
 
-    /// A session is over: its owner begins a new one, unless it wanted the end.
+    /// Handles the end of a session: its owner starts a new one, unless the owner logged out.
     fn session_down(&mut self, now: Instant, host: usize, why: SessionEnd) {
         self.trace.say(|| format!("initiator {host} is down: {why}"));
         self.trouble = now;

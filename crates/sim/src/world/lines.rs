@@ -3,13 +3,13 @@
 use crate::oracle_adapter::Effect;
 use crate::transport::{CommandOutcome, Ticket, TransportEvent};
 
-/// Returns the line of an order that is sent.
+/// Returns the line for a command that is sent.
 pub(super) fn describe(initiator: usize, ticket: Ticket, cdb: &[u8], meaning: &Effect) -> String {
     let bytes: String = cdb.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("initiator {initiator} sends {} {bytes} {meaning:?}", ticket.0)
 }
 
-/// Returns the line of what a fabric reports.
+/// Returns the line for an event that a transport reports.
 pub(super) fn summary(event: &TransportEvent) -> String {
     match event {
         TransportEvent::Ended { initiator, ticket, ended } => {

@@ -1,4 +1,4 @@
-//! What a share of the worlds is judged by besides: reloads, memory, media that do harm.
+//! The additional checks in special worlds: reloads, memory shortage, media that corrupt data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ use crate::scenario::Scenario;
 use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 use crate::views::{self, InitiatorViews};
 
-/// What is known of media that do harm.
+/// The state of the check of media that corrupt data.
 #[derive(Default)]
 pub(super) struct CorruptionCheck {
-    /// Open orders that compare what they wrote.
+    /// Open commands that compare what they wrote.
     verifying: BTreeMap<Ticket, (u16, WriterId, Sequence)>,
-    /// What the oracle found when everything was over.
+    /// What the oracle found in the inspection at the end.
     named: BTreeSet<(u16, Lba, Violation)>,
 }
 
@@ -31,13 +31,13 @@ const FULL: &str = "commands that ended TASK SET FULL";
 const ALARMS: &str = "harmed blocks that were found";
 const NOTICED: &str = "WRITE AND VERIFY that noticed harm";
 
-/// Returns everything that is counted, however seldom it happens.
+/// Returns a counter of zero for every event that is counted, however rare the event is.
 pub(super) fn nothing_counted() -> BTreeMap<&'static str, u64> {
     let kinds = corruption::KINDS.into_iter().chain([ALARMS, NOTICED]);
     views::counted().chain([BUSY, FULL]).chain(kinds).map(|what| (what, 0)).collect()
 }
 
-/// Returns what initiators know where reloads change LUNs.
+/// Returns what initiators know of LUNs, if reloads change LUNs in this scenario.
 pub(super) fn views_of(scenario: &Scenario, now: Instant) -> Option<InitiatorViews> {
     let plan = scenario.reloads?;
     Some(InitiatorViews::new(scenario, plan, now, scenario.seed ^ 0x7669_6577))
@@ -48,12 +48,12 @@ impl World {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Draws the next order of an initiator, with what it means.
+    /// Draws the next command of an initiator, with its effect on blocks.
     pub(super) fn draw(&mut self, initiator: usize) -> (ScsiCommand, Effect) {
         let corruptions = self.scenario.medium.corruption.is_some();
         let (order, meaning) = loop {
             let drawn = self.actors[initiator].workload.next(&self.oracle);
-            // A copy of a harmed block is harm of its own, which no medium did.
+            // A copy of a corrupted block is corrupt as well, although no medium corrupted it.
             if !corruptions || drawn.0.cdb[0] != EXTENDED_COPY {
                 break drawn;
             }
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Records that an order is about to be sent.
+    /// Records that a command is about to be sent.
     pub(super) fn note_sent(&mut self, initiator: usize, ticket: Ticket, order: &ScsiCommand) {
         if let Some(views) = &mut self.views {
             views.sent(initiator, ticket, order);
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Judges how an order ended, by what is not the oracle's to judge.
+    /// Checks how a command ended, by the rules that the oracle does not know.
     pub(super) fn note_ended(&mut self, ticket: Ticket, ended: &CommandOutcome) {
         match ended {
             CommandOutcome::Status { status: 0x08, .. } => self.count(BUSY),
@@ -102,14 +102,14 @@ impl World {
         }
     }
 
-    /// Brings another configuration into force when it is time for one.
+    /// Applies another configuration if a reload is due.
     pub(super) fn reload(&mut self, now: Instant) {
         let Some((change, layout)) = self.views.as_mut().and_then(|views| views.reload(now)) else { return };
         self.trace.say(|| format!("reload: {change:?}"));
         self.apply_layout(now, layout);
     }
 
-    /// Brings the first configuration back, for good.
+    /// Applies the first configuration again. No reload follows.
     pub(super) fn end_reloads(&mut self, now: Instant) {
         if let Some(layout) = self.views.as_mut().map(InitiatorViews::end) {
             self.apply_layout(now, layout);
@@ -122,7 +122,7 @@ impl World {
         self.handle_events();
     }
 
-    /// Judges that an initiator has no session any more.
+    /// Checks whether an initiator may have lost its session.
     pub(super) fn note_down(&mut self, initiator: usize) {
         if !self.actors[initiator].up {
             return;
@@ -131,7 +131,7 @@ impl World {
         wrong.into_iter().for_each(|PropertyViolation { property, how }| self.fail(property, how));
     }
 
-    /// Judges that a function was not answered for long.
+    /// Checks whether a task management function may remain without an answer for so long.
     pub(super) fn note_unanswered(&mut self, ticket: Ticket, initiator: usize) {
         let Some(views) = &mut self.views else { return };
         views.gives_up(initiator);
@@ -140,7 +140,8 @@ impl World {
         }
     }
 
-    /// When every command has ended, every byte that was held for one is free again, once what was answered is acknowledged.
+    /// Checks that the target frees every byte that it held for a command, once every command has ended and
+    /// the initiators have acknowledged the answers.
     pub(super) fn return_memory(&mut self) {
         let limit = self.clock.now().after(SHUTDOWN_TIMEOUT);
         while self.failures.is_empty() && self.transport.data_held() > 0 {
@@ -155,7 +156,7 @@ impl World {
         self.media[usize::from(unit)].corruptions()
     }
 
-    /// Judges what the oracle found: a medium that does harm explains what is wrong with the blocks that it harmed.
+    /// Judges a finding of the oracle: in a block that its medium corrupted, the medium is the cause.
     pub(super) fn judge(&mut self, finding: &Finding) {
         let unit = self.oracle.unit_of(finding.device);
         let Some(corruptions) = self.corruptions(unit) else {
@@ -169,9 +170,10 @@ impl World {
         self.harmed.named.insert((unit, finding.lba, finding.violation));
     }
 
-    /// Judges whether the oracle found, when everything was over, what media did to their blocks.
+    /// Checks that the oracle's findings at the end include the corruption that media caused.
     ///
-    /// A block is to be found where only one content was legal, which is the one that the medium would hold without harm.
+    /// The oracle must find a corrupted block if only one content was legal there, and the medium would hold
+    /// it without the corruption.
     pub(super) fn judge_names(&mut self) {
         let block_len = self.scenario.medium.block_len;
         let len = usize::try_from(self.scenario.medium.len).unwrap();
@@ -213,9 +215,10 @@ fn content_of(reading: &BlockCheck) -> Option<Content> {
     }
 }
 
-/// Returns what a block is to be called that holds this and should hold something else. A block that WRITE SAME put there some
-/// time ago belongs to another address by itself. An old version may be illegal only because a later task, or a COMPARE AND WRITE,
-/// replaced it: the oracle cannot know that the medium lost that later write, and says that the order was broken.
+/// Returns the violations that the oracle may report for a block with this content that should have another
+/// one. A block from an earlier WRITE SAME can belong to another address without any corruption. An old
+/// version may be illegal only because a later task, or a COMPARE AND WRITE, replaced it: the oracle cannot
+/// know that the medium lost that later write, and reports that the order was broken.
 fn names_of(held: &BlockCheck, lba: Lba) -> Vec<Violation> {
     match held {
         BlockCheck::Zero => vec![Violation::Lost, Violation::Reordered, Violation::NotAtomic],

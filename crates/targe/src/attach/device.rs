@@ -1,4 +1,4 @@
-//! `targe attach --ublk`: a block device, until nobody uses it any more.
+//! `targe attach --ublk`: a block device, served until no process uses it any more.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
@@ -17,18 +17,19 @@ use store::shared::SharedStore;
 use super::{Shutdown, Wakeup, event_logger};
 use crate::{Failure, connect, print};
 
-/// How often it is asked whether the device is still in use, once it shall go.
+/// How often the command checks whether the device is still in use, once its end is requested.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// Users that are gone within this time are not worth a word: udev looks at every new device.
+/// Users that close the device within this time are not reported: udev opens every new device.
 const PASSING: Duration = Duration::from_secs(1);
 
-/// What a device is known by, before and after its server's death: the way to its disks, without secrets and options.
+/// Returns the name that identifies a device before and after its server's death: the URLs of its disks,
+/// without secrets and options.
 pub(super) fn name(urls: &[Url], stripe: Option<u64>) -> String {
     let urls: Vec<String> = urls.iter().map(Url::to_string).collect();
     format!("{} {}", stripe.unwrap_or(0), urls.join(" "))
 }
 
-/// Sees, before anything else is done, whether there can be a device.
+/// Checks, before anything else is done, whether there can be a device.
 pub(super) fn ready(name: &str) -> Result<(), Failure> {
     let waiting =
         ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
@@ -38,7 +39,8 @@ pub(super) fn ready(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Logs in as whoever serves the device: a session of the one before us ends, with all that it left at the target.
+/// Logs in with the initiator port of the device's server. The session of a dead server ends, with all that
+/// it left at the target.
 pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<RemoteDisk>, Failure> {
     let open = |(member, url)| {
         let [a, b, c, d, e] = ::attach::ublk::initiator_id(name.as_bytes(), member);
@@ -59,7 +61,7 @@ pub(super) fn serve(
 ) -> Result<(), Failure> {
     let size = show_size(whole.capabilities().len);
     let ended = Box::new(move || {
-        // The main thread may be beyond listening.
+        // The main thread may have dropped the receiver already.
         let _ = tell.send(Wakeup::Unused);
     });
     let key = DeviceKey::new(name.as_bytes(), identities(disks)?.as_bytes());
@@ -80,7 +82,8 @@ pub(super) fn serve(
     ended.map_err(|why| Failure::Failed(connect::error_chain(&why)))
 }
 
-/// Returns once the device shall go, and nobody uses it any more or a second signal does not wait for that.
+/// Waits for a request to end. Returns once no process uses the device any more, or once a second signal ends
+/// the wait for that.
 fn wait_for_the_end(device: &Device, end: &Shutdown) -> DeviceUse {
     if !matches!(end.occasions.recv(), Ok(Wakeup::Stop)) {
         return DeviceUse::Free;
@@ -113,7 +116,7 @@ fn wait_for_the_end(device: &Device, end: &Shutdown) -> DeviceUse {
     }
 }
 
-/// What the disks say of themselves.
+/// Returns the identities that the disks report.
 fn identities(disks: &[RemoteDisk]) -> Result<String, Failure> {
     let ask = |disk: &RemoteDisk| {
         let identity =

@@ -1,4 +1,4 @@
-//! What is exported to a HyperSCSI group.
+//! Discovers the targets that are exported to a HyperSCSI group.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::cli::DiscoverArgs;
 use crate::tables::Table;
 use crate::{Failure, connect, print};
 
-/// Looks for a group that was named by flags.
+/// Discovers a group that the flags name.
 pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
     let misused = |why: &dyn std::error::Error| Failure::Misused(why.to_string());
     let (first, others) = args.iface.split_first().ok_or_else(|| misused(&SearchError::NotAGroup))?;
@@ -19,17 +19,17 @@ pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
     let group = GroupName::new(group).ok_or_else(|| {
         Failure::Misused(format!("--group {group:?}: the name of a group has 1 to {GROUP_LEN_MAX} bytes, none of them a control character"))
     })?;
-    // A name may hold what means something else in a URL.
+    // A group name may contain characters that have a meaning in a URL.
     let mut place =
         Endpoint::parse(&format!("hyperscsi://group@{first}{others}")).map_err(|why| misused(&why))?;
     place.login.user = Some(group.to_string());
     show(&place, args)
 }
 
-/// Looks for the group of a place, and shows what was found.
+/// Discovers the group of an endpoint, and shows the targets that were found.
 pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure> {
     let wait = args.wait.map_or(Wait::WhileNew, |seconds| Wait::For(Duration::from_secs(seconds)));
-    // A person reads what is there while others are waited for; a program wants one document.
+    // The text output shows each target as soon as it is found; JSON is one document at the end.
     let mut tell = |neighbour: &FoundTarget| {
         if !args.json {
             print(&as_text(neighbour));

@@ -1,4 +1,4 @@
-//! `targe lab wire`: a bad Ethernet cable.
+//! `targe lab wire`: simulates a bad Ethernet cable.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -130,7 +130,7 @@ fn plan(args: &WireArgs) -> FramePlan {
     }
 }
 
-/// What stands before a frame's payload.
+/// The length of the header before a frame's payload.
 const HEADER_LEN: usize = base::ether::ETHERNET_HEADER_LEN;
 
 fn odds(text: &str) -> Result<Probability, String> {
@@ -141,7 +141,7 @@ fn time(text: &str) -> Result<Duration, String> {
     faults::time(text).map_err(|error| error.to_string())
 }
 
-/// Reads `100M` as a hundred million: rates of links are decimal.
+/// Parses `100M` as a hundred million: link rates are decimal.
 fn bits(text: &str) -> Result<u64, String> {
     let bad = || "expected a number of bits in a second, such as 100M, 1G or 64k".to_owned();
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
@@ -176,7 +176,7 @@ fn ether_type(text: &str) -> Result<EtherTypes, String> {
     Ok(EtherTypes(Some(number)))
 }
 
-/// Below it the field is a length (IEEE 802.3).
+/// The smallest EtherType. Below it the field is a length (IEEE 802.3).
 const ETHER_TYPE_MIN: u16 = 0x600;
 
 fn show(report: &WireReport) -> String {

@@ -1,4 +1,4 @@
-//! What goes wrong, and what the user hears of it.
+//! Failures of client commands, and the messages that the user sees.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -76,7 +76,8 @@ fn bad_usage_is_told_before_anything_is_tried() {
     }
 }
 
-/// Without a goodbye the target would find out by itself that nobody is there, and until then keep what was reserved.
+/// Without the logout, the target would have to detect by itself that the initiator is gone, and would keep
+/// its reservations until then.
 #[test]
 fn a_command_that_a_signal_ends_logs_out() {
     let (fixture, daemon) = two_disks();
@@ -89,7 +90,7 @@ fn a_command_that_a_signal_ends_logs_out() {
         let mut command = fixture.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        // Both ends stay open: what is read finds no reader at some point, and what is written never ends.
+        // Both ends stay open: at some point the output has no reader, and the input never ends.
         let mut stdin = child.stdin.take().unwrap();
         let feeder = std::thread::spawn(move || {
             let _ = stdin.write_all(&[7; 64 << 10]);
@@ -204,7 +205,7 @@ fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
     assert!(told.contains(&format!("{NAME}/0: ")), "{told}");
 }
 
-/// A target that is stopped still has its connections, and answers nothing.
+/// A target process that is stopped keeps its connections, and answers nothing.
 #[test]
 fn a_signal_ends_a_command_whose_target_does_not_answer() {
     for args in [
@@ -231,10 +232,11 @@ fn a_signal_ends_a_command_whose_target_does_not_answer() {
             assert!(Command::new("kill").args([name, &*child_id]).status().unwrap().success());
         };
         daemon.signal("STOP");
-        // What is under way then is never answered.
+        // A command that is under way then is never answered.
         std::thread::sleep(Duration::from_millis(200));
         signal("-TERM");
-        // Unless a command waits for its target, it ends in a few seconds; else when the session gives up, after minutes.
+        // The command must not wait for its target: then it ends within a few seconds. If it does wait, it
+        // ends when the session gives up, after minutes.
         let deadline = Instant::now() + Duration::from_secs(30);
         let ended = loop {
             if child.try_wait().unwrap().is_some() {
@@ -286,9 +288,10 @@ fn whoever_loses_his_session_for_good_is_told_why() {
 fn a_write_goes_on_when_its_target_comes_back() {
     use std::io::Write;
     let fixture = Fixture::new();
-    // The kernel lets go of an io_uring, and with it of the port, some time after its process is gone.
+    // The kernel releases an io_uring, and with it the port, some time after its process has ended.
     let lun = ["--reactor", "epoll", "--target", NAME, "--lun", "file:disk.img,size=4M"];
-    // Not a port that the system gives to those who call out: while nobody listens there, one of them could have it.
+    // The port must not be an ephemeral one: while no process listens there, the system could give it to an
+    // outgoing connection.
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let listen = format!("127.0.0.1:{}", (20_000..30_000).find(free).unwrap());
     let daemon = fixture.serve(&[&["--listen", &listen][..], &lun].concat());

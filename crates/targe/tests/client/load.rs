@@ -1,4 +1,4 @@
-//! `targe bench`: what it says, and that it touches what it may and nothing else.
+//! `targe bench`: its output, and that it changes only the blocks that it may.
 
 use crate::{content, feed, json, pattern, two_disks, url};
 

@@ -1,4 +1,4 @@
-//! The initiator's commands as their users meet them, against a target of our own that runs beside them.
+//! The initiator's commands as users run them, against a targe target that runs beside them.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub(crate) const NAME: &str = "iqn.2001-04.com.example:disk";
 
-/// A fixture with a target of two RAM disks, of 4 MiB and 1 MiB.
+/// Returns a fixture with a target of two RAM disks, of 4 MiB and 1 MiB.
 pub(crate) fn two_disks() -> (Fixture, Daemon) {
     let fixture = Fixture::new();
     let args = ["--listen", "127.0.0.1:0", "--target", NAME, "--lun", "ram:4M", "--lun", "ram:1M,bs=4096"];
@@ -46,14 +46,14 @@ pub(crate) fn feed(fixture: &Fixture, args: &[&str], input: &[u8]) -> (i32, Vec<
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // A command that has seen enough closes its end.
+    // A command that needs no more input closes its end of the pipe.
     let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     feeder.join().unwrap();
     (status.code().unwrap(), stdout, String::from_utf8(stderr).unwrap())
 }
 
-/// Reads a whole range and expects it to succeed.
+/// Reads a whole range, and expects the read to succeed.
 pub(crate) fn content(fixture: &Fixture, url: &str, offset: usize, length: usize) -> Vec<u8> {
     let (offset, length) = (offset.to_string(), length.to_string());
     let (code, data, told) = feed(fixture, &["read", url, "--offset", &offset, "--length", &length], &[]);
@@ -65,7 +65,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Bytes that differ from each other and from those of another seed.
+/// Returns bytes that differ from each other and from those of another seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     base::rng::Rng::from_seed(seed).fill(&mut bytes);

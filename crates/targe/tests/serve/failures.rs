@@ -1,4 +1,4 @@
-//! What goes wrong around a daemon: disks that are full or broken, files that are not as they should be.
+//! Failures around a daemon: disks that are full or broken, files that are not as they should be.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -43,7 +43,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_kills_nobody() {
     for reactor in ["auto", "epoll"] {
         let args =
             ["--listen", "127.0.0.1:0", "--target", &target, "--lun", "file:a.img", "--reactor", reactor];
-        // In units of 512 bytes: a mebibyte.
+        // The limit is in units of 512 bytes: one mebibyte.
         let daemon = fixture.serve_behind(&["sh"], "ulimit -f 2048", &args);
         let mut initiator = Initiator::log_in(daemon.address, &target);
         let data = vec![0x5a; 8 * BLOCK];
@@ -83,7 +83,7 @@ fn a_full_file_system_refuses_writes_tells_the_others_and_recovers() {
     });
     let written = u32::try_from(written.count()).unwrap();
     assert!((32..=64).contains(&written), "{written} writes of 32 KiB fit into 2 MiB");
-    // What is there is read, and can be written again in place.
+    // Written blocks can be read, and can be overwritten in place.
     for at in 0..written {
         assert_eq!(initiator.command(read(at * 64, 64), &[], 1 << 15), Ok(data.clone()));
     }
@@ -91,7 +91,7 @@ fn a_full_file_system_refuses_writes_tells_the_others_and_recovers() {
     let full = initiator.failure(write(9000, 64), &data, 0);
     assert_eq!(code(&full), NO_SPACE);
     assert!((9000..9064).contains(&information(&full).unwrap()), "{full:02x?}");
-    // UNMAP of the first half gives room again (SBC-4 §5.38).
+    // UNMAP of the first half frees space again (SBC-4 §5.38).
     let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     list.extend((written / 2 * 64).to_be_bytes());
     list.extend([0; 4]);
@@ -111,7 +111,7 @@ fn cut(path: &std::path::Path, len: u64) {
     fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
 }
 
-/// Reads block 0 until that is refused, and returns how.
+/// Reads block 0 until the read is refused, and returns the sense code.
 fn withheld(initiator: &mut Initiator) -> [u8; 3] {
     let began = std::time::Instant::now();
     loop {
@@ -143,8 +143,8 @@ fn a_file_that_somebody_cuts_shorter_is_no_disk_from_there_on() {
         assert_eq!(initiator.command(write(0, 8), &data, 0), Ok(vec![]));
         cut(&fixture.path("a.img"), 1 << 20);
         let sense = initiator.failure(read(2044, 8), &[], 4096);
-        // The read that finds it hears that the unit does not respond, or was preceded by the look at the file: nothing is made up
-        // for what is not there.
+        // The read that detects the loss is answered with "does not respond to selection", unless the
+        // daemon's check of the file came first. No data are made up for blocks that are gone.
         assert!([[2, 5, 0], WITHHELD].contains(&code(&sense)), "{sense:02x?}");
         assert_eq!(withheld(&mut initiator), WITHHELD);
         assert!(initiator.ping());
@@ -171,12 +171,12 @@ fn a_file_that_shrank_is_not_filled_with_zeros_by_a_reload_but_by_its_operator()
     assert_eq!(initiator.try_command(read(3000, 8), &[], 4096), Err(WITHHELD), "no zeros");
     assert_eq!(initiator.try_command(write(3000, 8), &data, 0), Err(WITHHELD), "nothing makes it longer");
     assert_eq!(fs::metadata(fixture.path("a.img")).unwrap().len(), 1 << 20);
-    // A longer size is no word of what was lost.
+    // A longer size does not confirm the loss of data.
     fixture.write("targe.toml", &one_file("size = \"3M\""));
     daemon.reload();
     assert_eq!(fs::metadata(fixture.path("a.img")).unwrap().len(), 1 << 20);
     assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(WITHHELD));
-    // The shorter one is, and from there it may grow.
+    // The shorter size confirms it, and from there the file may grow.
     fixture.write("targe.toml", &one_file("size = \"1M\""));
     assert_eq!(daemon.reload()["message"], format!("target {NAME}a changed: LUN 0 changed"));
     assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(vec![0; 512]));
@@ -197,7 +197,7 @@ fn a_file_that_another_was_renamed_over_is_withheld_until_it_is_back() {
     assert_eq!(initiator.command(write(0, 1), &data, 0), Ok(vec![]));
     fs::rename(fixture.path("a.img"), fixture.path("kept.img")).unwrap();
     fs::write(fixture.path("a.img"), vec![0x11; 1 << 20]).unwrap();
-    // Nobody reloads: the daemon looks by itself.
+    // No reload is requested: the daemon checks the file by itself.
     assert_eq!(withheld(&mut initiator), WITHHELD);
     let told = daemon.reload();
     assert!(told["message"].as_str().unwrap().contains("is another file or device"), "{told}");
@@ -321,7 +321,8 @@ fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(daemon.stop().0, 0);
     let daemon = fixture.serve(&["--config", "targe.toml"]);
-    // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for who is not registered through this port.
+    // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for an initiator that is not registered
+    // through this port.
     let reserve = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
     let list = [&0xabcd_u64.to_be_bytes()[..], &[0; 16]].concat();
     let mut other = Initiator::log_in(daemon.address, &format!("{NAME}z"));
@@ -353,7 +354,8 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
     let mut evicted = Initiator::log_in(daemon.address, &format!("{NAME}x"));
     let mut kept = Initiator::log_in(daemon.address, &format!("{NAME}y"));
     assert!(evicted.ping());
-    // The name of the shared disk follows from that of its first target: that cannot change while it is served.
+    // The name of the shared disk is derived from the name of its first target, which cannot change while the
+    // disk is served.
     config("b", "iqn.2001-04.com.example:nobody", "");
     let told = daemon.reload();
     assert_eq!(told["applied"], false);
@@ -372,7 +374,8 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
     );
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}x")).err(), Some([2, 2]));
     assert!(kept.ping() && !evicted.ping());
-    // Nothing is given before the whole can be applied, and what was made for it is gone again.
+    // No space is allocated before the whole configuration can be applied, and files that were created for it
+    // are removed again.
     let more = ", { type = \"file\", path = \"new.img\", size = \"1M\", provisioning = \"full\" }, \
                  { type = \"file\", path = \"vast.img\", size = \"1000000T\", provisioning = \"full\" }";
     config("a", "*", more);
@@ -477,7 +480,7 @@ fn a_file_that_shrank_or_vanished_while_targe_was_down_is_not_made_up_at_its_sta
     cut(&disk, 1 << 20);
     refused("has 1048576 bytes, and 2097152 were served when targe ran last");
     assert_eq!(fs::metadata(&disk).unwrap().len(), 1 << 20);
-    // The operator says that this is right; from there on it may grow.
+    // The operator confirms the size; from there the file may grow.
     config("1M");
     assert_eq!(fixture.serve(&["--config", "targe.toml"]).stop().0, 0);
     config("3M");
@@ -487,14 +490,14 @@ fn a_file_that_shrank_or_vanished_while_targe_was_down_is_not_made_up_at_its_sta
     assert_eq!(daemon.stop().0, 0);
     cut(&disk, 3 << 20);
     refused("has 3145728 bytes, and 4194304 were served");
-    // The file system is not mounted: there is the directory that it is mounted on, and nothing in it.
+    // The file system is not mounted: its mount point exists, and is empty.
     fs::rename(fixture.path("disks"), fixture.path("unmounted")).unwrap();
     fs::create_dir(fixture.path("disks")).unwrap();
     refused("is its file system mounted?");
     assert!(!disk.exists());
     fs::remove_dir(fixture.path("disks")).unwrap();
     fs::rename(fixture.path("unmounted"), fixture.path("disks")).unwrap();
-    // Whoever removes a file where it was wants a new one.
+    // If a user removes a file from its present directory, the daemon creates a new one.
     fs::remove_file(&disk).unwrap();
     assert_eq!(fixture.serve(&["--config", "targe.toml"]).stop().0, 0);
     assert_eq!(fs::metadata(&disk).unwrap().len(), 4 << 20);

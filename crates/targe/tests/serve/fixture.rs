@@ -1,4 +1,4 @@
-//! A directory for one test, and the daemons that run in it. Everything is gone when the test ends.
+//! A directory for one test, and the daemons that run in it. Both are removed when the test ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longest that anything here may take.
+/// The longest that any step here may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs the binary to its end: exit code, stdout, stderr.
+/// Runs the binary to its end. Returns the exit code, stdout and stderr.
 pub(crate) fn targe(args: &[&str]) -> (i32, String, String) {
     Fixture::new().run(args)
 }
@@ -43,7 +43,7 @@ impl Fixture {
         let mut command = Command::new(env!("CARGO_BIN_EXE_targe"));
         command.args(args).current_dir(&self.path).env_clear();
         command.env("XDG_STATE_HOME", self.path("state")).stdin(Stdio::null());
-        // Other daemons of the machine are not to be found.
+        // The command must not find other daemons of this host.
         command.env("TARGE_ROOT", &self.path);
         command
     }
@@ -53,7 +53,7 @@ impl Fixture {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Runs the binary to its end: exit code, stdout, stderr.
+    /// Runs the binary to its end. Returns the exit code, stdout and stderr.
     pub(crate) fn run(&self, args: &[&str]) -> (i32, String, String) {
         let output = self.command(args).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -65,7 +65,7 @@ impl Fixture {
         self.start(self.command(&[&["serve"], args].concat()))
     }
 
-    /// Starts a daemon from a shell, after `before` was done there, and waits until it serves.
+    /// Starts a daemon from a shell, after the shell ran `before`, and waits until the daemon serves.
     pub(crate) fn serve_behind(&self, shell: &[&str], before: &str, args: &[&str]) -> Daemon {
         let mut command = Command::new(shell[0]);
         command.args(&shell[1..]).arg("-c").arg(format!("{before} && exec \"$0\" serve \"$@\""));
@@ -95,7 +95,7 @@ impl Drop for Fixture {
     }
 }
 
-/// A running daemon; killed if the test forgets it.
+/// A running daemon. If the test drops it without a stop, it is killed.
 pub(crate) struct Daemon {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -104,7 +104,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Asks it over the admin socket.
+    /// Sends a request over the admin socket.
     pub(crate) fn ask(&self, what: &str) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_targe"));
         command.args([what, "--json"]).env_clear().env("XDG_STATE_HOME", &self.state);
@@ -118,7 +118,7 @@ impl Daemon {
         assert!(sent.unwrap().success());
     }
 
-    /// Has the configuration read again; returns what came of it.
+    /// Requests a reload of the configuration. Returns the result.
     pub(crate) fn reload(&self) -> Value {
         let before = self.ask("status")["reloads"].as_u64().unwrap();
         self.signal("HUP");
@@ -137,14 +137,14 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end: exit code, and how long that took.
+    /// Requests the end of the daemon. Returns the exit code, and how long the end took.
     pub(crate) fn stop(self) -> (i32, Duration) {
         assert_eq!(self.ask("status")["bugs"], 0);
         self.signal("TERM");
         self.wait()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the daemon.
     pub(crate) fn wait(mut self) -> (i32, Duration) {
         let began = Instant::now();
         loop {

@@ -1,10 +1,11 @@
-//! The least initiator that can tell whether somebody serves: login, SendTargets, ping, logout, as bytes of RFC 7143.
+//! A minimal iSCSI initiator, to test that a target is served: login, SendTargets, ping, logout, as bytes of
+//! RFC 7143.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longest that an answer may take.
+/// The longest that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const INITIATOR: &str = "iqn.2001-04.com.example:test";
@@ -57,7 +58,7 @@ impl Initiator {
         }
     }
 
-    /// Returns our address.
+    /// Returns the initiator's own address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
@@ -74,7 +75,7 @@ impl Initiator {
         String::from_utf8(answer[48..].to_vec()).unwrap()
     }
 
-    /// Returns how many commands may be outstanding, as the answer to a ping tells it.
+    /// Returns the size of the command window, from the answer to a ping.
     pub(crate) fn window(&mut self) -> u32 {
         let mut header = [0; 48];
         (header[0], header[1]) = (0x40, 0x80);
@@ -90,7 +91,7 @@ impl Initiator {
         }
     }
 
-    /// Returns whether the target answers a ping. Messages that it sends unasked are passed over.
+    /// Returns whether the target answers a ping. Other PDUs that the target sends meanwhile are skipped.
     pub(crate) fn ping(&mut self) -> bool {
         let mut header = [0; 48];
         (header[0], header[1]) = (0x40, 0x80);
@@ -108,8 +109,8 @@ impl Initiator {
         }
     }
 
-    /// Sends a command to LUN 0, with `out` as immediate data, and again while unit attentions are in the way.
-    /// Returns its data.
+    /// Sends a command to LUN 0, with `out` as immediate data. Repeats it while it is answered with unit
+    /// attentions. Returns its data.
     ///
     /// # Errors
     /// Sense key, additional sense code and its qualifier; zeros when there is no sense data.
@@ -122,10 +123,10 @@ impl Initiator {
         }
     }
 
-    /// Sends a command as [`Self::command`] does, once. Returns its data.
+    /// Sends a command like [`Self::command`], but only once. Returns its data.
     ///
     /// # Errors
-    /// See there.
+    /// As for [`Self::command`].
     pub(crate) fn try_command(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, [u8; 3]> {
         self.with_sense(cdb, out, in_len).map_err(|sense| match sense.first().map(|first| first & 0x7f) {
             None => [0; 3],
@@ -134,7 +135,8 @@ impl Initiator {
         })
     }
 
-    /// Sends a command, and again while unit attentions are in the way. Returns the sense data of its failure.
+    /// Sends a command, and repeats it while it is answered with unit attentions. Returns the sense data of
+    /// its failure.
     pub(crate) fn failure(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Vec<u8> {
         loop {
             match self.with_sense(cdb, out, in_len) {
@@ -169,7 +171,7 @@ impl Initiator {
             match status {
                 None => {}
                 Some(0) => return Ok(data),
-                // Fixed or descriptor format (SPC-5 §4.4), behind two bytes of length.
+                // Fixed or descriptor format (SPC-5 §4.4), after two bytes of length.
                 Some(_) => {
                     let sense = pdu.get(50..).filter(|sense| sense.len() > 13);
                     return Err(sense.unwrap_or_default().to_vec());
@@ -192,7 +194,7 @@ impl Initiator {
         Ok(data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect())
     }
 
-    /// Closes the session in order.
+    /// Closes the session with a logout.
     pub(crate) fn log_out(&mut self) {
         let mut header = [0; 48];
         (header[0], header[1]) = (0x46, 0x80);

@@ -1,4 +1,4 @@
-//! The binary as its users meet it: started, asked, reloaded, stopped.
+//! The binary as users run it: started, queried, reloaded, stopped.
 
 #[cfg(test)]
 mod failures;
@@ -94,7 +94,7 @@ fn what_stands_in_the_way_is_named() {
         assert!(stderr.contains(told), "{args:?}: {stderr}");
     }
     assert_eq!(daemon.stop().0, 0);
-    // A daemon that was killed leaves nothing that hinders the next.
+    // A killed daemon leaves nothing that prevents the next start.
     fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).kill();
     assert_eq!(fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).stop().0, 0);
 }
@@ -159,14 +159,14 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
         ),
     );
     assert_eq!(daemon.reload()["applied"], true);
-    // The file goes from one target to another, and is never closed.
+    // The file moves from one target to another, and is never closed.
     assert_eq!(names(&daemon), ["a/0 1048576", "a/1 2097152", "c/0 1048576", "c/1 1048576"]);
     assert!(kept.ping(), "a session that nothing touched");
     assert!(!lost.ping(), "a session with a target that is gone");
     drop(Initiator::log_in(daemon.address, &format!("{NAME}c")));
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).err(), Some([2, 3]));
 
-    // Somebody makes the file longer, and we are told to look.
+    // Another process makes the file longer, and the reload makes the daemon check its size.
     fs::OpenOptions::new().write(true).open(fixture.path("grows.img")).unwrap().set_len(3 << 20).unwrap();
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(names(&daemon)[3], "c/1 3145728");
@@ -184,7 +184,7 @@ fn changed_limits_count_for_sessions_that_go_on() {
         fixture.write("targe.toml", &(top.to_owned() + &own));
     };
     with("queue_depth = 4\nmax_sessions = 8\n", "");
-    // Sessions are counted by reactor, so there is one.
+    // Sessions are counted by reactor, so the test uses one reactor.
     let daemon = fixture.serve(&["--config", "targe.toml", "--cores", "0"]);
     let mut a = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let mut b = Initiator::log_in(daemon.address, &format!("{NAME}b"));
@@ -194,9 +194,9 @@ fn changed_limits_count_for_sessions_that_go_on() {
     assert_eq!(told["applied"], true);
     assert!(!told["message"].as_str().unwrap().contains("next start"), "{told}");
     assert_eq!((a.window(), b.window()), (16, 64));
-    // There are two sessions, and that is all there may be now: 0302h, out of resources.
+    // There are two sessions, the most that are allowed now: status 0302h, out of resources.
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}c")).err(), Some([3, 2]));
-    // Discovery has places of its own.
+    // Discovery sessions have a limit of their own.
     assert!(Initiator::discover_or(daemon.address).is_ok());
     drop(a);
     assert_eq!(b.window(), 64);
@@ -217,7 +217,7 @@ fn a_sanitize_operation_goes_on_after_a_kill() {
     };
     let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-    // SANITIZE, OVERWRITE, IMMED: thirty-one passes take long enough to kill whoever does them.
+    // SANITIZE, OVERWRITE, IMMED: thirty-one passes take long enough to kill the daemon that executes them.
     let list = [31, 0, 0, 1, 0xaa];
     assert_eq!(initiator.command(cdb(0x48, 0x81, 5), &list, 0), Ok(vec![]));
     assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
@@ -225,7 +225,7 @@ fn a_sanitize_operation_goes_on_after_a_kill() {
     let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
-    // It keeps nobody from ending the daemon, and goes on after that as well.
+    // SANITIZE does not keep the daemon from stopping, and continues after the next start as well.
     assert_eq!(daemon.stop().0, 0);
     let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
@@ -237,7 +237,7 @@ fn a_sanitize_operation_goes_on_after_a_kill() {
 fn targets_that_share_nothing_run_on_reactors_of_their_own() {
     let fixture = Fixture::new();
     fixture.write("targe.toml", &("cores = \"0,0\"\n".to_owned() + &ram_targets(&["a", "b", "c"])));
-    // One core twice is one core.
+    // The same core given twice counts once.
     let daemon = fixture.serve(&["--config", "targe.toml"]);
     assert_eq!(daemon.ask("status")["reactors"].as_array().unwrap().len(), 1);
     assert_eq!(daemon.stop().0, 0);
@@ -284,7 +284,7 @@ fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
         fs::write(&state, damaged).unwrap();
         let daemon = fixture.serve(&args);
         let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-        // READ (10) meets PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
+        // READ (10) is answered with PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
         let read = initiator.command([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[], 512);
         assert_eq!(read.map_err(|[_, asc, ascq]| [asc, ascq]), Err([0x44, 0x01]));
         daemon.kill();
@@ -371,7 +371,7 @@ fn a_second_signal_ends_it_at_once() {
     let mut stubborn = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     daemon.signal("INT");
     stubborn.receive().unwrap();
-    // Signals that come together are one request.
+    // Signals that arrive together count as one request.
     daemon.signal("TERM");
     std::thread::sleep(Duration::from_millis(400));
     assert!(stubborn.ping());
@@ -459,7 +459,7 @@ fn check_warns_of_open_doors_and_of_disks_that_their_file_system_cannot_hold() {
             stdout.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{told}: {stdout}"));
         assert!(line.starts_with(&format!("targe.toml:{place}")) && line.contains(" warning: "), "{line}");
     }
-    // One mistake looks as several do.
+    // One mistake is reported in the same form as several.
     fixture.write("targe.toml", &text.replace("[::]:0", "::1:3260"));
     let (exit, _, told) = fixture.run(&["serve", "--config", "targe.toml"]);
     assert_eq!(exit, 2);

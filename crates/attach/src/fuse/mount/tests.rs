@@ -18,7 +18,7 @@ struct House {
 }
 
 impl House {
-    /// Mounts, where that can be.
+    /// Mounts the medium, or returns `None` where mounting is impossible.
     fn new(name: &str) -> Option<Self> {
         let dir = std::env::temp_dir().join(format!("targe-fuse-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

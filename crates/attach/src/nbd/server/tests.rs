@@ -7,7 +7,7 @@ use store::api::Fault;
 use super::*;
 use crate::testing::Medium;
 
-/// A directory of its own, removed at the end.
+/// A directory for one test, removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -123,7 +123,7 @@ fn a_client_may_go_at_any_time() {
         send(&mut client, 0, 0, 1 << 20, &[]);
         send(&mut client, 1, 0, 4096, &[1; 100]);
         drop(client);
-        // Its thread ends only once its read is done.
+        // The thread of the client ends only once its read is completed.
         medium.await_held(1);
         medium.release();
         medium.hold();

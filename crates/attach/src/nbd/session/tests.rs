@@ -12,7 +12,7 @@ const CHUNK_ERROR: u16 = 0x8001;
 
 type Results = Arc<Mutex<Vec<(Ticket, Result<OpOutput, Failure>)>>>;
 
-/// A client in memory: says what it is told, and keeps what it hears.
+/// A client in memory: sends what the test gives it, and keeps what it receives.
 struct Client {
     session: Session,
     medium: Arc<Medium>,
@@ -40,7 +40,7 @@ impl Client {
         Self { session, medium, disk, results: Arc::default(), heard: Vec::new() }
     }
 
-    /// One that chose the disk and may send requests.
+    /// Returns a client that chose the disk and may send requests.
     fn ready(structured: bool) -> Self {
         Self::ready_of(Medium::new(4 * MIB, 512, 1 << 20), structured)
     }
@@ -62,7 +62,7 @@ impl Client {
         self.turn();
     }
 
-    /// Passes operations on, and answers back, until nothing moves.
+    /// Passes operations to the medium and answers back, until there is nothing left to do.
     fn turn(&mut self) {
         loop {
             let results = std::mem::take(&mut *self.results.lock().unwrap());
@@ -106,7 +106,7 @@ impl Client {
         std::mem::take(&mut self.heard)
     }
 
-    /// The kinds of the replies to an option, and the data of the last.
+    /// Returns the kinds of the replies to an option, and the data of the last reply.
     fn option_replies(&mut self, option: u32) -> (Vec<u32>, Vec<u8>) {
         let heard = self.hears();
         let (mut rest, mut kinds, mut last) = (&heard[..], Vec::new(), Vec::new());
@@ -121,7 +121,7 @@ impl Client {
         (kinds, last)
     }
 
-    /// The only reply that came, and the data of `data_len` bytes after a simple one.
+    /// Returns the only reply that was received, and the data of `data_len` bytes after a simple one.
     fn reply(&mut self, data_len: usize) -> (Reply, Vec<u8>) {
         let (mut replies, data) = self.replies(data_len);
         assert_eq!(replies.len(), 1);
@@ -306,7 +306,7 @@ fn contexts_are_listed_and_selected_for_one_export() {
     let lie = [counted("disk"), u32::MAX.to_be_bytes().to_vec()].concat();
     client.option(10, &lie);
     assert_eq!(client.option_replies(10).0, [ERR_INVALID]);
-    // The failure unselected it; and selected for another name it does not count.
+    // The failure unselected the context; a context that is selected for another name does not count.
     client.option(10, &contexts("disk", &["base:allocation"]));
     client.option(7, &info("", &[]));
     client.hears();
@@ -393,7 +393,7 @@ fn what_cannot_be_is_refused_and_nothing_is_done() {
         client.write(9, 0, 0, &vec![1; PAYLOAD_LEN_MAX + 1]);
         assert_eq!(client.error(), 28, "longer than the disk, too");
         assert_eq!(client.medium.log(), [""; 0]);
-        // And the next request is understood.
+        // The next request is parsed correctly.
         client.write(9, 0, 0, &[]);
         assert_eq!(client.error(), 0);
     }
@@ -573,7 +573,7 @@ fn shutting_down_refuses_what_is_new_and_finishes_what_is_old() {
     assert_eq!(late.option_replies(7).0, [ERR_SHUTDOWN]);
 }
 
-/// Half-sensible bytes, cut anywhere: the session ends or goes on, and holds a bounded number of bytes.
+/// Feeds half-valid bytes, cut anywhere: the session ends or continues, and holds a bounded number of bytes.
 #[test]
 fn hostile_bytes_do_no_harm() {
     let mut rng = Rng::from_seed(seed());

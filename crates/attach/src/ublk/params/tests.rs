@@ -36,7 +36,7 @@ fn each_quality_of_the_disk_is_told() {
         (|disk| disk.rotational = true, |told| told.basic.attributes & attributes::ROTATIONAL != 0),
         (|disk| disk.thin = false, |told| told.discard.discard_sectors_max == 0),
         (|disk| disk.logical_block_len = 4096, |told| told.basic.logical_shift == 12),
-        // A device of longer blocks than a page is none: they are patched.
+        // A device cannot have blocks longer than a page: requests are patched into them.
         (
             |disk| disk.logical_block_len = 8192,
             |told| told.basic.logical_shift == 12 && told.basic.physical_shift == 13,
@@ -59,7 +59,7 @@ fn a_device_is_served_by_a_disk_of_its_form_only() {
     assert_eq!(device, DeviceParams { len: 1 << 30, block: 512, io_len_max: 256 << 10, cache: true });
     assert_eq!(device.fits(&device), Ok(()));
     assert_eq!(device.fits(&of(&Capabilities { len: 2 << 30, ..disk() })), Ok(()), "it has grown");
-    // It may have got or lost its cache: what is asked of it then is up to the machine.
+    // The disk may have gained or lost its cache; the state machine handles that per request.
     assert_eq!(device.fits(&of(&Capabilities { volatile_cache: false, ..disk() })), Ok(()));
     assert!(device.fits(&of(&Capabilities { len: (1 << 30) - 512, ..disk() })).is_err());
     assert!(device.fits(&of(&Capabilities { logical_block_len: 4096, ..disk() })).is_err());

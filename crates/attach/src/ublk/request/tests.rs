@@ -13,7 +13,7 @@ fn disk() -> Capabilities {
     Capabilities { volatile_cache: true, ..Ram::new(1 << 20).capabilities() }
 }
 
-/// A request as it would be shown in a log.
+/// Formats a request for comparison.
 fn shown(op_flags: u32, start: u64, sectors: u32) -> String {
     understood(&Descriptor { op_flags, sectors, start, addr: 0 }, &TOLD, &disk())
 }
@@ -36,7 +36,7 @@ fn understood(request: &Descriptor, told: &DeviceParams, profile: &Capabilities)
 fn requests_mean_what_the_kernel_means() {
     for (op_flags, start, sectors, meaning) in [
         (0, 0, 8, "read 0+4096"),
-        // With all the hints that there are: fail fast, metadata, swap.
+        // Reads and writes with all hints of the kernel: fail fast, metadata, swap.
         (0x1_0f00, 8, 16, "read 4096+8192"),
         (1, 8, 8, "write 4096+4096 Cached"),
         (1 | REQUEST_FUA, 8, 8, "write 4096+4096 Stable"),

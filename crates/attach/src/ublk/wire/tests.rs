@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn commands_have_the_numbers_of_the_kernels_header() {
-    // As a C compiler has them with linux/ublk_cmd.h of Linux 6.12.
+    // The numbers that a C compiler takes from linux/ublk_cmd.h of Linux 6.12.
     for (op, number) in [
         (ControlOp::GET_DEV_INFO, 0x8020_7502),
         (ControlOp::ADD_DEV, 0xc020_7504),

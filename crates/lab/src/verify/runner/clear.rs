@@ -1,4 +1,4 @@
-//! Zeros, and storage that is freed, between the writes.
+//! Zeroing (WRITE SAME) and deallocation (UNMAP) between the writes.
 
 use base::units::Lba;
 use oracle::history::{Change, ChangeResult, OpId, Planned};
@@ -9,17 +9,17 @@ use super::{InFlight, Runner, STABLE_EVERY, end_of};
 use crate::verify::plan::{RunError, UnitRange, wide};
 use crate::verify::report::Stage;
 
-/// How blocks come to be zeros.
+/// The command that clears blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClearMethod {
-    /// WRITE SAME: they are.
+    /// WRITE SAME: the blocks become zeros.
     WriteSame,
     /// UNMAP: a hint, which a device may follow in part.
     Unmap,
 }
 
 impl Runner<'_> {
-    /// Makes blocks zeros, or frees them, if nothing else is going on there and the device can do it.
+    /// Zeroes or deallocates a range, if no operation is under way on it and the device supports it.
     pub(super) fn try_clear(&mut self, span: UnitRange) -> Result<(), RunError> {
         let (how, other) = if self.rng.chance(1, 2) {
             (ClearMethod::WriteSame, ClearMethod::Unmap)
@@ -58,7 +58,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Takes note of what became of it.
+    /// Records the result of a WRITE SAME or UNMAP, and reads the range back.
     pub(super) fn cleared(
         &mut self,
         op: OpId,

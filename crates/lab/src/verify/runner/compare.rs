@@ -1,7 +1,8 @@
-//! Writes that depend on what is there: COMPARE AND WRITE.
+//! Conditional writes: COMPARE AND WRITE.
 //!
-//! What is there is read first, and judged as every read is. While nothing else of this run is going on there, the device
-//! must find the same; and where one byte of the condition was changed, it must not.
+//! The run first reads the blocks, and judges them like every read. While no other operation of this run is
+//! under way on them, a comparison with the data that was read must succeed, and one with a single flipped
+//! bit must fail.
 
 use base::buffer::Buf;
 use base::units::Lba;
@@ -15,12 +16,12 @@ use super::{InFlight, OpResult, Runner, end_of};
 use crate::verify::plan::{RunError, UnitRange, wide};
 use crate::verify::report::Stage;
 
-/// One condition in so many is false.
+/// One condition in 3 is false.
 const DIFFERS_EVERY: u64 = 3;
 
 impl Runner<'_> {
-    /// Looks at the first units of a range, as many as the device compares at a time, and writes them if they are still so;
-    /// if nothing else is going on there.
+    /// Reads the first units of a range, as many as the device compares at a time, and then sends a COMPARE
+    /// AND WRITE for them. Does nothing if an operation is under way on the range.
     pub(super) fn try_compare(&mut self, span: UnitRange) {
         let most = wide(self.disk.compare_and_write_max() / self.plan.unit);
         let span = UnitRange { count: span.count.min(most), ..span };
@@ -33,7 +34,8 @@ impl Runner<'_> {
         self.submit(InFlight::ReadForCompare { read, span, differs }, Some(span), action);
     }
 
-    /// Writes where it was looked. What was found wrong is left as it is.
+    /// Sends the COMPARE AND WRITE after the read. If the read failed or found wrong blocks, it sends
+    /// nothing.
     pub(super) fn looked(
         &mut self,
         read: ReadId,
@@ -51,7 +53,8 @@ impl Runner<'_> {
         let fresh = self.signed(span, sequence);
         let mut data = Buf::with_capacity(2 * seen.len());
         let op = if differs {
-            // It is never carried out: what is not noted and shows nevertheless was never sent.
+            // The device must not execute this write. The history does not know it, so the oracle reports its
+            // data as unsubmitted if it shows up.
             let at = self.rng.below(wide(seen.len()));
             if let Some(byte) = usize::try_from(at).ok().and_then(|at| seen.get_mut(at)) {
                 *byte ^= 1 << self.rng.below(8);
@@ -81,7 +84,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Takes note of what became of it.
+    /// Records the result of a COMPARE AND WRITE, and reads the range back.
     pub(super) fn compared(
         &mut self,
         op: Option<OpId>,

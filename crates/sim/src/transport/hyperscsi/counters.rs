@@ -1,4 +1,4 @@
-//! How often each thing happened: a case that never occurs proves nothing.
+//! How often each event happened: a case that never occurs proves nothing.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use hyperscsi::initiator::contract::SessionStats;
 use hyperscsi::target::engine::EngineStats;
 use netem::frame::FrameStats;
 
-/// Counts by name.
+/// Counters by name.
 #[derive(Clone, Debug)]
 pub(super) struct Counters(BTreeMap<&'static str, u64>);
 
-/// What is counted one by one, and is to show if it never happens.
+/// The events that are counted one at a time. Counters of zero are shown.
 const EVENTS: [&str; 15] = [
     "sessions begun anew by their owners",
     "changes of the MTU, told",

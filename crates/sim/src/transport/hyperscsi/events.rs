@@ -1,4 +1,4 @@
-//! What sessions report, and whether they may.
+//! Handles the events that sessions report, and checks whether they may happen.
 
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd, TaskResult};
@@ -8,7 +8,7 @@ use super::{HyperScsi, Scheduled};
 use crate::transport::{CommandOutcome, TransportEvent};
 
 impl HyperScsi {
-    /// Takes what a stranger hears: it must come to nothing.
+    /// Handles an event of a stranger's session, which must not come up.
     fn strange(&mut self, now: Instant, at: usize, event: &Event) {
         match event {
             Event::Up(_) => self.violations.push(format!("stranger {at} was let in")),
@@ -84,7 +84,7 @@ impl HyperScsi {
         }
     }
 
-    /// A session is lost: whether it may be depends on what was done to it.
+    /// Handles the loss of a session, and checks whether a fault explains it.
     fn lost(&mut self, now: Instant, at: usize, why: LossReason) {
         self.trouble = self.trouble.max(now);
         self.counters.one(match why {
@@ -96,7 +96,7 @@ impl HyperScsi {
         self.hosts[at].session_lost = true;
         let wrong = match why {
             LossReason::Misbehaved(_) => true,
-            // A target whose keys are used up cannot even say so.
+            // A target whose keys are used up cannot even report that.
             LossReason::PathLost | LossReason::UnknownToTarget => {
                 !self.plan.has_cuts() && self.scenario.crashes == 0 && self.plan.key_frames[0].is_none()
             }
@@ -107,7 +107,7 @@ impl HyperScsi {
         }
     }
 
-    /// A session is over: its owner begins a new one, unless it wanted the end.
+    /// Handles the end of a session: its owner starts a new one, unless the owner logged out.
     fn session_down(&mut self, now: Instant, at: usize, why: SessionEnd) {
         self.trace.say(|| format!("initiator {at} is down: {why}"));
         if let SessionEnd::RetriesExhausted(why) | SessionEnd::Permanent(why) = why {

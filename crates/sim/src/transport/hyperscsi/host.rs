@@ -1,5 +1,5 @@
-//! An initiator, and what its session owes it: a command is given up as lost, or as not sent, only together with its session;
-//! it ends as aborted only if somebody asked for that.
+//! An initiator, and the promises of its session: a command is given up as lost, or as not sent, only
+//! together with its session; it ends as aborted only if an initiator asked for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,13 @@ pub(super) struct Host {
     pub(super) tasks: BTreeMap<TaskId, Ticket>,
     pub(super) tickets: BTreeMap<Ticket, TaskId>,
     pub(super) manages: BTreeMap<TmfId, Ticket>,
-    /// What it asked to be aborted.
+    /// The commands that the initiator asked to abort.
     pub(super) aborting: BTreeSet<Ticket>,
     pub(super) leaving: bool,
-    /// Whether the loss of its session was told in this round of events.
+    /// Whether the loss of its session was reported in this round of events.
     pub(super) session_lost: bool,
-    /// What ended in this round as if the session was lost.
+    /// Commands that ended as lost or not sent in this round; they are violations unless the session was
+    /// lost.
     unexplained_losses: Vec<Ticket>,
 }
 
@@ -42,7 +43,7 @@ impl Host {
         }
     }
 
-    /// Takes note of the end of a task. Returns what is wrong with it.
+    /// Records how a task ended. Returns the promise that this breaks, if any.
     pub(super) fn ended(&mut self, ticket: Ticket, end: &TaskResult, aborts: bool) -> Option<String> {
         let asked = self.aborting.remove(&ticket) || aborts;
         match end {
@@ -55,7 +56,7 @@ impl Host {
         None
     }
 
-    /// Ends a round of events. Returns what was wrong with it.
+    /// Ends a round of events. Returns the promises that were broken in it.
     pub(super) fn end_round(&mut self) -> Vec<String> {
         let excused = std::mem::take(&mut self.session_lost) || !self.session.is_up();
         let accused = std::mem::take(&mut self.unexplained_losses);

@@ -1,4 +1,4 @@
-//! What befalls the target and hosts: another configuration comes into force; hosts wake, begin anew, die.
+//! Events of the target and hosts: another configuration comes into force; hosts wake, restart or crash.
 
 use base::ether::FrameMachine as _;
 use base::time::Instant;
@@ -10,7 +10,7 @@ use super::shard;
 use crate::transport::{CommandOutcome, TransportEvent};
 
 impl HyperScsi {
-    /// Brings a configuration into force that waits, if it can come.
+    /// Applies the configuration that waits, if it can come into force.
     pub(super) fn apply_layout(&mut self, now: Instant) {
         let Some(layout) = self.disks.ready(&mut self.shard) else { return };
         self.happenings.push_back(TransportEvent::ConfigApplied(layout.clone()));
@@ -35,7 +35,7 @@ impl HyperScsi {
         }
     }
 
-    /// Puts a new session in the place of one that is over.
+    /// Replaces a session that has ended by a new one.
     pub(super) fn replace(&mut self, now: Instant, at: usize) {
         if self.is_stranger(at) && self.healed {
             return;
@@ -52,8 +52,8 @@ impl HyperScsi {
         }
     }
 
-    /// An initiator dies without a word: nobody knows what became of what it had asked for, and what it had sent is still
-    /// under way.
+    /// Crashes an initiator without a logout. The outcome of its open commands is unknown, and the frames
+    /// that it sent are still under way.
     pub(super) fn crash_host(&mut self, now: Instant, at: usize) {
         if self.hosts[at].leaving || self.hosts[at].session.is_down() {
             return;

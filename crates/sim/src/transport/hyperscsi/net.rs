@@ -1,5 +1,5 @@
-//! One or two Ethernets, on each of which every machine has a port. A frame travels as it is, addresses included, so that
-//! these can be damaged as well.
+//! One or two Ethernets, on each of which every host has a port. A frame contains its addresses while it
+//! travels, so that they can be damaged as well.
 
 use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::rng::Rng;
@@ -10,12 +10,12 @@ use super::wire_monitor::WireMonitor;
 use crate::scenario::HyperPlan;
 use crate::trace::Trace;
 
-/// Whose port.
+/// The host that a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Node {
-    /// The target's.
+    /// The target.
     Target,
-    /// An initiator's.
+    /// An initiator.
     Initiator(usize),
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Nets {
 }
 
 struct Net {
-    /// What ports believe.
+    /// The MTU that the ports report.
     mtu: usize,
-    /// To the target and back, for each initiator.
+    /// The directions to the target and back, for each initiator.
     ways: Vec<[Way; 2]>,
 }
 
@@ -47,7 +47,7 @@ struct Way {
     plan: FramePlan,
 }
 
-/// Destination and source.
+/// The length of the destination and source addresses in bytes.
 const ADDRESSES: usize = 12;
 
 impl Nets {
@@ -70,7 +70,7 @@ impl Nets {
         self.nets.len()
     }
 
-    /// Returns the port of somebody on a net.
+    /// Returns the port of a host on a net.
     pub(super) fn port(&self, net: usize, who: Node) -> (EtherPort, PortState) {
         let port = EtherPort(u32::try_from(net).unwrap());
         let state =
@@ -78,13 +78,13 @@ impl Nets {
         (port, state)
     }
 
-    /// Returns from when until when some direction is cut.
+    /// Returns the begin and the end of each cut of any direction.
     pub(super) fn cuts(&self) -> Vec<(Instant, Instant)> {
         let ways = self.nets.iter().flat_map(|net| net.ways.iter().flatten());
         ways.flat_map(|way| way.plan.cuts.iter().copied()).collect()
     }
 
-    /// Lets a net carry frames of another length, and its ports, if they are told.
+    /// Changes the MTU of a net; with `told`, also that which its ports report.
     pub(super) fn set_mtu(&mut self, net: usize, mtu: usize, told: bool, now: Instant) {
         let Some(net) = self.nets.get_mut(net) else { return };
         if told {
@@ -96,7 +96,7 @@ impl Nets {
         }
     }
 
-    /// Throws no dice from now on.
+    /// Stops fault injection from now on.
     pub(super) fn heal(&mut self) {
         for way in self.nets.iter_mut().flat_map(|net| net.ways.iter_mut().flatten()) {
             way.plan.faults_max = 0;
@@ -104,7 +104,7 @@ impl Nets {
         }
     }
 
-    /// Sends frames. Returns how many were longer than the port takes.
+    /// Sends frames. Returns how many were longer than the port's MTU.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -142,7 +142,7 @@ impl Nets {
         too_long
     }
 
-    /// Takes the next frame that has arrived.
+    /// Returns the next frame that has arrived.
     pub(super) fn poll(&mut self, now: Instant) -> Option<ArrivedFrame> {
         for (number, net) in self.nets.iter_mut().enumerate() {
             for (at, [forward, backward]) in net.ways.iter_mut().enumerate() {
@@ -169,19 +169,19 @@ impl Nets {
         None
     }
 
-    /// Returns when a frame arrives next.
+    /// Returns when the next frame arrives.
     pub(super) fn next(&self) -> Option<Instant> {
         let ways = self.nets.iter().flat_map(|net| net.ways.iter().flatten());
         ways.filter_map(|way| way.link.poll_timeout()).min()
     }
 
-    /// Returns what happened on all wires together, in words.
+    /// Returns the statistics of each direction of every net.
     pub(super) fn stats(&self) -> Vec<FrameStats> {
         self.nets.iter().flat_map(|net| net.ways.iter().flatten()).map(|way| way.link.stats()).collect()
     }
 }
 
-/// Returns the address of somebody on a net.
+/// Returns the address of a host on a net.
 fn mac(net: usize, who: Node) -> Mac {
     let station = match who {
         Node::Target => 0,

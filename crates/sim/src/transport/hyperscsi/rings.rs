@@ -1,4 +1,4 @@
-//! Where frames wait until their host reads them, which matters when it stands still.
+//! The receive rings, in which frames wait while their host stands still.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::net::{ArrivedFrame, Node};
 
 /// The receive rings of all ports.
 pub(super) struct Rings {
-    /// How many frames each holds.
+    /// How many frames each ring holds.
     slots: usize,
     asleep: BTreeMap<Node, Instant>,
     waiting: BTreeMap<(Node, EtherPort), Ring>,
@@ -35,7 +35,7 @@ impl Rings {
         self.asleep.contains_key(&who)
     }
 
-    /// Keeps a frame for a host that stands still, if there is room.
+    /// Stores a frame for a host that stands still. If the ring is full, the frame is lost.
     pub(super) fn keep(&mut self, come: ArrivedFrame) {
         let ring = self.waiting.entry((come.to, come.port)).or_default();
         if ring.frames.len() < self.slots {
@@ -45,7 +45,7 @@ impl Rings {
         }
     }
 
-    /// Lets a host go on if its time has come. Returns what waited, and how many frames each of its ports lost.
+    /// Wakes a host if it is due. Returns the frames that waited, and how many frames each of its ports lost.
     pub(super) fn wake(&mut self, now: Instant, who: Node) -> (Vec<ArrivedFrame>, Vec<(EtherPort, u32)>) {
         if self.asleep.get(&who).is_none_or(|until| *until > now) {
             return (Vec::new(), Vec::new());
@@ -54,7 +54,7 @@ impl Rings {
         self.empty(who)
     }
 
-    /// The host is gone, with all that it did not read.
+    /// Drops the rings of a host that crashed, with all frames that it did not read.
     pub(super) fn forget(&mut self, who: Node) {
         self.asleep.remove(&who);
         self.empty(who);

@@ -1,4 +1,4 @@
-//! What the target is configured to be, and how initiators introduce themselves.
+//! The configuration of the target, and the session plans of initiators.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::units;
 
 const GROUP: &str = "simulated";
 const PASSWORD: &[u8] = b"open sesame";
-/// As little as Argon2 takes: a simulation is not about guessing.
+/// The least cost that Argon2 accepts: the simulator does not test password guessing.
 const CHEAP: StretchCost = StretchCost { memory_kib: 64, passes: 1, lanes: 1 };
 
-/// Makes what the target keeps of the group's password, if it has one.
+/// Makes the group's record of its password, if it has a password.
 pub(super) fn access(plan: &HyperPlan) -> GroupAccess {
     if !plan.has_password {
         return GroupAccess::Open;
@@ -76,7 +76,7 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
     config
 }
 
-/// Makes what the target keeps and offers.
+/// Makes the limits and parameters of the target.
 pub(super) fn limits(plan: &HyperPlan) -> EngineLimits {
     let room = plan.room_bytes;
     EngineLimits {
@@ -94,14 +94,14 @@ fn key_limits(frames: Option<u64>) -> KeyLimits {
     KeyLimits { frames: frames.unwrap_or(usual.frames), ..usual }
 }
 
-/// Makes what somebody wants who must not get it: wrong in one way or another.
+/// Makes the session plan of a stranger, which must not get in: it is wrong in one of several ways.
 pub(super) fn stranger(plan: &HyperPlan, number: usize) -> SessionPlan {
     let somebody = session(plan, 0);
     let password = |text: &[u8]| Some(Password::new(text).unwrap());
     let other_group = GroupName::new("another").unwrap();
     let retry = FrameRetry::NONE;
     match (plan.has_password, number % 3) {
-        // Who knows the names of a member, and not the password.
+        // This stranger knows the names of a member, but not the password.
         (true, 0) => SessionPlan { password: password(b"open barley"), retry, ..somebody },
         (true, 1) => SessionPlan { password: None, level: Level::None, retry, ..somebody },
         (false, 0) => SessionPlan { password: password(b"open sesame"), retry, ..somebody },
@@ -112,7 +112,7 @@ pub(super) fn stranger(plan: &HyperPlan, number: usize) -> SessionPlan {
     }
 }
 
-/// Makes what an initiator wants.
+/// Makes the session plan of an initiator.
 pub(super) fn session(plan: &HyperPlan, number: usize) -> SessionPlan {
     let name = units::initiator(number);
     let number = u8::try_from(number).unwrap() + 1;

@@ -1,6 +1,6 @@
-//! Somebody who reads along on all wires, and knows what no end may do: use a packet number twice, let a frame count that came
-//! before, keep keys for longer than agreed, send more than the other end has room for, put into one frame what does not
-//! belong together.
+//! The wire monitor reads all frames on all nets and checks the rules that every end must obey. No end may
+//! use a packet number twice, accept a frame that it accepted before, keep keys for longer than agreed, send
+//! beyond the credit that the other end granted, or put parts into one frame that do not belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,35 +14,37 @@ use hyperscsi::pdu::reply::Reply;
 
 use super::net::Node;
 
-/// What was seen.
+/// What the monitor knows of all sessions.
 #[derive(Default)]
 pub(super) struct WireMonitor {
-    /// Whether what ends allow each other is protected.
+    /// Whether acknowledgements, and with them the credit, are protected.
     keyed: bool,
-    /// After how many frames the target, and initiators, are to change keys.
+    /// After how many frames the target, and initiators, must update keys.
     key_frames: [Option<u64>; 2],
-    /// The last packet number of each sender, session and space, its path in front. A name is that of one session, even
-    /// when the target was started again.
+    /// The last packet number of each sender, session and packet number space; the path is the last field of
+    /// the key. A session identifier is never used for another session, even after the target has restarted.
     last: BTreeMap<(Node, u32, bool, u8), u64>,
-    /// What counted as received.
+    /// The frames that their receiver accepted.
     taken: BTreeSet<(Node, u32, bool, u64)>,
-    /// The phase that a sender is in, and how many frames it protected since it began.
+    /// The key phase of each sender, and how many frames it has protected since the phase began.
     phases: BTreeMap<(Node, u32), (bool, u64)>,
-    /// Each end's name of a session, by the other's.
+    /// The session identifier of one end, by that of the other end.
     names: BTreeMap<u32, u32>,
-    /// How far the other end was told to go, in frames that name their receiver so; by path.
+    /// The credit (PN LIMIT) that the other end granted in frames with this session identifier, by path.
     told: BTreeMap<(u32, u8), u64>,
-    /// How many frames of data went beyond that in one moment.
+    /// How many frames of data went beyond the credit at one point in time.
     beyond: BTreeMap<(u32, u8), (Instant, u32)>,
-    /// How many frames had several parts, how many parts those had, and how many frames could not be read.
+    /// How many frames had several parts, how many parts those had, and how many frames the monitor could not
+    /// read.
     pub(super) shared: [u64; 3],
     pub(super) violations: Vec<String>,
 }
 
-/// What a sender may send before it was told anything.
+/// The credit of a sender before the other end has granted any.
 const INITIAL_CREDIT: u64 = 32;
 
-/// How many frames of data may go beyond the limit at a time: the probes of one time-out, and those of another path's.
+/// How many frames of data may go beyond the credit at a time: the probes of one time-out, and those of
+/// another path.
 const PROBES: u32 = 4;
 
 const COUNT: u64 = (1 << 56) - 1;
@@ -52,13 +54,13 @@ impl WireMonitor {
         Self { keyed, key_frames, ..Self::default() }
     }
 
-    /// Takes note of the names that both ends have for a session.
+    /// Records the identifiers that both ends use for a session.
     pub(super) fn agreed(&mut self, sids: (u32, u32)) {
         self.names.insert(sids.0, sids.1);
         self.names.insert(sids.1, sids.0);
     }
 
-    /// Looks at a frame that somebody sends.
+    /// Checks a frame that a host sends.
     pub(super) fn sent(&mut self, now: Instant, from: Node, payload: &[u8]) {
         let Ok((header, _)) = Header::parse(payload) else {
             self.violations.push(format!("{from:?} sent a frame that is none"));
@@ -90,7 +92,8 @@ impl WireMonitor {
         }
     }
 
-    /// Looks at what a frame carries, and whether all of it may be there. What is encrypted cannot be read.
+    /// Checks which parts a frame carries, and whether they may be together. The monitor cannot read
+    /// encrypted frames.
     fn read_parts(&mut self, from: Node, header: &Header, payload: &[u8]) {
         let [frames, count, unread] = &mut self.shared;
         if !header.cmd.has_parts() {
@@ -115,7 +118,7 @@ impl WireMonitor {
             parts.clear();
             read.each(header, &mut |header, payload| parts.push((*header, payload)));
         }
-        // Where in which message a part stands: nothing may be there twice.
+        // The position of each part in its message: no data may be in the frame twice.
         let mut places: Vec<_> =
             parts.iter().map(|(part, _)| (part.xid, part.flags.has(Flags::DATA), part.off)).collect();
         places.retain(|(_, is_data, _)| *is_data);
@@ -131,7 +134,7 @@ impl WireMonitor {
                 Cmd::Request => Request::parse(payload).is_ok(),
                 _ => Reply::parse(payload).is_ok(),
             };
-            // An answer may be protected more than what it answers; never less.
+            // A response may be protected more than its request, but never less.
             let of_its_class = match part.cmd {
                 Cmd::Request => header.protected == (part.xid & XID_PROTECTED_BIT != 0),
                 _ => header.protected || part.xid & XID_PROTECTED_BIT == 0,
@@ -142,7 +145,8 @@ impl WireMonitor {
         }
     }
 
-    /// Where acknowledgements are protected, what each end allows the other cannot be read along.
+    /// Checks the credit. If acknowledgements are protected, the monitor cannot read the credit and checks
+    /// nothing.
     fn count_credit(&mut self, now: Instant, from: Node, header: &Header, path: u8, payload: &[u8]) {
         if self.keyed {
             return;
@@ -171,7 +175,7 @@ impl WireMonitor {
         }
     }
 
-    /// Takes note that a frame counted as received.
+    /// Records that a receiver accepted a frame. No frame may be accepted twice.
     pub(super) fn took(&mut self, who: Node, header: &Header) {
         if !self.taken.insert((who, header.sid, header.protected, header.pn)) {
             self.violations.push(format!("{who:?} took a frame twice: {header:?}"));

@@ -1,4 +1,5 @@
-//! A connection and the two drivers at its ends, which keep the rules of `base::state_machine` as the real ones do.
+//! A connection and the two drivers at its ends, which obey the rules of `base::state_machine` as the real
+//! drivers do.
 
 use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer, StreamMachine};
 use base::time::{Duration, Instant};
@@ -15,16 +16,16 @@ use crate::scenario::IscsiPlan;
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The initiator's.
+    /// The initiator's end.
     Client,
-    /// The target's.
+    /// The target's end.
     Server,
 }
 
 impl Side {
     const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
-    /// The direction in which this end sends.
+    /// Returns the direction in which this end sends.
     const fn sends(self) -> StreamDirection {
         match self {
             Self::Client => StreamDirection::Forward,
@@ -39,35 +40,35 @@ pub(super) struct Connection {
     link: StreamLink<TracedFraming>,
     client: Endpoint,
     server: Endpoint,
-    /// What a socket's buffers hold.
+    /// How many bytes the buffers of a socket hold.
     window: usize,
 }
 
 struct Endpoint {
     conn: ConnId,
     state: State,
-    /// The machine has more to send than what is in the batch.
+    /// Whether the state machine has more to send than the batch contains.
     wants: bool,
     batch: Transmit,
-    /// The far end will send nothing more.
+    /// Whether the far end will send nothing more.
     peer_ended: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// The machine asked for the end; what is pending is sent.
+    /// The state machine closed the connection; the pending bytes are still sent.
     Flushing,
-    /// Everything is sent; the far end's end is awaited.
+    /// Everything is sent; the driver waits for the far end to close.
     Lingering,
-    /// The machine knows that it is gone.
+    /// The driver has reported the disconnect to the state machine, or the target was lost.
     Gone,
 }
 
-/// How long a closed connection waits for its far end.
+/// How long a closed connection waits for its far end to close.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a machine looks like from below.
+/// The interface of a state machine that its driver uses.
 trait Machine {
     fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
     fn borrow(&mut self, conn: ConnId) -> Option<RxBuffer>;
@@ -134,7 +135,7 @@ impl Connection {
 }
 
 impl Iscsi {
-    /// Does what the machines ask their drivers.
+    /// Carries out the actions that the state machines request from their drivers.
     pub(super) fn actions(&mut self, now: Instant) -> bool {
         let mut any = false;
         for host in 0..self.hosts.len() {
@@ -177,7 +178,7 @@ impl Iscsi {
         }
     }
 
-    /// Sends and receives what can be sent and received now.
+    /// Sends and receives all bytes that can be sent and received now.
     pub(super) fn move_bytes(&mut self, now: Instant) -> bool {
         let mut any = false;
         let numbers: Vec<u64> = self.wires.keys().copied().collect();
@@ -266,13 +267,13 @@ impl Iscsi {
                 }
                 Arrived::Cut => self.report_disconnected(now, number, side, DisconnectReason::Failed),
             }
-            // What came may have to be answered before more is taken.
+            // The state machine may have to answer these bytes before it accepts more.
             self.events(now);
             self.actions(now);
         }
     }
 
-    /// One receive: into the loan first, then the rest.
+    /// Delivers one receive: first into the receive buffer of the state machine, then the rest.
     fn hand_over(&mut self, now: Instant, number: u64, side: Side, bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let (host, conn) = (wire.host, wire.end(side).conn);
@@ -287,7 +288,8 @@ impl Iscsi {
             rest = after;
             machine.repay(now, conn, loan);
         }
-        // The machine may have asked for the end meanwhile; a driver looks at that only after the receive.
+        // The state machine may have closed the connection meanwhile; a driver checks that only after the
+        // receive.
         if !rest.is_empty() {
             machine.take(now, conn, rest);
         }
@@ -301,7 +303,8 @@ impl Iscsi {
         }
     }
 
-    /// The machine's last word about an end of a connection.
+    /// Reports a disconnect to the state machine at one end. Nothing is reported for this connection after
+    /// that.
     fn report_disconnected(&mut self, now: Instant, number: u64, side: Side, why: DisconnectReason) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let host = wire.host;
@@ -325,7 +328,7 @@ impl Iscsi {
         self.forget(number);
     }
 
-    /// The target's end vanishes together with the target.
+    /// Ends the target's end of a connection when the target is lost.
     pub(super) fn lose_target(&mut self, now: Instant, number: u64) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         if wire.server.state != State::Gone {

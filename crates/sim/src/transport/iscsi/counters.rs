@@ -1,14 +1,14 @@
-//! What happened in a world: how often each kind of recovery was at work.
+//! The counters of a run: how often each kind of recovery happened.
 
 use iscsi::initiator::contract::SessionStats;
 
-/// What happened, for people.
+/// The counters of a run, for display.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub(super) connections: u64,
     pub(super) restarts: u64,
     pub(super) faults: u64,
-    /// Of sessions that are over.
+    /// From here on: counters of sessions that have ended.
     pub(super) retries: u64,
     pub(super) replays: u64,
     pub(super) reassigns: u64,
@@ -18,7 +18,7 @@ pub(super) struct Counters {
     pub(super) continued: u64,
     pub(super) damaged_answers: u64,
     pub(super) bugs: u64,
-    /// Of shards that are over.
+    /// From here on: counters of shards that have ended.
     pub(super) shard_bugs: u64,
     pub(super) damaged_requests: u64,
     pub(super) recovery_r2ts: u64,
@@ -31,7 +31,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Adds what a session did.
+    /// Adds the counters of a session.
     pub(super) const fn session(&mut self, stats: &SessionStats) {
         self.retries += stats.retries;
         self.replays += stats.replays;
@@ -44,7 +44,7 @@ impl Counters {
         self.bugs += stats.bugs;
     }
 
-    /// Adds what a shard did.
+    /// Adds the counters of a shard.
     pub(super) const fn shard(&mut self, stats: &iscsi::target::engine::EngineStats) {
         self.damaged_requests += stats.data_digest_errors + stats.header_digest_errors;
         self.recovery_r2ts += stats.recovery_r2ts;
@@ -57,7 +57,7 @@ impl Counters {
         self.shard_bugs += stats.bugs;
     }
 
-    /// Returns what has to happen in some world or other.
+    /// Returns the counters. Each event must happen in at least one of many worlds.
     pub(super) fn into_counts(self) -> Vec<(&'static str, u64)> {
         vec![
             ("connections", self.connections),

@@ -1,13 +1,13 @@
-//! What a session owes its owner, judged where the owner stands.
+//! The promises of a session to its owner, checked from the owner's side.
 //!
-//! The oracle judges blocks and knows nothing of recovery: a session that gives every order up as lost harms no block.
-//! Here is what an error recovery level is for.
+//! The oracle judges blocks and knows nothing of recovery: a session that gives every command up as lost
+//! damages no block. This module checks the effects of the error recovery level.
 //!
-//! * At any level: an order is given up as lost only together with its session, or once the target need not keep it any more
-//!   after a lost connection (Time2Retain); it ends as aborted, or as not sent, only if
-//!   somebody asked for that; it is refused only because its target has no room.
-//! * From level 1 on: no status says that the transport lost data, and damage on the way is never taken for a target that
-//!   breaks a rule.
+//! * At any level: a command is given up as lost only together with its session, or once the target need not
+//!   keep it any more after a lost connection (Time2Retain). It ends as aborted, or as not sent, only if an
+//!   initiator asked for that. It is rejected only because its target lacks resources.
+//! * At level 1 and above: no status reports that the transport lost data, and damage in the network is never
+//!   taken for a target that breaks a rule.
 
 use std::collections::BTreeMap;
 
@@ -19,33 +19,35 @@ use iscsi::recovery::TransportSense;
 
 use crate::transport::Ticket;
 
-/// What one host's session owes.
+/// The promises of the session of one host, and what is known about its open commands.
 #[derive(Debug)]
 pub(super) struct SessionInvariants {
-    /// The level that was agreed on; `None` before the first login.
+    /// The negotiated ErrorRecoveryLevel; `None` before the first login.
     level: Option<u8>,
     /// How long the target keeps tasks without a connection.
     retention: Duration,
     /// When connections of the session were lost.
     losses: Vec<Instant>,
-    /// Orders that are open: since when, and what may become of them.
+    /// Open commands: when each was submitted, and which outcomes are allowed.
     open: BTreeMap<Ticket, (Instant, AllowedOutcomes)>,
-    /// Until when a login that was damaged may have its effects: no level repairs one.
+    /// Until when a damaged login may have effects: no level repairs a login.
     login_faults_until: Instant,
-    /// Ends that are in order only if the session turns out to be lost.
+    /// Outcomes that are allowed only if the session turns out to be lost.
     suspected_violations: Vec<String>,
 }
 
-/// What may become of an order, beside its own status.
+/// The outcomes that are allowed for a command, besides its own status.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AllowedOutcomes {
-    /// It is immediate: nobody can know whether it arrived.
+    /// The command is immediate: the initiator cannot know whether it was received.
     pub(super) immediate: bool,
-    /// Its owner asked for its end, or other initiators may.
+    /// Its owner asked for its abort, or other initiators may abort it.
     pub(super) aborted: bool,
-    /// Its owner asked, while it was open, for a function that takes its number for received: a reset of the target, or its own end.
+    /// While the command was open, its owner requested a function that takes its number for received: a reset
+    /// of the target, or the abort of the command.
     pub(super) taken_for_received: bool,
-    /// Memory is short, so that the target may give up a task whose data stands still while others wait for the memory.
+    /// Memory is short: the target may give up a task whose data stands still while other tasks wait for the
+    /// memory.
     pub(super) stalled: bool,
 }
 
@@ -63,24 +65,24 @@ impl Default for SessionInvariants {
 }
 
 impl SessionInvariants {
-    /// Takes note of an order.
+    /// Records that a command was submitted.
     pub(super) fn submitted(&mut self, now: Instant, ticket: Ticket, mercy: AllowedOutcomes) {
         self.open.insert(ticket, (now, mercy));
     }
 
-    /// Takes note that an order is to be aborted.
+    /// Records that the owner asks for the abort of a command.
     pub(super) fn aborts(&mut self, ticket: Ticket) {
         if let Some((_, mercy)) = self.open.get_mut(&ticket) {
             (mercy.aborted, mercy.taken_for_received) = (true, true);
         }
     }
 
-    /// Records that the owner asks for a reset of the target.
+    /// Records that the owner requests a reset of the target.
     pub(super) fn resets_target(&mut self) {
         self.open.values_mut().for_each(|(_, mercy)| mercy.taken_for_received = true);
     }
 
-    /// Takes note that the session is up.
+    /// Records that the session is up.
     pub(super) fn up(&mut self, parameters: &SessionParameters, since: SessionOrigin) {
         self.level = Some(parameters.error_recovery_level);
         self.retention = Duration::from_secs(parameters.default_time2retain.into());
@@ -90,12 +92,12 @@ impl SessionInvariants {
         }
     }
 
-    /// Takes note that a PDU of a login was damaged.
+    /// Records that a PDU of a login was damaged.
     pub(super) fn login_damaged(&mut self, now: Instant) {
         self.login_faults_until = now.after(LOGIN_WITHIN);
     }
 
-    /// Judges why a connection was lost.
+    /// Checks why a connection was lost.
     pub(super) fn lost(&mut self, now: Instant, why: ConnectionDown) -> Option<String> {
         self.losses.push(now);
         let level = self.level.filter(|level| *level >= 1)?;
@@ -107,12 +109,12 @@ impl SessionInvariants {
         }
     }
 
-    /// Takes note that the session is over.
+    /// Records that the session has ended.
     pub(super) fn down(&mut self) {
         self.suspected_violations.clear();
     }
 
-    /// Judges how an order ended.
+    /// Checks how a command ended.
     pub(super) fn ended(&mut self, now: Instant, ticket: Ticket, end: &TaskResult) -> Option<String> {
         let (since, mercy) = self.open.remove(&ticket).unwrap_or((now, AllowedOutcomes::default()));
         let level = self.level.unwrap_or(0);
@@ -126,8 +128,9 @@ impl SessionInvariants {
             }
             TaskResult::Aborted | TaskResult::NotSent if mercy.aborted => return None,
             TaskResult::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
-            // RFC 7143 §4.2.3.3, §11.5.1: such a function takes the numbers that it concerns for received. A command that was
-            // rejected for its damaged immediate data just before has no other end then.
+            // Such a function takes the numbers that it concerns for received (RFC 7143 §4.2.3.3, §11.5.1). A
+            // command that was rejected just before, because its immediate data was damaged, then has no
+            // other end.
             TaskResult::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
             TaskResult::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
             TaskResult::Lost if mercy.aborted || mercy.immediate || self.retention_is_over(now, since) => {
@@ -144,23 +147,23 @@ impl SessionInvariants {
         Some(format!("order {} {what}, level {level}", ticket.0))
     }
 
-    /// Returns whether the target need not keep an order any more that was open when a connection was lost.
+    /// Returns whether the target need not keep a command any more that was open when a connection was lost.
     fn retention_is_over(&self, now: Instant, since: Instant) -> bool {
         self.retention == Duration::ZERO
             || self.losses.iter().any(|lost| *lost >= since && now.since(*lost) >= self.retention)
     }
 
-    /// Returns what turned out to be wrong, given that the session is up.
+    /// Returns the suspected violations. The session is up, so they are real.
     pub(super) fn session_alive(&mut self) -> Vec<String> {
         let wrong = self.suspected_violations.drain(..);
         wrong.map(|what| format!("{what}, although its session lives")).collect()
     }
 }
 
-/// By when both ends know whether they are logged in.
+/// The time within which both ends know whether a login succeeded.
 const LOGIN_WITHIN: Duration = Duration::from_secs(30);
 
-/// Returns what of the transport the sense data blames.
+/// Returns which transport error the sense data report, if any.
 fn blames_transport(sense: &[u8]) -> Option<TransportSense> {
     let all = [
         TransportSense::UnexpectedUnsolicitedData,

@@ -1,4 +1,4 @@
-//! What the target is configured to be.
+//! The configuration of the target.
 
 use base::state_machine::PortalId;
 use device::contract::RelativePort;

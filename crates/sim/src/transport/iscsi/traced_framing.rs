@@ -1,18 +1,18 @@
-//! The framing of a connection, which also writes every PDU into the trace.
+//! The framing of a connection, which also writes every PDU to the trace.
 
 use netem::iscsi::Iscsi as Framing;
 use netem::stream::{PduLayout, StreamDirection};
 
 use crate::trace::Trace;
 
-/// A framing that tells what passes, before anything happens to it.
+/// A framing that records each PDU before a fault can be injected into it.
 pub(super) struct TracedFraming {
     inner: Framing,
     trace: Trace,
     wire: u64,
 }
 
-/// The first byte of a SCSI Command for immediate delivery.
+/// The first byte of an immediate SCSI Command PDU.
 const IMMEDIATE_COMMAND: u8 = 0x41;
 
 impl TracedFraming {
@@ -24,7 +24,8 @@ impl TracedFraming {
 impl netem::stream::Framing for TracedFraming {
     fn pdu_layout(&mut self, way: StreamDirection, bytes: &[u8]) -> Option<PduLayout> {
         let mut shape = self.inner.pdu_layout(way, bytes)?;
-        // Duplicated after it was answered, an immediate command is carried out again at any ErrorRecoveryLevel.
+        // An immediate command that is duplicated after it was answered is executed again at any
+        // ErrorRecoveryLevel.
         shape.once = way == StreamDirection::Forward && bytes.first() == Some(&IMMEDIATE_COMMAND);
         Some(shape)
     }

@@ -1,4 +1,5 @@
-//! Commands with any CDB and any parameter list, task management, resets and time, against a unit of each configuration.
+//! Commands with any CDB and any parameter list, task management, resets and time, against a unit of each
+//! configuration.
 #![no_main]
 
 use ground::unit::torment;

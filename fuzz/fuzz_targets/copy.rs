@@ -1,5 +1,6 @@
-//! Third-party copies against a unit that may copy to itself: each operation is a parameter list for the command that
-//! its first byte chooses. Every command is answered, and what parses says the same when it is written again.
+//! Third-party copies against a unit that may copy to itself: each operation is a parameter list for the
+//! command that its first byte chooses. Every command is answered, and what parses says the same when it is
+//! written again.
 #![no_main]
 
 use base::buffer::{Bytes, Pool};

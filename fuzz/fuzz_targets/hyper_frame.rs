@@ -1,7 +1,7 @@
 //! HyperSCSI frames as they come off the wire: header, CRC or tag, payload. Each operation is a frame.
 //!
-//! Raw ones end at the CRC or the tag nearly always; so others are taken as header and payload and sealed here, by somebody
-//! who has the keys: what a peer that logged in can send.
+//! Raw ones end at the CRC or the tag nearly always; so others are taken as header and payload and sealed
+//! here, by somebody who has the keys: what a peer that logged in can send.
 #![no_main]
 
 use base::buffer::Bytes;
@@ -36,7 +36,8 @@ fuzz_target!(|input: &[u8]| {
                 // A change of keys, as often as a sender may.
                 world.now = world.now.after(Duration::from_millis(1000 + u64::from(which & 0x3f)));
                 world.sealer.update(world.now);
-                // The first frame of the new keys always comes: without it the next change would be one too many.
+                // The first frame of the new keys always comes: without it the next change would be one too
+                // many.
                 world.sealed(0x40, &[0; HEADER_LEN]);
             }
         }

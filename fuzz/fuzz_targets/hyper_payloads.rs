@@ -1,5 +1,5 @@
-//! Payloads of HyperSCSI frames, each read as what its first byte says: whatever a parser takes, it reads the same after
-//! our encoder wrote it.
+//! Payloads of HyperSCSI frames, each read as what its first byte says: whatever a parser takes, it reads the
+//! same after our encoder wrote it.
 #![no_main]
 
 use ground::{Operations, hyper};

@@ -1,9 +1,10 @@
-//! Both ends of HyperSCSI on a wire that somebody else writes on: handshake, session and transport of either role.
+//! Both ends of HyperSCSI on a wire that somebody else writes on: handshake, session and transport of either
+//! role.
 //!
-//! The first byte says whether the group has a password. Each operation lets the frames that wait travel, gives either end
-//! raw bytes, or the last frame of the other end with bytes changed (and its checksum mended, if it has one), or lets time
-//! pass. Neither end may be wrong about itself, or talk without end; and nothing that the initiator did not write is taken
-//! for a command in a group with a password.
+//! The first byte says whether the group has a password. Each operation lets the frames that wait travel,
+//! gives either end raw bytes, or the last frame of the other end with bytes changed (and its checksum
+//! mended, if it has one), or lets time pass. Neither end may be wrong about itself, or talk without end; and
+//! nothing that the initiator did not write is taken for a command in a group with a password.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};

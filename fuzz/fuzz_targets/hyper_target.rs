@@ -1,8 +1,8 @@
 //! A HyperSCSI target against an initiator that means harm, with a layer above that keeps to its contract.
 //!
-//! An initiator of a group without a password has shaken hands, so that every frame that an input makes counts. Each
-//! operation is a frame of its session (any command, any payload, in any exchange), raw bytes from anywhere (handshakes and
-//! discovery too), something that the layer above does, or time that passes.
+//! An initiator of a group without a password has shaken hands, so that every frame that an input makes
+//! counts. Each operation is a frame of its session (any command, any payload, in any exchange), raw bytes
+//! from anywhere (handshakes and discovery too), something that the layer above does, or time that passes.
 #![no_main]
 
 use std::collections::VecDeque;

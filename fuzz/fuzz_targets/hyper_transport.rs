@@ -1,7 +1,9 @@
-//! The transport of a HyperSCSI session against a peer that has its keys and means harm, and against everybody else.
+//! The transport of a HyperSCSI session against a peer that has its keys and means harm, and against
+//! everybody else.
 //!
-//! The first byte says which end it is and whether there are keys. Each operation is a frame that the peer seals (any header, any
-//! payload), raw bytes from anywhere, a message that the owner sends, or time that passes.
+//! The first byte says which end it is and whether there are keys. Each operation is a frame that the peer
+//! seals (any header, any payload), raw bytes from anywhere, a message that the owner sends, or time that
+//! passes.
 #![no_main]
 
 use base::buffer::{Bytes, Pool};

@@ -1,7 +1,8 @@
-//! Sequences of PDUs and raw bytes to a session that has logged in, with an owner that keeps asking for things.
+//! Sequences of PDUs and raw bytes to a session that has logged in, with an owner that keeps asking for
+//! things.
 //!
-//! The first byte says what kind of session; each operation is a PDU that is framed here (so that digests do not stand
-//! in the way), raw bytes, something that the owner does, or time that passes.
+//! The first byte says what kind of session; each operation is a PDU that is framed here (so that digests do
+//! not stand in the way), raw bytes, something that the owner does, or time that passes.
 #![no_main]
 
 use std::collections::HashSet;

@@ -1,7 +1,8 @@
-//! What a client of the NBD server can send, with a medium that answers late, out of order, and not always well.
+//! What a client of the NBD server can send, with a medium that answers late, out of order, and not always
+//! well.
 //!
-//! The first byte says what disk it is and how far the client got; each operation is an option or a request that is
-//! framed here, raw bytes, payload into a buffer that was lent, or an answer of the medium.
+//! The first byte says what disk it is and how far the client got; each operation is an option or a request
+//! that is framed here, raw bytes, payload into a buffer that was lent, or an answer of the medium.
 #![no_main]
 
 use attach::nbd::{Export, Session, Ticket};
@@ -78,7 +79,8 @@ impl World {
         self.session.received(&bytes);
     }
 
-    /// A request whose fields come from a few bytes, near the ends of things; what follows may be its payload.
+    /// A request whose fields come from a few bytes, near the ends of things; what follows may be its
+    /// payload.
     fn request(&mut self, which: u8, bytes: &[u8]) {
         let Some(([flags, at, len, exact], payload)) = bytes.split_first_chunk() else { return };
         let near = [0, 1, 512, 4096, LEN - 512, LEN - 1, LEN, u64::MAX][usize::from(at & 7)];

@@ -1,7 +1,8 @@
-//! Sequences of PDUs and raw bytes to a target that is logged in to, with a layer above that keeps to its contract.
+//! Sequences of PDUs and raw bytes to a target that is logged in to, with a layer above that keeps to its
+//! contract.
 //!
-//! The first byte says what kind of session; each operation is a PDU that is framed here (so that digests do not
-//! stand in the way), raw bytes, something that the layer above does, or time that passes.
+//! The first byte says what kind of session; each operation is a PDU that is framed here (so that digests do
+//! not stand in the way), raw bytes, something that the layer above does, or time that passes.
 #![no_main]
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! The ground that the fuzz targets share: a site with a few targets and one user, and a reader that cuts the input
-//! into operations.
+//! The ground that the fuzz targets share: a site with a few targets and one user, and a reader that cuts the
+//! input into operations.
 
 pub mod hyper;
 pub mod lists;
@@ -122,8 +122,8 @@ impl Directory for Site {
     }
 }
 
-/// Cuts an input into operations: a byte that says which, and bytes to do it with, their number before them (two
-/// bytes). What is cut short is taken as it is.
+/// Cuts an input into operations: a byte that says which, and bytes to do it with, their number before them
+/// (two bytes). What is cut short is taken as it is.
 pub struct Operations<'a>(Reader<'a>);
 
 impl<'a> Operations<'a> {

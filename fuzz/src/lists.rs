@@ -1,5 +1,6 @@
-//! Commands with parameter lists, and those that answer with one, so well formed that lists and fields are what is
-//! looked at: each operation names a command of a table, some bytes for its fields, and a list of the right length.
+//! Commands with parameter lists, and those that answer with one, so well formed that lists and fields are
+//! what is looked at: each operation names a command of a table, some bytes for its fields, and a list of the
+//! right length.
 
 use base::rng::Rng;
 
@@ -46,7 +47,8 @@ const ROWS: &[Row] = &[
     row(0x83, 0x11, 16, (10, 4), Way::Out),
     row(0x83, 0x1c, 16, (10, 4), Way::Out),
     row(0x84, 0, 16, (10, 4), Way::In),
-    // REPORT SUPPORTED OPERATION CODES and task management functions, timestamps, identifying information, port groups.
+    // REPORT SUPPORTED OPERATION CODES and task management functions, timestamps, identifying information,
+    // port groups.
     row(0xa3, 0x0c, 12, (6, 4), Way::In),
     row(0xa3, 0, 12, (6, 4), Way::In),
     row(0xa4, 0x06, 12, (6, 4), Way::Out),

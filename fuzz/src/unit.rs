@@ -27,7 +27,8 @@ use store::ram::Ram;
 /// The medium is small, so that ranges meet.
 const MEDIUM_LEN: u64 = 4 << 20;
 
-/// How much an initiator sends or receives at most in one command: more than one part, less than the fuzzer's patience.
+/// How much an initiator sends or receives at most in one command: more than one part, less than the fuzzer's
+/// patience.
 const TRANSFER_MAX: u32 = 3 << 20;
 
 const HOST: &str = "iqn.2026-11.com.example:host";
@@ -45,8 +46,8 @@ pub fn torment(input: &[u8]) {
     ordeal.end();
 }
 
-/// Runs one input of commands with parameter lists: an operation whose three highest bits are set is what happens
-/// between commands.
+/// Runs one input of commands with parameter lists: an operation whose three highest bits are set is what
+/// happens between commands.
 pub fn torment_with_lists(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let mut ordeal = Ordeal::new(*first);
@@ -492,7 +493,8 @@ impl Store for Gated {
 mod tests {
     use super::*;
 
-    /// The committed seeds are the first inputs of the generators; this test writes them when they are missing.
+    /// The committed seeds are the first inputs of the generators; this test writes them when they are
+    /// missing.
     #[test]
     fn the_committed_seeds_are_what_the_generators_make() {
         fn check(target: &str, name: &str, make: fn(u64) -> Vec<u8>) {

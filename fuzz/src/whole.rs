@@ -1,6 +1,6 @@
-//! A whole target among initiators that do anything, while reloads give them other disks and take some away, and one initiator
-//! whose disk none of them may see: what must hold is that its blocks stay as they are, that it is served at the end, and that
-//! nothing is left of the others, nor of units that were removed.
+//! A whole target among initiators that do anything, while reloads give them other disks and take some away,
+//! and one initiator whose disk none of them may see: what must hold is that its blocks stay as they are,
+//! that it is served at the end, and that nothing is left of the others, nor of units that were removed.
 
 use std::rc::Rc;
 
@@ -27,7 +27,8 @@ use target::shard::Shard;
 
 const PEERS: usize = 3;
 const MEDIUM_LEN: u64 = 1 << 20;
-/// The first is that of the peers, the second the owner's, and then a spare one, which peers are shown by some reloads.
+/// The first is that of the peers, the second the owner's, and then a spare one, which peers are shown by
+/// some reloads.
 const UNITS: u32 = 3;
 const OWN: u32 = 1;
 const SPARE: u32 = 2;
@@ -322,7 +323,8 @@ impl World {
         for peer in 0..=PEERS {
             self.leave(peer, DisconnectReason::Closed);
         }
-        // A session of level 2 outlives its last connection by Time2Wait and Time2Retain, an hour each at most.
+        // A session of level 2 outlives its last connection by Time2Wait and Time2Retain, an hour each at
+        // most.
         self.pass(2 * 3600 + 1);
         assert!(self.shard.is_idle(), "a session is left without a connection");
         self.close_removed();
@@ -335,7 +337,8 @@ fn conn(peer: usize) -> ConnId {
     ConnId(u32::try_from(peer).unwrap())
 }
 
-/// The bits of `how`: peers' LUN 0 is the spare disk; the other disk is their LUN 1; they may not log in; they may only read.
+/// The bits of `how`: peers' LUN 0 is the spare disk; the other disk is their LUN 1; they may not log in;
+/// they may only read.
 fn config(how: u8) -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
     let sees =

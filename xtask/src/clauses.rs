@@ -1,7 +1,7 @@
-//! Which clauses of RFC 7143 the code and the tests cite. `docs/clauses/rfc7143.toml` lists the sentences of its sections 4, 6,
-//! 7, 8 and 11 that say MUST, REQUIRED or SHALL. Each needs a citation at the code that obeys it and one in a test
-//! (`//= type=test`), or a reason why it has none: `exception` when it binds no code here, `untested` when no test can show it.
-//! The report is `docs/clauses/README.md`.
+//! Which clauses of RFC 7143 the code and the tests cite. `docs/clauses/rfc7143.toml` lists the sentences of
+//! its sections 4, 6, 7, 8 and 11 that say MUST, REQUIRED or SHALL. Each needs a citation at the code that
+//! obeys it and one in a test (`//= type=test`), or a reason why it has none: `exception` when it binds no
+//! code here, `untested` when no test can show it. The report is `docs/clauses/README.md`.
 
 use std::fmt::Write;
 use std::fs;
@@ -240,7 +240,8 @@ mod tests {
     use super::*;
     use crate::tidy::tree::planted;
 
-    /// Two clauses in section 4.1, one in 4.2, with more lines for the last; findings without that of the report.
+    /// Two clauses in section 4.1, one in 4.2, with more lines for the last; findings without that of the
+    /// report.
     fn found(code: &str, open_max: usize, more: &str) -> Vec<String> {
         let list = format!(
             "open_max = {open_max}\n[[clause]]\nsection = \"4.1\"\ntext = \"A third-party role MUST act.\"\n\

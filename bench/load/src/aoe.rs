@@ -1,8 +1,10 @@
-//! An initiator of ATA over Ethernet, as far as reads and writes go: what Linux's `aoe` driver does with a disk of that shelf and slot.
+//! An initiator of ATA over Ethernet, as far as reads and writes go: what Linux's `aoe` driver does with a
+//! disk of that shelf and slot.
 //!
-//! As there, a request is cut into commands of as many sectors as a frame holds and the target takes, as many are under way as the
-//! target has buffers for, and what is not answered in time is sent again under a new tag. The socket is standard input: a packet
-//! socket, bound to the interface, with a receive timeout. So this needs no right and no code of its own to make one.
+//! As there, a request is cut into commands of as many sectors as a frame holds and the target takes, as many
+//! are under way as the target has buffers for, and what is not answered in time is sent again under a new
+//! tag. The socket is standard input: a packet socket, bound to the interface, with a receive timeout. So
+//! this needs no right and no code of its own to make one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

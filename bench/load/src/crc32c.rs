@@ -1,6 +1,6 @@
-//! CRC32C as iSCSI uses it (RFC 7143 §13.1): reflected polynomial 0x82F63B78, all ones before and after, sent with the
-//! least significant byte first. Eight bytes a step by table: the load digests headers, and each length of write data
-//! once.
+//! CRC32C as iSCSI uses it (RFC 7143 §13.1): reflected polynomial 0x82F63B78, all ones before and after, sent
+//! with the least significant byte first. Eight bytes a step by table: the load digests headers, and each
+//! length of write data once.
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 static TABLES: [[u32; 256]; 8] = tables();

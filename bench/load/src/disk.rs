@@ -205,7 +205,8 @@ impl Disk {
         }
         if let Some(digest) = &mut self.passing.digest {
             digest.update(bytes);
-            // The digest of data followed by their own digest is a constant: RFC 7143 has none, the algebra does.
+            // The digest of data followed by their own digest is a constant: RFC 7143 has none, the algebra
+            // does.
             if self.passing.left == 0 && digest.wire() != RESIDUE {
                 return Err("a data digest of the target does not match".into());
             }

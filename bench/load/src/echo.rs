@@ -1,5 +1,5 @@
-//! A bare TCP conversation in the shapes of iSCSI, without iSCSI: a read is a header answered by a header and a
-//! block, a write is a header and a block answered by a header. The header holds the length of the answer.
+//! A bare TCP conversation in the shapes of iSCSI, without iSCSI: a read is a header answered by a header and
+//! a block, a write is a header and a block answered by a header. The header holds the length of the answer.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

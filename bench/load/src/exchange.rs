@@ -1,5 +1,5 @@
-//! The loop under every load: keep `depth` requests in flight on one connection until the time is up, with as few
-//! system calls as the answers allow. What a request and an answer are is the [`Exchange`]'s to know.
+//! The loop under every load: keep `depth` requests in flight on one connection until the time is up, with as
+//! few system calls as the answers allow. What a request and an answer are is the [`Exchange`]'s to know.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,8 +15,8 @@ pub(crate) trait Exchange {
     /// Appends the next request to `out`; false when the peer lets no more in now.
     fn request(&mut self, out: &mut Vec<u8>) -> bool;
 
-    /// Takes what it can from the front of `bytes`, and may append an answer of its own to `out`. A request is
-    /// complete when its last byte has been taken.
+    /// Takes what it can from the front of `bytes`, and may append an answer of its own to `out`. A request
+    /// is complete when its last byte has been taken.
     fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Taken, Failure>;
 }
 

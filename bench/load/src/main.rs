@@ -1,12 +1,13 @@
-//! Load for the benchmarks, the same for every target: it links nothing of ours, so that it judges all with the same
-//! eyes. Prints one JSON object per run on stdout.
+//! Load for the benchmarks, the same for every target: it links nothing of ours, so that it judges all with
+//! the same eyes. Prints one JSON object per run on stdout.
 //!
-//! * `echo-server` and `echo`: what this machine's TCP can do with the shapes of iSCSI (a 48-byte request, an answer
-//!   of 48 bytes and a block, or the other way round). The bound that a target is measured against.
-//! * `disk`: reads or writes of a minimal initiator. It does nothing a benchmark does not need, and leaves data
-//!   digests of reads unchecked after the first ones, so that what is measured is the target.
+//! * `echo-server` and `echo`: what this machine's TCP can do with the shapes of iSCSI (a 48-byte request, an
+//!   answer of 48 bytes and a block, or the other way round). The bound that a target is measured against.
+//! * `disk`: reads or writes of a minimal initiator. It does nothing a benchmark does not need, and leaves
+//!   data digests of reads unchecked after the first ones, so that what is measured is the target.
 //! * `sessions`: logs in many times and stays.
-//! * `aoe`: reads or writes of an initiator of ATA over Ethernet, over the packet socket that is its standard input.
+//! * `aoe`: reads or writes of an initiator of ATA over Ethernet, over the packet socket that is its standard
+//!   input.
 
 mod aoe;
 mod arguments;

@@ -1,5 +1,5 @@
-//! Logging in, as little of RFC 7143 as a target that asks for no authentication wants: the operational stage, each
-//! key once, then full feature phase.
+//! Logging in, as little of RFC 7143 as a target that asks for no authentication wants: the operational
+//! stage, each key once, then full feature phase.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

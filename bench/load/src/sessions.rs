@@ -1,5 +1,5 @@
-//! Many sessions at once: each logs in and stays, doing nothing. Tells when all are in, then waits for its standard
-//! input to be closed.
+//! Many sessions at once: each logs in and stays, doing nothing. Tells when all are in, then waits for its
+//! standard input to be closed.
 
 use std::io::Read;
 use std::time::Instant;

@@ -90,7 +90,8 @@ impl<T> Arena<T> {
         Some(value)
     }
 
-    /// Drops a value where it lies, without moving it; its key finds nothing from now on. Returns whether there was one.
+    /// Drops a value where it lies, without moving it; its key finds nothing from now on. Returns whether
+    /// there was one.
     pub fn discard(&mut self, key: Key) -> bool {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         let Some(slot) = slot.filter(|slot| slot.value.is_some()) else { return false };

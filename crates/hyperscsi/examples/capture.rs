@@ -1,5 +1,5 @@
-//! Writes a capture (pcap) of frames that this room made: every command, every block, every level. Prints one line for each
-//! frame that says what was sent, for those who judge what a dissector makes of it.
+//! Writes a capture (pcap) of frames that this room made: every command, every block, every level. Prints one
+//! line for each frame that says what was sent, for those who judge what a dissector makes of it.
 //!
 //! ```sh
 //! cargo run -p targe-hyperscsi --example capture -- /tmp/hyperscsi.pcap

@@ -1,9 +1,11 @@
-//! What a command of 4 KiB costs the machines of both ends, without any I/O between them: a loop for a profiler.
+//! What a command of 4 KiB costs the machines of both ends, without any I/O between them: a loop for a
+//! profiler.
 //!
 //! `cargo run --release -p targe-hyperscsi --example command_cost [read|write [DEPTH [COUNT]]]`
 //!
-//! Time is made up, so two runs do the same to the instruction. Under `valgrind --tool=callgrind` the functions `target_turn` and
-//! `initiator_turn` tell the ends apart, and what a run of more commands takes more is what these cost.
+//! Time is made up, so two runs do the same to the instruction. Under `valgrind --tool=callgrind` the
+//! functions `target_turn` and `initiator_turn` tell the ends apart, and what a run of more commands takes
+//! more is what these cost.
 
 #![allow(clippy::expect_used, reason = "a tool at a developer's desk may stop")]
 

@@ -66,10 +66,11 @@
 //! | a connection is lost | session lost | session lost | its tasks move to another, or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!
-//! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it. Those that
-//! did end as [`contract::TaskResult::Lost`], because nobody knows whether they were carried out, unless their owner said that
-//! they may be repeated ([`contract::Request::replay`]). Recovery *within* a session carries nothing out twice: a command is
-//! sent again only under the number for which the target waits, and everything else is moved by TASK REASSIGN.
+//! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it.
+//! Those that did end as [`contract::TaskResult::Lost`], because nobody knows whether they were carried out,
+//! unless their owner said that they may be repeated ([`contract::Request::replay`]). Recovery *within* a
+//! session carries nothing out twice: a command is sent again only under the number for which the target
+//! waits, and everything else is moved by TASK REASSIGN.
 //!
 //! A lost session is established again as long as [`contract::Retry`] allows. Tasks whose commands were never
 //! sent wait for the new session. Tasks whose commands were sent end as [`contract::TaskResult::Lost`],
@@ -89,15 +90,15 @@
 //! [`contract::Limits::acknowledge_after`], a NOP-Out acknowledges them, so that the target need keep no
 //! statuses for an idle session.
 //!
-//! Another device may be behind a LUN than in the session before. A unit that its owner guards ([`Session::require_identity_check`]) gets
-//! nothing in a new session but the question which device it is ([`contract::Request::is_identity_check`]), until the owner vouches
-//! for it or ends what waits.
+//! Another device may be behind a LUN than in the session before. A unit that its owner guards
+//! ([`Session::require_identity_check`]) gets nothing in a new session but the question which device it is
+//! ([`contract::Request::is_identity_check`]), until the owner vouches for it or ends what waits.
 //!
 //! # Bounds
 //!
-//! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_TMFS`], one text conversation at a
-//! time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does not read, redirections,
-//! repeated repairs, replays: each has its constant where it is enforced.
+//! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_TMFS`], one text
+//! conversation at a time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does
+//! not read, redirections, repeated repairs, replays: each has its constant where it is enforced.
 
 mod connection_slot;
 pub mod contract;

@@ -1,5 +1,5 @@
-//! From a header and its data to the bytes on the wire: additional segments, digests, padding (RFC 7143 §11.1). The
-//! counterpart of [`crate::framing`].
+//! From a header and its data to the bytes on the wire: additional segments, digests, padding (RFC 7143
+//! §11.1). The counterpart of [`crate::framing`].
 
 use base::buffer::Bytes;
 use base::transmit::Transmit;

@@ -63,7 +63,8 @@ pub struct PduLayout {
     pub data_digest: Range<usize>,
     /// Whether the unit belongs to the login, which a plan may spare.
     pub is_login: bool,
-    /// Whether it never arrives twice, because its receiver could not notice: an immediate command has no number.
+    /// Whether it never arrives twice, because its receiver could not notice: an immediate command has no
+    /// number.
     pub once: bool,
 }
 

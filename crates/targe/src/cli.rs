@@ -262,8 +262,8 @@ pub(crate) struct VerifyArgs {
     /// Do so many random operations instead of a time; at --depth 1, the seed repeats such a run exactly
     #[arg(long, value_name = "N", conflicts_with_all = ["full", "time"])]
     pub(crate) count: Option<u64>,
-    /// Fill blocks with this pattern: fixed, walking-one, walking-zero, long-runs, checksum-neutral, random, counting
-    /// [default: each in turn]
+    /// Fill blocks with this pattern: fixed, walking-one, walking-zero, long-runs, checksum-neutral, random,
+    /// counting [default: each in turn]
     #[arg(long, value_name = "PATTERN")]
     pub(crate) pattern: Option<String>,
     /// Use this part of the LUN only: LENGTH, or OFFSET,LENGTH

@@ -68,8 +68,8 @@ pub(crate) struct ConformTarget {
     /// Let cases overwrite the first blocks of the LUN
     #[arg(long)]
     pub(crate) write: bool,
-    /// Bring the target back with this when it cannot be reached any more, and go on; the first line that it prints is
-    /// told with the case. Without it, the cases that are left are skipped
+    /// Bring the target back with this when it cannot be reached any more, and go on; the first line that it
+    /// prints is told with the case. Without it, the cases that are left are skipped
     #[arg(long, value_name = "CMD")]
     pub(crate) revive: Option<String>,
     /// Log in by this name
@@ -96,8 +96,8 @@ pub(crate) struct ConformInitiator {
     /// Listen on this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Start the initiator with this, once for each case; {url}, {portal}, {iqn} and {id} are put in. Without it, start
-    /// one by hand when a case asks for it
+    /// Start the initiator with this, once for each case; {url}, {portal}, {iqn} and {id} are put in. Without
+    /// it, start one by hand when a case asks for it
     #[arg(long, value_name = "CMD")]
     pub(crate) exec: Option<String>,
     /// Let the initiator discover targets with this

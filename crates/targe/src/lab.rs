@@ -37,8 +37,9 @@ struct ProxyArgs {
     /// The target
     #[arg(long, value_name = "HOST:PORT")]
     upstream: String,
-    /// What happens to PDUs: data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500; kinds are header, header_digest,
-    /// data, data_digest, drop, duplicate, stall, cut, silence, and delay, rate, bits, limit, login, unprotected
+    /// What happens to PDUs: data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500; kinds are header,
+    /// header_digest, data, data_digest, drop, duplicate, stall, cut, silence, and delay, rate, bits, limit,
+    /// login, unprotected
     #[arg(long, value_name = "PLAN", default_value = "")]
     faults: String,
     /// Where all chance comes from: the same seed does the same to the same PDUs

@@ -121,7 +121,6 @@ fn bodies(text: &str) -> Vec<Body<'_>> {
     bodies
 }
 
-<<<<<<< HEAD
 /// What a file quotes of a document at one place.
 pub(crate) struct Quotation<'a> {
     /// The index of the last line of the quotation.
@@ -137,18 +136,6 @@ pub(crate) struct Quotation<'a> {
 pub(crate) fn quotations<'a>(text: &'a str, document: &str) -> Vec<Quotation<'a>> {
     let mut quotations: Vec<Quotation<'a>> = Vec::new();
     let mut cited: Option<(&str, &str)> = None;
-||||||| f649942
-/// What a file quotes of our specification: where, of which section, and the words in one line.
-fn quotations(text: &str) -> Vec<(usize, &str, String)> {
-    let mut quotations: Vec<(usize, &str, String)> = Vec::new();
-    let mut cited = None;
-=======
-/// Returns a file's quotations of the project's own specification: the line, the section, and the words in
-/// one line.
-fn quotations(text: &str) -> Vec<(usize, &str, String)> {
-    let mut quotations: Vec<(usize, &str, String)> = Vec::new();
-    let mut cited = None;
->>>>>>> prose4
     for (index, line) in text.lines().map(str::trim_start).enumerate() {
         if let Some(citation) = line.strip_prefix("//=") {
             match citation.trim().strip_prefix("type=") {

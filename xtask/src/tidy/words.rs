@@ -1,5 +1,5 @@
-//! Words that this project has retired, and comments wider than the code. `docs/GLOSSARY.md` holds the terms that stand in
-//! their place, and `CONTRIBUTING.md` how sentences are written.
+//! Words that this project has retired, and comments wider than the code. `docs/GLOSSARY.md` holds the terms
+//! that stand in their place, and `CONTRIBUTING.md` how sentences are written.
 
 use super::tree::{Finding, Tree};
 

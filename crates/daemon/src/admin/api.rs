@@ -238,7 +238,8 @@ object! {
     Reload {
         /// How long ago, in seconds.
         ago_s: u64,
-        /// Whether it was applied. If not, nothing was changed but what it takes away, which `message` tells then.
+        /// Whether it was applied. If not, nothing was changed but what it takes away, which `message` tells
+        /// then.
         applied: bool,
         /// What changed, or why nothing did.
         message: String,
@@ -342,10 +343,11 @@ object! {
         isid: String,
         /// The group that it came with.
         group: String,
-        /// Whether the initiator proved that it knows the group's password; without that nothing is protected.
+        /// Whether the initiator proved that it knows the group's password; without that nothing is
+        /// protected.
         authenticated: bool,
-        /// The least protection of whatever it does, as its group demands now: `none`, `integrity` or `encrypt`. A LUN can
-        /// demand more.
+        /// The least protection of whatever it does, as its group demands now: `none`, `integrity` or
+        /// `encrypt`. A LUN can demand more.
         protection: String,
         /// How many tasks are open.
         tasks: u32,
@@ -355,7 +357,8 @@ object! {
         data_in_bytes: u64,
         /// Bytes received from the initiator as data so far.
         data_out_bytes: u64,
-        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it has logged out.
+        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it
+        /// has logged out.
         other_disk_luns: Vec<u16>,
         /// Its paths.
         paths: Vec<Path>,
@@ -401,8 +404,8 @@ object! {
         damaged_frames: u64,
         /// Frames that had come before: repeated by the network, or by somebody.
         replayed_frames: u64,
-        /// Frames passed over for other reasons: from elsewhere, without the protection that they must have, beyond the
-        /// credit, or with a payload or an acknowledgement that makes no sense.
+        /// Frames passed over for other reasons: from elsewhere, without the protection that they must have,
+        /// beyond the credit, or with a payload or an acknowledgement that makes no sense.
         refused_frames: u64,
         /// Frames of ours that were given up as lost: what they carried was sent again.
         frames_lost: u64,
@@ -472,7 +475,8 @@ object! {
         lost_connections: u64,
         /// What was repaired so far.
         repairs: Repairs,
-        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it has logged out.
+        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it
+        /// has logged out.
         other_disk_luns: Vec<u16>,
     }
 }
@@ -548,7 +552,8 @@ object! {
         read_bytes: u64,
         /// Bytes written so far.
         write_bytes: u64,
-        /// How often its file or device failed so far: no space, an error of the device, a file that ends too early.
+        /// How often its file or device failed so far: no space, an error of the device, a file that ends too
+        /// early.
         medium_errors: u64,
         /// How often its file or device took longer than `io_timeout` so far.
         io_timeouts: u64,

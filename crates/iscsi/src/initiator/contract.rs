@@ -47,7 +47,8 @@ handle! {
 }
 
 handle! {
-    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its [`Event::TmfDone`].
+    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its
+    /// [`Event::TmfDone`].
     pub struct TmfId;
 }
 
@@ -233,7 +234,8 @@ pub struct Request {
     /// that repeating it does no harm. Recovery within a session never executes a command twice.
     pub replay: bool,
     /// Whether it asks which device is behind the LUN, and so goes even where others are held back
-    /// ([`guard`](super::session::Session::require_identity_check)). There is room for a few of these beyond [`Limits::tasks_max`].
+    /// ([`guard`](super::session::Session::require_identity_check)). There is room for a few of these beyond
+    /// [`Limits::tasks_max`].
     pub is_identity_check: bool,
 }
 

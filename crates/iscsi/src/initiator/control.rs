@@ -486,7 +486,8 @@ impl Session {
             return Ok(());
         }
         if reason == RejectReason::DATA_DIGEST_ERROR && resent {
-            // One copy was rejected, and the number counts because of another: that one has a response of its own.
+            // One copy was rejected, and the number counts because of another: that one has a response of its
+            // own.
             return Ok(());
         }
         self.finish(key, TaskResult::Rejected(reason));

@@ -210,7 +210,8 @@ impl Session {
             tmf.cmd_sn = cmd_sn;
         }
         if !tmf.numbered {
-            // A request that has its number keeps its place among the commands when it is sent again: it ends those before it.
+            // A request that has its number keeps its place among the commands when it is sent again: it ends
+            // those before it.
             tmf.order = order;
         }
         tmf.numbered |= takes_number;

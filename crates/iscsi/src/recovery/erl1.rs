@@ -4,11 +4,12 @@
 //! TCP loses nothing, so a PDU is lost in only one way: a digest is wrong. The possible recovery depends on
 //! how much of the PDU is still known.
 //!
-//! * A wrong *header* digest: not even the task is known. The PDU is dropped without a word, if its end can be found
-//!   at all ([`crate::framing`]), and its absence shows later: as a gap in the CmdSNs, which the initiator fills by
-//!   sending the command again (§7.2.1); as a gap in the DataSNs, or as silence, on which the target asks again.
-//! * A wrong *data* digest: the header is good. The PDU is refused with reason *data digest error* (§7.8), which for a
-//!   command ends the matter: it counts as never received. Data of a task is asked for again.
+//! * A wrong *header* digest: not even the task is known. The PDU is dropped without a word, if its end can
+//!   be found at all ([`crate::framing`]), and its absence shows later: as a gap in the CmdSNs, which the
+//!   initiator fills by sending the command again (§7.2.1); as a gap in the DataSNs, or as silence, on which
+//!   the target asks again.
+//! * A wrong *data* digest: the header is good. The PDU is refused with reason *data digest error* (§7.8),
+//!   which for a command ends the matter: it counts as never received. Data of a task is asked for again.
 //!
 //! The method of the request depends on the direction. The initiator uses SNACK (§11.16): for Data-In and R2T
 //! by their numbers in the task, for statuses by their numbers in the connection. The target therefore keeps

@@ -1,8 +1,10 @@
-//! Uses one disk through iscsi-client-rs and judges what it answers: `judge CONFIG CASE`. CONFIG is the YAML file of that
-//! library; it names the address, the target, the credentials and the parameters. The unit is LUN 1.
+//! Uses one disk through iscsi-client-rs and judges what it answers: `judge CONFIG CASE`. CONFIG is the YAML
+//! file of that library; it names the address, the target, the credentials and the parameters. The unit is
+//! LUN 1.
 //!
-//! Everything runs on one thread: with several, the library's reader can remove the channel of a task tag that the next
-//! request of a login has just begun to use (`PendingRequests::register` beside `deliver`), and that login never ends well.
+//! Everything runs on one thread: with several, the library's reader can remove the channel of a task tag
+//! that the next request of a login has just begun to use (`PendingRequests::register` beside `deliver`), and
+//! that login never ends well.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,9 +21,9 @@ const LUN: u64 = 1 << 48;
 const CID: u16 = 0;
 /// Longest a case may take.
 const CASE_MAX: Duration = Duration::from_secs(60);
-/// Lengths in blocks of 512 bytes: one, around FirstBurstLength, and a whole burst with the block that is read behind it. The library
-/// takes the F bit of a Data-In PDU for the end of the command, where it is the end of a sequence (RFC 7143 §11.7.1), so that it
-/// cannot read more than MaxBurstLength.
+/// Lengths in blocks of 512 bytes: one, around FirstBurstLength, and a whole burst with the block that is
+/// read behind it. The library takes the F bit of a Data-In PDU for the end of the command, where it is the
+/// end of a sequence (RFC 7143 §11.7.1), so that it cannot read more than MaxBurstLength.
 const LENGTHS: [u16; 14] = [1, 2, 7, 8, 15, 16, 17, 63, 64, 127, 128, 129, 256, 511];
 const TOGETHER: u32 = 32;
 
@@ -134,7 +136,8 @@ impl Disk {
     async fn close(&self) -> Result<()> {
         match self.pool.logout(self.session, LogoutReason::CloseSession, None).await {
             Ok(()) => ensure!(self.pool.sessions.is_empty(), "the session is still there after its logout"),
-            // The library forgets an answer that it has when the connection ends behind it, as it does behind a Logout Response.
+            // The library forgets an answer that it has when the connection ends behind it, as it does behind
+            // a Logout Response.
             Err(error) => ensure!(is_end_of_connection(&error), "logout: {error:#}"),
         }
         Ok(())
@@ -215,7 +218,8 @@ async fn together(disk: &Disk) -> Result<()> {
     disk.close().await
 }
 
-/// A session that logs out leaves nothing behind that would keep the next one out, under the same name and ISID.
+/// A session that logs out leaves nothing behind that would keep the next one out, under the same name and
+/// ISID.
 async fn again(config: Config) -> Result<()> {
     for round in 0..10 {
         let disk = Disk::open(config.clone(), 4).await.with_context(|| format!("login {round}"))?;

@@ -181,7 +181,8 @@ fn data_is_acknowledged_when_the_target_asks() {
     assert_eq!((ack.beg_run, ack.run_length), (1, 0));
 }
 
-/// Two copies of a command are on their way. The first is rejected, and the Reject arrives when its ExpCmdSN counts the second.
+/// Two copies of a command are on their way. The first is rejected, and the Reject arrives when its ExpCmdSN
+/// counts the second.
 #[test]
 fn a_reject_of_one_copy_of_a_command_does_not_end_the_other() {
     let (mut raw, conn) = ScriptedTarget::level(1, &[]);
@@ -822,7 +823,8 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
         raw.drain();
         let first: TmfRequest = raw.expect(conn);
         assert_eq!(first.immediate, window == 1);
-        // A command behind a numbered request is none of those that it ends, though it is sent before the request is repeated.
+        // A command behind a numbered request is none of those that it ends, though it is sent before the
+        // request is repeated.
         let later = (!first.immediate).then(|| {
             let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
             raw.drain();

@@ -24,12 +24,12 @@ struct State {
 }
 
 impl Medium {
-    /// Creates a medium of `len` bytes in blocks of `granule` bytes, which takes transfers of up to
+    /// Creates a medium of `len` bytes in blocks of `block_len` bytes, which takes transfers of up to
     /// `io_len_max`.
-    pub(crate) fn new(len: u64, granule: u32, io_len_max: usize) -> Arc<Self> {
+    pub(crate) fn new(len: u64, block_len: u32, io_len_max: usize) -> Arc<Self> {
         let ram = Ram::new(len);
         let profile = Capabilities {
-            logical_block_len: granule,
+            logical_block_len: block_len,
             io_len_max,
             volatile_cache: true,
             ..ram.capabilities()
@@ -103,7 +103,7 @@ impl Medium {
 impl State {
     fn perform(&mut self, action: OpAction) -> Result<OpOutput, Failure> {
         let (at, len) = action.range();
-        let granule = u64::from(self.profile.logical_block_len);
+        let block_len = u64::from(self.profile.logical_block_len);
         let what = match &action {
             OpAction::Read { .. } => "read".to_owned(),
             OpAction::Write { durability, .. } => format!("write {durability:?}"),
@@ -119,7 +119,7 @@ impl State {
         if let Some(failure) = self.failing {
             return Err(failure);
         }
-        if at % granule != 0 || len % granule != 0 {
+        if at % block_len != 0 || len % block_len != 0 {
             return Err(Fault::Bug.into());
         }
         let transfer = matches!(action, OpAction::Read { .. } | OpAction::Write { .. });

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Attach(crate::attach::AttachArgs),
     /// Run experiments, and the instruments they are made of
     Lab(crate::lab::LabArgs),
-    /// Test whether a target or an initiator keeps to RFC 7143, whoever made it
+    /// Test whether a target or an initiator of any vendor keeps to RFC 7143
     Conform(crate::conform::ConformArgs),
 }
 

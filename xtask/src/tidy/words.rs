@@ -35,18 +35,28 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             continue;
         }
         let is_code = path.ends_with(".rs");
+        let mut fenced = false;
         for (index, line) in text.lines().enumerate() {
             let comment = is_code.then(|| comment_of(line));
             if let Some(said) = comment.unwrap_or(Some(line)) {
                 findings.extend(retired(said).map(|what| Finding::at(path, index, what)));
             }
-            let is_comment = is_code && line.trim_start().starts_with("//");
-            if is_comment && line.chars().count() > WIDTH && line.trim().contains(' ') && !line.contains("://") {
+            fenced ^=
+                is_code && line.trim_start().trim_start_matches(['/', '!']).trim_start().starts_with("```");
+            if is_code && !fenced && is_prose(line) && line.chars().count() > WIDTH {
                 findings.push(Finding::at(path, index, format!("a comment wider than {WIDTH} columns")));
             }
         }
     }
     findings
+}
+
+/// Returns whether a line is a comment that could be narrower: neither a quotation nor a row of a table, and without a link.
+fn is_prose(line: &str) -> bool {
+    let Some(comment) = line.trim_start().strip_prefix("//") else { return false };
+    let text = comment.trim_start_matches(['/', '!']);
+    let is_fixed = comment.starts_with('#') || text.trim_start().starts_with(['|', '=']);
+    !is_fixed && !text.contains("://") && text.trim().contains(' ')
 }
 
 /// Returns what a line of code says to its reader: its comment, unless it quotes a standard.
@@ -105,6 +115,10 @@ mod tests {
         assert_eq!(wide.trim_end().chars().count(), 114);
         assert_eq!(found("crates/a/src/b.rs", &wide), 1);
         assert_eq!(found("crates/a/src/b.rs", &wide.replace("a a a", "a")), 0);
-        assert_eq!(found("crates/a/src/b.rs", &format!("    // https://{wide}")), 0, "a link cannot be broken");
+        assert_eq!(
+            found("crates/a/src/b.rs", &format!("    // https://{wide}")),
+            0,
+            "a link cannot be broken"
+        );
     }
 }

@@ -91,13 +91,13 @@ pub enum RunError {
     Unit(usize),
     /// The length of a signed block is no multiple of the device's logical block length.
     #[error(
-        "the device is addressed in blocks of {granule} bytes, so signed blocks of {unit} bytes cannot be"
+        "the device is addressed in blocks of {block_len} bytes, so signed blocks of {unit} bytes cannot be"
     )]
     Granule {
         /// The length of a signed block that was asked for.
         unit: usize,
         /// The device's logical block length.
-        granule: u32,
+        block_len: u32,
     },
     /// The range does not begin and end at a multiple of the signed block length.
     #[error("the range must begin and end at a multiple of {0} bytes")]
@@ -153,10 +153,10 @@ impl UnitRange {
 
 impl VerifyPlan {
     /// Returns the shortest unit, at least 4 KiB, with which the history of `len` bytes fits into
-    /// [`UNITS_MAX`], on a device whose logical blocks have `granule` bytes. Returns 64 KiB if even that does
-    /// not fit.
-    pub fn unit_for(len: u64, granule: u32) -> usize {
-        let mut unit = 4096_usize.max(usize::try_from(granule).unwrap_or(4096));
+    /// [`UNITS_MAX`], on a device whose logical blocks have `block_len` bytes. Returns 64 KiB if even that
+    /// does not fit.
+    pub fn unit_for(len: u64, block_len: u32) -> usize {
+        let mut unit = 4096_usize.max(usize::try_from(block_len).unwrap_or(4096));
         while unit < 65_536 && len / wide(unit) > UNITS_MAX {
             unit *= 2;
         }
@@ -173,7 +173,7 @@ impl VerifyPlan {
             return Err(RunError::Unit(unit));
         }
         if !wide(unit).is_multiple_of(profile.logical_block_len.into()) {
-            return Err(RunError::Granule { unit, granule: profile.logical_block_len });
+            return Err(RunError::Granule { unit, block_len: profile.logical_block_len });
         }
         let rest = profile.len.saturating_sub(self.from);
         // Without a length, the run leaves out the bytes behind the last whole unit.

@@ -5,7 +5,7 @@
 //! nothing is executed twice. Received frames are checked, decrypted, checked for replays, acknowledged, and
 //! delivered to the owner.
 //!
-//! The owner calls [`Connection::frame`], [`Connection::handle_timeout`] and [`Connection::send`] as events
+//! The owner calls [`Connection::frame_received`], [`Connection::handle_timeout`] and [`Connection::send`] as events
 //! occur, then drains [`Connection::poll_event`], then [`Connection::poll_port`] with
 //! [`Connection::transmit`] for each port, and asks [`Connection::poll_timeout`] for the next deadline.
 //!

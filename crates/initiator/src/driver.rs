@@ -148,7 +148,7 @@ impl Driver {
     /// as long as it lasts, our alias, and keys that no standard defines.
     ///
     /// # Errors
-    /// Returns [`Refusal`] if a text negotiation is under way, the session is down or not up, a key is not
+    /// Returns [`SubmitError`] if a text negotiation is under way, the session is down or not up, a key is not
     /// allowed in this phase, or the session is not an iSCSI session.
     pub fn negotiate(
         &mut self,
@@ -167,7 +167,7 @@ impl Driver {
     /// Sends SendTargets: for all targets (in a discovery session), or for one target.
     ///
     /// # Errors
-    /// Returns [`Refusal`], as [`Self::negotiate`].
+    /// Returns [`SubmitError`], as [`Self::negotiate`].
     pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), SubmitError> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.send_targets(now, only)
@@ -178,7 +178,7 @@ impl Driver {
     /// [`SessionEvent::ConnectionUp`] and [`SessionEvent::ConnectionLost`] report both.
     ///
     /// # Errors
-    /// Returns [`Refusal::Down`] if there is no such session, [`Refusal::NotPossible`] if it is not an iSCSI
+    /// Returns [`SubmitError::Down`] if there is no such session, [`SubmitError::NotPossible`] if it is not an iSCSI
     /// session.
     pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), SubmitError> {
         let now = self.reactor.now();

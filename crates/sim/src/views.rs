@@ -62,6 +62,8 @@ struct Sent {
     needs_no_unit: bool,
     /// The mappings that its LUN has had since the command was sent.
     seen: Vec<Option<MappedDisk>>,
+    /// Whether a disk that its LUN led to became read-only for its initiator since, under any LUN.
+    protected: bool,
 }
 
 impl Sent {
@@ -171,6 +173,10 @@ impl InitiatorViews {
         self.layout = layout;
         for sent in self.sent.values_mut() {
             sent.seen.push(self.layout.mapping(sent.initiator, sent.lun));
+            // The access of a nexus to a disk is the same under each of its LUNs.
+            let is_own = |shown: &MappedDisk| sent.seen.iter().flatten().any(|own| own.disk == shown.disk);
+            let luns = self.layout.rows[sent.initiator].luns.values();
+            sent.protected |= luns.filter(|shown| is_own(shown)).any(|shown| shown.read_only);
         }
     }
 
@@ -220,6 +226,7 @@ impl InitiatorViews {
             asks,
             needs_no_unit: matches!(order.cdb.first(), Some(0x03 | 0x12 | 0xa0)),
             seen: vec![self.layout.mapping(initiator, lun)],
+            protected: false,
         };
         self.sent.insert(ticket, sent);
     }
@@ -320,7 +327,7 @@ impl InitiatorViews {
             (DATA_PROTECT, WRITE_PROTECTED) => {
                 self.count(PROTECTED);
                 let read_only = |shown: &Option<MappedDisk>| shown.is_some_and(|shown| shown.read_only);
-                let wrong = !sent.seen.iter().any(read_only);
+                let wrong = !sent.protected && !sent.seen.iter().any(read_only);
                 wrong.then(|| {
                     PropertyViolation::new(
                         Property::Undisturbed,

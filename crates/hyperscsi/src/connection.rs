@@ -5,8 +5,8 @@
 //! nothing is executed twice. Received frames are checked, decrypted, checked for replays, acknowledged, and
 //! delivered to the owner.
 //!
-//! The owner calls [`Connection::frame_received`], [`Connection::handle_timeout`] and [`Connection::send`] as events
-//! occur, then drains [`Connection::poll_event`], then [`Connection::poll_port`] with
+//! The owner calls [`Connection::frame_received`], [`Connection::handle_timeout`] and [`Connection::send`] as
+//! events occur, then drains [`Connection::poll_event`], then [`Connection::poll_port`] with
 //! [`Connection::transmit`] for each port, and asks [`Connection::poll_timeout`] for the next deadline.
 //!
 //! Every delivered frame counts as received: it is acknowledged whatever the owner does with it. So the owner

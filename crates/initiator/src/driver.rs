@@ -148,8 +148,8 @@ impl Driver {
     /// as long as it lasts, our alias, and keys that no standard defines.
     ///
     /// # Errors
-    /// Returns [`SubmitError`] if a text negotiation is under way, the session is down or not up, a key is not
-    /// allowed in this phase, or the session is not an iSCSI session.
+    /// Returns [`SubmitError`] if a text negotiation is under way, the session is down or not up, a key is
+    /// not allowed in this phase, or the session is not an iSCSI session.
     pub fn negotiate(
         &mut self,
         session: SessionId,
@@ -178,8 +178,8 @@ impl Driver {
     /// [`SessionEvent::ConnectionUp`] and [`SessionEvent::ConnectionLost`] report both.
     ///
     /// # Errors
-    /// Returns [`SubmitError::Down`] if there is no such session, [`SubmitError::NotPossible`] if it is not an iSCSI
-    /// session.
+    /// Returns [`SubmitError::Down`] if there is no such session, [`SubmitError::NotPossible`] if it is not
+    /// an iSCSI session.
     pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), SubmitError> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.set_connections(now, count);

@@ -100,12 +100,12 @@ mod tests {
     use super::*;
 
     /// Locks ranges and records which of them are held, with their guards.
-    struct House {
+    struct LockFixture {
         gate: Arc<RangeLock>,
         inside: Arc<Mutex<Vec<(u32, RangeGuard)>>>,
     }
 
-    impl House {
+    impl LockFixture {
         fn new() -> Self {
             Self { gate: Arc::default(), inside: Arc::default() }
         }
@@ -130,37 +130,37 @@ mod tests {
 
     #[test]
     fn changes_of_whole_granules_go_side_by_side() {
-        let house = House::new();
-        house.visit(1, 0..10, false);
-        house.visit(2, 5..15, false);
-        assert_eq!(house.names(), [1, 2]);
+        let fixture = LockFixture::new();
+        fixture.visit(1, 0..10, false);
+        fixture.visit(2, 5..15, false);
+        assert_eq!(fixture.names(), [1, 2]);
     }
 
     #[test]
     fn a_patching_change_is_alone_in_its_range_only() {
-        let house = House::new();
-        house.visit(1, 0..10, true);
-        house.visit(2, 5..15, false);
-        house.visit(3, 10..20, true);
-        assert_eq!(house.names(), [1], "3 waits behind 2, which came first");
-        house.visit(4, 20..30, true);
-        assert_eq!(house.names(), [1, 4]);
-        house.leave(1);
-        assert_eq!(house.names(), [4, 2]);
-        house.leave(2);
-        assert_eq!(house.names(), [4, 3]);
+        let fixture = LockFixture::new();
+        fixture.visit(1, 0..10, true);
+        fixture.visit(2, 5..15, false);
+        fixture.visit(3, 10..20, true);
+        assert_eq!(fixture.names(), [1], "3 waits behind 2, which came first");
+        fixture.visit(4, 20..30, true);
+        assert_eq!(fixture.names(), [1, 4]);
+        fixture.leave(1);
+        assert_eq!(fixture.names(), [4, 2]);
+        fixture.leave(2);
+        assert_eq!(fixture.names(), [4, 3]);
     }
 
     #[test]
     fn a_waiting_patch_is_not_overtaken_by_a_stream_of_others() {
-        let house = House::new();
-        house.visit(1, 0..10, false);
-        house.visit(2, 0..10, true);
-        house.visit(3, 0..10, false);
-        assert_eq!(house.names(), [1]);
-        house.leave(1);
-        assert_eq!(house.names(), [2]);
-        house.leave(2);
-        assert_eq!(house.names(), [3]);
+        let fixture = LockFixture::new();
+        fixture.visit(1, 0..10, false);
+        fixture.visit(2, 0..10, true);
+        fixture.visit(3, 0..10, false);
+        assert_eq!(fixture.names(), [1]);
+        fixture.leave(1);
+        assert_eq!(fixture.names(), [2]);
+        fixture.leave(2);
+        assert_eq!(fixture.names(), [3]);
     }
 }

@@ -61,11 +61,11 @@ fn ask(
     server: (&mut DiscoveryServer, &TestDirectory, Mac),
     now: Instant,
 ) -> usize {
-    let (discovery_server, house, mac) = server;
+    let (discovery_server, directory, mac) = server;
     for (to, mut frame) in said!(*discovery) {
         assert_eq!(to, Mac::BROADCAST);
         let (header, _) = Header::parse(&frame).unwrap();
-        discovery_server.frame_received(now, house, (PORT, OURS), &header, &mut frame);
+        discovery_server.frame_received(now, directory, (PORT, OURS), &header, &mut frame);
     }
     let answers = said!(*discovery_server);
     for (to, frame) in &answers {
@@ -78,8 +78,8 @@ fn ask(
 
 #[test]
 fn finds_what_is_exported_to_the_group_and_nothing_else() {
-    let mut house = TestDirectory::default();
-    house.exports = vec![
+    let mut directory = TestDirectory::default();
+    directory.exports = vec![
         (PORT, GROUP, export("iqn.2026-11.a:b", 2)),
         (PORT, GROUP, export("iqn.2026-11.a:a", 200)),
         (PORT, "another", export("iqn.2026-11.a:c", 1)),
@@ -90,7 +90,7 @@ fn finds_what_is_exported_to_the_group_and_nothing_else() {
         let now = NOW.after(Duration::from_millis(300 * round));
         discovery.handle_timeout(now);
         assert_eq!(
-            ask(&mut discovery, (&mut discovery_server, &house, Mac([8; 6])), now),
+            ask(&mut discovery, (&mut discovery_server, &directory, Mac([8; 6])), now),
             2,
             "round {round}"
         );
@@ -109,11 +109,11 @@ fn finds_what_is_exported_to_the_group_and_nothing_else() {
 
 #[test]
 fn asks_for_one_target_if_that_is_known() {
-    let mut house = TestDirectory::default();
-    house.exports =
+    let mut directory = TestDirectory::default();
+    directory.exports =
         vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1)), (PORT, GROUP, export("iqn.2026-11.a:b", 1))];
     let (mut discovery, mut discovery_server) = (discovery(Some("iqn.2026-11.a:b")), discovery_server());
-    assert_eq!(ask(&mut discovery, (&mut discovery_server, &house, Mac([8; 6])), NOW), 1);
+    assert_eq!(ask(&mut discovery, (&mut discovery_server, &directory, Mac([8; 6])), NOW), 1);
     assert_eq!(&*discovery.found()[0].target, "iqn.2026-11.a:b");
 }
 
@@ -123,25 +123,25 @@ fn a_group_that_nothing_is_exported_to_hears_nothing() {
     assert_eq!(ask(&mut discovery, (&mut discovery_server, &TestDirectory::default(), Mac([8; 6])), NOW), 0);
     assert_eq!((discovery_server.answered(), discovery_server.ignored()), (0, 1));
     // A port that is too narrow, or down, gets no answers either.
-    let mut house = TestDirectory::default();
-    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let mut directory = TestDirectory::default();
+    directory.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     discovery_server.port_up(PORT, &state(1400));
     discovery.handle_timeout(NOW.after(Duration::from_secs(1)));
-    assert_eq!(ask(&mut discovery, (&mut discovery_server, &house, Mac([8; 6])), NOW), 0);
+    assert_eq!(ask(&mut discovery, (&mut discovery_server, &directory, Mac([8; 6])), NOW), 0);
 }
 
 #[test]
 fn two_servers_with_one_identity_are_noticed() {
-    let mut house = TestDirectory::default();
-    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let mut directory = TestDirectory::default();
+    directory.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     let mut discovery = discovery(None);
     for (frame_at, instance) in [(0, [0xee; 16]), (1, [0xee; 16]), (2, [0xef; 16])] {
         let now = NOW.after(Duration::from_millis(400 * frame_at));
         discovery.handle_timeout(now);
         let mac = Mac([u8::try_from(frame_at).unwrap(); 6]);
         let mac = Mac([2, mac.0[0], 0, 0, 0, 0]);
-        house.instance = instance;
-        ask(&mut discovery, (&mut discovery_server(), &house, mac), now);
+        directory.instance = instance;
+        ask(&mut discovery, (&mut discovery_server(), &directory, mac), now);
         // One server at two addresses is no dispute.
         assert_eq!(discovery.disputed().len(), usize::from(frame_at == 2));
     }
@@ -150,7 +150,7 @@ fn two_servers_with_one_identity_are_noticed() {
 
 #[test]
 fn a_copy_of_a_server_is_another_server() {
-    let mut house = TestDirectory::default();
+    let mut directory = TestDirectory::default();
     let (first, second, third) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
     let mut discovery = discovery(None);
     // Both have the same instance, and the first one answers from both of its ports.
@@ -158,17 +158,17 @@ fn a_copy_of_a_server_is_another_server() {
         [(first, vec![first, second], 0), (second, vec![first, second], 0), (third, vec![third], 1)]
     {
         let one = Export { macs, ..export("iqn.2026-11.a:a", 1) };
-        house.exports = vec![(PORT, GROUP, one)];
+        directory.exports = vec![(PORT, GROUP, one)];
         discovery.ask(PORT);
-        ask(&mut discovery, (&mut discovery_server(), &house, mac), NOW);
+        ask(&mut discovery, (&mut discovery_server(), &directory, mac), NOW);
         assert_eq!(discovery.disputed().len(), disputed, "{mac}");
     }
 }
 
 #[test]
 fn questions_are_answered_so_often_and_no_oftener() {
-    let mut house = TestDirectory::default();
-    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let mut directory = TestDirectory::default();
+    directory.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     let mut discovery_server = discovery_server();
     let (_, question) = said!(discovery(None)).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
@@ -177,7 +177,7 @@ fn questions_are_answered_so_often_and_no_oftener() {
             let [a, b] = n.to_be_bytes();
             discovery_server.frame_received(
                 now,
-                &house,
+                &directory,
                 (PORT, Mac([2, 0, 0, 0, a, b])),
                 &header,
                 &mut question.clone(),
@@ -191,12 +191,12 @@ fn questions_are_answered_so_often_and_no_oftener() {
 
 #[test]
 fn answers_without_end_fill_nothing() {
-    let mut house = TestDirectory::default();
-    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let mut directory = TestDirectory::default();
+    directory.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
     let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
     let (_, mut question) = said!(discovery).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
-    discovery_server.frame_received(NOW, &house, (PORT, OURS), &header, &mut question);
+    discovery_server.frame_received(NOW, &directory, (PORT, OURS), &header, &mut question);
     let (_, answer) = said!(discovery_server).remove(0);
     for n in 0..10_000_u32 {
         let [_, _, a, b] = n.to_be_bytes();
@@ -222,12 +222,12 @@ fn answers_without_end_fill_nothing() {
 
 #[test]
 fn anything_at_all_does_no_harm() {
-    let mut house = TestDirectory::default();
-    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 3))];
+    let mut directory = TestDirectory::default();
+    directory.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 3))];
     let (mut discovery, mut discovery_server) = (discovery(None), discovery_server());
     let (_, question) = said!(discovery).remove(0);
     let (header, _) = Header::parse(&question).unwrap();
-    discovery_server.frame_received(NOW, &house, (PORT, OURS), &header, &mut question.clone());
+    discovery_server.frame_received(NOW, &directory, (PORT, OURS), &header, &mut question.clone());
     let answer = said!(discovery_server).remove(0).1;
     for seed in 0..5000 {
         let mut rng = Rng::from_seed(seed);
@@ -240,7 +240,7 @@ fn anything_at_all_does_no_harm() {
             crate::login::tests::abuse::recrc(&mut frame);
         }
         if let Ok((header, _)) = Header::parse(&frame) {
-            discovery_server.frame_received(NOW, &house, (PORT, OURS), &header, &mut frame.clone());
+            discovery_server.frame_received(NOW, &directory, (PORT, OURS), &header, &mut frame.clone());
             discovery.frame_received((PORT, OURS), &header, &mut frame);
         }
     }
@@ -250,16 +250,16 @@ fn anything_at_all_does_no_harm() {
 #[test]
 fn answers_are_counted_one_by_one_since_their_reader_may_not_have_asked() {
     let names: Vec<_> = (0..200).map(|n| alloc::format!("iqn.2026-11.com.example:disk{n:03}")).collect();
-    let mut house = TestDirectory::default();
-    house.exports = names.iter().map(|name| (PORT, GROUP, export(name, 1))).collect();
+    let mut directory = TestDirectory::default();
+    directory.exports = names.iter().map(|name| (PORT, GROUP, export(name, 1))).collect();
     let mut discovery_server = discovery_server();
     let mut total = 0;
     for _ in 0..20 {
-        total += ask(&mut discovery(None), (&mut discovery_server, &house, OURS), NOW);
+        total += ask(&mut discovery(None), (&mut discovery_server, &directory, OURS), NOW);
     }
     assert_eq!(total, 512);
     // A second later the allowance has grown by as much as it grows in a second.
     let later = NOW.after(Duration::from_secs(1));
-    assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &house, OURS), later), 200);
-    assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &house, OURS), later), 0);
+    assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &directory, OURS), later), 200);
+    assert_eq!(ask(&mut discovery(None), (&mut discovery_server, &directory, OURS), later), 0);
 }

@@ -125,7 +125,8 @@ fn serve(interface: &'static str, instance: [u8; 16]) {
         let mut reactor = Reactor::<Server>::new(&Config::default()).unwrap();
         let port = PortSocket::open(PortConfig::new(interface, ETHERTYPE)).unwrap();
         reactor.open_port(EtherPort(0), port).unwrap();
-        let mut server = Server { answerer: DiscoveryServer::new(reactor.now()), house: House(instance) };
+        let mut server =
+            Server { answerer: DiscoveryServer::new(reactor.now()), directory: TestDirectory(instance) };
         ready.send(()).unwrap();
         loop {
             reactor.run_once(&mut server, None).unwrap();
@@ -134,9 +135,9 @@ fn serve(interface: &'static str, instance: [u8; 16]) {
     is_ready.recv().unwrap();
 }
 
-struct House([u8; 16]);
+struct TestDirectory([u8; 16]);
 
-impl TargetDirectory for House {
+impl TargetDirectory for TestDirectory {
     fn instance(&self) -> [u8; 16] {
         self.0
     }
@@ -162,7 +163,7 @@ impl TargetDirectory for House {
 
 struct Server {
     answerer: DiscoveryServer,
-    house: House,
+    directory: TestDirectory,
 }
 
 impl FrameMachine for Server {
@@ -174,7 +175,7 @@ impl FrameMachine for Server {
         if let Ok((header, _)) = Header::parse(frame.payload) {
             self.answerer.frame_received(
                 now,
-                &self.house,
+                &self.directory,
                 (frame.port, frame.source),
                 &header,
                 frame.payload,

@@ -10,14 +10,14 @@ use super::*;
 use crate::testing::{Medium, seed};
 
 /// A mounted medium in a directory of its own.
-struct House {
+struct MountedMedium {
     medium: Arc<Medium>,
     dir: PathBuf,
     mount: Option<Mount>,
     ended: Receiver<()>,
 }
 
-impl House {
+impl MountedMedium {
     /// Mounts the medium, or returns `None` where mounting is impossible.
     fn new(name: &str) -> Option<Self> {
         let dir = std::env::temp_dir().join(format!("targe-fuse-{}-{name}", std::process::id()));
@@ -48,7 +48,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for MountedMedium {
     fn drop(&mut self) {
         if let Some(mount) = self.mount.take() {
             self.medium.release();
@@ -61,11 +61,11 @@ impl Drop for House {
 
 #[test]
 fn the_file_is_the_medium() {
-    let Some(house) = House::new("medium") else { return };
-    let file = house.open();
+    let Some(mounted) = MountedMedium::new("medium") else { return };
+    let file = mounted.open();
     assert_eq!(file.metadata().unwrap().len(), 64 << 20);
     let names: Vec<_> =
-        std::fs::read_dir(&house.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        std::fs::read_dir(&mounted.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["disk"]);
     let mut rng = Rng::from_seed(seed());
     let mut expected = vec![0; 8 << 20];
@@ -80,21 +80,21 @@ fn the_file_is_the_medium() {
     let mut read = vec![0; expected.len()];
     file.read_exact_at(&mut read, 0).unwrap();
     assert!(read == expected);
-    assert!(house.medium.bytes(0, expected.len()) == expected);
+    assert!(mounted.medium.bytes(0, expected.len()) == expected);
 }
 
 #[test]
 fn syncs_holes_and_seeks_reach_the_medium() {
-    let Some(house) = House::new("holes") else { return };
-    let file = house.open();
+    let Some(mounted) = MountedMedium::new("holes") else { return };
+    let file = mounted.open();
     file.write_all_at(&[7; 256 << 10], 0).unwrap();
-    house.medium.log();
+    mounted.medium.log();
     file.sync_all().unwrap();
-    assert_eq!(house.medium.log(), ["flush 0+0"]);
+    assert_eq!(mounted.medium.log(), ["flush 0+0"]);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, punch, 64 << 10, 64 << 10).unwrap();
     fallocate(&file, FallocateFlags::ZERO_RANGE, 200 << 10, 100).unwrap();
-    let log = house.medium.log();
+    let log = mounted.medium.log();
     assert_eq!(log.first().map(String::as_str), Some("zero Cached hole 65536+65536"));
     assert_eq!(seek(&file, SeekFrom::Hole(0)).unwrap(), 64 << 10);
     assert_eq!(seek(&file, SeekFrom::Data(64 << 10)).unwrap(), 128 << 10);
@@ -102,110 +102,110 @@ fn syncs_holes_and_seeks_reach_the_medium() {
     file.read_exact_at(&mut read, (200 << 10) - 1).unwrap();
     assert_eq!((read[0], &read[1..101], read[101]), (7, &[0; 100][..], 7));
     let synchronous = rustix::fs::open(
-        house.mount().file(),
+        mounted.mount().file(),
         rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::DSYNC,
         rustix::fs::Mode::empty(),
     );
-    house.medium.log();
+    mounted.medium.log();
     rustix::io::pwrite(synchronous.unwrap(), &[1; 512], 0).unwrap();
-    assert_eq!(house.medium.log()[0], "write Stable 0+512");
+    assert_eq!(mounted.medium.log()[0], "write Stable 0+512");
 }
 
 #[test]
 fn sees_the_disk_grow() {
-    let Some(house) = House::new("grow") else { return };
-    let file = house.open();
+    let Some(mounted) = MountedMedium::new("grow") else { return };
+    let file = mounted.open();
     assert_eq!(file.write_at(&[1; 10], 64 << 20).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
-    house.medium.change_profile(|profile| profile.len = 128 << 20);
+    mounted.medium.change_profile(|profile| profile.len = 128 << 20);
     assert_eq!(file.metadata().unwrap().len(), 128 << 20);
     file.write_all_at(&[1; 10], 100 << 20).unwrap();
     assert_eq!(file.set_len(1 << 30).unwrap_err().raw_os_error(), Some(libc::EPERM));
     assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), Some(libc::EPERM));
-    OpenOptions::new().write(true).truncate(true).open(house.mount().file()).unwrap();
+    OpenOptions::new().write(true).truncate(true).open(mounted.mount().file()).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 128 << 20, "truncation is for files");
-    assert_eq!(house.medium.bytes(100 << 20, 10), [1; 10]);
+    assert_eq!(mounted.medium.bytes(100 << 20, 10), [1; 10]);
 }
 
 #[test]
 fn failures_reach_the_program() {
-    let Some(house) = House::new("failures") else { return };
-    let file = house.open();
-    house.medium.fail(Some(Fault::Medium.into()));
+    let Some(mounted) = MountedMedium::new("failures") else { return };
+    let file = mounted.open();
+    mounted.medium.fail(Some(Fault::Medium.into()));
     assert_eq!(file.write_at(&[1; 512], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(file.read_at(&mut [0; 512], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
-    house.medium.fail(None);
+    mounted.medium.fail(None);
     file.write_all_at(&[1; 512], 0).unwrap();
 }
 
 #[test]
 fn many_requests_are_under_way_at_once() {
-    let Some(house) = House::new("many") else { return };
-    house.medium.hold();
+    let Some(mounted) = MountedMedium::new("many") else { return };
+    mounted.medium.hold();
     let threads: Vec<_> = (0..8_u64)
         .map(|n| {
-            let file = house.open();
+            let file = mounted.open();
             std::thread::spawn(move || file.write_all_at(&[n as u8; 4096], n * 4096).unwrap())
         })
         .collect();
-    house.medium.await_held(8);
-    house.medium.release();
+    mounted.medium.await_held(8);
+    mounted.medium.release();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(house.medium.bytes(7 * 4096, 4096), [7; 4096]);
+    assert_eq!(mounted.medium.bytes(7 * 4096, 4096), [7; 4096]);
 }
 
 #[test]
 fn detaches_at_once_when_nobody_has_it_open() {
-    let Some(mut house) = House::new("detach") else { return };
-    house.open().write_all_at(&[1; 512], 0).unwrap();
-    let mount = house.mount.take().unwrap();
+    let Some(mut mounted) = MountedMedium::new("detach") else { return };
+    mounted.open().write_all_at(&[1; 512], 0).unwrap();
+    let mount = mounted.mount.take().unwrap();
     assert_eq!(mount.detach().unwrap(), Detached::Now);
-    house.ended.recv().unwrap();
-    house.medium.log();
+    mounted.ended.recv().unwrap();
+    mounted.medium.log();
     mount.wait().unwrap();
-    assert_eq!(house.medium.log(), ["flush 0+0"]);
-    assert!(!house.dir.join("disk").exists());
+    assert_eq!(mounted.medium.log(), ["flush 0+0"]);
+    assert!(!mounted.dir.join("disk").exists());
 }
 
 #[test]
 fn serves_on_until_the_last_one_closes_it() {
-    let Some(mut house) = House::new("busy") else { return };
-    let file = house.open();
-    let mount = house.mount.take().unwrap();
+    let Some(mut mounted) = MountedMedium::new("busy") else { return };
+    let file = mounted.open();
+    let mount = mounted.mount.take().unwrap();
     assert_eq!(mount.detach().unwrap(), Detached::OnceClosed);
-    assert!(!house.dir.join("disk").exists());
+    assert!(!mounted.dir.join("disk").exists());
     file.write_all_at(&[9; 512], 0).unwrap();
     file.sync_all().unwrap();
-    assert!(house.ended.try_recv().is_err());
+    assert!(mounted.ended.try_recv().is_err());
     drop(file);
-    house.ended.recv().unwrap();
+    mounted.ended.recv().unwrap();
     mount.wait().unwrap();
-    assert_eq!(house.medium.bytes(0, 512), [9; 512]);
+    assert_eq!(mounted.medium.bytes(0, 512), [9; 512]);
 }
 
 #[test]
 fn an_abort_finishes_what_is_under_way_and_fails_the_rest() {
-    let Some(mut house) = House::new("abort") else { return };
-    let file = house.open();
-    house.medium.hold();
+    let Some(mut mounted) = MountedMedium::new("abort") else { return };
+    let file = mounted.open();
+    mounted.medium.hold();
     let theirs = file.try_clone().unwrap();
     let writing = std::thread::spawn(move || theirs.write_all_at(&[9; 512], 0));
-    house.medium.await_held(1);
-    let mount = house.mount.take().unwrap();
+    mounted.medium.await_held(1);
+    let mount = mounted.mount.take().unwrap();
     mount.abort();
-    house.medium.release();
+    mounted.medium.release();
     mount.wait().unwrap();
     writing.join().unwrap().unwrap();
     assert!(file.write_at(&[1; 512], 0).is_err());
-    assert_eq!(house.medium.bytes(0, 512), [9; 512]);
-    assert!(std::fs::read_dir(&house.dir).unwrap().next().is_none());
+    assert_eq!(mounted.medium.bytes(0, 512), [9; 512]);
+    assert!(std::fs::read_dir(&mounted.dir).unwrap().next().is_none());
 }
 
 #[test]
 fn a_directory_in_use_is_refused() {
-    let Some(house) = House::new("in-use") else { return };
-    let disk = Arc::clone(&house.medium) as Arc<dyn SharedStore>;
-    let second = Mount::start(&house.dir, Arc::clone(&disk), "test", Arc::new(|_| ()), Box::new(|| ()));
+    let Some(mounted) = MountedMedium::new("in-use") else { return };
+    let disk = Arc::clone(&mounted.medium) as Arc<dyn SharedStore>;
+    let second = Mount::start(&mounted.dir, Arc::clone(&disk), "test", Arc::new(|_| ()), Box::new(|| ()));
     assert!(matches!(second, Err(FuseStartError::InUse(_))));
     let file = std::env::current_exe().unwrap();
     let third = Mount::start(&file, disk, "test", Arc::new(|_| ()), Box::new(|| ()));

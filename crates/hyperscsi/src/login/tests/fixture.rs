@@ -100,7 +100,7 @@ pub(crate) type Meddle = Box<dyn FnMut(bool, Vec<u8>) -> Vec<Vec<u8>>>;
 
 pub(crate) struct Rig {
     pub(crate) now: Instant,
-    pub(crate) house: TestDirectory,
+    pub(crate) directory: TestDirectory,
     pub(crate) handshakes: HandshakeServer,
     pub(crate) login: Login,
     pub(crate) agreed: Vec<HandshakeResult>,
@@ -122,7 +122,7 @@ impl Rig {
         let now = Instant(1_000_000_000);
         Self {
             now,
-            house: TestDirectory::default(),
+            directory: TestDirectory::default(),
             handshakes: HandshakeServer::new(now),
             login: Login::new(now, plan, entropy(&mut rng)).unwrap(),
             agreed: vec![],
@@ -240,7 +240,7 @@ impl Rig {
             Ok((header, _)) => {
                 let agreed = self.handshakes.frame_received(
                     self.now,
-                    &self.house,
+                    &self.directory,
                     (PORT, source),
                     &header,
                     &mut frame,

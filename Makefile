@@ -30,7 +30,7 @@ sim:  ## worlds from seeds: SEEDS=2000 runs so many, FRESH=3000 so many that fol
 sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS, tests the ones of a unit
 	$(SIM) --features planted
 	cargo test --locked -p targe-device --features planted planted_bugs
-	cargo test --locked -p targe-target --features planted planted_bugs
+	cargo test --locked -p targe-shard --features planted planted_bugs
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	$(PYTEST) tests/foreign/libiscsi --server $(SERVER) $(ARGS)

@@ -9,6 +9,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use transport::command::Cdb;
+use transport::target::{Finish, SessionId};
+use transport::task_management::TmfResult;
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
@@ -19,12 +22,10 @@ use hyperscsi::initiator::contract::{Request, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{self, Export, GroupAccess, TargetAccess};
 use hyperscsi::login::{Password, PasswordRecord};
-use hyperscsi::pdu::command::Cdb;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::target::contract::{Event, Finish, SessionDirectory, SessionId};
+use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
 
@@ -237,7 +238,7 @@ impl World {
                 assert!(!self.keyed || command.cdb[..] == CDB, "a command that nobody gave");
                 self.engine.finish(command.task, Finish::good(0));
             }
-            Event::Tmf(manage) => self.engine.finish_tmf(manage.tmf, ManageResult::COMPLETE),
+            Event::Tmf(manage) => self.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE),
             _ => {}
         }
     }

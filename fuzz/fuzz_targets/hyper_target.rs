@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use transport::target::{Command, Finish, SessionId, TmfIndication};
+use transport::task_management::TmfResult;
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
@@ -17,8 +19,7 @@ use hyperscsi::login::directory::{self, Export, GroupAccess, TargetAccess};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::{Cookie, Hello, Negotiate, Negotiated, Start};
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::target::contract::{Command, Event, Finish, SessionDirectory, SessionId, TmfRequest};
+use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
 
@@ -34,7 +35,7 @@ struct World {
     pn: u64,
     heard: Vec<Negotiated>,
     held: VecDeque<(Command, u32)>,
-    manages: VecDeque<TmfRequest>,
+    manages: VecDeque<TmfIndication>,
     sessions: usize,
 }
 
@@ -212,7 +213,7 @@ impl World {
             for (command, _) in self.held.drain(..) {
                 self.engine.abort(command.task);
             }
-            self.engine.finish_tmf(manage.tmf, ManageResult(bytes.first().copied().unwrap_or(0)));
+            self.engine.finish_tmf(manage.tmf, TmfResult(bytes.first().copied().unwrap_or(0)));
         } else if let Some((command, sent)) = self.held.pop_front() {
             let room = command.data_in_len - sent;
             match which >> 1 & 3 {
@@ -279,7 +280,7 @@ impl World {
                 self.held.retain(|(command, _)| command.task != task);
                 assert_eq!(self.held.len() + 1, before, "a task goes once");
             }
-            Event::DataOut { .. } | Event::Path { .. } => {}
+            Event::DataOut { .. } | Event::Notice(_) => {}
         }
     }
 }

@@ -122,10 +122,13 @@ impl World {
         let delivered = &mut self.delivered;
         let came = self.now.before(Duration::from_nanos(self.now.0 % 3_000_000));
         let address = PathAddress { port: PORT, mac: PEER };
-        let taken = self.connection.frame_received(self.now, came, address, header, frame, &mut |header, payload| {
-            assert!(payload.len() == usize::from(header.len) && !matches!(header.cmd, Cmd::Ack | Cmd::Ask));
-            *delivered += 1;
-        });
+        let taken =
+            self.connection.frame_received(self.now, came, address, header, frame, &mut |header, payload| {
+                assert!(
+                    payload.len() == usize::from(header.len) && !matches!(header.cmd, Cmd::Ack | Cmd::Ask)
+                );
+                *delivered += 1;
+            });
         let again = self.connection.frame_received(self.now, came, address, header, frame, &mut |_, _| {
             assert!(taken.is_err(), "a frame came up twice");
         });

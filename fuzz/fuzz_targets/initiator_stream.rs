@@ -8,6 +8,8 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
+use transport::command::Cdb;
+use transport::task_management::TmfFunction;
 use base::buffer::{Bytes, DataList, Pool};
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
@@ -20,10 +22,8 @@ use iscsi::initiator::contract::{
 };
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
-use iscsi::pdu::ahs::Cdb;
 use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::login_response::LoginResponse;
-use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::{BHS_LEN, Bhs, PduHeader, TargetSn};
 use iscsi::serial::{CmdSn, StatSn};
 use libfuzzer_sys::fuzz_target;
@@ -195,7 +195,7 @@ impl World {
     /// The owner wants something.
     fn ask(&mut self, which: u8, bytes: &[u8]) {
         let len = u32::try_from(bytes.len()).unwrap_or(0);
-        let cdb = Cdb::new([0; 16], (which & 32 != 0).then_some(&[1; 16]));
+        let cdb = if which & 32 != 0 { Cdb::new(&[1; 32]).unwrap() } else { Cdb::from_16([0; 16]) };
         let mut request = Request { replay: which & 16 != 0, ..Request::new(0, cdb) };
         match which & 7 {
             0 => request.data_in_len = len * 17,

@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use transport::target::{Command, Finish, TmfIndication};
+use transport::task_management::TmfResult;
 use base::buffer::{Bytes, Pool};
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
@@ -14,10 +16,9 @@ use base::transmit::Transmit;
 use ground::{Operations, Site, TARGET, arrival};
 use iscsi::digest::Crc32c;
 use iscsi::pdu::login_request::LoginRequest;
-use iscsi::pdu::tmf_response::TmfResult;
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
-use iscsi::target::contract::{Command, Event, Finish, TmfIndication};
+use iscsi::target::contract::Event;
 use iscsi::target::engine::{Engine, Limits};
 use libfuzzer_sys::fuzz_target;
 

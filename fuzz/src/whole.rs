@@ -2,7 +2,12 @@
 //! and one initiator whose disk none of them may see: what must hold is that its blocks stay as they are,
 //! that it is served at the end, and that nothing is left of the others, nor of units that were removed.
 
+use shard::config::{
+    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
+};
+use shard::shard::Shard;
 use std::rc::Rc;
+use target::units::UnitId;
 
 use base::buffer::Pool;
 use base::rng::Rng;
@@ -20,10 +25,6 @@ use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::ram::Ram;
-use target::config::{
-    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
-};
-use target::shard::Shard;
 
 const PEERS: usize = 3;
 const MEDIUM_LEN: u64 = 1 << 20;

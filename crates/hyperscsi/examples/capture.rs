@@ -15,7 +15,7 @@ use hyperscsi::frame::{Cmd, Flags, Header, VERSION};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
 use hyperscsi::pdu::ask::{Ask, PathValidation};
-use hyperscsi::pdu::command::{Cdb, Command, Manage, ManageFunction, Request, TaskAttribute};
+use hyperscsi::pdu::command::{Command, Manage, Request};
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{self, Discovery, ExportedLun, Question};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -24,8 +24,10 @@ use hyperscsi::pdu::negotiate::{
 };
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts;
-use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
+use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::{ETHERTYPE, Role};
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::{TmfFunction, TmfResult};
 
 const INITIATOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const TARGET: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -308,7 +310,7 @@ fn blocks() -> Vec<(Cmd, Payload)> {
         unsolicited_len: 512,
         cdb: Cdb::new(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0]).unwrap_or_else(|| unreachable!()),
     };
-    let manage = Manage { function: ManageFunction::ABORT_TASK, lun: 0, after: 3, referenced: 2 };
+    let manage = Manage { function: TmfFunction::ABORT_TASK, lun: 0, after: 3, referenced: 2 };
     let ready = TransferReady { number: 1, offset: 65536, len: 65536 };
     let response =
         Response { status: 2, data_in_len: 0, transferable: 0, sense: &[0x70, 0, 5, 0, 0, 0, 0, 10] };
@@ -320,7 +322,7 @@ fn blocks() -> Vec<(Cmd, Payload)> {
         (Cmd::Request, payload("MANAGE", |out| Request::Manage(manage).encode(out))),
         reply("TRANSFER READY", Reply::TransferReady(ready)),
         reply("RESPONSE", Reply::Response(response)),
-        reply("MANAGED", Reply::Managed(ManageResult::COMPLETE)),
+        reply("MANAGED", Reply::Managed(TmfResult::COMPLETE)),
         ask("PING", Ask::Ping),
         ask("MTU", Ask::Mtu(1500)),
         ask("PATH", Ask::Path(path)),

@@ -18,11 +18,12 @@ use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{Event as Told, Request, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
-use hyperscsi::pdu::command::Cdb;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::target::contract::{Event, Finish, SessionDirectory, SessionId};
+use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
+use transport::command::Cdb;
+use transport::target::{Finish, SessionId};
 
 const LEN: u32 = 4096;
 const PORT: EtherPort = EtherPort(0);

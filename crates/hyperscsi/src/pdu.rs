@@ -16,18 +16,6 @@
 //! know, unless bit 7 of their TYPE is set. This module parses every payload once into legal values. It keeps
 //! no state: the state machines decide what a frame means at the moment of its arrival.
 
-macro_rules! code8 {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal;)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub u8);
-
-        impl $name {
-            $($(#[$vdoc])* pub const $variant: Self = Self($value);)*
-        }
-    };
-}
-
 pub mod abort;
 pub mod ack;
 pub mod ask;

@@ -20,5 +20,6 @@ mod gateway;
 mod ordering;
 pub(crate) mod request;
 mod responses;
+mod services;
 mod session;
 mod task_management;

@@ -9,7 +9,7 @@ use hyperscsi::frame::{Cmd, Flags, Header};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
 use hyperscsi::pdu::ask::{Ask, PathValidation};
-use hyperscsi::pdu::command::{Cdb, Command, Manage, ManageFunction, Request, TaskAttribute};
+use hyperscsi::pdu::command::{Command, Manage, Request};
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{Answer, Discovery, ExportedLun, Question};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -18,7 +18,9 @@ use hyperscsi::pdu::negotiate::{
 };
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts::{self, Parts};
-use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
+use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::{TmfFunction, TmfResult};
 
 /// The text of the vectors, and the bytes of each with the command of its frame.
 #[derive(Default)]
@@ -65,7 +67,7 @@ impl Vectors {
         };
         let text = "COMMAND: LUN 1, SIMPLE, priority 3, after 7, 4096 bytes out, all unsolicited, WRITE(10)";
         self.add(Cmd::Request, text, |out| Request::Command(command).encode(out));
-        let manage = Manage { function: ManageFunction::ABORT_TASK, lun: 5 << 48, after: 11, referenced: 9 };
+        let manage = Manage { function: TmfFunction::ABORT_TASK, lun: 5 << 48, after: 11, referenced: 9 };
         let text = "MANAGE: ABORT TASK, LUN 5, after 11, exchange 9";
         self.add(Cmd::Request, text, |out| Request::Manage(manage).encode(out));
         let ready = Reply::TransferReady(TransferReady { number: 2, offset: 65536, len: 131_072 });
@@ -74,7 +76,7 @@ impl Vectors {
         let response = Response { status: 2, data_in_len: 512, transferable: 512, sense: &sense };
         let text = "RESPONSE: CHECK CONDITION, 512 bytes of Data-In, sense 5/20h/00h";
         self.add(Cmd::Reply, text, |out| Reply::Response(response).encode(out));
-        let managed = Reply::Managed(ManageResult::COMPLETE);
+        let managed = Reply::Managed(TmfResult::COMPLETE);
         self.add(Cmd::Reply, "MANAGED: complete", |out| managed.encode(out));
         self.add(Cmd::Abort, "GIVE UP: too late", |out| Abort::GiveUp(AbortReason::TOO_LATE).encode(out));
         self.add(Cmd::Abort, "GIVEN UP: aborted", |out| Abort::GivenUp(AbortResult::ABORTED).encode(out));
@@ -122,7 +124,7 @@ impl Vectors {
     /// Appends a payload of three parts; the header of the frame describes the first one.
     fn parts(&mut self) -> Vec<u8> {
         let mut first = Vec::new();
-        Reply::Managed(ManageResult::COMPLETE).encode(&mut first);
+        Reply::Managed(TmfResult::COMPLETE).encode(&mut first);
         let mut ready = Vec::new();
         Reply::TransferReady(TransferReady { number: 2, offset: 65536, len: 131_072 }).encode(&mut ready);
         let header = Header {
@@ -240,7 +242,7 @@ fn the_parts_of_the_specification_are_three_and_each_is_what_it_says() {
         read.push((header.tag, header.xid, header.off, header.flags.has(Flags::GOOD), what));
     });
     assert_eq!(read.len(), 3);
-    assert_eq!(read[0], (1, 2, 0, false, format!("{:?}", Reply::Managed(ManageResult::COMPLETE))));
+    assert_eq!(read[0], (1, 2, 0, false, format!("{:?}", Reply::Managed(TmfResult::COMPLETE))));
     assert_eq!(read[1], (5, 6, 4096, true, "the data".into()));
     assert!(
         read[2].4.starts_with("TransferReady") && (read[2].0, read[2].1, read[2].3) == (7, 8, false),

@@ -15,10 +15,10 @@ use targe_initiator::client::{Client, Session};
 use targe_initiator::command::Command;
 use targe_initiator::drivers::config::Config;
 use targe_initiator::future::block_on;
-use targe_initiator::iscsi::pdu::tmf_request::TmfFunction;
 use targe_initiator::open::open_session;
 use targe_initiator::scsi::cdb::Cdb;
 use targe_initiator::scsi::lun::Lun;
+use targe_initiator::transport::task_management::TmfFunction;
 use targe_initiator::url::{EnvSecrets, Url};
 
 const USAGE: &str =

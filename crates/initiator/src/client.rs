@@ -18,9 +18,8 @@ use drivers::reactor::ReactorError;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot, SubmitError};
 use iscsi::name::IscsiName;
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
 use scsi::lun::Lun;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::command::{Command, CommandError, Reply};
 use crate::command_handle::{CommandHandle, CommandId};

@@ -6,11 +6,11 @@ use base::buffer::{Bytes, DataList};
 use iscsi::initiator::contract::{CommandResponse, Request, SubmitError};
 use iscsi::pdu::Residual;
 use iscsi::pdu::reject::RejectReason;
-use iscsi::pdu::scsi_command::TaskAttribute;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::opcode::{self, variable_length as variable};
 use scsi::sense::{Asc, Sense};
+use transport::command::TaskAttribute;
 
 use crate::future::Stopped;
 use crate::identity::OtherDevice;
@@ -134,19 +134,15 @@ impl Command {
         }
     }
 
-    /// Returns the request for the iSCSI session.
-    pub(crate) fn request(&self) -> Request {
-        let bytes = self.cdb.bytes();
-        let (head, rest) = bytes
-            .split_first_chunk::<16>()
-            .map_or(([0; 16], None), |(head, rest)| (*head, Some(rest).filter(|rest| !rest.is_empty())));
-        let mut request = Request::new(self.lun.0, iscsi::pdu::ahs::Cdb::new(head, rest));
+    /// Returns the request for the iSCSI session; `None` if no CDB has this length.
+    pub(crate) fn request(&self) -> Option<Request> {
+        let mut request = Request::new(self.lun.0, transport::command::Cdb::new(self.cdb.bytes())?);
         request.attribute = self.attribute;
         request.priority = self.priority;
         request.data_out = self.data_out.clone();
         request.data_in_len = self.data_in_len;
         request.replay = self.repeatable;
-        request
+        Some(request)
     }
 }
 

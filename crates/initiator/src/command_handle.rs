@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use iscsi::pdu::tmf_response::TmfResult;
+use transport::task_management::TmfResult;
 
 use crate::client::Session;
 use crate::command::{CommandError, Reply};

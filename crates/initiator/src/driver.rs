@@ -16,9 +16,9 @@ use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
 use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot, SubmitError};
 use iscsi::name::IscsiName;
-use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::text::TextBuilder;
 use scsi::lun::Lun;
+use transport::task_management::TmfFunction;
 
 use crate::command::Command;
 use crate::identity::Identity;
@@ -28,7 +28,7 @@ use crate::session_error::{SessionError, SessionLoss};
 use crate::sessions::frames::stretch;
 use crate::sessions::{DriverEvent, DriverRequest, SessionId, Sessions};
 #[cfg(doc)]
-use {crate::sessions::SessionEvent, iscsi::pdu::tmf_response::TmfResult};
+use {crate::sessions::SessionEvent, transport::task_management::TmfResult};
 
 /// The size in bytes of the receive ring of an interface, as the kernel counts it. A session has some MiB
 /// under way at most, and a ring of that size fits into a processor's cache.

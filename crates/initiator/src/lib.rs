@@ -46,10 +46,11 @@ pub use base;
 pub use drivers;
 /// The plan and the events of a HyperSCSI session.
 pub use hyperscsi;
-/// The plan ([`iscsi::initiator::contract::SessionPlan`]) and the events of an iSCSI session; names, task
-/// management.
+/// The plan ([`iscsi::initiator::contract::SessionPlan`]) and the events of an iSCSI session; names.
 pub use iscsi;
 /// CDBs, LUNs, sense data and the data that units report about themselves.
 pub use scsi;
 /// The operations of a disk ([`store::api::OpAction`]), and the interface that it implements.
 pub use store;
+/// Commands and task management functions, as every transport carries them.
+pub use transport;

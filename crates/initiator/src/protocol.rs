@@ -5,14 +5,14 @@ use base::time::Instant;
 use drivers::ether::PortError;
 use hyperscsi::initiator::contract as ether;
 use hyperscsi::initiator::session::Session as EtherSession;
-use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
     CommandResponse, Event, Outcome, SessionStats, SubmitError, TaskId, TaskResult, TmfId, TmfParameters,
 };
 use iscsi::pdu::Residual;
 use iscsi::pdu::scsi_response::ServiceResponse;
-use iscsi::pdu::tmf_request::TmfFunction;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::TmfFunction;
 
 use crate::retry::PendingCommand;
 
@@ -88,7 +88,7 @@ impl ProtocolSession {
     pub(crate) fn submit(&mut self, now: Instant, pending: &PendingCommand) -> Result<Task, SubmitError> {
         match self {
             Self::Iscsi(session) => {
-                let mut request = pending.command.request();
+                let mut request = pending.command.request().ok_or(SubmitError::TooLong)?;
                 request.is_identity_check = !pending.is_callers();
                 // Unanswered commands may have used up the command window.
                 request.immediate = pending.is_attention_check;
@@ -126,7 +126,7 @@ impl ProtocolSession {
                 };
                 // The functions have the same number in both protocols, except for one that HyperSCSI does
                 // not have.
-                let function = ManageFunction(function.0);
+                let function = TmfFunction(function.0);
                 let wanted = ether::TmfRequest { function, lun, task };
                 ether.session.submit_tmf(now, wanted).map(TmfHandle::HyperScsi).map_err(refusal)
             }

@@ -35,9 +35,9 @@ use iscsi::initiator::contract::{
     AsyncNotice, ConnectionView, Event as Asked, Outcome, SessionOrigin, SessionStats, Slot, SubmitError,
 };
 use iscsi::login::directory::TargetAddress;
-use iscsi::pdu::tmf_request::TmfFunction;
 use scsi::lun::Lun;
 use scsi::sense::{Sense, SenseKey};
+use transport::task_management::TmfFunction;
 
 use crate::command::{Command, CommandError};
 use crate::fault_injection::{self, Bug};

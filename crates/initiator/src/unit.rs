@@ -3,8 +3,6 @@
 //! The functions return futures that any executor can poll. [`crate::future::block_on`] runs them for callers
 //! without an executor.
 
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
 use scsi::block::{self, BadCapacity, Capacity};
 use scsi::cdb::Cdb;
 use scsi::inquiry::StandardInquiry;
@@ -13,6 +11,7 @@ use scsi::mode;
 use scsi::opcode;
 use scsi::sense::{Asc, SenseKey};
 use scsi::vpd;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};

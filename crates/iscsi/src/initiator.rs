@@ -12,7 +12,7 @@
 //! use iscsi::initiator::contract::{Event, Portal, Purpose, Request, SessionPlan};
 //! use iscsi::login::directory::TargetAddress;
 //! use iscsi::name::Isid;
-//! use iscsi::pdu::ahs::Cdb;
+//! use transport::command::Cdb;
 //!
 //! let target = Purpose::Target("iqn.2026-01.com.example:disk".parse()?);
 //! let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
@@ -21,7 +21,7 @@
 //! let mut session = Session::new(Instant::ORIGIN, plan, Pool::new(16 << 20));
 //!
 //! // READ (10) of one block of 512 bytes. It waits until the session is up.
-//! let cdb = Cdb::new([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], None);
+//! let cdb = Cdb::new(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]).ok_or("no CDB")?;
 //! let task = session.submit(Instant::ORIGIN, Request { data_in_len: 512, ..Request::new(0, cdb) })?;
 //!
 //! while let Some(event) = session.poll_event() {

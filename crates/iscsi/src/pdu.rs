@@ -34,19 +34,6 @@ macro_rules! layout {
     };
 }
 
-/// Declares a one-byte protocol number that keeps unknown values.
-macro_rules! code8 {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal;)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        pub struct $name(pub u8);
-
-        impl $name {
-            $($(#[$vdoc])* pub const $variant: Self = Self($value);)*
-        }
-    };
-}
-
 pub mod ahs;
 pub mod async_message;
 pub mod data_in;

@@ -41,6 +41,7 @@ pub mod protocol_error;
 mod recovery_r2t;
 mod response_fence;
 mod send;
+mod services;
 mod session;
 mod snack;
 mod stall;

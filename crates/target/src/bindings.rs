@@ -8,10 +8,8 @@
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 
-use hyperscsi::pdu::name::GroupName;
-use iscsi::login::directory::TargetId;
-
-use crate::config::DiskId;
+use crate::nexus::TargetNumber;
+use crate::units::DiskId;
 
 /// How many I_T nexuses without a session are remembered. The one that lost its session first is forgotten
 /// first: if its initiator reconnects, its LUNs lead to the disks of the configuration at that time.
@@ -25,12 +23,11 @@ const LOST_LUNS_MAX: usize = 65_536;
 /// through another portal is the same host and still has the LUN open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NexusName {
-    pub(crate) target: TargetId,
+    pub(crate) target: TargetNumber,
     /// The TransportID: the initiator's name and its ISID.
     pub(crate) initiator_port: Rc<[u8]>,
-    /// The HyperSCSI group of the session. Any initiator that knows a group's password can claim any name
-    /// within the group.
-    pub(crate) group: Option<GroupName>,
+    /// The realm of the session: any initiator of a realm can claim any name within it.
+    pub(crate) realm: Option<Rc<str>>,
 }
 
 /// The bindings of all I_T nexuses.
@@ -105,7 +102,7 @@ mod tests {
     use super::*;
 
     fn name(port: u32) -> NexusName {
-        NexusName { target: TargetId(0), initiator_port: Rc::from(port.to_be_bytes()), group: None }
+        NexusName { target: TargetNumber(0), initiator_port: Rc::from(port.to_be_bytes()), realm: None }
     }
 
     #[test]

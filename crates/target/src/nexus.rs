@@ -2,68 +2,74 @@
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 
 use base::fault_injection::{self, Bug};
-use base::state_machine::PortalId;
+use base::time::Instant;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
-use hyperscsi::aead::Level;
-use hyperscsi::pdu::name::GroupName;
-use hyperscsi::target::contract as hyperscsi_target;
-use iscsi::login::directory::TargetId;
-use iscsi::name::IscsiName;
-use iscsi::target::contract::SessionUp;
 use scsi::lun::Lun;
-use scsi::transport_id::TransportId;
+use transport::target::SessionId;
 
 use crate::bindings::{Bindings, NexusName};
-use crate::config::{DiskId, LunEntry, TargetConfig, UnitId};
-use crate::transport::{SessionRef, nexus_slot};
+use crate::route::Transports;
+use crate::transport_id::{SessionRef, TRANSPORTS_MAX, TransportId, nexus_of, nexus_slot};
+use crate::units::{DiskId, UnitId};
 
-/// The lowest iSCSIProtocolLevel at which a session has the functions of RFC 7144. HyperSCSI sessions always
-/// have them.
-const RFC_7144: u8 = 2;
+/// The number of a target node. One `Target` can hold several that share logical units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetNumber(pub u32);
 
-/// Every I_T nexus of a shard. A nexus has the number of its session, which is dense among those of its
-/// transport.
-#[derive(Debug, Default)]
-pub(crate) struct Nexuses {
-    iscsi: Vec<Option<NexusEntry>>,
-    hyperscsi: Vec<Option<NexusEntry>>,
+/// What a transport knows of the I_T nexus of a new session.
+#[derive(Clone, Debug)]
+pub struct NexusInfo {
+    /// The target that the initiator logged in to.
+    pub target: TargetNumber,
+    /// The name of the initiator device.
+    pub initiator: Rc<str>,
+    /// The initiator port as a TransportID (SPC-5 §7.6.4).
+    pub initiator_port: Rc<[u8]>,
+    /// The realm within which the initiator's name is unique, such as a HyperSCSI group: initiators of one
+    /// name in two realms are two initiators. `None` for names that are unique everywhere.
+    pub realm: Option<Rc<str>>,
+    /// The target port that the session reaches.
+    pub target_port: RelativePort,
+    /// Whether the transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET
+    /// for this session (RFC 7144).
+    pub rfc_7144_functions: bool,
 }
 
-/// How the initiator of an I_T nexus logged in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ingress {
-    /// Through an iSCSI portal.
-    Portal(PortalId),
-    /// As a member of a HyperSCSI group, and whether it knew the group's password.
-    Group(GroupName, bool),
+/// One row of the LUN map of an I_T nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// The LUN, 0 to 16383.
+    pub number: u16,
+    /// The unit.
+    pub unit: UnitId,
+    /// The access to the unit.
+    pub access: Access,
+}
+
+/// Every I_T nexus. A nexus has the number of its session, which is dense among those of its transport.
+#[derive(Debug, Default)]
+pub(crate) struct Nexuses {
+    slots: [Vec<Option<NexusEntry>>; TRANSPORTS_MAX],
 }
 
 /// An I_T nexus and its LUN map.
 #[derive(Debug)]
-pub(crate) struct NexusEntry {
+pub struct NexusEntry {
     pub(crate) session: SessionRef,
-    pub(crate) target: TargetId,
-    pub(crate) initiator: IscsiName,
-    pub(crate) ingress: Ingress,
-    /// The address from which the initiator connected, for display. That connection may have ended since.
-    pub(crate) peer: Option<SocketAddr>,
+    info: NexusInfo,
     /// The name under which the nexus' bindings are kept from one session to the next.
     pub(crate) name: NexusName,
     /// The LUN map that the configuration gives the nexus, sorted by LUN.
     map: Vec<Row>,
-    initiator_name: Rc<str>,
-    target_port: RelativePort,
-    newer_functions: bool,
     luns: Rc<[Lun]>,
 }
 
 /// One LUN in the map of an I_T nexus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
-    entry: LunEntry,
+    entry: MapEntry,
     /// The disk of the unit; `None` if the unit does not exist at present.
     disk: Option<DiskId>,
     binding: LunBinding,
@@ -91,9 +97,8 @@ pub(crate) enum LunLookup {
 
 impl Nexuses {
     pub(crate) fn get(&self, id: NexusId) -> Option<&NexusEntry> {
-        let (frames, at) = nexus_slot(id);
-        let slots = if frames { &self.hyperscsi } else { &self.iscsi };
-        slots.get(at)?.as_ref()
+        let (transport, at) = nexus_slot(id);
+        self.slots.get(transport.number())?.get(at)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, id: NexusId) -> Option<&mut NexusEntry> {
@@ -101,13 +106,14 @@ impl Nexuses {
     }
 
     pub(crate) fn insert(&mut self, entry: NexusEntry) -> NexusId {
-        let id = entry.session.nexus();
-        let (frames, at) = nexus_slot(id);
-        let slots = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
-        while slots.len() <= at {
-            slots.push(None);
+        let id = nexus_of(entry.session.transport, entry.session.session);
+        let (transport, at) = nexus_slot(id);
+        if let Some(slots) = self.slots.get_mut(transport.number()) {
+            while slots.len() <= at {
+                slots.push(None);
+            }
         }
-        if let Some(slot) = slots.get_mut(at) {
+        if let Some(slot) = self.slot(id) {
             *slot = Some(entry);
         }
         id
@@ -117,77 +123,70 @@ impl Nexuses {
         self.slot(id)?.take()
     }
 
-    /// Returns every I_T nexus: those of iSCSI in the order of their numbers, then those of HyperSCSI.
+    /// Returns every I_T nexus, in the order of transports and of the numbers there.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NexusId, &NexusEntry)> {
-        let entries = self.iscsi.iter().chain(&self.hyperscsi).flatten();
-        entries.map(|entry| (entry.session.nexus(), entry))
+        self.slots.iter().flatten().flatten().map(|entry| (entry.id(), entry))
     }
 
     fn slot(&mut self, id: NexusId) -> Option<&mut Option<NexusEntry>> {
-        let (frames, at) = nexus_slot(id);
-        let slots = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
-        slots.get_mut(at)
+        let (transport, at) = nexus_slot(id);
+        self.slots.get_mut(transport.number())?.get_mut(at)
     }
 }
 
 impl NexusEntry {
-    /// Makes the I_T nexus of a new iSCSI session. Returns `None` if the target no longer has the port, or if
-    /// the initiator's name and ISID form no valid TransportID. The nexus sees no unit until [`Self::remap`]
-    /// is called.
-    pub(crate) fn of_iscsi(up: &SessionUp, target: &TargetConfig) -> Option<Self> {
-        let (session, port) = (SessionRef::Iscsi(up.session), target.port_at(up.portal)?);
-        let entry =
-            Self::new(session, target, (up.initiator.clone(), up.isid.0), Ingress::Portal(up.portal), port)?;
-        Some(Self { newer_functions: up.parameters.protocol_level >= RFC_7144, ..entry })
-    }
-
-    /// Makes the I_T nexus of a new HyperSCSI session. Returns `None` if the target is no longer exported to
-    /// its group, or if the initiator's name and ISID form no valid TransportID.
-    pub(crate) fn of_hyperscsi(up: &hyperscsi_target::SessionUp, target: &TargetConfig) -> Option<Self> {
-        let port = target.port_of(&up.group)?;
-        let initiator = up.initiator.parse().ok()?;
-        let way = Ingress::Group(up.group.clone(), up.authenticated);
-        Self::new(SessionRef::HyperScsi(up.session), target, (initiator, up.isid), way, port)
-    }
-
-    fn new(
-        session: SessionRef,
-        target: &TargetConfig,
-        (initiator, isid): (IscsiName, [u8; 6]),
-        way: Ingress,
-        target_port: RelativePort,
-    ) -> Option<Self> {
-        let initiator_port = TransportId::iscsi_port(initiator.as_str(), isid)?.encode().into();
-        let group = match &way {
-            Ingress::Portal(_) => None,
-            Ingress::Group(group, _) => Some(group.clone()),
+    /// Makes the I_T nexus of a new session. The nexus sees no unit until [`Self::remap`] is called.
+    pub(crate) fn new(session: SessionRef, info: NexusInfo) -> Self {
+        let name = NexusName {
+            target: info.target,
+            initiator_port: Rc::clone(&info.initiator_port),
+            realm: info.realm.clone(),
         };
-        Some(Self {
-            session,
-            target: target.id,
-            name: NexusName { target: target.id, initiator_port, group },
-            map: Vec::new(),
-            initiator_name: initiator.as_str().into(),
-            initiator,
-            ingress: way,
-            peer: None,
-            target_port,
-            newer_functions: true,
-            luns: Rc::new([]),
-        })
+        Self { session, name, map: Vec::new(), luns: Rc::new([]), info }
     }
 
-    /// Replaces the LUN map by the one of the target's present configuration. Returns whether it changed.
+    /// Returns the number of the nexus.
+    pub fn id(&self) -> NexusId {
+        nexus_of(self.session.transport, self.session.session)
+    }
+
+    /// Returns the transport and the session of the nexus.
+    pub const fn session(&self) -> (TransportId, SessionId) {
+        (self.session.transport, self.session.session)
+    }
+
+    /// Returns the target that the initiator logged in to.
+    pub const fn target(&self) -> TargetNumber {
+        self.info.target
+    }
+
+    /// Returns the name of the initiator device.
+    pub fn initiator(&self) -> &str {
+        &self.info.initiator
+    }
+
+    /// Returns the target port of the nexus.
+    pub const fn target_port(&self) -> RelativePort {
+        self.info.target_port
+    }
+
+    /// Ends the session.
+    pub(crate) fn close(&self, now: Instant, transports: &mut dyn Transports) {
+        if let Some(transport) = transports.get(self.session.transport) {
+            transport.close_session(now, self.session.session);
+        }
+    }
+
+    /// Replaces the LUN map. Returns whether it changed.
     pub(crate) fn remap(
         &mut self,
-        target: &TargetConfig,
+        entries: impl IntoIterator<Item = MapEntry>,
         bindings: &Bindings,
         disk_of: impl Fn(UnitId) -> Option<DiskId>,
     ) -> bool {
-        let rows = target.luns_of(self.initiator.as_str()).iter().filter(|row| self.ingress.shows(row));
-        let row = |entry: &LunEntry| {
+        let row = |entry: MapEntry| {
             let disk = disk_of(entry.unit);
-            let sight = match (bindings.disk_of(&self.name, entry.number), disk) {
+            let binding = match (bindings.disk_of(&self.name, entry.number), disk) {
                 (Some(opened), Some(disk))
                     if opened == disk || fault_injection::is_injected(Bug::RemapReachesOther) =>
                 {
@@ -196,14 +195,19 @@ impl NexusEntry {
                 (Some(_), Some(_)) => LunBinding::Withheld,
                 (_, None) | (None, _) => LunBinding::Unbound,
             };
-            Row { entry: entry.clone(), disk, binding: sight }
+            Row { entry, disk, binding }
         };
-        let mut map: Vec<Row> = rows.map(row).collect();
+        let mut map: Vec<Row> = entries.into_iter().map(row).collect();
         map.sort_by_key(|row| row.entry.number);
         let changed = map != self.map;
         self.map = map;
         self.luns = self.rows().filter_map(|row| Lun::from_number(row.entry.number)).collect();
         changed
+    }
+
+    /// Returns the LUN map as it was given.
+    pub(crate) fn entries(&self) -> Vec<MapEntry> {
+        self.map.iter().map(|row| row.entry).collect()
     }
 
     /// Returns the rows of the map that are not withheld.
@@ -212,7 +216,7 @@ impl NexusEntry {
     }
 
     /// Returns the withheld LUNs: those that mean another disk than the one that the nexus has used.
-    pub(crate) fn withheld(&self) -> impl Iterator<Item = u16> {
+    pub fn withheld(&self) -> impl Iterator<Item = u16> {
         self.map.iter().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
     }
 
@@ -240,11 +244,6 @@ impl NexusEntry {
         }
     }
 
-    /// Returns the minimum protection level of the unit under `lun`; `None` if the map has no such LUN.
-    pub(crate) fn least_at(&self, lun: Lun) -> Option<Level> {
-        self.row_at(lun).map(|row| row.entry.min_level)
-    }
-
     /// Returns the unit that `lun` leads to, and whether the nexus has used it; `None` for a LUN that is not
     /// in the map or is withheld.
     pub(crate) fn find(&self, lun: Lun) -> Option<LunLookup> {
@@ -266,11 +265,11 @@ impl NexusEntry {
         let access = self.access_to(unit)?;
         Some(Nexus {
             id,
-            initiator_port: Rc::clone(&self.name.initiator_port),
-            initiator_name: Rc::clone(&self.initiator_name),
-            target_port: self.target_port,
+            initiator_port: Rc::clone(&self.info.initiator_port),
+            initiator_name: Rc::clone(&self.info.initiator),
+            target_port: self.info.target_port,
             access,
-            rfc_7144_functions: self.newer_functions,
+            rfc_7144_functions: self.info.rfc_7144_functions,
             luns: Rc::clone(&self.luns),
         })
     }
@@ -287,27 +286,12 @@ impl NexusEntry {
         &self.luns
     }
 
-    /// Returns the target port of the nexus.
-    pub(crate) const fn target_port(&self) -> RelativePort {
-        self.target_port
-    }
-
     /// Returns the units that this nexus sees, each once, sorted by number.
     pub(crate) fn units(&self) -> Vec<UnitId> {
         let mut units: Vec<_> = self.rows().map(|row| row.entry.unit).collect();
         units.sort_unstable();
         units.dedup();
         units
-    }
-}
-
-impl Ingress {
-    /// Returns whether initiators that logged in this way see a LUN.
-    pub(crate) fn shows(&self, row: &LunEntry) -> bool {
-        match self {
-            Self::Portal(_) => row.min_level == Level::None,
-            Self::Group(group, _) => row.groups.as_ref().is_none_or(|groups| groups.contains(group)),
-        }
     }
 }
 

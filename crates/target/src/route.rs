@@ -1,275 +1,163 @@
-//! Routes events from the engines to the units that they concern, and back.
+//! Routes events from the transports to the units that they concern, and back.
 
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
-use device::contract::{Command, NexusId, SenseBytes, UnitEvent};
-use hyperscsi::target::contract as hyperscsi_target;
-use iscsi::pdu::scsi_command::TaskAttribute as WireAttribute;
-use iscsi::target::contract::{self as iscsi_target, Event, SessionUp};
+use device::contract::{Command, NexusId, SenseBytes, TaskKey, UnitEvent};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense};
 use scsi::status::{Status, TaskAttribute};
+use transport::command::TaskAttribute as WireAttribute;
+use transport::target as services;
+use transport::target::{Event, Finish, Protocol, SessionId, TargetTransport, TaskRef};
 
-use crate::admin::{SaveRequest, ShardEvent};
-use crate::config::UnitId;
 use crate::nexus::{LunLookup, NexusEntry};
-use crate::shard::Shard;
-use crate::tmf::TmfRequest;
-use crate::transport::{SessionRef, TaskRef, TmfRef};
+use crate::target::{SaveRequest, Target};
+use crate::transport_id::{TRANSPORTS_MAX, TransportId, nexus_of, task_key, task_of};
+use crate::units::UnitId;
 
-impl Shard {
-    /// Routes one event of the iSCSI engine.
-    pub(crate) fn route_iscsi(&mut self, now: Instant, event: Event) {
-        match event {
-            Event::SessionUp(up) => self.session_up(now, &up),
-            Event::Command(command) => {
-                let (session, task) = (SessionRef::Iscsi(command.session), TaskRef::Iscsi(command.task));
-                let attribute = attribute_of(command.attribute);
-                let lens = (command.data_in_len, command.data_out_len);
-                let order = (attribute, command.priority);
-                self.command(now, (session, command.lun), task, order, &command.cdb, lens);
-            }
-            Event::DataOut { task, offset, data } => self.data_out(now, TaskRef::Iscsi(task), offset, data),
-            Event::Tmf(request) => self.route_tmf(now, &TmfRequest::of_iscsi(&request)),
-            Event::TaskGone { task } => self.task_gone(now, TaskRef::Iscsi(task)),
-            Event::SessionDown { session, why } => {
-                // While the target shuts down, initiators log out because the target requested it.
-                let deliberate = why == iscsi_target::SessionEnd::LoggedOut && !self.draining;
-                let session = SessionRef::Iscsi(session);
-                let peer = self.nexuses.get(session.nexus()).and_then(|entry| entry.peer);
-                if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
-                    self.push_event(ShardEvent::SessionDown { initiator, target, peer, why });
-                }
-            }
-        }
-    }
+/// The transports of a target, by number.
+pub trait Transports {
+    /// Returns the transport with a number.
+    fn get(&mut self, id: TransportId) -> Option<&mut dyn TargetTransport>;
+}
 
-    /// Routes one event of the HyperSCSI engine.
-    pub(crate) fn route_hyperscsi(&mut self, now: Instant, event: hyperscsi_target::Event) {
-        match event {
-            hyperscsi_target::Event::SessionUp(up) => self.hyperscsi_session_up(now, &up),
-            hyperscsi_target::Event::Command(command) => {
-                let (session, task) =
-                    (SessionRef::HyperScsi(command.session), TaskRef::HyperScsi(command.task));
-                // HyperSCSI has the task attribute codes of iSCSI.
-                let attribute = attribute_of(WireAttribute(command.attribute.0));
-                let lens = (command.data_in_len, command.data_out_len);
-                let order = (attribute, command.priority);
-                self.command(now, (session, command.lun), task, order, &command.cdb, lens);
-            }
-            hyperscsi_target::Event::DataOut { task, offset, data } => {
-                self.data_out(now, TaskRef::HyperScsi(task), offset, data);
-            }
-            hyperscsi_target::Event::Tmf(request) => self.route_tmf(now, &TmfRequest::of_hyperscsi(&request)),
-            hyperscsi_target::Event::TaskGone { task } => self.task_gone(now, TaskRef::HyperScsi(task)),
-            hyperscsi_target::Event::Path { session, port, peer, news } => {
-                let entry = self.nexuses.get(SessionRef::HyperScsi(session).nexus());
-                if let Some(initiator) = entry.map(|entry| entry.initiator.as_str().into()) {
-                    self.push_event(ShardEvent::Path { initiator, port, peer, news });
-                }
-            }
-            hyperscsi_target::Event::SessionDown { session, why } => {
-                let deliberate = why == hyperscsi_target::SessionEnd::LoggedOut && !self.draining;
-                let session = SessionRef::HyperScsi(session);
-                if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
-                    self.push_event(ShardEvent::HyperScsiSessionDown { initiator, target, why });
-                }
-            }
-        }
-    }
+/// What an event of a transport tells of a session. The owner of the target calls
+/// [`Target::session_up`] and [`Target::session_down`].
+#[derive(Debug)]
+pub enum SessionEvent<P: Protocol> {
+    /// A session began.
+    Up(alloc::boxed::Box<P::SessionUp>),
+    /// A session ended.
+    Down {
+        /// The session.
+        session: SessionId,
+        /// The reason.
+        why: P::SessionEnd,
+    },
+    /// Something happened that needs no action.
+    Notice(P::Notice),
+}
 
-    fn data_out(&mut self, now: Instant, task: TaskRef, offset: u32, data: DataList) {
-        if let Some(unit) = self.owner(task).and_then(|unit| self.units.mark_dirty(unit)) {
-            unit.data_out(now, task.key(), offset, Ok(data));
-        }
-    }
-
-    fn task_gone(&mut self, now: Instant, task: TaskRef) {
-        if let Some(unit) = self.disown(task).and_then(|unit| self.units.mark_dirty(unit)) {
-            unit.task_gone(now, task.key());
-        }
-    }
-
-    fn session_up(&mut self, now: Instant, up: &SessionUp) {
-        let entry = self.config.target(up.target).and_then(|target| NexusEntry::of_iscsi(up, target));
-        let peer = self.engine.peer(up.session);
-        let Some(mut entry) = entry.filter(|_| !self.draining) else {
-            // The configuration changed during the login, or the target shuts down.
-            self.engine.close_session(now, up.session);
-            return;
-        };
-        entry.peer = peer;
-        let id = self.nexuses.insert(entry);
-        self.push_event(ShardEvent::SessionUp {
-            initiator: up.initiator.as_str().into(),
-            target: up.target_name.as_str().into(),
-            peer,
-            user: up.user.clone(),
-        });
-        self.establish_nexus(now, id);
-    }
-
-    fn hyperscsi_session_up(&mut self, now: Instant, up: &hyperscsi_target::SessionUp) {
-        let target = self.config.target_called(&up.target);
-        let entry = target.and_then(|target| NexusEntry::of_hyperscsi(up, target));
-        if self.draining {
-            return self.frames.shut_session(now, up.session);
-        }
-        let Some(entry) = entry else {
-            return self.frames.close_session(now, up.session);
-        };
-        let id = self.nexuses.insert(entry);
-        self.push_event(ShardEvent::HyperScsiSessionUp {
-            initiator: (*up.initiator).into(),
-            target: (*up.target).into(),
-            group: (*up.group).into(),
-            peer: up.peer,
-            port: up.port,
-            authenticated: up.authenticated,
-        });
-        self.establish_nexus(now, id);
-    }
-
-    /// Makes the LUN map of a new nexus, and notifies every unit in it.
-    fn establish_nexus(&mut self, now: Instant, id: NexusId) {
-        let Some(entry) = self.nexuses.get_mut(id) else { return };
-        self.bindings.session_begins(&entry.name);
-        if let Some(target) = self.config.targets.iter().find(|target| target.id == entry.target) {
-            entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit));
-        }
-        self.report_withheld(id, &[]);
-        let Some(entry) = self.nexuses.get(id) else { return };
-        for unit in entry.units() {
-            if let (Some(nexus), Some(unit)) = (entry.seen_by(id, unit), self.units.mark_dirty(unit)) {
-                unit.nexus_established(now, nexus);
-            }
-        }
-    }
-
-    /// Removes a nexus. `deliberately` is whether its initiator has logged out and no longer uses the LUNs.
-    /// Returns the names of the initiator and, if it still exists, of the target, for display.
-    fn session_down(
+impl Target {
+    /// Handles an event of a transport. Returns it if it concerns a session as a whole.
+    pub fn handle_event<P: Protocol>(
         &mut self,
         now: Instant,
-        session: SessionRef,
-        deliberately: bool,
-    ) -> Option<(String, Option<String>)> {
-        let id = session.nexus();
-        let entry = self.nexuses.remove(id)?;
-        self.bindings.session_ended(&entry.name, deliberately);
-        self.pending_tmfs.forget(id);
-        for unit in entry.units() {
-            if let Some(unit) = self.units.mark_dirty(unit) {
-                unit.nexus_lost(now, id);
+        from: TransportId,
+        event: Event<P>,
+        transports: &mut dyn Transports,
+    ) -> Option<SessionEvent<P>> {
+        match event {
+            Event::Command(command) => self.execute(now, from, &command, transports),
+            Event::DataOut { task, offset, data } => {
+                if let Some(unit) = self.owners.get(from, task).and_then(|unit| self.units.mark_dirty(unit)) {
+                    unit.data_out(now, task_key(from, task), offset, Ok(data));
+                }
             }
+            Event::Tmf(request) => self.route_tmf(now, from, &request, transports),
+            Event::TaskGone { task } => {
+                if let Some(unit) = self.owners.take(from, task).and_then(|unit| self.units.mark_dirty(unit))
+                {
+                    unit.task_gone(now, task_key(from, task));
+                }
+            }
+            Event::SessionUp(up) => return Some(SessionEvent::Up(up)),
+            Event::SessionDown { session, why } => return Some(SessionEvent::Down { session, why }),
+            Event::Notice(notice) => return Some(SessionEvent::Notice(notice)),
         }
-        let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
-        Some((entry.initiator.as_str().into(), target))
+        None
     }
 
-    fn command(
+    fn execute(
         &mut self,
         now: Instant,
-        (session, lun): (SessionRef, u64),
-        task: TaskRef,
-        (attribute, priority): (TaskAttribute, u8),
-        cdb: &[u8],
-        (data_in_len, data_out_len): (u32, u32),
+        from: TransportId,
+        command: &services::Command,
+        transports: &mut dyn Transports,
     ) {
-        let nexus = session.nexus();
-        let found = self.nexuses.get(nexus).and_then(|entry| entry.find(Lun(lun)));
-        let Some(cdb) = Cdb::from_bytes(cdb) else {
-            return self.refuse(task, &Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
+        let (nexus, lun) = (nexus_of(from, command.session), Lun(command.lun));
+        let Some(transport) = transports.get(from) else { return };
+        let found = self.nexuses.get(nexus).and_then(|entry| entry.find(lun));
+        let Some(cdb) = Cdb::from_bytes(&command.cdb) else {
+            let sense = SenseBytes::new(&Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), false);
+            return finish(transport, command.task, Status::CHECK_CONDITION, Some(&sense), 0);
         };
         if let Some(LunLookup::Unbound(unit)) = found
             && self.units.get(unit).is_some()
             && let Some(entry) = self.nexuses.get_mut(nexus)
         {
-            entry.bind_lun(Lun(lun), &mut self.bindings);
+            entry.bind_lun(lun, &mut self.bindings);
         }
         let unit = found.map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit);
         let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.mark_dirty(id)?))) else {
-            return self.answer_no_lun(nexus, task, &cdb, data_in_len);
+            return self.answer_no_lun(nexus, command, &cdb, transport);
         };
-        self.owners.own(task, id);
-        let key = task.key();
+        self.owners.own(from, command.task, id);
+        let (attribute, priority) = (attribute_of(command.attribute), command.priority);
+        let (data_in_len, data_out_len) = (command.data_in_len, command.data_out_len);
+        let key = task_key(from, command.task);
         unit.execute(now, Command { nexus, key, attribute, priority, cdb, data_in_len, data_out_len });
     }
 
     /// Responds to a command for a LUN without a logical unit (SPC-5 §5.12, §6.6, §6.33).
-    fn answer_no_lun(&mut self, nexus: NexusId, task: TaskRef, cdb: &Cdb, data_in_len: u32) {
+    fn answer_no_lun(
+        &self,
+        nexus: NexusId,
+        command: &services::Command,
+        cdb: &Cdb,
+        transport: &mut dyn TargetTransport,
+    ) {
         let luns = self.nexuses.get(nexus).map(NexusEntry::luns).unwrap_or_default();
-        let answer = device::no_lun::respond(cdb, luns, data_in_len);
+        let answer = device::no_lun::respond(cdb, luns, command.data_in_len);
         if !answer.data.is_empty() {
-            self.data_in(task, 0, Bytes::copied_from(&answer.data).into());
+            transport.data_in(command.task, 0, Bytes::copied_from(&answer.data).into());
         }
-        self.finish(task, answer.status, answer.sense.as_ref(), answer.transferable);
+        finish(transport, command.task, answer.status, answer.sense.as_ref(), answer.transferable);
     }
 
-    fn refuse(&mut self, task: TaskRef, sense: &Sense) {
-        self.finish(task, Status::CHECK_CONDITION, Some(&SenseBytes::new(sense, false)), 0);
-    }
-
-    fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
-        match task {
-            TaskRef::Iscsi(task) => self.engine.data_in(task, offset, data),
-            TaskRef::HyperScsi(task) => self.frames.data_in(task, offset, data),
-        }
-    }
-
-    fn finish(&mut self, task: TaskRef, status: Status, sense: Option<&SenseBytes>, transferable: u64) {
-        let (status, sense) = (status.0, sense.map(SenseBytes::bytes).unwrap_or_default());
-        match task {
-            TaskRef::Iscsi(task) => {
-                self.engine.finish(task, iscsi_target::Finish { status, sense, transferable })
-            }
-            TaskRef::HyperScsi(task) => {
-                self.frames.finish(task, hyperscsi_target::Finish { status, sense, transferable })
-            }
-        }
-    }
-
-    /// Ends a session.
-    pub(crate) fn close(&mut self, now: Instant, session: SessionRef) {
-        match session {
-            SessionRef::Iscsi(session) => self.engine.close_session(now, session),
-            SessionRef::HyperScsi(session) => self.frames.close_session(now, session),
-        }
-    }
-
-    /// Routes all events of one unit.
-    pub(crate) fn drain_unit_events(&mut self, now: Instant, id: UnitId) {
+    /// Routes all events of the next unit that has some. Returns whether there was one.
+    pub fn drain_unit(&mut self, now: Instant, transports: &mut dyn Transports) -> bool {
+        let Some(id) = self.units.next_stirred() else { return false };
         while let Some(event) = self.units.poll(id) {
-            self.route_unit_event(now, id, event);
+            self.route_unit_event(now, id, event, transports);
         }
         self.units.note_deadline(id);
+        true
     }
 
-    fn route_unit_event(&mut self, now: Instant, id: UnitId, event: UnitEvent) {
+    fn route_unit_event(
+        &mut self,
+        now: Instant,
+        id: UnitId,
+        event: UnitEvent,
+        transports: &mut dyn Transports,
+    ) {
         match event {
-            UnitEvent::FetchDataOut { key, offset, len } => match TaskRef::of(key) {
-                TaskRef::Iscsi(task) => self.engine.fetch(task, offset, len),
-                TaskRef::HyperScsi(task) => self.frames.fetch(task, offset, len),
-            },
-            UnitEvent::DataIn { key, offset, data } => self.data_in(TaskRef::of(key), offset, data),
-            UnitEvent::CommandComplete { key, status, sense, transferable } => {
-                let task = TaskRef::of(key);
-                self.disown(task);
-                self.finish(task, status, sense.as_ref(), transferable);
-            }
-            UnitEvent::Aborted { key } => {
-                let task = TaskRef::of(key);
-                self.disown(task);
-                match task {
-                    TaskRef::Iscsi(task) => self.engine.abort(task),
-                    TaskRef::HyperScsi(task) => self.frames.abort(task),
+            UnitEvent::FetchDataOut { key, offset, len } => {
+                let (transport, task) = task_of(key);
+                if let Some(transport) = transports.get(transport) {
+                    transport.fetch(task, offset, len);
                 }
             }
-            UnitEvent::TmfComplete { key, outcome } => self.tmf_complete(now, key, outcome),
+            UnitEvent::DataIn { key, offset, data } => data_in(transports, key, offset, data),
+            UnitEvent::CommandComplete { key, status, sense, transferable } => {
+                let (transport, task) = task_of(key);
+                self.owners.take(transport, task);
+                if let Some(transport) = transports.get(transport) {
+                    finish(transport, task, status, sense.as_ref(), transferable);
+                }
+            }
+            UnitEvent::Aborted { key } => {
+                let (transport, task) = task_of(key);
+                self.owners.take(transport, task);
+                if let Some(transport) = transports.get(transport) {
+                    transport.abort(task);
+                }
+            }
+            UnitEvent::TmfComplete { key, outcome } => self.tmf_complete(now, key, outcome, transports),
             UnitEvent::SaveState { ticket, state } => {
                 let Some(incarnation) = self.units.incarnation(id) else { return };
                 let ticket = u64::from(incarnation) << 32 | ticket & u64::from(u32::MAX);
@@ -283,63 +171,60 @@ impl Shard {
             }
         }
     }
+}
 
-    pub(crate) fn owner(&self, task: TaskRef) -> Option<UnitId> {
-        self.owners.get(task)
-    }
-
-    fn disown(&mut self, task: TaskRef) -> Option<UnitId> {
-        self.owners.take(task)
+fn data_in(transports: &mut dyn Transports, key: TaskKey, offset: u32, data: DataList) {
+    let (transport, task) = task_of(key);
+    if let Some(transport) = transports.get(transport) {
+        transport.data_in(task, offset, data);
     }
 }
 
-/// The unit that executes each open task.
+fn finish(
+    transport: &mut dyn TargetTransport,
+    task: TaskRef,
+    Status(status): Status,
+    sense: Option<&SenseBytes>,
+    transferable: u64,
+) {
+    let sense = sense.map(SenseBytes::bytes).unwrap_or_default();
+    transport.finish(task, Finish { status, sense, transferable });
+}
+
+/// The unit that executes each open task, for each transport.
 #[derive(Default)]
 pub(crate) struct Owners {
-    iscsi: Vec<Option<UnitId>>,
-    hyperscsi: Vec<Option<UnitId>>,
+    tasks: [Vec<Option<UnitId>>; TRANSPORTS_MAX],
 }
 
 impl Owners {
-    fn get(&self, task: TaskRef) -> Option<UnitId> {
-        let (frames, at) = task.slot();
-        *(if frames { &self.hyperscsi } else { &self.iscsi }).get(at)?
+    pub(crate) fn get(&self, transport: TransportId, task: TaskRef) -> Option<UnitId> {
+        *self.tasks.get(transport.number())?.get(index(task))?
     }
 
-    fn take(&mut self, task: TaskRef) -> Option<UnitId> {
-        let (frames, at) = task.slot();
-        (if frames { &mut self.hyperscsi } else { &mut self.iscsi }).get_mut(at)?.take()
+    fn take(&mut self, transport: TransportId, task: TaskRef) -> Option<UnitId> {
+        self.tasks.get_mut(transport.number())?.get_mut(index(task))?.take()
     }
 
     /// Records that a unit has a new number.
     pub(crate) fn rename(&mut self, old: UnitId, new: UnitId) {
-        let owners = self.iscsi.iter_mut().chain(&mut self.hyperscsi);
+        let owners = self.tasks.iter_mut().flatten();
         owners.filter(|owner| **owner == Some(old)).for_each(|owner| *owner = Some(new));
     }
 
-    fn own(&mut self, task: TaskRef, unit: UnitId) {
-        let (frames, at) = task.slot();
-        let owners = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
-        while owners.len() <= at {
+    fn own(&mut self, transport: TransportId, task: TaskRef, unit: UnitId) {
+        let Some(owners) = self.tasks.get_mut(transport.number()) else { return };
+        while owners.len() <= index(task) {
             owners.push(None);
         }
-        if let Some(slot) = owners.get_mut(at) {
+        if let Some(slot) = owners.get_mut(index(task)) {
             *slot = Some(unit);
         }
     }
 }
 
-/// Sends responses to task management requests.
-impl Shard {
-    pub(crate) fn answer_tmf(&mut self, tmf: TmfRef, result: iscsi::pdu::tmf_response::TmfResult) {
-        match tmf {
-            TmfRef::Iscsi(tmf) => self.engine.finish_tmf(tmf, result),
-            // HyperSCSI has the response codes of iSCSI.
-            TmfRef::HyperScsi(tmf) => {
-                self.frames.finish_tmf(tmf, hyperscsi::pdu::reply::ManageResult(result.0))
-            }
-        }
-    }
+fn index(task: TaskRef) -> usize {
+    usize::try_from(task.index()).unwrap_or(usize::MAX)
 }
 
 fn attribute_of(attribute: WireAttribute) -> TaskAttribute {

@@ -3,11 +3,11 @@
 use base::time::Instant;
 use device::contract::{NexusId, ThirdPartyCall, ThirdPartyCaller, ThirdPartyError, ThirdPartyUnit};
 
-use crate::config::UnitId;
 use crate::nexus::LunLookup;
-use crate::shard::Shard;
+use crate::target::Target;
+use crate::units::UnitId;
 
-impl Shard {
+impl Target {
     /// Routes a call of the copy manager of `from` to the unit that the call names, or refuses the call.
     ///
     /// Only the LUN map of the I_T nexus is searched, so a copy reaches exactly the units that READ and WRITE

@@ -5,15 +5,15 @@ use alloc::vec::Vec;
 
 use base::time::Instant;
 use device::contract::{Access, NexusId, TaskKey, Tmf, TmfKey, TmfOutcome};
-use hyperscsi::target::contract as hyperscsi_target;
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
-use iscsi::target::contract as iscsi_target;
 use scsi::lun::Lun;
+use transport::target::TmfIndication;
+use transport::task_management::{TmfFunction, TmfResult};
 
-use crate::config::UnitId;
-use crate::shard::Shard;
-use crate::transport::{SessionRef, TaskRef, TmfRef};
+use crate::nexus::NexusEntry;
+use crate::route::Transports;
+use crate::target::Target;
+use crate::transport_id::{TransportId, nexus_of, task_key, task_of, tmf_key, tmf_of};
+use crate::units::UnitId;
 
 /// The task management requests that wait for units.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct PendingTmfs {
 
 #[derive(Debug)]
 struct PendingTmf {
-    tmf: TmfRef,
+    key: TmfKey,
     nexus: NexusId,
     /// The number of units that have not responded.
     left: usize,
@@ -33,39 +33,6 @@ struct PendingTmf {
     cold: bool,
 }
 
-/// A task management request of either transport.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TmfRequest {
-    tmf: TmfRef,
-    nexus: NexusId,
-    function: TmfFunction,
-    lun: Lun,
-    task: Option<TaskKey>,
-}
-
-impl TmfRequest {
-    pub(crate) fn of_iscsi(request: &iscsi_target::TmfIndication) -> Self {
-        Self {
-            tmf: TmfRef::Iscsi(request.tmf),
-            nexus: SessionRef::Iscsi(request.session).nexus(),
-            function: request.function,
-            lun: Lun(request.lun),
-            task: request.task.map(|task| TaskRef::Iscsi(task).key()),
-        }
-    }
-
-    pub(crate) fn of_hyperscsi(request: &hyperscsi_target::TmfRequest) -> Self {
-        Self {
-            tmf: TmfRef::HyperScsi(request.tmf),
-            nexus: SessionRef::HyperScsi(request.session).nexus(),
-            // HyperSCSI has the function codes of iSCSI.
-            function: TmfFunction(request.function.0),
-            lun: Lun(request.lun),
-            task: request.task.map(|task| TaskRef::HyperScsi(task).key()),
-        }
-    }
-}
-
 impl PendingTmfs {
     /// Removes the requests of an I_T nexus that has ended. No initiator waits for their responses.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
@@ -73,124 +40,160 @@ impl PendingTmfs {
     }
 }
 
-impl Shard {
+/// A task management request whose identifiers are those of the target.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    key: TmfKey,
+    nexus: NexusId,
+    function: TmfFunction,
+    lun: Lun,
+    task: Option<TaskKey>,
+}
+
+impl Target {
     /// Starts a task management function.
-    pub(crate) fn route_tmf(&mut self, now: Instant, request: &TmfRequest) {
-        let (nexus, lun) = (request.nexus, request.lun);
-        let one = |shard: &Self| shard.nexuses.get(nexus).and_then(|entry| entry.unit_at(lun));
-        let cold = request.function == TmfFunction::TARGET_COLD_RESET;
+    pub(crate) fn route_tmf(
+        &mut self,
+        now: Instant,
+        from: TransportId,
+        indication: &TmfIndication,
+        transports: &mut dyn Transports,
+    ) {
+        let request = Request {
+            key: tmf_key(from, indication.tmf),
+            nexus: nexus_of(from, indication.session),
+            function: indication.function,
+            lun: Lun(indication.lun),
+            task: indication.task.map(|task| task_key(from, task)),
+        };
+        match self.judge_tmf(&request) {
+            Ok((units, function)) => self.send_tmf_to_units(now, &request, &units, function, transports),
+            Err(result) => answer(transports, request.key, result),
+        }
+    }
+
+    /// Returns the units that a task management function applies to, and the function as they know it; or the
+    /// result of the function if it applies to none.
+    fn judge_tmf(&self, request: &Request) -> Result<(Vec<UnitId>, Tmf), TmfResult> {
+        let entry = self.nexuses.get(request.nexus);
+        let units = || entry.map(NexusEntry::units).unwrap_or_default();
         match request.function {
             TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => {
                 // SAM-5 §7 resets every unit of the target. This resets only the units that the I_T nexus
                 // sees: an initiator with access to one unit must not abort the tasks of others. For the same
                 // reason, a nexus with read-only access to one of its units may reset none.
-                let Some(entry) = self.nexuses.get(nexus) else { return };
-                let units = entry.units();
-                let reads_only = |unit| entry.access_to(unit) != Some(Access::ReadWrite);
-                if units.iter().copied().any(reads_only) {
-                    return self.answer_tmf(request.tmf, TmfResult::REJECTED);
+                let access_to = |unit| entry.and_then(|entry| entry.access_to(unit));
+                let units = units();
+                match units.iter().all(|unit| access_to(*unit) == Some(Access::ReadWrite)) {
+                    true => Ok((units, Tmf::TargetReset)),
+                    false => Err(TmfResult::REJECTED),
                 }
-                self.send_tmf_to_units(now, request, &units, Tmf::TargetReset, cold);
             }
-            TmfFunction::I_T_NEXUS_RESET => {
-                let units = self.nexuses.get(nexus).map(crate::nexus::NexusEntry::units).unwrap_or_default();
-                self.send_tmf_to_units(now, request, &units, Tmf::NexusReset, false);
-            }
-            TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK if one(self).is_none() => {
-                self.manage_without_unit(now, request);
-            }
-            function => match (one(self), to_device(function, request)) {
-                (_, None) => self.answer_tmf(request.tmf, TmfResult::NOT_SUPPORTED),
-                (None, _) => self.answer_tmf(request.tmf, TmfResult::NO_LUN),
-                (Some(unit), Some(function)) => {
-                    self.send_tmf_to_units(now, request, &[unit], function, false)
+            TmfFunction::I_T_NEXUS_RESET => Ok((units(), Tmf::NexusReset)),
+            function => {
+                let to_unit = to_device(function, request.task).ok_or(TmfResult::NOT_SUPPORTED);
+                match (entry.and_then(|entry| entry.unit_at(request.lun)), function) {
+                    (Some(unit), _) => Ok((Vec::from([unit]), to_unit?)),
+                    (None, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK) => {
+                        self.judge_without_unit(request)
+                    }
+                    (None, _) => to_unit.and(Err(TmfResult::NO_LUN)),
                 }
-            },
+            }
         }
     }
 
-    /// Aborts or queries a task whose LUN leads its initiator to no unit any more. If the task still exists,
-    /// its unit receives the function: the initiator can see this unit under another LUN. If the task does
-    /// not exist, it was answered before.
-    fn manage_without_unit(&mut self, now: Instant, request: &TmfRequest) {
-        let owner = request.task.and_then(|key| self.owner(TaskRef::of(key)));
-        match (owner, to_device(request.function, request)) {
-            (Some(unit), Some(function)) => self.send_tmf_to_units(now, request, &[unit], function, false),
-            (None, Some(_)) if request.function == TmfFunction::QUERY_TASK => {
-                self.answer_tmf(request.tmf, TmfResult::COMPLETE);
-            }
-            (None, Some(_)) => self.answer_tmf(request.tmf, TmfResult::NO_TASK),
-            (_, None) => self.answer_tmf(request.tmf, TmfResult::NO_LUN),
+    /// Judges ABORT TASK or QUERY TASK of a task whose LUN leads its initiator to no unit any more. If the
+    /// task still exists, its unit receives the function: the initiator can see this unit under another LUN.
+    /// If the task does not exist, it was answered before.
+    fn judge_without_unit(&self, request: &Request) -> Result<(Vec<UnitId>, Tmf), TmfResult> {
+        let function = to_device(request.function, request.task).ok_or(TmfResult::NO_LUN)?;
+        let owner = request.task.and_then(|key| {
+            let (transport, task) = task_of(key);
+            self.owners.get(transport, task)
+        });
+        match owner {
+            Some(unit) => Ok((Vec::from([unit]), function)),
+            None if request.function == TmfFunction::QUERY_TASK => Err(TmfResult::COMPLETE),
+            None => Err(TmfResult::NO_TASK),
         }
     }
 
     fn send_tmf_to_units(
         &mut self,
         now: Instant,
-        request: &TmfRequest,
+        request: &Request,
         units: &[UnitId],
         function: Tmf,
-        cold: bool,
+        transports: &mut dyn Transports,
     ) {
-        let nexus = request.nexus;
+        let (key, nexus) = (request.key, request.nexus);
+        let cold = request.function == TmfFunction::TARGET_COLD_RESET;
         let (outcome, left) = (TmfOutcome::Complete, units.len());
-        self.pending_tmfs.open.push(PendingTmf { tmf: request.tmf, nexus, left, outcome, cold });
+        self.pending_tmfs.open.push(PendingTmf { key, nexus, left, outcome, cold });
         for unit in units {
             match self.units.mark_dirty(*unit) {
-                Some(unit) => unit.execute_tmf(now, nexus, request.tmf.key(), function),
-                None => self.tmf_complete(now, request.tmf.key(), TmfOutcome::Complete),
+                Some(unit) => unit.execute_tmf(now, nexus, key, function),
+                None => self.tmf_complete(now, key, TmfOutcome::Complete, transports),
             }
         }
         if units.is_empty() {
-            self.answer_finished(now);
+            self.answer_finished(now, transports);
         }
     }
 
     /// Records the outcome of one unit.
-    pub(crate) fn tmf_complete(&mut self, now: Instant, key: TmfKey, outcome: TmfOutcome) {
-        let tmf = TmfRef::of(key);
-        if let Some(open) = self.pending_tmfs.open.iter_mut().find(|open| open.tmf == tmf) {
+    pub(crate) fn tmf_complete(
+        &mut self,
+        now: Instant,
+        key: TmfKey,
+        outcome: TmfOutcome,
+        transports: &mut dyn Transports,
+    ) {
+        if let Some(open) = self.pending_tmfs.open.iter_mut().find(|open| open.key == key) {
             open.left = open.left.saturating_sub(1);
             if outcome != TmfOutcome::Complete {
                 open.outcome = outcome;
             }
         }
-        self.answer_finished(now);
+        self.answer_finished(now, transports);
     }
 
-    fn answer_finished(&mut self, now: Instant) {
+    fn answer_finished(&mut self, now: Instant, transports: &mut dyn Transports) {
         while let Some(at) = self.pending_tmfs.open.iter().position(|open| open.left == 0) {
             let open = self.pending_tmfs.open.swap_remove(at);
-            self.answer_tmf(open.tmf, to_wire(open.outcome));
+            answer(transports, open.key, to_wire(open.outcome));
             if open.cold {
-                self.close_target_of(now, open.nexus);
+                self.close_target_of(now, open.nexus, transports);
             }
         }
     }
 
     /// Ends TARGET COLD RESET: closes every session with the nexus' target that sees a unit which the nexus
     /// sees too.
-    fn close_target_of(&mut self, now: Instant, nexus: NexusId) {
-        let Some((target, seen)) = self.nexuses.get(nexus).map(|entry| (entry.target, entry.units())) else {
-            return;
-        };
-        let sessions: Vec<_> = self
-            .nexuses
-            .iter()
-            .filter(|(_, entry)| entry.target == target)
-            .filter(|(id, entry)| *id == nexus || entry.units().iter().any(|unit| seen.contains(unit)))
-            .map(|(_, entry)| entry.session)
-            .collect();
-        for session in sessions {
-            self.close(now, session);
+    fn close_target_of(&self, now: Instant, nexus: NexusId, transports: &mut dyn Transports) {
+        let Some(entry) = self.nexuses.get(nexus) else { return };
+        let (target, seen) = (entry.target(), entry.units());
+        let shares = |entry: &NexusEntry| entry.units().iter().any(|unit| seen.contains(unit));
+        for (id, entry) in self.nexuses.iter() {
+            if entry.target() == target && (id == nexus || shares(entry)) {
+                entry.close(now, transports);
+            }
         }
     }
 }
 
-fn to_device(function: TmfFunction, request: &TmfRequest) -> Option<Tmf> {
+fn answer(transports: &mut dyn Transports, key: TmfKey, result: TmfResult) {
+    let (transport, tmf) = tmf_of(key);
+    if let Some(transport) = transports.get(transport) {
+        transport.finish_tmf(tmf, result);
+    }
+}
+
+fn to_device(function: TmfFunction, task: Option<TaskKey>) -> Option<Tmf> {
     Some(match function {
-        TmfFunction::ABORT_TASK => Tmf::AbortTask(request.task?),
-        TmfFunction::QUERY_TASK => Tmf::QueryTask(request.task?),
+        TmfFunction::ABORT_TASK => Tmf::AbortTask(task?),
+        TmfFunction::QUERY_TASK => Tmf::QueryTask(task?),
         TmfFunction::ABORT_TASK_SET => Tmf::AbortTaskSet,
         TmfFunction::CLEAR_TASK_SET => Tmf::ClearTaskSet,
         TmfFunction::CLEAR_ACA => Tmf::ClearAca,

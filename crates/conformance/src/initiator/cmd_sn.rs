@@ -106,7 +106,7 @@ fn immediate_management(fixture: &mut Fixture) -> Outcome {
     let (conn, pdu) =
         fixture.request(Opcode::TMF_REQUEST, fixture.options.limit / 2, "task management request")?;
     need!(pdu.bhs.is_immediate(), "the task management request is not immediate");
-    fixture.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
+    fixture.answer_management(conn, &pdu.read()?, transport::task_management::TmfResult::COMPLETE);
     fixture.serve_out(SILENCE)?;
     judge_numbers(fixture)?;
     Ok(())

@@ -11,9 +11,10 @@ use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::text_request::TextRequest;
 use iscsi::pdu::text_response::TextResponse;
 use iscsi::pdu::tmf_request::TmfRequest;
-use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
+use iscsi::pdu::tmf_response::TmfResponse;
 use iscsi::pdu::{Itt, Opcode, Ttt};
 use iscsi::serial::CmdSn;
+use transport::task_management::TmfResult;
 
 use crate::text::Keys;
 use crate::verdict::Outcome;

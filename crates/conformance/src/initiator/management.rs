@@ -1,9 +1,9 @@
 //! Task management of an initiator (RFC 7143 §11.5): the cases `ffp-i-19.*` of the UNH-IOL plan.
 
 use iscsi::pdu::nop_in::NopIn;
-use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
-use iscsi::pdu::tmf_response::TmfResult;
+use iscsi::pdu::tmf_request::TmfRequest;
 use iscsi::pdu::{Itt, Opcode};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::suite::case;
 use crate::verdict::{Outcome, Stop};

@@ -10,9 +10,9 @@ use iscsi::pdu::reject::{Reject, RejectReason};
 use iscsi::pdu::snack::SnackKind;
 use iscsi::pdu::text_request::TextRequest;
 use iscsi::pdu::text_response::TextResponse;
-use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::{Itt, Opcode, Ttt};
 use iscsi::serial::DataSn;
+use transport::task_management::TmfFunction;
 
 use crate::suite::case;
 use crate::text::Keys;
@@ -101,7 +101,7 @@ fn reassigns(fixture: &mut Fixture) -> Outcome {
     require!(pdu.word(20) == got.command.itt.0, "expected task {:x} in {}", got.command.itt.0, pdu.shown());
     require!(conn != got.conn, "TASK REASSIGN comes on the connection that broke");
     fixture.number(conn, &pdu);
-    fixture.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
+    fixture.answer_management(conn, &pdu.read()?, transport::task_management::TmfResult::COMPLETE);
     // ExpDataSN tells how many Data-In PDUs the initiator has received.
     let have = usize::try_from(pdu.word(36)).unwrap_or_default();
     require!(have <= 1, "ExpDataSN {have} acknowledges data that was not sent");

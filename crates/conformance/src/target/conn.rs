@@ -17,12 +17,14 @@ use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::r2t::R2t;
-use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::snack::{Snack, SnackKind};
 use iscsi::pdu::text_request::TextRequest;
-use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
+use iscsi::pdu::tmf_request::TmfRequest;
 use iscsi::pdu::{Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
+use transport::command::TaskAttribute;
+use transport::task_management::TmfFunction;
 
 use crate::cdb::Cdb;
 use crate::text::Keys;

@@ -97,7 +97,7 @@ fn later_write_wins(fixture: &mut Fixture) -> Outcome {
     need!(one.params.immediate_data, "the target insists on ImmediateData=No");
     let (first, second) = (pattern(110, one.block()), pattern(111, one.block()));
     let early = one.write(1);
-    let ordered = iscsi::pdu::scsi_command::TaskAttribute::ORDERED;
+    let ordered = transport::command::TaskAttribute::ORDERED;
     let late = ScsiCommand { attribute: ordered, ..two.write(1) };
     two.send(&late, &second);
     one.send(&early, &first);

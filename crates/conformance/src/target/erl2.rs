@@ -8,8 +8,8 @@ use iscsi::pdu::logout_request::LogoutReason;
 use iscsi::pdu::logout_response::LogoutResponse;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
-use iscsi::pdu::tmf_response::TmfResult;
+use iscsi::pdu::tmf_request::TmfRequest;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::entropy::pattern;
 use crate::suite::{case, writing};

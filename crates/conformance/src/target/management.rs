@@ -9,10 +9,11 @@ use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
-use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
+use iscsi::pdu::tmf_request::TmfRequest;
+use iscsi::pdu::tmf_response::TmfResponse;
 use iscsi::pdu::{Itt, Opcode};
 use iscsi::serial::{CmdSn, DataSn};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::entropy::pattern;
 use crate::suite::{case, writing};

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use target::units::UnitId;
 
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
-use target::config::UnitId;
 
 use self::reload::{kept_units, refuse_replaced_media, without_restart_changes};
 use super::admin_api::{Current, ReloadResult, Shared};

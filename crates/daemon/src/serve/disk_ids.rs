@@ -2,9 +2,9 @@
 //! opened there, or none.
 
 use std::time::SystemTime;
+use target::units::DiskId;
 
 use backends::open::FileIdentity;
-use target::config::DiskId;
 
 use crate::config::{Medium, Naa, Unit};
 

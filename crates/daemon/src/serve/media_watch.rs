@@ -6,9 +6,9 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+use target::units::UnitId;
 
 use drivers::message_queue::Handle;
-use target::config::UnitId;
 
 use super::disk::DiskInfo;
 use super::reactor_shard::ReactorShard;

@@ -1,8 +1,12 @@
 //! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
 //! around it.
 
+use shard::admin::{HyperScsiSessionReport, SessionReport, ShardEvent};
+use shard::shard::Shard;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use target::target::{SaveRequest, UnitReport};
+use target::units::{DiskId, UnitId};
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
@@ -17,9 +21,6 @@ use hyperscsi::login::target::HandshakeRefusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{FailedLogin, Repairs, SessionEnd};
 use iscsi::target::initiator_notes::{InitiatorNote, NoteKind};
-use target::admin::{HyperScsiSessionReport, SaveRequest, SessionReport, ShardEvent, UnitReport};
-use target::config::{DiskId, UnitId};
-use target::shard::Shard;
 
 use super::disk::Disk;
 use super::media::OpenMedium;
@@ -416,12 +417,12 @@ impl ReactorShard {
                     "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
                 );
             }
-            ShardEvent::Path { initiator, port, peer, news } => {
+            ShardEvent::Path { initiator, port, peer, change } => {
                 let on = self.interface(port);
-                if news.is_good() {
-                    crate::info!("session of {initiator} from {peer} on {on}: {news}");
+                if change.is_good() {
+                    crate::info!("session of {initiator} from {peer} on {on}: {change}");
                 } else {
-                    crate::warning!("session of {initiator} from {peer} on {on}: {news}");
+                    crate::warning!("session of {initiator} from {peer} on {on}: {change}");
                 }
             }
             // Every reactor has every interface; only the first reactor logs.

@@ -4,11 +4,16 @@
 //! Identifiers are assigned once, on the thread that reads configurations, and stay with the items that they
 //! identify across reloads. The values for a shard are made on the reactor's thread, where they are used.
 
+use shard::config::{
+    DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
+    TargetConfig,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
+use target::units::UnitId;
 
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
@@ -21,10 +26,6 @@ use iscsi::chap::{Algorithms, Credentials};
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
-use target::config::{
-    DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
-    TargetConfig, UnitId,
-};
 
 use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;

@@ -4,9 +4,9 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use target::units::UnitId;
 
 use drivers::message_queue::Handle;
-use target::config::UnitId;
 
 use super::reactor_shard::ReactorShard;
 use super::state::StateDir;

@@ -7,16 +7,16 @@ use core::num::NonZeroU8;
 use base::buffer::{Bytes, DataList};
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::aead::{KeyLimits, Level};
 use crate::connection::{DropCounts, PathMtuStatus};
 use crate::handle::handle;
 use crate::login::Password;
-use crate::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
-use crate::pdu::reply::ManageResult;
 
 handle! {
     /// Names a task from [`submit`](super::session::Session::submit) to its [`Event::Done`].
@@ -268,7 +268,7 @@ impl TaskResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmfRequest {
     /// The function to carry out.
-    pub function: ManageFunction,
+    pub function: TmfFunction,
     /// The logical unit, for functions that have one.
     pub lun: u64,
     /// The task, for ABORT TASK and QUERY TASK.
@@ -328,7 +328,7 @@ pub enum Event {
         /// The request.
         id: TmfId,
         /// The target's answer; `None` when the session was lost before it was received.
-        result: Option<ManageResult>,
+        result: Option<TmfResult>,
     },
 }
 

@@ -2,6 +2,8 @@
 
 use base::arena::Key;
 use base::time::Instant;
+use transport::command::TaskAttribute;
+use transport::task_management::TmfFunction;
 
 use super::contract::{Request, SubmitError, TaskId};
 use super::identity_check::MAX_PROBES;
@@ -12,7 +14,7 @@ use crate::connection::{Connection, Message};
 use crate::exchange::reassembly::{to_u32, to_usize};
 use crate::exchange::xid::{PnSpace, WINDOW, next_xid, xid_ahead};
 use crate::frame::Cmd;
-use crate::pdu::command::{Command, Manage, ManageFunction, Request as Block, TaskAttribute};
+use crate::pdu::command::{Command, Manage, Request as Block};
 
 impl Session {
     /// Accepts a request. The request waits while there is no session.
@@ -87,9 +89,9 @@ impl Session {
             TaskKind::Manage { wanted, referenced, .. } => {
                 let wide = matches!(
                     wanted.function,
-                    ManageFunction::TARGET_WARM_RESET
-                        | ManageFunction::TARGET_COLD_RESET
-                        | ManageFunction::I_T_NEXUS_RESET
+                    TmfFunction::TARGET_WARM_RESET
+                        | TmfFunction::TARGET_COLD_RESET
+                        | TmfFunction::I_T_NEXUS_RESET
                 );
                 let named =
                     wanted.task.and_then(|named| self.tasks.get(named.0)).and_then(|named| named.wire);

@@ -214,7 +214,7 @@ impl Session {
             _ => TaskResult::Failed,
         };
         if !self.tasks.get(key).is_some_and(super::task::Task::is_command) {
-            return self.managed(key, crate::pdu::reply::ManageResult::REJECTED);
+            return self.managed(key, transport::task_management::TmfResult::REJECTED);
         }
         self.finish(key, end);
         Ok(())

@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use smallvec::SmallVec;
+use transport::task_management::TmfResult;
 
 use super::contract::{CommandResponse, Request, TmfRequest};
 use crate::aead::Level;
 use crate::connection::MessageId;
 use crate::exchange::reassembly::{Reassembly, to_u32, to_usize};
 use crate::exchange::xid::PnSpace;
-use crate::pdu::reply::ManageResult;
 
 /// A task: an exchange, or a request that waits to become one.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) enum TaskKind {
         /// The exchange that it names; 0 for none.
         referenced: u32,
         /// The answer, while tasks that the function ended are not reported.
-        result: Option<ManageResult>,
+        result: Option<TmfResult>,
         fence: Vec<Key>,
     },
 }

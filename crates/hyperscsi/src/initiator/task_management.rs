@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::time::Instant;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::contract::{
     Event, MAX_MANAGES, ProtocolError, SubmitError, TaskId, TaskResult, TmfId, TmfRequest,
@@ -14,21 +15,19 @@ use super::contract::{
 use super::reply::FrameError;
 use super::session::{Phase, Session};
 use super::task::{Task, TaskKind};
-use crate::pdu::command::ManageFunction;
-use crate::pdu::reply::ManageResult;
 
 impl TmfRequest {
     /// Returns whether the function ends this task.
     fn affects(&self, key: Key, task: &Task) -> bool {
         task.is_command()
             && match self.function {
-                ManageFunction::ABORT_TASK => self.task == Some(TaskId(key)),
-                ManageFunction::ABORT_TASK_SET
-                | ManageFunction::CLEAR_TASK_SET
-                | ManageFunction::LOGICAL_UNIT_RESET => task.lun() == self.lun,
-                ManageFunction::TARGET_WARM_RESET
-                | ManageFunction::TARGET_COLD_RESET
-                | ManageFunction::I_T_NEXUS_RESET => true,
+                TmfFunction::ABORT_TASK => self.task == Some(TaskId(key)),
+                TmfFunction::ABORT_TASK_SET
+                | TmfFunction::CLEAR_TASK_SET
+                | TmfFunction::LOGICAL_UNIT_RESET => task.lun() == self.lun,
+                TmfFunction::TARGET_WARM_RESET
+                | TmfFunction::TARGET_COLD_RESET
+                | TmfFunction::I_T_NEXUS_RESET => true,
                 _ => false,
             }
     }
@@ -47,7 +46,7 @@ impl Session {
         if self.manages >= MAX_MANAGES {
             return Err(SubmitError::Full);
         }
-        let names_task = matches!(wanted.function, ManageFunction::ABORT_TASK | ManageFunction::QUERY_TASK);
+        let names_task = matches!(wanted.function, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK);
         let named = wanted.task.filter(|_| names_task).and_then(|task| Some((task, self.tasks.get(task.0)?)));
         let (mut wanted, mut referenced) = (TmfRequest { task: None, ..wanted }, 0);
         let mut is_out = true;
@@ -71,8 +70,8 @@ impl Session {
         self.manages += 1;
         if !is_out {
             // The target never received the task.
-            let abort = wanted.function == ManageFunction::ABORT_TASK;
-            self.report(key, Some(if abort { ManageResult::COMPLETE } else { ManageResult::NO_TASK }));
+            let abort = wanted.function == TmfFunction::ABORT_TASK;
+            self.report(key, Some(if abort { TmfResult::COMPLETE } else { TmfResult::NO_TASK }));
             return Ok(TmfId(key));
         }
         // Ahead of requests that wait: earlier requests are on their way.
@@ -86,11 +85,11 @@ impl Session {
     /// # Errors
     /// [`SubmitError`], when the session does not accept the request.
     pub fn abort(&mut self, now: Instant, task: TaskId) -> Result<TmfId, SubmitError> {
-        self.submit_tmf(now, TmfRequest { function: ManageFunction::ABORT_TASK, lun: 0, task: Some(task) })
+        self.submit_tmf(now, TmfRequest { function: TmfFunction::ABORT_TASK, lun: 0, task: Some(task) })
     }
 
     /// Processes the answer to a task management request.
-    pub(super) fn managed(&mut self, key: Key, answer: ManageResult) -> Result<(), FrameError> {
+    pub(super) fn managed(&mut self, key: Key, answer: TmfResult) -> Result<(), FrameError> {
         let task = self.tasks.get(key).ok_or(FrameError::UnknownExchange)?;
         let (TaskKind::Manage { wanted, result, .. }, order) = (&task.kind, task.order) else {
             return Err(FrameError::Broken(ProtocolError::WrongAnswer));
@@ -99,9 +98,10 @@ impl Session {
             return Ok(());
         }
         let wanted = *wanted;
-        let ended = self.tasks.iter().filter(|(_, task)| {
-            answer == ManageResult::COMPLETE && task.wire.is_some() && task.order < order
-        });
+        let ended = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| answer == TmfResult::COMPLETE && task.wire.is_some() && task.order < order);
         let ended: Vec<Key> =
             ended.filter(|(key, task)| wanted.affects(*key, task)).map(|(key, _)| key).collect();
         self.release(key);
@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// Reports the answer to a task management request.
-    pub(super) fn report(&mut self, key: Key, result: Option<ManageResult>) {
+    pub(super) fn report(&mut self, key: Key, result: Option<TmfResult>) {
         self.release(key);
         self.held.retain(|other| *other != key);
         self.waiting.retain(|other| *other != key);

@@ -18,7 +18,7 @@ pub enum Abort {
     GivenUp(AbortResult),
 }
 
-code8! {
+base::code8! {
     /// Why an initiator gives an exchange up.
     pub struct AbortReason {
         /// The owner of the exchange asked for it.
@@ -30,7 +30,7 @@ code8! {
     }
 }
 
-code8! {
+base::code8! {
     /// What became of an exchange that was given up.
     pub struct AbortResult {
         /// The request was never delivered to the device server, and never will be: nothing was executed.

@@ -2,15 +2,11 @@
 //! front of the first unsolicited data.
 
 use alloc::vec::Vec;
-use core::fmt;
-use core::ops::Deref;
 
-use smallvec::SmallVec;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::TmfFunction;
 
 use super::{Block, Malformed, put_block};
-
-/// The longest CDB that the standards define, in bytes (SPC-5 §4.2.3).
-pub const CDB_MAX: usize = 260;
 
 /// The length of a command's block without its CDB and without items.
 pub const COMMAND_LEN: usize = 32;
@@ -48,59 +44,17 @@ pub struct Command {
     pub cdb: Cdb,
 }
 
-code8! {
-    /// The task attribute of a command (SAM-5 §8.6), with the numbers of iSCSI.
-    pub struct TaskAttribute {
-        /// The task may be reordered.
-        SIMPLE = 1;
-        /// The task waits for all earlier tasks, and all later ones wait for it.
-        ORDERED = 2;
-        /// The task is executed before the others.
-        HEAD_OF_QUEUE = 3;
-        /// The task handles an auto contingent allegiance.
-        ACA = 4;
-    }
-}
-
 /// A task management function (SAM-5 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manage {
     /// The function.
-    pub function: ManageFunction,
+    pub function: TmfFunction,
     /// The logical unit; unused by functions that concern the whole nexus or target.
     pub lun: u64,
     /// The function starts only when every exchange up to this one was delivered.
     pub after: u32,
     /// The exchange that ABORT TASK and QUERY TASK refer to; 0 for other functions.
     pub referenced: u32,
-}
-
-code8! {
-    /// A task management function (SAM-5 §7), with the numbers of iSCSI.
-    pub struct ManageFunction {
-        /// Aborts one task of this I_T nexus.
-        ABORT_TASK = 1;
-        /// Aborts all tasks of this I_T nexus on a logical unit.
-        ABORT_TASK_SET = 2;
-        /// Ends an auto contingent allegiance.
-        CLEAR_ACA = 3;
-        /// Aborts the tasks of all initiators on a logical unit.
-        CLEAR_TASK_SET = 4;
-        /// Resets a logical unit.
-        LOGICAL_UNIT_RESET = 5;
-        /// Resets every logical unit of the target.
-        TARGET_WARM_RESET = 6;
-        /// Resets the target and ends every session.
-        TARGET_COLD_RESET = 7;
-        /// Asks whether a task exists.
-        QUERY_TASK = 9;
-        /// Asks whether this I_T nexus has a task on a logical unit.
-        QUERY_TASK_SET = 10;
-        /// Makes the target forget this I_T nexus.
-        I_T_NEXUS_RESET = 11;
-        /// Asks whether a unit attention is pending.
-        QUERY_ASYNCHRONOUS_EVENT = 12;
-    }
 }
 
 impl Request {
@@ -178,33 +132,8 @@ impl Manage {
 
     fn read(mut block: Block<'_>) -> Result<Self, Malformed> {
         let (after, lun, referenced) = (block.body.u32()?, block.body.u64()?, block.body.u32()?);
-        let function = ManageFunction(block.info);
+        let function = TmfFunction(block.info);
         block.no_more()?;
         Ok(Self { function, lun, after, referenced })
-    }
-}
-
-/// A CDB of 1 to [`CDB_MAX`] bytes. CDBs of up to 32 bytes need no allocation.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Cdb(SmallVec<[u8; 32]>);
-
-impl Cdb {
-    /// Copies `bytes`; `None` if no CDB has that length.
-    pub fn new(bytes: &[u8]) -> Option<Self> {
-        (!bytes.is_empty() && bytes.len() <= CDB_MAX).then(|| Self(SmallVec::from_slice(bytes)))
-    }
-}
-
-impl Deref for Cdb {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Cdb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }

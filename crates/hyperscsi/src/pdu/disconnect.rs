@@ -23,7 +23,7 @@ pub enum Disconnect {
     },
 }
 
-code8! {
+base::code8! {
     /// Why a session ends.
     pub struct DisconnectReason {
         /// The owner of the session closed it.

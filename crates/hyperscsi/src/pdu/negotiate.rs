@@ -197,7 +197,7 @@ pub struct Accept {
     pub proof: Option<[u8; PROOF_LEN]>,
 }
 
-code8! {
+base::code8! {
     /// Why there is no session.
     pub struct RefuseReason {
         /// The password is wrong, or there is no such name: the target does not say which.

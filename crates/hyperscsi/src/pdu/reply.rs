@@ -3,10 +3,10 @@
 
 use alloc::vec::Vec;
 
-use super::{Block, Malformed, put_block};
+use transport::status::SENSE_MAX;
+use transport::task_management::TmfResult;
 
-/// The longest sense data that a response carries, in bytes (SPC-5 §4.5).
-pub const SENSE_MAX: usize = 252;
+use super::{Block, Malformed, put_block};
 
 const TRANSFER_READY: u8 = 1;
 const RESPONSE: u8 = 2;
@@ -20,7 +20,7 @@ pub enum Reply<'a> {
     /// The command ended.
     Response(Response<'a>),
     /// The task management function ended.
-    Managed(ManageResult),
+    Managed(TmfResult),
 }
 
 /// Transfer Ready: asks the initiator for a part of its Data-Out.
@@ -47,26 +47,6 @@ pub struct Response<'a> {
     pub transferable: u64,
     /// Sense data, at most [`SENSE_MAX`] bytes; empty for none.
     pub sense: &'a [u8],
-}
-
-code8! {
-    /// The result of a task management function (SAM-5 §7.1), with the numbers of iSCSI.
-    pub struct ManageResult {
-        /// FUNCTION COMPLETE.
-        COMPLETE = 0;
-        /// The task does not exist.
-        NO_TASK = 1;
-        /// The logical unit does not exist.
-        NO_LUN = 2;
-        /// The function is not supported.
-        NOT_SUPPORTED = 5;
-        /// The initiator is not authorized for the function.
-        NOT_AUTHORIZED = 6;
-        /// FUNCTION SUCCEEDED: done, and the answer to the query is yes.
-        SUCCEEDED = 7;
-        /// FUNCTION REJECTED for any other reason.
-        REJECTED = 255;
-    }
 }
 
 impl<'a> Reply<'a> {
@@ -117,7 +97,7 @@ impl<'a> Reply<'a> {
                 }
                 Self::Response(Response { status: block.info, data_in_len, transferable, sense })
             }
-            MANAGED => Self::Managed(ManageResult(block.info)),
+            MANAGED => Self::Managed(TmfResult(block.info)),
             _ => return Err(Malformed::Kind),
         };
         block.no_more()?;

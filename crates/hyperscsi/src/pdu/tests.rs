@@ -7,17 +7,19 @@ use alloc::vec::Vec;
 
 use base::ether::Mac;
 use base::rng::Rng;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::abort::{Abort, AbortReason, AbortResult};
 use super::ack::{Ack, PN_COUNT_MASK, Range, Ranges};
 use super::ask::{Ask, PathValidation};
-use super::command::{Cdb, Command, Manage, ManageFunction, Request, TaskAttribute};
+use super::command::{Command, Manage, Request};
 use super::disconnect::{Disconnect, DisconnectReason};
 use super::discovery::{self, Discovery, ExportedLun, Question};
 use super::name::{GroupName, Name};
 use super::negotiate::{self, Accept, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start};
 use super::parameters::{Illegal, Levels, Parameters};
-use super::reply::{ManageResult, Reply, Response, TransferReady};
+use super::reply::{Reply, Response, TransferReady};
 use super::*;
 use crate::aead::Level;
 
@@ -69,7 +71,7 @@ fn a_command_looks_as_the_specification_draws_it_and_data_follows_it() {
 
 #[test]
 fn every_kind_of_payload_reads_back_as_it_was_written() {
-    let manage = Manage { function: ManageFunction::ABORT_TASK, lun: 5 << 48, after: 11, referenced: 9 };
+    let manage = Manage { function: TmfFunction::ABORT_TASK, lun: 5 << 48, after: 11, referenced: 9 };
     let payload = bytes(|out| Request::Manage(manage).encode(out));
     assert_eq!(hex(&payload), "020100140000000b000500000000000000000009");
     assert_eq!(Request::parse(&payload), Ok((Request::Manage(manage), &[][..])));
@@ -88,7 +90,7 @@ fn every_kind_of_payload_reads_back_as_it_was_written() {
             }),
             "0202001700000200000000020000000000030000700005",
         ),
-        (Reply::Managed(ManageResult::NO_LUN), "03020004"),
+        (Reply::Managed(TmfResult::NO_LUN), "03020004"),
     ] {
         let payload = bytes(|out| reply.encode(out));
         assert_eq!(hex(&payload), want);

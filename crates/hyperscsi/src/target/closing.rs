@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use base::ether::EtherPort;
 use base::time::Instant;
+use transport::target::{SessionId, TaskRef};
 
-use super::contract::{Event, SessionEnd, SessionId, TaskRef};
+use super::contract::{Event, SessionEnd};
 use super::engine::Engine;
 use super::exchange::{Holder, RequestState};
 use super::session::Phase;

@@ -4,30 +4,13 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use base::buffer::DataList;
 use base::ether::{EtherPort, Mac};
+use transport::target::SessionId;
 
 use crate::aead::Level;
 use crate::connection::{DropCounts, PathMtuStatus, PathTotals, PathView};
-use crate::handle::handle;
-use crate::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
-
-handle! {
-    /// Names a task from [`Event::Command`] until the caller finishes or aborts it, or [`Event::TaskGone`].
-    pub struct TaskRef;
-}
-
-handle! {
-    /// Names a session from [`Event::SessionUp`] to [`Event::SessionDown`].
-    pub struct SessionId;
-}
-
-handle! {
-    /// Names a task management request from [`Event::Tmf`] until it is answered or its session ends.
-    pub struct TmfRef;
-}
 
 /// Answers the questions that handshakes, discoveries and requests raise. The engine itself knows which SIDs
 /// its sessions have.
@@ -38,52 +21,30 @@ pub trait SessionDirectory: crate::login::directory::TargetDirectory {
     fn least_level(&self, session: SessionId, lun: u64) -> Level;
 }
 
-/// Something that the layer above must record or execute. The events of one session are in the order that its
-/// initiator prescribed.
-#[derive(Debug)]
-pub enum Event {
-    /// A session began: an I_T nexus.
-    SessionUp(alloc::boxed::Box<SessionUp>),
-    /// The layer above must execute a command.
-    Command(Command),
-    /// All the bytes that the layer above requested with `fetch`.
-    DataOut {
-        /// The task.
-        task: TaskRef,
-        /// The offset of the bytes in the command's data.
-        offset: u32,
-        /// The bytes.
-        data: DataList,
-    },
-    /// The layer above must carry out a task management function. It calls `abort` for each task that the
-    /// function ended without a response, and then `finish_tmf`.
-    ///
-    /// After TARGET COLD RESET, the layer above answers and then closes every session of the target.
-    Tmf(TmfRequest),
-    /// The transport gave up the task. The layer above must abort the task; its name is no longer valid.
-    TaskGone {
-        /// The task.
-        task: TaskRef,
-    },
-    /// The state of a path of a session changed.
-    Path {
-        /// The session.
-        session: SessionId,
-        /// The port of this host.
-        port: EtherPort,
-        /// The initiator's address.
-        peer: Mac,
-        /// What changed.
-        news: PathChange,
-    },
-    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Each task of the session was reported by
-    /// [`Event::TaskGone`] before.
-    SessionDown {
-        /// The session.
-        session: SessionId,
-        /// Why the session ended.
-        why: SessionEnd,
-    },
+/// The events of HyperSCSI.
+pub type Event = transport::target::Event<HyperScsi>;
+
+/// HyperSCSI as the protocol of a transport.
+#[derive(Clone, Copy, Debug)]
+pub struct HyperScsi;
+
+impl transport::target::Protocol for HyperScsi {
+    type SessionUp = SessionUp;
+    type SessionEnd = SessionEnd;
+    type Notice = PathNotice;
+}
+
+/// The state of a path of a session changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathNotice {
+    /// The session.
+    pub session: SessionId,
+    /// The port of this host.
+    pub port: EtherPort,
+    /// The initiator's address.
+    pub peer: Mac,
+    /// What changed.
+    pub change: PathChange,
 }
 
 /// A new session.
@@ -107,69 +68,6 @@ pub struct SessionUp {
     pub peer: Mac,
     /// The parameters that both ends agreed on.
     pub parameters: Parameters,
-}
-
-/// A SCSI command.
-#[derive(Clone, Debug)]
-pub struct Command {
-    /// Its name.
-    pub task: TaskRef,
-    /// The session that sent the command.
-    pub session: SessionId,
-    /// The logical unit, as SAM-5 §4.7 encodes it.
-    pub lun: u64,
-    /// The task attribute: when the task set may execute the task relative to others.
-    pub attribute: TaskAttribute,
-    /// Its priority, 1 (first) to 15, or 0 for none.
-    pub priority: u8,
-    /// The command descriptor block.
-    pub cdb: Cdb,
-    /// How many bytes the initiator expects to receive. The engine sends no more than these.
-    pub data_in_len: u32,
-    /// How many bytes the initiator expects to send. The layer above can fetch no more than these. Both
-    /// lengths are set in a bidirectional command.
-    pub data_out_len: u32,
-}
-
-/// A task management request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TmfRequest {
-    /// Its name.
-    pub tmf: TmfRef,
-    /// The session that sent the request.
-    pub session: SessionId,
-    /// The function to carry out.
-    pub function: ManageFunction,
-    /// The logical unit; without meaning for the functions that concern the whole target or nexus.
-    pub lun: u64,
-    /// The task that ABORT TASK or QUERY TASK names. `Some` for those two, else `None`.
-    pub task: Option<TaskRef>,
-}
-
-/// How a task ended: status, sense data and residual.
-#[derive(Clone, Copy, Debug)]
-pub struct Finish<'a> {
-    /// The status.
-    pub status: u8,
-    /// Sense data, at most [`crate::pdu::reply::SENSE_MAX`] bytes; empty for none.
-    pub sense: &'a [u8],
-    /// How many bytes would have been transferred if the initiator had expected enough; the residual counts
-    /// are computed from it.
-    pub transferable: u64,
-}
-
-impl Finish<'_> {
-    /// Returns the end of a task that succeeded: GOOD, with `transferable` bytes transferred.
-    pub const fn good(transferable: u64) -> Self {
-        Self { status: status::GOOD, sense: &[], transferable }
-    }
-}
-
-/// The few SCSI statuses that the protocol itself returns (SAM-5 §5.3).
-pub(crate) mod status {
-    pub(crate) const GOOD: u8 = 0x00;
-    pub(crate) const CHECK_CONDITION: u8 = 0x02;
-    pub(crate) const BUSY: u8 = 0x08;
 }
 
 /// What changed about a path.

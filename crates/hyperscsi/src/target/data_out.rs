@@ -6,8 +6,9 @@
 use base::arena::Key;
 use base::buffer::DataList;
 use smallvec::SmallVec;
+use transport::target::TaskRef;
 
-use super::contract::{Event, TaskRef};
+use super::contract::Event;
 use super::engine::Engine;
 use super::exchange::{Fetch, Freed, Holder, TaskResult};
 use super::request::FrameError;

@@ -20,8 +20,9 @@ use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, PortState, ReceivedFrame};
 use base::memory_quota::MemoryQuota;
 use base::time::{Duration, Instant, soonest};
+use transport::target::SessionId;
 
-use super::contract::{Event, SessionDirectory, SessionId, SessionView};
+use super::contract::{Event, SessionDirectory, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
 use crate::aead::KeyLimits;

@@ -6,15 +6,18 @@ use base::arena::Key;
 use base::buffer::{Bytes, DataList, Pool};
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::status;
+use transport::status::SENSE_MAX;
+use transport::target::Finish;
+use transport::task_management::TmfResult;
 
-use super::contract::{Finish, status};
 use crate::aead::Level;
 use crate::connection::MessageId;
 use crate::exchange::reassembly::{Reassembly, to_usize};
 use crate::exchange::xid::PnSpace;
 use crate::pdu::abort::AbortResult;
 use crate::pdu::command::{Command, Manage};
-use crate::pdu::reply::{ManageResult, SENSE_MAX, TransferReady};
+use crate::pdu::reply::TransferReady;
 
 /// An exchange, from its first received frame until the acknowledgement of its last message.
 #[derive(Debug)]
@@ -79,7 +82,7 @@ pub(super) enum TaskResult {
         sealed: bool,
     },
     /// A task management function has its result.
-    Managed(ManageResult),
+    Managed(TmfResult),
     /// The exchange was given up, without status or result.
     GivenUp(AbortResult),
 }

@@ -9,8 +9,9 @@ use base::arena::{Arena, Key};
 use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::memory_quota::QuotaShare;
 use base::time::{Duration, Instant};
+use transport::target::SessionId;
 
-use super::contract::{Event, SessionDirectory, SessionEnd, SessionId, SessionUp, Traffic};
+use super::contract::{Event, SessionDirectory, SessionEnd, SessionUp, Traffic};
 use super::engine::Engine;
 use super::session::{ExchangeTable, Phase, Session};
 use crate::Role;

@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::memory_quota::WAITERS_PER_TURN;
+use transport::target::{Command, SessionId, TaskRef};
 
-use super::contract::{Command, Event, SessionId, TaskRef};
+use super::contract::Event;
 use super::engine::Engine;
 use super::exchange::{Holder, RequestState, TaskResult};
 use super::session::Waiting;

@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
+use transport::target::SessionId;
 
-use super::contract::{SessionDirectory, SessionEnd, SessionId, Traffic};
+use super::contract::{SessionDirectory, SessionEnd, Traffic};
 use super::engine::Engine;
 use super::exchange::{Exchange, Holder, RequestState, TaskResult};
 use super::session::{Phase, Slot, Waiting};
@@ -388,5 +389,5 @@ fn make_sense<'a>(header: &Header, payload: &'a [u8]) -> Result<(Request, u32, &
 }
 
 fn is_busy(ending: &TaskResult) -> bool {
-    matches!(ending, TaskResult::Status { status: super::contract::status::BUSY, .. })
+    matches!(ending, TaskResult::Status { status: transport::status::BUSY, .. })
 }

@@ -8,8 +8,10 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use base::buffer::DataList;
 use base::fault_injection::{self, Bug};
+use transport::status;
+use transport::target::{Finish, SessionId, TaskRef};
 
-use super::contract::{Event, Finish, PathChange, SessionEnd, SessionId, TaskRef, status};
+use super::contract::{Event, PathChange, PathNotice, SessionEnd};
 use super::engine::Engine;
 use super::exchange::{Exchange, Holder, TaskResult};
 use super::session::Phase;
@@ -258,10 +260,11 @@ impl Engine {
         paths.find(|view| view.id == path).map(|view| view.address)
     }
 
-    fn tell_of_path(&mut self, key: Key, address: Option<PathAddress>, news: PathChange) {
+    fn tell_of_path(&mut self, key: Key, address: Option<PathAddress>, change: PathChange) {
         let up = self.sessions.get(key).is_some_and(|session| session.is_up());
         if let Some(PathAddress { port, mac: peer }) = address.filter(|_| up) {
-            self.events.push_back(Event::Path { session: SessionId(key), port, peer, news });
+            let notice = PathNotice { session: SessionId(key), port, peer, change };
+            self.events.push_back(Event::Notice(notice));
         }
     }
 

@@ -6,15 +6,16 @@
 
 use base::arena::Key;
 use base::time::Instant;
+use transport::target::{SessionId, TaskRef, TmfIndication, TmfRef};
+use transport::task_management::{TmfFunction, TmfResult};
 
-use super::contract::{Event, SessionId, TaskRef, TmfRef, TmfRequest};
+use super::contract::Event;
 use super::engine::Engine;
 use super::exchange::{Exchange, Holder, RequestState, TaskResult};
 use crate::aead::Level;
 use crate::exchange::xid::PnSpace;
 use crate::pdu::abort::AbortResult;
-use crate::pdu::command::{Manage as Request, ManageFunction};
-use crate::pdu::reply::ManageResult;
+use crate::pdu::command::Manage as Request;
 
 impl Engine {
     /// Refuses a task management function whose request has too little protection. `short`: the request has
@@ -25,10 +26,10 @@ impl Engine {
         let Some(session) = self.sessions.get(exchange.session) else { return };
         let refused = match manage.function {
             // These functions concern the whole nexus, or more.
-            ManageFunction::TARGET_WARM_RESET
-            | ManageFunction::TARGET_COLD_RESET
-            | ManageFunction::I_T_NEXUS_RESET => session.keyed && exchange.level == Level::None,
-            ManageFunction::ABORT_TASK | ManageFunction::QUERY_TASK => {
+            TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET
+            | TmfFunction::I_T_NEXUS_RESET => session.keyed && exchange.level == Level::None,
+            TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK => {
                 let of = PnSpace::of(manage.referenced);
                 of == PnSpace::Sealed && exchange.level == Level::None || short
             }
@@ -36,7 +37,7 @@ impl Engine {
         };
         if refused {
             self.stats.refused_level += 1;
-            self.fail_in_order(key, TaskResult::Managed(ManageResult::NOT_AUTHORIZED));
+            self.fail_in_order(key, TaskResult::Managed(TmfResult::NOT_AUTHORIZED));
         }
     }
 
@@ -45,22 +46,22 @@ impl Engine {
         let Some(exchange) = self.exchanges.get(key) else { return };
         let RequestState::Manage(manage, _) = exchange.request else { return };
         let task = match manage.function {
-            ManageFunction::ABORT_TASK | ManageFunction::QUERY_TASK => {
+            TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK => {
                 match self.referenced(session, key, &manage) {
                     Ok(task) => Some(task),
                     Err(result) => return self.fail_at_once(key, TaskResult::Managed(result)),
                 }
             }
-            ManageFunction::ABORT_TASK_SET
-            | ManageFunction::CLEAR_ACA
-            | ManageFunction::CLEAR_TASK_SET
-            | ManageFunction::LOGICAL_UNIT_RESET
-            | ManageFunction::TARGET_WARM_RESET
-            | ManageFunction::TARGET_COLD_RESET
-            | ManageFunction::QUERY_TASK_SET
-            | ManageFunction::I_T_NEXUS_RESET
-            | ManageFunction::QUERY_ASYNCHRONOUS_EVENT => None,
-            _ => return self.fail_at_once(key, TaskResult::Managed(ManageResult::NOT_SUPPORTED)),
+            TmfFunction::ABORT_TASK_SET
+            | TmfFunction::CLEAR_ACA
+            | TmfFunction::CLEAR_TASK_SET
+            | TmfFunction::LOGICAL_UNIT_RESET
+            | TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET
+            | TmfFunction::QUERY_TASK_SET
+            | TmfFunction::I_T_NEXUS_RESET
+            | TmfFunction::QUERY_ASYNCHRONOUS_EVENT => None,
+            _ => return self.fail_at_once(key, TaskResult::Managed(TmfResult::NOT_SUPPORTED)),
         };
         self.push_tmf_event(session, key, manage, task);
     }
@@ -69,7 +70,7 @@ impl Engine {
         if let Some(exchange) = self.exchanges.get_mut(key) {
             exchange.holder = Holder::DeviceServer;
             exchange.request = RequestState::Manage(manage, task);
-            self.events.push_back(Event::Tmf(TmfRequest {
+            self.events.push_back(Event::Tmf(TmfIndication {
                 tmf: TmfRef(key),
                 session: SessionId(session),
                 function: manage.function,
@@ -81,9 +82,9 @@ impl Engine {
 
     /// Returns the task that ABORT TASK or QUERY TASK names; or the result of the function, if the layer
     /// above does not own that task.
-    fn referenced(&mut self, session: Key, key: Key, manage: &Request) -> Result<Key, ManageResult> {
-        let is_abort = manage.function == ManageFunction::ABORT_TASK;
-        let none = if is_abort { ManageResult::NO_TASK } else { ManageResult::COMPLETE };
+    fn referenced(&mut self, session: Key, key: Key, manage: &Request) -> Result<Key, TmfResult> {
+        let is_abort = manage.function == TmfFunction::ABORT_TASK;
+        let none = if is_abort { TmfResult::NO_TASK } else { TmfResult::COMPLETE };
         let state = self.sessions.get(session).ok_or(none)?;
         let task = state
             .table(PnSpace::of(manage.referenced))
@@ -92,22 +93,22 @@ impl Engine {
         let level = self.exchanges.get(key).map_or(Level::None, |exchange| exchange.level);
         let exchange = self.exchanges.get(task).filter(|exchange| exchange.result.is_none()).ok_or(none)?;
         if level < exchange.level {
-            return Err(ManageResult::NOT_AUTHORIZED);
+            return Err(TmfResult::NOT_AUTHORIZED);
         }
         match (exchange.holder, &exchange.request) {
             (Holder::DeviceServer, RequestState::Started) => Ok(task),
             // Everything before the function was submitted, so this exchange is behind the function.
             (Holder::Session | Holder::OrphanData, _) if is_abort => {
                 self.fail_at_once(task, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));
-                Err(ManageResult::COMPLETE)
+                Err(TmfResult::COMPLETE)
             }
-            (Holder::Session, _) => Err(ManageResult::SUCCEEDED),
+            (Holder::Session, _) => Err(TmfResult::SUCCEEDED),
             _ => Err(none),
         }
     }
 
     /// Accepts the result of a task management request. A `tmf` that is no longer valid is ignored.
-    pub fn finish_tmf(&mut self, tmf: TmfRef, result: ManageResult) {
+    pub fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
         let key = tmf.0;
         let Some(exchange) =
             self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
@@ -148,7 +149,7 @@ impl Engine {
                     state.tasks += 1;
                 }
                 let request =
-                    Request { function: ManageFunction::ABORT_TASK, lun: 0, after: 0, referenced: xid };
+                    Request { function: TmfFunction::ABORT_TASK, lun: 0, after: 0, referenced: xid };
                 self.stats.management += 1;
                 self.push_tmf_event(session, wish, request, Some(key));
             }

@@ -4,10 +4,10 @@
 use base::time::Duration;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::pdu::ack::Ack;
-use hyperscsi::pdu::command::TaskAttribute;
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::FramePlan;
+use transport::command::TaskAttribute;
 
 use crate::hostile::Raw;
 use crate::world::*;

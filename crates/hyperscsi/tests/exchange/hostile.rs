@@ -10,12 +10,13 @@ use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract::{self as ours, Request as Ask};
 use hyperscsi::pdu::abort::{Abort, AbortReason};
 use hyperscsi::pdu::ack::Ack;
-use hyperscsi::pdu::command::{Command, Request, TaskAttribute};
+use hyperscsi::pdu::command::{Command, Request};
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
+use transport::command::TaskAttribute;
 
 use crate::world::*;
 

@@ -59,7 +59,7 @@ fn keys_that_are_used_up_end_the_session_and_a_new_one_begins() {
     };
     assert!(events.iter().filter(lost).count() > 0, "{events:?}");
     world.up();
-    let check = world.count(0, 0, 1, hyperscsi::pdu::command::TaskAttribute::SIMPLE);
+    let check = world.count(0, 0, 1, transport::command::TaskAttribute::SIMPLE);
     world.good(0, check);
     assert!(world.engine.stats().sessions > 1);
 }

@@ -3,10 +3,10 @@
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 use hyperscsi::initiator::contract::{self as ours, Request, SessionPlan, TaskResult};
-use hyperscsi::pdu::command::TaskAttribute;
 use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::target::contract::SessionEnd;
 use netem::frame::{FramePlan, lossy};
+use transport::command::TaskAttribute;
 
 use crate::world::*;
 

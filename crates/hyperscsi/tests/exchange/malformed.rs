@@ -7,8 +7,10 @@ use hyperscsi::exchange::xid::xid_plus;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::Ack;
-use hyperscsi::pdu::command::{Command, Manage, ManageFunction, Request, TaskAttribute};
+use hyperscsi::pdu::command::{Command, Manage, Request};
 use hyperscsi::target::engine::EngineLimits;
+use transport::command::TaskAttribute;
+use transport::task_management::TmfFunction;
 
 use crate::hostile::{Raw, command};
 use crate::world::*;
@@ -63,7 +65,7 @@ fn blocks(xid: u32) -> Vec<(&'static str, Vec<u8>)> {
         payload
     };
     let after = |after: u32| block(Request::Command(Command { after, ..command(COUNT, 9, 0, 0) }));
-    let manage = Manage { function: ManageFunction::ABORT_TASK_SET, lun: 0, after: 0, referenced: 0 };
+    let manage = Manage { function: TmfFunction::ABORT_TASK_SET, lun: 0, after: 0, referenced: 0 };
     let mut with_item = count(9);
     with_item.extend_from_slice(&[0x81, 0, 0]);
     with_item[3] += 3;

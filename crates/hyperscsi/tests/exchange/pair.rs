@@ -5,10 +5,10 @@ use base::time::Duration;
 use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{LossReason, SessionEnd, SessionPlan};
 use hyperscsi::login::initiator::HandshakeError;
-use hyperscsi::pdu::command::TaskAttribute;
 use hyperscsi::pdu::parameters::{Illegal, Parameters};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
+use transport::command::TaskAttribute;
 
 use crate::world::*;
 

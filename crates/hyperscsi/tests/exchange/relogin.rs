@@ -6,11 +6,11 @@ use base::time::Duration;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract as ours;
 use hyperscsi::pdu::ack::Ack;
-use hyperscsi::pdu::command::TaskAttribute;
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::negotiate::Negotiate;
 use hyperscsi::target::contract::SessionEnd;
 use netem::frame::FramePlan;
+use transport::command::TaskAttribute;
 
 use crate::loss::hint;
 use crate::world::*;

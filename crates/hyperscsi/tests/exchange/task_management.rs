@@ -5,10 +5,10 @@ use base::buffer::Bytes;
 use base::time::Duration;
 use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{Request, TaskId, TaskResult, TmfId, TmfRequest};
-use hyperscsi::pdu::command::{ManageFunction, TaskAttribute};
-use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::target::contract::TaskRef;
 use netem::frame::{FramePlan, lossy};
+use transport::command::TaskAttribute;
+use transport::target::TaskRef;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::world::*;
 
@@ -18,12 +18,12 @@ fn linger(world: &mut World, at: usize, lun: u64) -> TaskId {
     world.submit(at, Request::new(lun, cdb(LINGER, 0, 0)))
 }
 
-fn manage(world: &mut World, at: usize, function: ManageFunction, lun: u64, task: Option<TaskId>) -> TmfId {
+fn manage(world: &mut World, at: usize, function: TmfFunction, lun: u64, task: Option<TaskId>) -> TmfId {
     let now = world.now;
     world.initiators[at].session.submit_tmf(now, TmfRequest { function, lun, task }).unwrap()
 }
 
-fn answer(world: &mut World, at: usize, id: TmfId) -> Option<ManageResult> {
+fn answer(world: &mut World, at: usize, id: TmfId) -> Option<TmfResult> {
     let done = world.run(60 * SECOND, |world| world.initiators[at].managed.contains_key(&id));
     assert!(done, "no answer");
     world.initiators[at].managed.remove(&id).unwrap()
@@ -39,13 +39,13 @@ fn one_task_is_aborted_and_its_neighbours_go_on() {
         world.up();
         let tasks: Vec<_> = (0..5).map(|_| linger(&mut world, 0, 0)).collect();
         world.rest(Duration::from_millis(seed * 2));
-        let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(tasks[2]));
-        assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+        let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 0, Some(tasks[2]));
+        assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
         assert_eq!(world.end(0, tasks[2]).end, TaskResult::Aborted);
         world.rest(SECOND);
         assert_eq!(world.server.tasks.len(), 4);
-        let id = manage(&mut world, 0, ManageFunction::ABORT_TASK_SET, 0, None);
-        assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+        let id = manage(&mut world, 0, TmfFunction::ABORT_TASK_SET, 0, None);
+        assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
         for task in [0, 1, 3, 4] {
             // These tasks were reported before the answer.
             let outcome =
@@ -68,14 +68,14 @@ fn a_reset_ends_the_tasks_of_everybody_on_that_unit_and_of_nobody_else() {
         let (own, others, elsewhere) =
             (linger(&mut world, 0, 1), linger(&mut world, 1, 1), linger(&mut world, 1, 2));
         world.rest(SECOND);
-        let id = manage(&mut world, 0, ManageFunction::LOGICAL_UNIT_RESET, 1, None);
-        assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+        let id = manage(&mut world, 0, TmfFunction::LOGICAL_UNIT_RESET, 1, None);
+        assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
         assert_eq!(world.end(0, own).end, TaskResult::Aborted);
         assert_eq!(world.end(1, others).end, TaskResult::Aborted, "it is told that no status comes");
         world.rest(SECOND);
         assert_eq!(world.server.tasks.len(), 1);
-        let id = manage(&mut world, 1, ManageFunction::ABORT_TASK, 0, Some(elsewhere));
-        assert_eq!(answer(&mut world, 1, id), Some(ManageResult::COMPLETE));
+        let id = manage(&mut world, 1, TmfFunction::ABORT_TASK, 0, Some(elsewhere));
+        assert_eq!(answer(&mut world, 1, id), Some(TmfResult::COMPLETE));
         world.rest(2 * SECOND);
         world.is_clean();
     }
@@ -105,11 +105,11 @@ fn late_data_of_an_aborted_task_never_reaches_the_medium() {
             world.engine.fetch(name, from as u32, 8 << 10);
         }
         world.rest(Duration::from_micros(200 * seed));
-        let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
+        let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 0, Some(task));
         let mut before = None;
         let answered = world.run(30 * SECOND, |world| world.initiators[0].managed.contains_key(&id));
         assert!(answered);
-        if world.initiators[0].managed[&id] == Some(ManageResult::COMPLETE) {
+        if world.initiators[0].managed[&id] == Some(TmfResult::COMPLETE) {
             before = Some(world.server.disks.get(&0).cloned());
         }
         world.rest(3 * SECOND);
@@ -135,8 +135,8 @@ fn a_task_that_ended_is_not_found_and_its_status_counts() {
     world.join(world.plan_of(1));
     world.up();
     let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
-    let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
-    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::NO_TASK));
+    let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 0, Some(task));
+    assert_eq!(answer(&mut world, 0, id), Some(TmfResult::NO_TASK));
     world.good(0, task);
     world.rest(SECOND);
     world.is_clean();
@@ -147,8 +147,8 @@ fn an_unsent_task_is_ended_without_a_word_to_the_target() {
     let mut world = World::new(2, FramePlan::CLEAN, None);
     world.join(world.plan_of(1));
     let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
-    let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
-    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+    let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 0, Some(task));
+    assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
     assert_eq!(world.end(0, task).end, TaskResult::NotSent);
     world.up();
     world.rest(SECOND);
@@ -165,10 +165,10 @@ fn a_function_with_too_little_protection_is_refused() {
     let task = linger(&mut world, 0, 0);
     world.rest(SECOND);
     // The logical unit demands more than the session's plan, which the initiator does not know yet.
-    let id = manage(&mut world, 0, ManageFunction::LOGICAL_UNIT_RESET, 1, None);
-    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::NOT_AUTHORIZED));
-    let id = manage(&mut world, 0, ManageFunction::ABORT_TASK, 0, Some(task));
-    assert_eq!(answer(&mut world, 0, id), Some(ManageResult::COMPLETE));
+    let id = manage(&mut world, 0, TmfFunction::LOGICAL_UNIT_RESET, 1, None);
+    assert_eq!(answer(&mut world, 0, id), Some(TmfResult::NOT_AUTHORIZED));
+    let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 0, Some(task));
+    assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
     world.end(0, task);
     world.rest(SECOND);
     world.is_clean();

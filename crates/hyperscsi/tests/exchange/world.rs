@@ -14,16 +14,15 @@ use hyperscsi::initiator::contract::{self as ours, Outcome, Request, SessionPlan
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
 use hyperscsi::login::{Password, PasswordRecord};
-use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::target::contract::{
-    Event, Finish, PathChange, SessionDirectory, SessionEnd, SessionId, TaskRef,
-};
+use hyperscsi::target::contract::{Event, PathChange, PathNotice, SessionDirectory, SessionEnd};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use netem::frame::{FrameLink, FramePlan};
+use transport::command::{Cdb, TaskAttribute};
+use transport::target::{Finish, SessionId, TaskRef};
+use transport::task_management::{TmfFunction, TmfResult};
 
 pub(crate) const BLOCK: usize = 512;
 pub(crate) const DISK: usize = 4 << 20;
@@ -156,7 +155,7 @@ impl Server {
                 self.sessions.retain(|other| *other != session);
                 self.downs.push(why);
             }
-            Event::Path { peer, news, .. } => self.paths.push((peer, news)),
+            Event::Notice(PathNotice { peer, change, .. }) => self.paths.push((peer, change)),
             Event::Command(command) => {
                 self.executed += 1;
                 let word = |at: usize| u32::from_be_bytes(command.cdb[at..at + 4].try_into().unwrap());
@@ -215,22 +214,18 @@ impl Server {
             }
             Event::Tmf(manage) => {
                 let hit = |task: &Running| match manage.function {
-                    ManageFunction::ABORT_TASK_SET => {
-                        task.session == manage.session && task.lun == manage.lun
-                    }
-                    ManageFunction::CLEAR_TASK_SET | ManageFunction::LOGICAL_UNIT_RESET => {
-                        task.lun == manage.lun
-                    }
-                    ManageFunction::TARGET_WARM_RESET => true,
+                    TmfFunction::ABORT_TASK_SET => task.session == manage.session && task.lun == manage.lun,
+                    TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET => task.lun == manage.lun,
+                    TmfFunction::TARGET_WARM_RESET => true,
                     _ => false,
                 };
                 let mut ended: Vec<TaskRef> =
                     self.tasks.iter().filter(|(_, task)| hit(task)).map(|(task, _)| *task).collect();
-                let mut result = ManageResult::COMPLETE;
-                if manage.function == ManageFunction::ABORT_TASK {
+                let mut result = TmfResult::COMPLETE;
+                if manage.function == TmfFunction::ABORT_TASK {
                     match manage.task.filter(|task| self.tasks.contains_key(task)) {
                         Some(task) => ended.push(task),
-                        None => result = ManageResult::NO_TASK,
+                        None => result = TmfResult::NO_TASK,
                     }
                 }
                 for task in ended {
@@ -247,7 +242,7 @@ impl Server {
 pub(crate) struct Initiator {
     pub(crate) session: Session,
     pub(crate) ended: BTreeMap<TaskId, Outcome>,
-    pub(crate) managed: BTreeMap<ours::TmfId, Option<ManageResult>>,
+    pub(crate) managed: BTreeMap<ours::TmfId, Option<TmfResult>>,
     pub(crate) events: Vec<ours::Event>,
     pub(crate) ups: u32,
     pub(crate) down: Option<ours::SessionEnd>,

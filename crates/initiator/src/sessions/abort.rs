@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use base::time::Instant;
 use iscsi::initiator::contract::SubmitError;
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use scsi::lun::Lun;
 

@@ -18,11 +18,10 @@ use std::time::Duration;
 
 use base::time::Instant;
 use iscsi::initiator::contract::{Outcome, SubmitError};
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::Asc;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pending_attention::{PendingAttentions, attention_of};
 use super::{DriverEvent, EscalationStep, SessionEntry, SessionEvent, SessionId, Sessions, index};

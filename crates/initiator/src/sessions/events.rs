@@ -6,9 +6,9 @@ use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{AsyncNotice, ConnectionDown, SessionUp as IscsiUp, Slot};
 use iscsi::login::directory::TargetAddress;
 use iscsi::negotiate::ConnectionParameters;
-use iscsi::pdu::tmf_response::TmfResult;
 use scsi::lun::Lun;
 use scsi::sense::Asc;
+use transport::task_management::TmfResult;
 
 use super::SessionId;
 use crate::command::{CommandError, Reply};

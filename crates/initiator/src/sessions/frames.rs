@@ -10,9 +10,9 @@ use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Event as Asked, LossReason, SessionEnd};
 use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::contract::{CommandResponse, TaskResult};
-use iscsi::pdu::tmf_response::TmfResult;
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
+use transport::task_management::TmfResult;
 
 use super::{DriverEvent, DriverRequest, ProtocolUp, SessionEvent, SessionId, Sessions, index};
 use crate::protocol::{self, HyperScsiSession, Task, TmfHandle};

@@ -15,11 +15,11 @@ use base::transmit::Transmit;
 use iscsi::initiator::contract::{Portal, Purpose, SessionPlan};
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
-use iscsi::pdu::tmf_request::TmfFunction;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::sense::Asc;
+use transport::task_management::TmfFunction;
 
 use super::{DriverEvent, DriverRequest, SessionId, Sessions};
 use crate::command::{Command, CommandError, Reply};

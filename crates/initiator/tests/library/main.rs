@@ -26,8 +26,6 @@ use base::buffer::{Bytes, DataList};
 use base::units::Lba;
 use drivers::config::{Config, EngineChoice};
 use iscsi::initiator::contract::{Slot, SubmitError};
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use scsi::block;
 use scsi::lun::Lun;
@@ -44,6 +42,7 @@ use targe_initiator::login::{ProtocolPlan, plan};
 use targe_initiator::open::open_disk;
 use targe_initiator::sessions::{DriverEvent, SessionEvent, WAITING_MAX};
 use targe_initiator::url::{EnvSecrets, Url};
+use transport::task_management::{TmfFunction, TmfResult};
 
 /// No test here takes a second; a test that takes this long hangs.
 const HANG: Duration = Duration::from_secs(60);

@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList};
 use base::time::Duration;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::protocol_error::ProtocolError;
 use crate::discovery::Discovered;
@@ -15,13 +17,9 @@ use crate::login::initiator::{AuthPlan, InitiatorLoginError};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, KeyPolicy, SessionParameters};
 use crate::pdu::Residual;
-use crate::pdu::ahs::Cdb;
 use crate::pdu::async_message::AsyncMessage;
 use crate::pdu::reject::RejectReason;
-use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::scsi_response::ServiceResponse;
-use crate::pdu::tmf_request::TmfFunction;
-use crate::pdu::tmf_response::TmfResult;
 use crate::target::arena::Key;
 
 /// Declares a handle for an item that a session numbers; a stale handle matches no item.

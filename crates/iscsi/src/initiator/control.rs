@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use base::time::{Duration, Instant};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{ConnectionSlot, ConnectionState, ControlPdu, QueuedPdu, RecoveryLogout, Timer};
 use super::contract::{AsyncNotice, ConnectionDown, Event, SessionEnd, Slot, TaskResult};
@@ -17,8 +18,6 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::tmf_request::TmfFunction;
-use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, StatSn};
 

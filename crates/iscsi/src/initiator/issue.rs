@@ -2,13 +2,13 @@
 //! and reported once they end (RFC 7143 §4.2.2.1).
 
 use base::time::Instant;
+use transport::command::TaskAttribute;
 
 use super::connection_slot::QueuedPdu;
 use super::contract::{Event, MAX_PROBES, Outcome, Purpose, Request, Slot, SubmitError, TaskId, TaskResult};
 use super::protocol_error::ProtocolError;
 use super::session::{MAX_STALE_TAGS, Phase, Session, TAG_TASK, tag};
 use super::task::{Task, TaskState};
-use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::{Itt, TargetSn};
 use crate::target::arena::Key;
 

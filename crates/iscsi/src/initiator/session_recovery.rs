@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use base::fault_injection::{self, Bug};
 use base::state_machine::Action;
 use base::time::{Duration, Instant};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{Connection, ConnectionState, Incoming, QueuedPdu, RecoveryLogout, Timer};
 use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot, TaskResult};
@@ -18,8 +19,6 @@ use super::task::TaskState;
 use super::tmf::{Tmf, TmfOrigin};
 use crate::login::Status;
 use crate::pdu::logout_request::LogoutReason;
-use crate::pdu::tmf_request::TmfFunction;
-use crate::pdu::tmf_response::TmfResult;
 use crate::target::arena::Key;
 
 /// How often a task may be executed again, or its reassignment be retried, before the initiator gives it up.

@@ -6,14 +6,15 @@
 
 use base::time::Instant;
 use base::transmit::Transmit;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::QueuedPdu;
 use super::contract::{Event, MAX_TMFS, Slot, SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
 use super::task::{Task, TaskState};
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader};
 use crate::serial::{CmdSn, DataSn};
 use crate::target::arena::Key;

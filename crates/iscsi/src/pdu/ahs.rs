@@ -1,20 +1,15 @@
 //! Additional header segments (RFC 7143 §11.2.2). Only a SCSI Command has any: the rest of a long CDB, and
 //! the length of the read of a bidirectional command.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
-use core::ops::Deref;
 
 use base::bytes::Reader;
+use transport::command::{CDB_MAX, Cdb};
 
 use super::Malformed;
 
 /// The greatest total length of additional header segments: TotalAHSLength counts 4-byte words in one byte.
 pub const MAX_AHS: usize = 255 * 4;
-
-/// The longest CDB that the standards know (SPC-5 §4.2.3: 260 bytes).
-pub const MAX_CDB: usize = 260;
 
 /// The number of CDB bytes in the basic header.
 const BHS_CDB: usize = 16;
@@ -54,7 +49,7 @@ impl<'a> Ahs<'a> {
         reader.take(padding).map_err(|_| Malformed::BadAhs)?;
         match kind {
             EXTENDED_CDB => {
-                let cdb = specific.get(1..).filter(|cdb| !cdb.is_empty() && cdb.len() <= MAX_CDB - BHS_CDB);
+                let cdb = specific.get(1..).filter(|cdb| !cdb.is_empty() && cdb.len() <= CDB_MAX - BHS_CDB);
                 let cdb = cdb.ok_or(Malformed::BadAhs)?;
                 self.extended_cdb.replace(cdb).map_or(Ok(()), |_| Err(Malformed::BadAhs))
             }
@@ -65,6 +60,13 @@ impl<'a> Ahs<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns the whole CDB, whose first 16 bytes are `head`. iSCSI does not state the length of a CDB of up
+    /// to 16 bytes: the operation code determines it, and the SCSI layer interprets that.
+    pub fn join_cdb(&self, head: [u8; BHS_CDB]) -> Cdb {
+        let whole = self.extended_cdb.and_then(|rest| Cdb::new(&[&head, rest].concat()));
+        whole.unwrap_or_else(|| Cdb::from_16(head))
     }
 
     /// Returns the segments as bytes; their length is a multiple of four.
@@ -88,43 +90,6 @@ fn put(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// A CDB: 16 bytes in place, or up to [`MAX_CDB`] bytes on the heap.
-///
-/// iSCSI does not state the length of a CDB of up to 16 bytes. The operation code determines it, and the SCSI
-/// layer interprets that.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Cdb {
-    head: [u8; BHS_CDB],
-    whole: Option<Box<[u8]>>,
-}
-
-impl Cdb {
-    /// Joins the CDB bytes of the basic header with those of an additional header segment.
-    pub fn new(head: [u8; BHS_CDB], extended: Option<&[u8]>) -> Self {
-        let whole = extended.map(|rest| {
-            let mut whole = Vec::with_capacity(BHS_CDB + rest.len());
-            whole.extend_from_slice(&head);
-            whole.extend_from_slice(rest);
-            whole.into_boxed_slice()
-        });
-        Self { head, whole }
-    }
-}
-
-impl Deref for Cdb {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.whole.as_deref().unwrap_or(&self.head)
-    }
-}
-
-impl fmt::Debug for Cdb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +106,8 @@ mod tests {
             let bytes = ahs.to_bytes();
             assert_eq!(bytes.len() % 4, 0);
             assert_eq!(Ahs::parse(&bytes), Ok(ahs));
+            let cdb = [&[3; 16], extended_cdb.unwrap_or_default()].concat();
+            assert_eq!(*ahs.join_cdb([3; 16]), cdb);
         }
     }
 
@@ -168,12 +135,5 @@ mod tests {
         let mut long = Vec::from([1, 0, 1, 0]);
         long.resize(4 + 256, 0);
         assert_eq!(Ahs::parse(&long), Err(Malformed::BadAhs));
-    }
-
-    #[test]
-    fn a_cdb_is_whole_wherever_it_lies() {
-        assert_eq!(Cdb::new([1; 16], None).len(), 16);
-        let long = Cdb::new([1; 16], Some(&[2; 16]));
-        assert_eq!(&long[14..18], [1, 1, 2, 2]);
     }
 }

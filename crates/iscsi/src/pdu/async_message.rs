@@ -26,7 +26,7 @@ pub struct AsyncMessage {
     pub parameter3: u16,
 }
 
-code8! {
+base::code8! {
     /// The event that the target reports (§11.9.1).
     pub struct AsyncEventCode {
         /// A SCSI asynchronous event, with sense data.

@@ -20,7 +20,7 @@ pub struct LogoutResponse {
     pub time2retain: u16,
 }
 
-code8! {
+base::code8! {
     /// The result of a logout (§11.15.1).
     pub struct LogoutResult {
         /// The connection or session is closed.

@@ -17,7 +17,7 @@ pub struct Reject {
     pub data_sn: DataSn,
 }
 
-code8! {
+base::code8! {
     /// The reason why a PDU is refused (§11.17.1).
     pub struct RejectReason {
         /// The digest of the PDU's data segment was wrong.

@@ -1,6 +1,7 @@
 //! SCSI Command (RFC 7143 §11.3, with the priority of RFC 7144 §5.1.1). Its data segment is immediate data.
 //! Additional header segments hold a CDB longer than 16 bytes and the length of a bidirectional read.
 
+use transport::command::TaskAttribute;
 use zerocopy::byteorder::big_endian::{U32, U64};
 
 use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, bit, expect, first_byte};
@@ -33,22 +34,6 @@ pub struct ScsiCommand {
     pub exp_stat_sn: StatSn,
     /// The first 16 bytes of the CDB, padded with zeros.
     pub cdb: [u8; 16],
-}
-
-code8! {
-    /// The task attribute: when a task may run relative to others (§11.3.1, SAM-5 §8.6).
-    pub struct TaskAttribute {
-        /// No attribute given: treated as SIMPLE.
-        UNTAGGED = 0;
-        /// The task may be reordered.
-        SIMPLE = 1;
-        /// The task waits for all earlier tasks, and all later tasks wait for it.
-        ORDERED = 2;
-        /// The task runs before all others.
-        HEAD_OF_QUEUE = 3;
-        /// The task handles an auto contingent allegiance.
-        ACA = 4;
-    }
 }
 
 impl PduHeader for ScsiCommand {

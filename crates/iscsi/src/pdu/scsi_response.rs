@@ -29,7 +29,7 @@ pub struct ScsiResponse {
     pub residual: Residual,
 }
 
-code8! {
+base::code8! {
     /// Whether the target could execute a command (§11.4.3).
     pub struct ServiceResponse {
         /// The command completed; the SCSI status states how.

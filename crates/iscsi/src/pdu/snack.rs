@@ -26,7 +26,7 @@ pub struct Snack {
     pub run_length: u32,
 }
 
-code8! {
+base::code8! {
     /// The kind of a SNACK (§11.16.1).
     pub struct SnackKind {
         /// Requests Data-In or R2T PDUs, exactly as they were.

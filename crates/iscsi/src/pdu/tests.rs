@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+use transport::command::TaskAttribute;
+use transport::task_management::{TmfFunction, TmfResult};
+
 use super::async_message::{AsyncEventCode, AsyncMessage};
 use super::data_in::{DataIn, DataInStatus};
 use super::data_out::DataOut;
@@ -13,13 +16,13 @@ use super::nop_in::NopIn;
 use super::nop_out::NopOut;
 use super::r2t::R2t;
 use super::reject::{Reject, RejectReason};
-use super::scsi_command::{ScsiCommand, TaskAttribute};
+use super::scsi_command::ScsiCommand;
 use super::scsi_response::{ScsiResponse, ServiceResponse};
 use super::snack::{Snack, SnackKind};
 use super::text_request::TextRequest;
 use super::text_response::TextResponse;
-use super::tmf_request::{TmfFunction, TmfRequest};
-use super::tmf_response::{TmfResponse, TmfResult};
+use super::tmf_request::TmfRequest;
+use super::tmf_response::TmfResponse;
 use super::*;
 use crate::serial::{DataSn, R2tSn};
 

@@ -1,5 +1,6 @@
 //! Task Management Function Request (RFC 7143 §11.5, with the functions of RFC 7144). It has no data segment.
 
+use transport::task_management::TmfFunction;
 use zerocopy::byteorder::big_endian::{U32, U64};
 
 use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, expect, first_byte};
@@ -26,36 +27,6 @@ pub struct TmfRequest {
     pub ref_cmd_sn: CmdSn,
     /// For a reassignment: the next DataSN or R2TSN that the initiator expects.
     pub exp_data_sn: DataSn,
-}
-
-code8! {
-    /// A task management function (§11.5.1, RFC 7144 §6.3).
-    pub struct TmfFunction {
-        /// Aborts one task of the requester.
-        ABORT_TASK = 1;
-        /// Aborts the requester's tasks on a logical unit.
-        ABORT_TASK_SET = 2;
-        /// Ends an auto contingent allegiance.
-        CLEAR_ACA = 3;
-        /// Aborts the tasks of all initiators on a logical unit.
-        CLEAR_TASK_SET = 4;
-        /// Resets a logical unit.
-        LOGICAL_UNIT_RESET = 5;
-        /// Resets every logical unit of the target.
-        TARGET_WARM_RESET = 6;
-        /// Resets the target and ends every session.
-        TARGET_COLD_RESET = 7;
-        /// Moves a task to this connection.
-        TASK_REASSIGN = 8;
-        /// Asks whether a task exists.
-        QUERY_TASK = 9;
-        /// Asks whether the requester has a task on a logical unit.
-        QUERY_TASK_SET = 10;
-        /// Reports a loss of the requester's I_T nexus to the logical unit.
-        I_T_NEXUS_RESET = 11;
-        /// Asks whether a unit attention is pending.
-        QUERY_ASYNCHRONOUS_EVENT = 12;
-    }
 }
 
 impl PduHeader for TmfRequest {

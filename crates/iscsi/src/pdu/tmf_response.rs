@@ -1,5 +1,6 @@
 //! Task Management Function Response (RFC 7143 §11.6). It has no data segment.
 
+use transport::task_management::TmfResult;
 use zerocopy::byteorder::big_endian::U32;
 
 use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, expect, first_byte};
@@ -14,30 +15,6 @@ pub struct TmfResponse {
     pub itt: Itt,
     /// The sequence numbers.
     pub sn: TargetSn,
-}
-
-code8! {
-    /// The result of a task management function (§11.6.1, RFC 7144 §6.4.2).
-    pub struct TmfResult {
-        /// The function completed.
-        COMPLETE = 0;
-        /// The task does not exist.
-        NO_TASK = 1;
-        /// The logical unit does not exist.
-        NO_LUN = 2;
-        /// The task still has allegiance to a connection that works.
-        STILL_ALLEGIANT = 3;
-        /// Tasks cannot be reassigned.
-        NO_REASSIGNMENT = 4;
-        /// The function is not supported.
-        NOT_SUPPORTED = 5;
-        /// The initiator is not authorized to use the function.
-        NOT_AUTHORIZED = 6;
-        /// The function succeeded, and the answer to the query is yes.
-        SUCCEEDED = 7;
-        /// The function was rejected for any other reason.
-        REJECTED = 255;
-    }
 }
 
 impl PduHeader for TmfResponse {

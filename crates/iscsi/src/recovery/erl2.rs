@@ -13,7 +13,8 @@
 //! a logout for recovery. Tasks that are not reassigned by then are aborted. A session without connections is
 //! kept for the same time, and any login with its TSIH continues it.
 
-use crate::pdu::tmf_response::TmfResult;
+use transport::task_management::TmfResult;
+
 use crate::serial::DataSn;
 
 /// The allegiance of the task that a TASK REASSIGN names.

@@ -9,6 +9,7 @@
 use base::fault_injection::{self, Bug};
 use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
+use transport::task_management::TmfResult;
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
@@ -21,7 +22,6 @@ use super::task::Task;
 use super::timer::{Owner, Timer};
 use crate::pdu::TargetSn;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
-use crate::pdu::tmf_response::TmfResult;
 use crate::recovery::erl2::{self, Allegiance};
 use crate::serial::DataSn;
 

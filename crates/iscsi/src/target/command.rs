@@ -3,12 +3,15 @@
 use alloc::collections::VecDeque;
 
 use base::fault_injection::{self, Bug};
+use base::int_cast::to_usize;
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
+use transport::status::SENSE_MAX;
+use transport::target::{Command, Finish, SessionId, TaskRef};
 
 use super::arena::Key;
 use super::connection::{Output, index};
-use super::contract::{Command, Event, Finish, MAX_SENSE, SessionEnd, SessionId, TaskRef};
+use super::contract::{Event, SessionEnd};
 use super::data_in::DataIn;
 use super::data_out_sequence::Sequence;
 use super::dispatch::PduContext;
@@ -21,7 +24,7 @@ use super::task::{DataOut, Holder, Task, TaskResult};
 use super::window::CmdSnOrder;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::negotiate::full_feature::TargetText;
-use crate::pdu::ahs::{Ahs, Cdb};
+use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
 use crate::recovery::{RecoveryAction, TransportSense};
@@ -197,7 +200,7 @@ impl Engine {
             lun: command.lun,
             attribute: command.attribute,
             priority: command.priority,
-            cdb: Cdb::new(command.cdb, ahs.extended_cdb),
+            cdb: ahs.join_cdb(command.cdb),
             data_in_len,
             data_out_len,
         };
@@ -339,7 +342,7 @@ impl Engine {
             return;
         };
         state.holder = Holder::Nobody;
-        let sense = finish.sense.get(..MAX_SENSE).unwrap_or(finish.sense);
+        let sense = finish.sense.get(..SENSE_MAX).unwrap_or(finish.sense);
         state.result = Some(TaskResult {
             status: finish.status,
             sense: (!sense.is_empty()).then(|| sense.into()),
@@ -624,8 +627,4 @@ fn lengths(command: &ScsiCommand, ahs: &Ahs<'_>) -> (u32, u32) {
         (false, true) => (0, expected),
         (false, false) => (0, 0),
     }
-}
-
-fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }

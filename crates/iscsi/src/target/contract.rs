@@ -4,102 +4,30 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::convert::Infallible;
 use core::net::SocketAddr;
 
-use base::buffer::DataList;
 use base::state_machine::PortalId;
 use base::time::Duration;
+use transport::target::SessionId;
 
 use crate::login::directory::TargetId;
 use crate::login::target::ClaimedIdentity;
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, SessionParameters};
-use crate::pdu::ahs::Cdb;
-use crate::pdu::scsi_command::TaskAttribute;
-use crate::pdu::tmf_request::TmfFunction;
 
-/// Declares a handle for something that the engine numbers: a small index, which is used again, and a
-/// generation, so that a stale handle finds nothing.
-macro_rules! handle {
-    ($(#[$doc:meta])* pub struct $name:ident;) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub(crate) $crate::target::arena::Key);
+/// The events of iSCSI. Those of one session are delivered in the order that RFC 7143 §4.2.2.1 prescribes: by
+/// CmdSN, and immediate requests at once. The engine handles discovery sessions itself and reports none.
+pub type Event = transport::target::Event<Iscsi>;
 
-        impl $name {
-            /// Returns the index. It is dense, and unique among the handles that are valid now, so it can
-            /// index a side table.
-            pub const fn index(self) -> u32 {
-                self.0.index
-            }
+/// iSCSI as the protocol of a transport.
+#[derive(Clone, Copy, Debug)]
+pub struct Iscsi;
 
-            /// Returns the whole handle as a number that is never used again.
-            pub const fn to_bits(self) -> u64 {
-                ((self.0.generation as u64) << 32) | self.0.index as u64
-            }
-
-            /// Returns the handle from which `to_bits` made this number.
-            pub const fn from_bits(bits: u64) -> Self {
-                let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
-                Self($crate::target::arena::Key {
-                    generation: u32::from_be_bytes([a, b, c, d]),
-                    index: u32::from_be_bytes([e, f, g, h]),
-                })
-            }
-        }
-    };
-}
-
-handle! {
-    /// Names a task from [`Event::Command`] until the caller finishes or aborts it, or [`Event::TaskGone`].
-    pub struct TaskRef;
-}
-
-handle! {
-    /// Names a session from [`Event::SessionUp`] to [`Event::SessionDown`].
-    pub struct SessionId;
-}
-
-handle! {
-    /// Names a task management request from [`Event::Tmf`] until it is answered or its session ends.
-    pub struct TmfRef;
-}
-
-/// An event that the layer above must handle. The events of one session are delivered in the order that RFC
-/// 7143 §4.2.2.1 prescribes: by CmdSN, and immediate requests at once.
-#[derive(Debug)]
-pub enum Event {
-    /// A normal session began: an I_T nexus. The engine handles discovery sessions itself and reports none.
-    SessionUp(alloc::boxed::Box<SessionUp>),
-    /// The layer above must execute a command.
-    Command(Command),
-    /// All the bytes that one call of `fetch` asked for.
-    DataOut {
-        /// The task.
-        task: TaskRef,
-        /// The offset of the bytes from the start of the command's data.
-        offset: u32,
-        /// The bytes.
-        data: DataList,
-    },
-    /// The layer above must carry out a task management function that concerns logical units. It calls
-    /// `abort` for each task that the function ended without a response, and then answers with `finish_tmf`.
-    ///
-    /// After TARGET COLD RESET, the layer above answers and then closes every session of the target.
-    Tmf(TmfIndication),
-    /// The transport gave the task up. The layer above must abort it; its handle is no longer valid.
-    TaskGone {
-        /// The task.
-        task: TaskRef,
-    },
-    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). [`Event::TaskGone`] was reported before for every
-    /// task of it.
-    SessionDown {
-        /// The session.
-        session: SessionId,
-        /// The reason.
-        why: SessionEnd,
-    },
+impl transport::target::Protocol for Iscsi {
+    type SessionUp = SessionUp;
+    type SessionEnd = SessionEnd;
+    type Notice = Infallible;
 }
 
 /// A new session.
@@ -130,73 +58,6 @@ pub struct SessionUp {
     pub parameters: SessionParameters,
 }
 
-/// A SCSI command.
-#[derive(Clone, Debug)]
-pub struct Command {
-    /// The task's handle.
-    pub task: TaskRef,
-    /// The session that sent the command.
-    pub session: SessionId,
-    /// The logical unit, as SAM-5 §4.7 encodes it.
-    pub lun: u64,
-    /// The task attribute (SIMPLE, ORDERED, HEAD OF QUEUE or ACA).
-    pub attribute: TaskAttribute,
-    /// Its priority, 1 (first) to 15, or 0 for none.
-    pub priority: u8,
-    /// The command descriptor block.
-    pub cdb: Cdb,
-    /// How many bytes the initiator expects to receive. The engine sends no more than these.
-    pub data_in_len: u32,
-    /// How many bytes the initiator expects to send. `fetch` can ask for no more than these. A bidirectional
-    /// command sets both lengths.
-    pub data_out_len: u32,
-}
-
-/// A task management request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TmfIndication {
-    /// The request's handle.
-    pub tmf: TmfRef,
-    /// The session that sent the request.
-    pub session: SessionId,
-    /// The function. It is never TASK REASSIGN, which the engine carries out itself, and a function of RFC
-    /// 7144 only if these were negotiated.
-    pub function: TmfFunction,
-    /// The logical unit. It has no meaning for functions that concern the whole target or I_T nexus.
-    pub lun: u64,
-    /// The task that ABORT TASK or QUERY TASK refers to: `Some` for those two functions, else `None`.
-    pub task: Option<TaskRef>,
-}
-
-/// The outcome of a task: status, sense data and transferable length.
-#[derive(Clone, Copy, Debug)]
-pub struct Finish<'a> {
-    /// The SCSI status.
-    pub status: u8,
-    /// Sense data, at most [`MAX_SENSE`] bytes; empty for none.
-    pub sense: &'a [u8],
-    /// How many bytes the command would have transferred had the initiator expected enough. The residual
-    /// counts are computed from it.
-    pub transferable: u64,
-}
-
-impl Finish<'_> {
-    /// Returns the outcome of a task that ended with status GOOD, with `transferable` bytes transferred.
-    pub const fn good(transferable: u64) -> Self {
-        Self { status: status::GOOD, sense: &[], transferable }
-    }
-}
-
-/// The longest sense data that a response carries (SPC-5 §4.5: 252 bytes).
-pub const MAX_SENSE: usize = 252;
-
-/// The SCSI statuses that the protocol itself returns or treats specially (SAM-5 §5.3).
-pub(crate) mod status {
-    pub(crate) const GOOD: u8 = 0x00;
-    pub(crate) const CHECK_CONDITION: u8 = 0x02;
-    pub(crate) const BUSY: u8 = 0x08;
-}
-
 /// An event to report to an initiator in an asynchronous message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent<'a> {
@@ -204,7 +65,7 @@ pub enum AsyncEvent<'a> {
     Scsi {
         /// The logical unit.
         lun: u64,
-        /// Sense data that describes the event, at most [`MAX_SENSE`] bytes.
+        /// Sense data that describes the event, at most [`SENSE_MAX`](transport::status::SENSE_MAX) bytes.
         sense: &'a [u8],
     },
     /// The target requests a logout within this time; then it closes the session.

@@ -4,6 +4,7 @@
 use core::mem;
 
 use base::buffer::{Bytes, Pool};
+use base::int_cast::{to_u32, to_usize};
 use smallvec::SmallVec;
 
 use crate::pdu::Ttt;
@@ -250,14 +251,6 @@ impl Offset for u32 {
     fn distance(self, later: Self) -> u32 {
         later.saturating_sub(self)
     }
-}
-
-fn to_u32(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
-}
-
-fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -7,11 +7,13 @@
 
 use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
+use base::int_cast::to_usize;
 use base::state_machine::ConnId;
+use transport::target::TaskRef;
 
 use super::arena::Key;
 use super::connection::{Incoming, Output};
-use super::contract::{Event, TaskRef};
+use super::contract::Event;
 use super::data_out_sequence::{PduDisposition, Sequence, SequenceEnd};
 use super::engine::Engine;
 use super::memory_quota::WAITERS_PER_TURN;
@@ -624,8 +626,4 @@ impl Engine {
             self.pool.recycle_buf(buf);
         }
     }
-}
-
-fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }

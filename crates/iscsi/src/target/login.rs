@@ -4,10 +4,11 @@ use alloc::boxed::Box;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
+use transport::target::SessionId;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::{Event, LoginRejected, SessionEnd, SessionId, SessionUp};
+use super::contract::{Event, LoginRejected, SessionEnd, SessionUp};
 use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::initiator_notes::Deviation;

@@ -11,11 +11,13 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Instant;
+use transport::target::{SessionId, TaskRef, TmfIndication, TmfRef};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::allegiance::is_detached_id;
 use super::arena::Key;
 use super::connection::{Body, Control, Output};
-use super::contract::{Event, SessionId, TaskRef, TmfIndication, TmfRef};
+use super::contract::Event;
 use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
@@ -24,8 +26,7 @@ use super::task::Holder;
 use super::timer::{Owner, Timer};
 use crate::negotiate::TaskReporting;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::TmfResult;
+use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::{Itt, TargetSn};
 
 impl Engine {

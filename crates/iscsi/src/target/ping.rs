@@ -5,10 +5,12 @@ use alloc::vec::Vec;
 use base::buffer::{Bytes, PAGE};
 use base::state_machine::ConnId;
 use base::time::Instant;
+use transport::status::SENSE_MAX;
+use transport::target::SessionId;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::{AsyncEvent, MAX_SENSE, SessionId};
+use super::contract::AsyncEvent;
 use super::engine::{Engine, SessionLimits};
 use super::initiator_notes::Deviation;
 use super::protocol_error::ProtocolError;
@@ -147,7 +149,7 @@ impl Engine {
         let conns: Vec<ConnId> = state.conns.to_vec();
         match event {
             AsyncEvent::Scsi { lun, sense } => {
-                let sense = sense.get(..MAX_SENSE).unwrap_or(sense);
+                let sense = sense.get(..SENSE_MAX).unwrap_or(sense);
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let body = Body::Text([&len, sense].concat());
                 if let Some(conn) = conns.first() {

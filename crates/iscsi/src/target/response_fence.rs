@@ -19,6 +19,7 @@
 
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
+use transport::task_management::TmfResult;
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
@@ -28,7 +29,7 @@ use super::session::{Session, Tmf};
 use super::task::TaskResult;
 use super::timer::{Owner, Timer};
 use crate::pdu::TargetSn;
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_response::TmfResponse;
 use crate::serial::StatSn;
 
 /// A response that waits until earlier ones are acknowledged.

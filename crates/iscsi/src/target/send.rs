@@ -6,13 +6,14 @@
 //! which it is sent.
 
 use base::buffer::{Bytes, DataList};
+use base::int_cast::to_usize;
 use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
+use transport::target::TaskRef;
 
 use super::arena::Key;
 use super::connection::{Body, Connection, Control, Output};
-use super::contract::TaskRef;
 use super::data_in::Sent as SentData;
 use super::engine::{Engine, take_ttt};
 use super::status_log::LoggedStatus;
@@ -532,8 +533,4 @@ fn crc_of(data: &[u8]) -> Crc32c {
     let mut crc = Crc32c::new();
     crc.update(data);
     crc
-}
-
-fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -10,10 +10,12 @@ use base::buffer::Bytes;
 use base::state_machine::ConnId;
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::target::Command;
+use transport::task_management::TmfFunction;
 
 use super::allegiance::LostConnection;
 use super::arena::{Arena, Key};
-use super::contract::{Command, Repairs, SessionUp, Traffic};
+use super::contract::{Repairs, SessionUp, Traffic};
 use super::engine::SessionLimits;
 use super::initiator_notes::Takeovers;
 use super::logout::PendingLogout;
@@ -30,7 +32,6 @@ use crate::pdu::Itt;
 use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::text_request::TextRequest;
-use crate::pdu::tmf_request::TmfFunction;
 use crate::serial::{CmdSn, DataSn};
 
 /// A session.

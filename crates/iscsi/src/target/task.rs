@@ -6,9 +6,9 @@ use core::mem;
 use base::buffer::{Bytes, DataList, Pool};
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
+use transport::status;
 
 use super::arena::Key;
-use super::contract::status;
 use super::data_in::DataIn;
 use super::data_out_sequence::{Sequence, SupersededR2t};
 use crate::pdu::{Itt, Ttt};

@@ -3,9 +3,10 @@
 use core::net::SocketAddr;
 
 use base::state_machine::ConnId;
+use transport::target::SessionId;
 
 use super::connection::{Connection, index};
-use super::contract::{SessionId, SessionView};
+use super::contract::SessionView;
 use super::engine::Engine;
 use crate::login::SessionKind;
 

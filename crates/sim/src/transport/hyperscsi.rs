@@ -9,7 +9,11 @@ mod rings;
 mod shard;
 mod wire_monitor;
 
+use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
+use target::units::UnitId;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::TmfFunction;
 
 use base::buffer::Pool;
 use base::ether::{FrameBatch, FrameMachine as _, ReceivedFrame};
@@ -18,11 +22,8 @@ use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Request, SessionPlan, TmfRequest};
 use hyperscsi::login::directory::GroupAccess;
-use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use iscsi::target::engine::Limits as StreamLimits;
 use netem::probability::DurationRange;
-use target::config::UnitId;
-use target::shard::Shard;
 
 use super::disks::Disks;
 use super::{Attribute, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
@@ -438,13 +439,13 @@ impl Transport for HyperScsi {
             host.aborting.insert(task);
         }
         let (function, lun, task) = match tmf {
-            TaskManagement::AbortTask(task) => (ManageFunction::ABORT_TASK, 0, Some(task)),
-            TaskManagement::QueryTask(task) => (ManageFunction::QUERY_TASK, 0, Some(task)),
-            TaskManagement::AbortTaskSet(unit) => (ManageFunction::ABORT_TASK_SET, on(unit), None),
-            TaskManagement::ClearTaskSet(unit) => (ManageFunction::CLEAR_TASK_SET, on(unit), None),
-            TaskManagement::UnitReset(unit) => (ManageFunction::LOGICAL_UNIT_RESET, on(unit), None),
-            TaskManagement::WarmReset => (ManageFunction::TARGET_WARM_RESET, 0, None),
-            TaskManagement::ColdReset => (ManageFunction::TARGET_COLD_RESET, 0, None),
+            TaskManagement::AbortTask(task) => (TmfFunction::ABORT_TASK, 0, Some(task)),
+            TaskManagement::QueryTask(task) => (TmfFunction::QUERY_TASK, 0, Some(task)),
+            TaskManagement::AbortTaskSet(unit) => (TmfFunction::ABORT_TASK_SET, on(unit), None),
+            TaskManagement::ClearTaskSet(unit) => (TmfFunction::CLEAR_TASK_SET, on(unit), None),
+            TaskManagement::UnitReset(unit) => (TmfFunction::LOGICAL_UNIT_RESET, on(unit), None),
+            TaskManagement::WarmReset => (TmfFunction::TARGET_WARM_RESET, 0, None),
+            TaskManagement::ColdReset => (TmfFunction::TARGET_COLD_RESET, 0, None),
         };
         let task = match task.map(|ticket| host.tickets.get(&ticket).copied()) {
             Some(None) => return false,

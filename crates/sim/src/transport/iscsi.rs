@@ -6,7 +6,11 @@ mod invariants;
 mod shard;
 mod traced_framing;
 
+use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
+use target::units::UnitId;
+use transport::command::{Cdb, TaskAttribute};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use base::buffer::Pool;
 use base::rng::Rng;
@@ -20,14 +24,8 @@ use iscsi::initiator::contract::{
 use iscsi::keys::Key;
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
-use iscsi::pdu::ahs::Cdb;
-use iscsi::pdu::scsi_command::TaskAttribute;
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
 use iscsi::text::TextBuilder;
 use netem::probability::DurationRange;
-use target::config::UnitId;
-use target::shard::Shard;
 
 use super::disks::Disks;
 use super::{Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
@@ -393,7 +391,7 @@ impl Transport for Iscsi {
     fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: ScsiCommand) -> bool {
         let mut head = [0; 16];
         head[..order.cdb.len()].copy_from_slice(&order.cdb);
-        let mut request = Request::new(u64::from(order.unit) << 48, Cdb::new(head, None));
+        let mut request = Request::new(u64::from(order.unit) << 48, Cdb::from_16(head));
         request.attribute = match order.attribute {
             Attribute::Simple => TaskAttribute::SIMPLE,
             Attribute::Ordered => TaskAttribute::ORDERED,

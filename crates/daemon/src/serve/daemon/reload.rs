@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-use target::config::UnitId;
+use target::units::UnitId;
 
 use super::{Daemon, all_reactors};
 use crate::config::{Config, Medium, Unit, UnitIndex};

@@ -1,5 +1,6 @@
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
+use transport::command::Cdb;
 
 use super::*;
 use crate::Role;
@@ -8,7 +9,6 @@ use crate::connection::{Connection, ConnectionConfig, Message, PathAddress};
 use crate::frame::{Cmd, Header};
 use crate::initiator::contract::{ProtocolError, Request, Retry, SessionPlan, TaskId};
 use crate::login::{HandshakeResult, Password};
-use crate::pdu::command::Cdb;
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;

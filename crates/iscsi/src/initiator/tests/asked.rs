@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Duration;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};
 use super::scripted_target::ScriptedTarget;
@@ -16,8 +17,8 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::DataSn;
 use crate::text::TextBuilder;

@@ -4,12 +4,13 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
+use transport::command::Cdb;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, SENSE, Setup, cdb, pattern, read, write};
 use super::recovery::level_2;
 use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::pdu::ahs::Cdb;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;
@@ -18,8 +19,8 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
 use crate::serial::DataSn;
 use crate::text::TextBuilder;
@@ -182,8 +183,7 @@ fn only_long_cdbs_have_a_part_behind_the_header() {
     //# spillover.
     for len in [6usize, 16, 17, 32] {
         let (mut raw, conn) = ScriptedTarget::level(0, &[]);
-        let more = alloc::vec![7; len.saturating_sub(16)];
-        let request = Request::new(LUN, Cdb::new([7; 16], (len > 16).then_some(&*more)));
+        let request = Request::new(LUN, Cdb::new(&alloc::vec![7; len]).unwrap());
         raw.session.submit(raw.now, request).unwrap();
         raw.drain();
         let sent = raw.expect_any(conn);

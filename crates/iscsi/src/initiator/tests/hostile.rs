@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 use base::state_machine::Action;
 use base::time::Duration;
+use transport::task_management::TmfResult;
 
 use super::pair::{LUN, Setup, cdb, read, target_name, write};
 use super::scripted_target::ScriptedTarget;
@@ -19,7 +20,7 @@ use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Bhs, Itt, Malformed, Opcode, PduHeader, Residual, Ttt};
 use crate::serial::{DataSn, StatSn};
 

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, cdb, read, write};
 use super::scripted_target::ScriptedTarget;
@@ -16,8 +17,8 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::DataSn;
 

@@ -10,6 +10,9 @@ use base::rng::Rng;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use transport::command::Cdb;
+use transport::target as services;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::chap::{Algorithms, Credentials, Secret};
 use crate::initiator::Session;
@@ -20,9 +23,6 @@ use crate::login::directory::{
 };
 use crate::name::{IscsiName, Isid, PortalGroupTag};
 use crate::negotiate::KeyPolicy;
-use crate::pdu::ahs::Cdb;
-use crate::pdu::tmf_request::TmfFunction;
-use crate::pdu::tmf_response::TmfResult;
 use crate::target::contract as target;
 use crate::target::engine::{Engine, Limits as TargetLimits};
 
@@ -118,7 +118,7 @@ pub(super) struct Faults {
 
 /// A command in the layer above the target.
 struct Held {
-    command: target::Command,
+    command: services::Command,
     data: Option<Vec<u8>>,
     ready: bool,
 }
@@ -146,7 +146,7 @@ pub(super) struct Pair {
     pub(super) answering: bool,
     pub(super) asked_for: Vec<(Slot, TargetAddress)>,
     pub(super) target_sessions: Vec<target::SessionUp>,
-    pub(super) tmfs: Vec<target::TmfIndication>,
+    pub(super) tmfs: Vec<services::TmfIndication>,
 }
 
 /// The configuration of both roles.
@@ -484,7 +484,7 @@ impl Pair {
             target::Event::Tmf(tmf) => {
                 self.tmfs.push(tmf);
                 let session = tmf.session;
-                let ends = |command: &target::Command| match tmf.function {
+                let ends = |command: &services::Command| match tmf.function {
                     TmfFunction::ABORT_TASK => Some(command.task) == tmf.task,
                     TmfFunction::ABORT_TASK_SET => command.session == session && command.lun == tmf.lun,
                     TmfFunction::LOGICAL_UNIT_RESET | TmfFunction::CLEAR_TASK_SET => command.lun == tmf.lun,
@@ -546,7 +546,7 @@ impl Pair {
         let sense: &[u8] = if command.cdb[0] == BROKEN { &SENSE } else { &[] };
         let status = if command.cdb[0] == BROKEN { 2 } else { 0 };
         let transferable = u64::try_from(moved).unwrap();
-        self.engine.finish(command.task, target::Finish { status, sense, transferable });
+        self.engine.finish(command.task, services::Finish { status, sense, transferable });
     }
 
     pub(super) fn submit(&mut self, request: Request) -> TaskId {
@@ -593,7 +593,7 @@ pub(super) fn cdb(code: u8, lba: u32, id: u32) -> Cdb {
     cdb[0] = code;
     cdb[2..6].copy_from_slice(&lba.to_be_bytes());
     cdb[12..].copy_from_slice(&id.to_be_bytes());
-    Cdb::new(cdb, None)
+    Cdb::from_16(cdb)
 }
 
 pub(super) fn read(lba: u32, len: u32) -> Request {

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};
 use super::scripted_target::ScriptedTarget;
@@ -20,8 +21,8 @@ use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn};
 

@@ -7,14 +7,13 @@ use base::rng::Rng;
 use base::state_machine::ConnId;
 use base::time::Duration;
 use base::transmit::Transmit;
+use transport::command::TaskAttribute;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::*;
 use crate::initiator::contract::*;
 use crate::negotiate::{DigestPolicy, KeyPolicy};
 use crate::pdu::Residual;
-use crate::pdu::scsi_command::TaskAttribute;
-use crate::pdu::tmf_request::TmfFunction;
-use crate::pdu::tmf_response::TmfResult;
 
 #[test]
 fn what_is_written_is_read_back() {

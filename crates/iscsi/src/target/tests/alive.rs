@@ -133,7 +133,7 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     // The layer above still refers to the task; its calls are ignored.
     world.data_in(task, 0, &[0; 512]);
     world.fetch(task, 0, 1);
-    world.finish(task, crate::target::contract::Finish::good(0));
+    world.finish(task, transport::target::Finish::good(0));
     assert!(world.events.is_empty());
     assert_eq!(world.engine.sessions().count(), 0);
 }

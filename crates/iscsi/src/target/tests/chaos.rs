@@ -8,6 +8,9 @@ use base::buffer::Bytes;
 use base::rng::Rng;
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::command::TaskAttribute;
+use transport::target::{Command, Finish, SessionId, TaskRef, TmfIndication};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::world::{LUN, TARGET, World, data_out, keys, pattern};
 use crate::negotiate::KeyPolicy;
@@ -15,14 +18,13 @@ use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::r2t::R2t;
-use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::TmfResult;
+use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::{Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{AsyncEvent, Command, Event, Finish, SessionId, TaskRef, TmfIndication};
+use crate::target::contract::{AsyncEvent, Event};
 use crate::target::engine::Limits;
 
 extern crate std;

@@ -1,6 +1,8 @@
 //! Clauses of RFC 7143 that no other test here would miss.
 
 use base::state_machine::{Action, DisconnectReason};
+use transport::target::Finish;
+use transport::task_management::TmfResult;
 
 use super::erl1::{policy, snack};
 use super::erl2::{reassign, release};
@@ -14,10 +16,8 @@ use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::StatSn;
-use crate::target::contract::Finish;
 use crate::target::engine::Limits;
 
 #[test]

@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 use base::state_machine::Action;
 use base::time::Duration;
+use transport::command::TaskAttribute;
+use transport::target::{Command, Finish};
 
 use super::world::{Got, LUN, World, keys, pattern};
 use crate::pdu::ahs::Ahs;
@@ -11,11 +13,11 @@ use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
-use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Command, Event, Finish, SessionEnd};
+use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::{Limits, SessionLimits};
 use crate::target::protocol_error::ProtocolError;
 

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::target::{Finish, TaskRef};
 
 use super::world::{World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;
@@ -15,7 +16,7 @@ use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::recovery::TransportSense;
 use crate::serial::{DataSn, R2tSn, StatSn};
-use crate::target::contract::{Event, Finish, TaskRef};
+use crate::target::contract::Event;
 use crate::target::engine::Limits;
 
 const KEYS: [&str; 5] = [

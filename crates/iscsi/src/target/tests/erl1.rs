@@ -9,6 +9,7 @@ mod snack;
 use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
+use transport::target::Finish;
 
 use super::world::{Got, World, keys, pattern};
 use crate::negotiate::KeyPolicy;
@@ -18,7 +19,6 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::{Itt, PduHeader, TargetSn, Ttt};
 use crate::serial::StatSn;
-use crate::target::contract::Finish;
 use crate::target::engine::Limits;
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];

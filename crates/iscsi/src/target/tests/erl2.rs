@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::status;
+use transport::target::{Finish, TaskRef};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::data_out::idle;
 use super::erl1::ack;
@@ -17,11 +20,11 @@ use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, PduHeader};
 use crate::serial::{DataSn, R2tSn, StatSn};
-use crate::target::contract::{Event, Finish, SessionEnd, TaskRef, status};
+use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::Limits;
 
 /// Logs a connection out for recovery.

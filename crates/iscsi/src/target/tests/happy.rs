@@ -1,6 +1,7 @@
 //! The common case: what every initiator does.
 
 use base::state_machine::Action;
+use transport::target::Finish;
 
 use alloc::vec::Vec;
 
@@ -13,7 +14,7 @@ use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Event, Finish, SessionEnd};
+use crate::target::contract::{Event, SessionEnd};
 
 #[test]
 fn a_read_comes_back_as_data_with_the_status_on_the_last_pdu() {

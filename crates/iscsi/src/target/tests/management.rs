@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
+use transport::target::{Finish, TmfIndication};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::world::{LUN, World, data_out, keys, pattern};
 use crate::negotiate::KeyPolicy;
@@ -14,10 +16,10 @@ use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::serial::CmdSn;
-use crate::target::contract::{Event, Finish, TmfIndication};
+use crate::target::contract::Event;
 use crate::target::engine::Limits;
 
 fn abort_task(world: &mut World, conn: ConnId, task: &ScsiCommand) -> TmfRequest {

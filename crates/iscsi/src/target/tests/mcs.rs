@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::target::{Finish, TaskRef};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::erl1::{ack, policy, snack};
 use super::world::{World, data_out, pattern};
@@ -22,11 +24,11 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::SnackKind;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::StatSn;
-use crate::target::contract::{Event, Finish, SessionEnd, TaskRef};
+use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::Limits;
 
 pub(super) fn several(level: u8) -> KeyPolicy {

@@ -191,7 +191,7 @@ fn the_rivals_of_one_name_leave_the_sessions_of_others_alone() {
         come(&mut world, 1 + round % 2);
         let command = world.command(witness);
         let task = world.start(witness, &command, &[]).task;
-        world.finish(task, crate::target::contract::Finish::good(0));
+        world.finish(task, transport::target::Finish::good(0));
         let answer: crate::pdu::scsi_response::ScsiResponse = world.expect(witness);
         assert_eq!((answer.status, answer.itt), (0, command.itt));
     }

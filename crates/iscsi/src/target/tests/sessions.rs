@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::target::{Finish, SessionId};
+use transport::task_management::TmfFunction;
 
 use super::world::{INITIATOR, TARGET, World, keys};
 use crate::name::Tsih;
@@ -18,10 +20,10 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{AsyncEvent, Event, Finish, SessionEnd, SessionId};
+use crate::target::contract::{AsyncEvent, Event, SessionEnd};
 use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
 use crate::target::protocol_error::ProtocolError;
 use crate::target::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};

@@ -4,15 +4,17 @@ use alloc::vec::Vec;
 
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::status;
+use transport::target::{Finish, TaskRef};
+use transport::task_management::TmfResult;
 
 use super::data_out::{answer, idle, obey};
 use super::erl2::{reassign, release};
 use super::world::{World, pattern};
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{Opcode, PduHeader};
-use crate::target::contract::{Event, Finish, TaskRef, status};
+use crate::target::contract::Event;
 use crate::target::engine::Limits;
 
 /// Returns an engine with this many bytes for solicited data, and two sessions: one that writes, and one that

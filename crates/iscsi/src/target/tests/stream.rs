@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::Duration;
+use transport::target::Finish;
 
 use super::world::{LUN, World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;
@@ -21,7 +22,7 @@ use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
 use crate::recovery::TransportSense;
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Event, Finish, SessionEnd};
+use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::Limits;
 use crate::target::protocol_error::ProtocolError;
 
@@ -212,7 +213,7 @@ fn a_payload_received_in_place_is_the_same_as_one_that_was_copied() {
 }
 
 /// Starts a large solicited write and takes the receive buffer for its data.
-fn with_a_loan_out() -> (World, ConnId, crate::target::contract::TaskRef, RxBuffer) {
+fn with_a_loan_out() -> (World, ConnId, transport::target::TaskRef, RxBuffer) {
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let command = world.write(conn, 100_000);

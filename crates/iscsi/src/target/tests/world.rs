@@ -10,6 +10,9 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use transport::command::TaskAttribute;
+use transport::target::{Command, Finish, TaskRef};
+use transport::task_management::TmfFunction;
 
 use crate::chap::Secret;
 use crate::digest::Crc32c;
@@ -22,11 +25,11 @@ use crate::negotiate::KeyPolicy;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
-use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Command, Event, Finish, SessionUp, TaskRef};
+use crate::target::contract::{Event, SessionUp};
 use crate::target::engine::{Engine, Limits};
 
 pub(super) const INITIATOR: &str = "iqn.2026-01.test:initiator";

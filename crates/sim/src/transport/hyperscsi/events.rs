@@ -2,7 +2,7 @@
 
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd, TaskResult};
-use hyperscsi::pdu::reply::ManageResult;
+use transport::task_management::TmfResult;
 
 use super::{HyperScsi, Scheduled};
 use crate::transport::{CommandOutcome, TransportEvent};
@@ -78,7 +78,7 @@ impl HyperScsi {
                     panic!("a management request was answered that is not open, or was answered before");
                 };
                 let answer =
-                    result.map(|result| matches!(result, ManageResult::COMPLETE | ManageResult::SUCCEEDED));
+                    result.map(|result| matches!(result, TmfResult::COMPLETE | TmfResult::SUCCEEDED));
                 self.happenings.push_back(TransportEvent::TmfDone { initiator: at, ticket, answer });
             }
         }

@@ -1,5 +1,6 @@
 //! The configuration of the target, and the session plans of initiators.
 
+use shard::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
 use std::sync::Arc;
 
 use device::contract::RelativePort;
@@ -13,7 +14,6 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::engine::EngineLimits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
-use target::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
 
 use crate::scenario::HyperPlan;
 use crate::transport::disks::Disks;

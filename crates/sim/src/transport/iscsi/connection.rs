@@ -7,7 +7,7 @@ use base::transmit::Transmit;
 use iscsi::initiator::Session;
 use iscsi::pdu::Opcode;
 use netem::stream::{Arrived, StreamDirection, StreamLink};
-use target::shard::Shard;
+use shard::shard::Shard;
 
 use super::traced_framing::TracedFraming;
 use super::{Iscsi, Scheduled};

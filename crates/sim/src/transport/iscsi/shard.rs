@@ -4,7 +4,7 @@ use base::state_machine::PortalId;
 use device::contract::RelativePort;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
-use target::config::{DiscoveryConfig, HyperScsiConfig, Portal, ShardConfig, TargetConfig};
+use shard::config::{DiscoveryConfig, HyperScsiConfig, Portal, ShardConfig, TargetConfig};
 
 use super::address;
 use crate::scenario::IscsiPlan;

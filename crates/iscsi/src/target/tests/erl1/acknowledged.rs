@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use base::state_machine::Action;
 use base::time::Duration;
+use transport::target::Finish;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::super::world::{LUN, World};
 use super::{ack, data_ins, login, policy, read_all, rejected, snack, world};
@@ -17,11 +19,10 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
-use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_request::TmfRequest;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::{DataSn, StatSn};
-use crate::target::contract::Finish;
 use crate::target::engine::Limits;
 
 #[test]

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::Action;
 use base::time::Duration;
+use transport::target::Finish;
 
 use super::super::world::pattern;
 use super::{login, rejected, send_hurt, world};
@@ -12,7 +13,6 @@ use crate::pdu::reject::RejectReason;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{PduHeader, Ttt};
-use crate::target::contract::Finish;
 
 #[test]
 fn a_header_with_one_wrong_bit_costs_its_pdu_and_nothing_else() {

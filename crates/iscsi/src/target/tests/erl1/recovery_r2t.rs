@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
+use transport::target::Finish;
 
 use super::super::world::{World, data_out, pattern};
 use super::{LEVEL, login, policy, rejected, send_hurt, snack, world};
@@ -17,7 +18,7 @@ use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::SnackKind;
 use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{DataSn, R2tSn};
-use crate::target::contract::{Event, Finish};
+use crate::target::contract::Event;
 use crate::target::engine::Limits;
 
 /// Sends a sequence in PDUs of `step` bytes. Those in `hurt` have a wrong data digest, those in `lost` a

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use base::time::Duration;
+use transport::target::Finish;
 
 use super::super::world::{LUN, pattern};
 use super::recovery_r2t::{answer_r2t, as_asked};
@@ -18,7 +19,6 @@ use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::{DataSn, R2tSn, StatSn};
-use crate::target::contract::Finish;
 
 #[test]
 fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {

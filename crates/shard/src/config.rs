@@ -16,22 +16,7 @@ use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::engine::SessionLimits;
-
-/// The number that the daemon gives to a logical unit. An unchanged unit keeps its number across a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UnitId(pub u32);
-
-/// Identifies a disk across reloads: units with equal identifiers hold the same data for an initiator, others
-/// do not. A disk that is removed and added again has the same identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DiskId(pub u64);
-
-impl DiskId {
-    /// Returns the identifier of a disk that is always the same one under its unit number.
-    pub const fn of_unit(unit: UnitId) -> Self {
-        Self(1 << 63 | unit.0 as u64)
-    }
-}
+use target::units::UnitId;
 
 /// The portals of a shard, and its targets.
 #[derive(Clone, Debug)]

@@ -3,8 +3,14 @@
 //! The initiator is deliberately simple: one connection, and one request at a time unless a test sends more
 //! itself. It uses only the PDU codec, so it cannot share a mistake of the session logic.
 
+use shard::config::{
+    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
+};
+use shard::shard::Shard;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use target::units::UnitId;
+use transport::command::TaskAttribute;
 
 use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
@@ -21,17 +27,13 @@ use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::r2t::R2t;
-use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::Store;
 use store::ram::Ram;
-use target::config::{
-    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
-};
-use target::shard::Shard;
 
 pub(crate) const TARGET: &str = "iqn.2026-11.org.targe:disk";
 pub(crate) const BLOCK: usize = 512;

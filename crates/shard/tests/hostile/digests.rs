@@ -1,9 +1,9 @@
 //! Damaged PDUs, in every state that a request can be in.
 
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::{Bhs, Itt, PduHeader, Ttt};
 use iscsi::target::engine::Limits;
+use transport::task_management::TmfFunction;
 
 use crate::medium::{Keeper, held};
 use crate::pair::{BLOCK, World, config};

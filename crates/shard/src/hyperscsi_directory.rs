@@ -8,17 +8,19 @@ use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirec
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::{Levels, Parameters};
-use hyperscsi::target::contract::{SessionDirectory, SessionId};
+use hyperscsi::target::contract::SessionDirectory;
 use scsi::lun::Lun;
+use target::target::Target;
+use transport::target::SessionId;
 
 use crate::config::{GroupConfig, ShardConfig, TargetConfig};
-use crate::nexus::{Ingress, Nexuses};
-use crate::transport::SessionRef;
+use crate::ingress::{Group, Ingresses};
 
 /// The directory of a running shard: its configuration, its present sessions and the ports that are up.
 pub(crate) struct GroupDirectory<'a> {
     pub(crate) config: &'a ShardConfig,
-    pub(crate) nexuses: &'a Nexuses,
+    pub(crate) target: &'a Target,
+    pub(crate) ingresses: &'a Ingresses<Group>,
     pub(crate) ports: &'a BTreeMap<EtherPort, PortState>,
     pub(crate) draining: bool,
 }
@@ -51,7 +53,7 @@ impl GroupDirectory<'_> {
     /// Returns whether the target can accept another session. One existing session is not counted, because
     /// the new session may replace it; which one is not known yet.
     fn has_room(&self, target: &TargetConfig) -> bool {
-        let sessions = self.nexuses.iter().filter(|(_, entry)| entry.target == target.id).count();
+        let sessions = self.target.nexuses().filter(|(_, entry)| entry.target().0 == target.id.0).count();
         u32::try_from(sessions).is_ok_and(|count| count <= target.sessions_max) && target.sessions_max > 0
     }
 }
@@ -88,7 +90,6 @@ impl LoginDirectory for GroupDirectory<'_> {
         let targets = &self.config.targets;
         let start =
             after.map_or(0, |after| targets.partition_point(|target| target.name.as_str() <= &**after));
-        let way = Ingress::Group(group.clone(), true);
         targets.get(start..)?.iter().find_map(|target| {
             // Targets of other shards accept no sessions here: their `sessions_max` is zero.
             if target.port_of(group).is_none() || target.sessions_max == 0 {
@@ -97,7 +98,7 @@ impl LoginDirectory for GroupDirectory<'_> {
             let mut luns: alloc::vec::Vec<ExportedLun> = target
                 .luns
                 .iter()
-                .filter(|row| way.shows(row))
+                .filter(|row| row.is_seen_by(group))
                 .filter_map(|row| {
                     let Lun(lun) = Lun::from_number(row.number)?;
                     Some(ExportedLun { lun, level: row.min_level.max(known.min_level) })
@@ -130,11 +131,12 @@ impl LoginDirectory for GroupDirectory<'_> {
 
 impl SessionDirectory for GroupDirectory<'_> {
     fn least_level(&self, session: SessionId, lun: u64) -> Level {
-        let Some(entry) = self.nexuses.get(SessionRef::HyperScsi(session).nexus()) else {
-            return Level::Encrypt;
-        };
-        let Ingress::Group(group, _) = &entry.ingress else { return Level::Encrypt };
-        let Some(known) = self.config.group(group) else { return Level::Encrypt };
-        entry.least_at(Lun(lun)).map_or(known.min_level, |least| least.max(known.min_level))
+        let Some(ingress) = self.ingresses.get(session) else { return Level::Encrypt };
+        let Some(known) = self.config.group(&ingress.group) else { return Level::Encrypt };
+        let at = Lun(lun).number().and_then(|number| {
+            let at = ingress.levels.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+            ingress.levels.get(at)
+        });
+        at.map_or(known.min_level, |(_, least)| (*least).max(known.min_level))
     }
 }

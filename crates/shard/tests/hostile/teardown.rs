@@ -3,10 +3,10 @@
 use base::state_machine::{DisconnectReason, StreamMachine as _};
 use base::time::Duration;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
-use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::{Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
+use transport::task_management::TmfFunction;
 
 use crate::medium::{Keeper, held};
 use crate::pair::{BLOCK, World, config, pattern};

@@ -9,11 +9,13 @@ use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::r2t::R2t;
-use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::text_request::TextRequest;
-use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
+use iscsi::pdu::tmf_request::TmfRequest;
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
+use transport::command::TaskAttribute;
+use transport::task_management::TmfFunction;
 
 use crate::pair::{BLOCK, Initiator, TARGET, World, login_request, pattern};
 

@@ -1,6 +1,10 @@
 //! LUNs that a reload removes or gives to another disk while initiators use them.
 
+use shard::admin::ShardEvent;
+use shard::config::{InitiatorEntry, LunEntry, ShardConfig};
 use std::collections::BTreeMap;
+use target::units::{DiskId, UnitId};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Duration;
@@ -8,13 +12,11 @@ use device::contract::Access;
 use device::unit::LogicalUnit;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::scsi_response::ScsiResponse;
-use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
-use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
+use iscsi::pdu::tmf_request::TmfRequest;
+use iscsi::pdu::tmf_response::TmfResponse;
 use iscsi::pdu::{Itt, Opcode, PduHeader as _};
 use iscsi::serial::{CmdSn, StatSn};
 use store::ram::Ram;
-use target::admin::ShardEvent;
-use target::config::{DiskId, InitiatorEntry, LunEntry, ShardConfig, UnitId};
 
 use crate::medium::held;
 use crate::pair::{BLOCK, Initiator, World, config, pattern, ram, unit_config};

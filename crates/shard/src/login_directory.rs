@@ -11,9 +11,9 @@ use iscsi::login::directory::{
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::target::engine::SessionLimits;
+use target::target::Target;
 
 use crate::config::{Admission, Portal, ShardConfig, TargetConfig};
-use crate::nexus::Nexuses;
 
 impl ShardConfig {
     /// Returns a target by number.
@@ -95,7 +95,7 @@ impl Portal {
 /// The directory of a running shard: its configuration and its present sessions.
 pub(crate) struct LoginDirectory<'a> {
     pub(crate) config: &'a ShardConfig,
-    pub(crate) nexuses: &'a Nexuses,
+    pub(crate) target: &'a Target,
     pub(crate) draining: bool,
 }
 
@@ -104,8 +104,8 @@ impl LoginDirectory<'_> {
     /// initiator is not counted, because the login may replace it (session reinstatement).
     fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
         let (mut own, mut others) = (0_u32, 0_u32);
-        for (_, entry) in self.nexuses.iter().filter(|(_, entry)| entry.target == target.id) {
-            if entry.initiator == *initiator { own += 1 } else { others += 1 }
+        for (_, entry) in self.target.nexuses().filter(|(_, entry)| entry.target().0 == target.id.0) {
+            if entry.initiator() == initiator.as_str() { own += 1 } else { others += 1 }
         }
         others + own.saturating_sub(1) < target.sessions_max
     }

@@ -3,7 +3,7 @@
 use base::state_machine::PortalId;
 use device::contract::RelativePort;
 use iscsi::name::PortalGroupTag;
-use target::config::{Portal, ShardConfig};
+use shard::config::{Portal, ShardConfig};
 
 use crate::ALICE;
 use crate::pair::{BLOCK, Initiator, World, config, pattern, ram};

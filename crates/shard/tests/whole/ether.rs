@@ -7,9 +7,9 @@ use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{Event, Request, SessionPlan, TaskId, TaskResult};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::GroupAccess;
-use hyperscsi::pdu::command::Cdb;
 use hyperscsi::pdu::name::GroupName;
-use target::config::GroupConfig;
+use shard::config::GroupConfig;
+use transport::command::Cdb;
 
 use crate::pair::{Answer, World};
 

@@ -2,13 +2,14 @@
 
 use base::rng::Rng;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
+use iscsi::pdu::tmf_response::TmfResponse;
 use iscsi::pdu::{Bhs, Itt, Opcode, PduHeader};
+use shard::config::{InitiatorEntry, LunEntry};
+use target::units::UnitId;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use base::units::BlockSize;
 use device::contract::Access;
-use target::config::{InitiatorEntry, LunEntry, UnitId};
 
 use crate::pair::{BLOCK, Initiator, World, config, login_request, ram, unit_config};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};

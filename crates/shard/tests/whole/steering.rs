@@ -9,7 +9,7 @@ use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::Name;
-use target::config::HyperScsiConfig;
+use shard::config::HyperScsiConfig;
 
 use crate::GOOD;
 use crate::ether::{Frame, Host, group, group_config};

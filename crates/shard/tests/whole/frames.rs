@@ -1,6 +1,8 @@
 //! A target that serves both protocols: one disk over iSCSI and HyperSCSI.
 
+use shard::config::{HyperScsiConfig, ShardConfig};
 use std::sync::Arc;
+use target::units::UnitId;
 
 use base::state_machine::StreamMachine as _;
 use base::time::Duration;
@@ -13,7 +15,6 @@ use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
-use target::config::{HyperScsiConfig, ShardConfig, UnitId};
 
 use crate::ether::{Host, group, group_config};
 use crate::medium::held;
@@ -169,7 +170,7 @@ fn reservations_and_attentions_hold_across_protocols() {
     assert_eq!(alice.write(&mut world, 0, 0, &pattern(BLOCK, 1), false).status, CONFLICT);
     assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(BLOCK, 2)).status, GOOD);
     // A reset by one initiator is a unit attention for the other.
-    let reset = hyperscsi::pdu::command::ManageFunction::LOGICAL_UNIT_RESET;
+    let reset = transport::task_management::TmfFunction::LOGICAL_UNIT_RESET;
     let wanted = hyperscsi::initiator::contract::TmfRequest { function: reset, lun: lun(0), task: None };
     bob.session().submit_tmf(world.now, wanted).unwrap();
     bob.until(&mut world, |bob| bob.events.iter().any(|event| matches!(event, Event::Managed { .. })));

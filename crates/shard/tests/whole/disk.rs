@@ -3,12 +3,14 @@
 use base::time::Duration;
 use device::contract::Access;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
-use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::{Itt, Opcode, PduHeader as _};
 use iscsi::serial::{CmdSn, StatSn};
+use shard::config::{InitiatorEntry, LunEntry};
 use store::ram::Ram;
-use target::config::{InitiatorEntry, LunEntry, UnitId};
+use target::units::UnitId;
+use transport::command::TaskAttribute;
 
 use crate::pair::{Answer, BLOCK, Initiator, World, config, pattern, pdu, ram};
 use crate::{ALICE, BOB, CHECK, GOOD};

@@ -7,30 +7,22 @@ use core::net::SocketAddr;
 
 use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
-use device::contract::{NexusId, UnitConfig};
-use device::unit::{LogicalUnit, UnitStats};
+use device::contract::UnitConfig;
+use device::unit::LogicalUnit;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
-use iscsi::target::contract::{
-    AsyncEvent, ConnectionView, FailedLogin, Repairs, SessionEnd, SessionId, Traffic,
-};
+use iscsi::target::contract::{AsyncEvent, ConnectionView, FailedLogin, Repairs, SessionEnd, Traffic};
 use iscsi::target::engine::Limits;
 use iscsi::target::initiator_notes::InitiatorNote;
+use transport::target::SessionId;
 
-use crate::config::{Admission, DiskId, ShardConfig, UnitId};
-use crate::nexus::Ingress;
-use crate::shard::Shard;
-use crate::transport::SessionRef;
+use target::nexus::{MapEntry, NexusEntry};
+use target::target::{SaveRequest, UnitReport};
+use target::transport_id::{TransportId, nexus_of};
+use target::units::{DiskId, UnitId};
 
-/// Reservation state that must be on stable storage before the command that changed it returns status.
-#[derive(Debug)]
-pub struct SaveRequest {
-    /// The unit whose state it is.
-    pub unit: UnitId,
-    /// The daemon passes this ticket to [`Shard::state_saved`].
-    pub ticket: u64,
-    /// The whole state. It replaces the state that was stored for this unit before.
-    pub state: Vec<u8>,
-}
+use crate::config::{Admission, LunEntry, ShardConfig};
+use crate::ingress::{Group, levels, rows_of_group, rows_of_portal};
+use crate::shard::{HYPERSCSI, ISCSI, Shard};
 
 /// An event to report to the operator.
 #[derive(Clone, Debug)]
@@ -106,7 +98,7 @@ pub enum ShardEvent {
         /// The initiator's MAC address.
         peer: Mac,
         /// The change.
-        news: hyperscsi::target::contract::PathChange,
+        change: hyperscsi::target::contract::PathChange,
     },
     /// An Ethernet port came up, or its state changed.
     PortUp {
@@ -189,17 +181,8 @@ pub struct HyperScsiSessionReport {
     pub withheld_luns: Vec<u16>,
 }
 
-/// The state of a logical unit, for display.
-#[derive(Clone, Debug)]
-pub struct UnitReport {
-    /// The number of the unit.
-    pub unit: UnitId,
-    /// The unit's statistics and state.
-    pub stats: UnitStats,
-}
-
 impl Shard {
-    /// Adds a unit under a number below [`crate::shard::MAX_UNITS`]. I_T nexuses whose LUN map contains the
+    /// Adds a unit under a number below [`target::units::MAX_UNITS`]. I_T nexuses whose LUN map contains the
     /// number see the unit immediately. Returns false if the number was not free or too high.
     pub fn add_unit(&mut self, now: Instant, id: UnitId, unit: LogicalUnit) -> bool {
         self.add_disk(now, id, unit, DiskId::of_unit(id))
@@ -208,19 +191,9 @@ impl Shard {
     /// Adds a unit like [`Self::add_unit`], with the identifier of its disk. The identifier decides whether
     /// an initiator that reconnects finds under a LUN the disk that it has used there.
     pub fn add_disk(&mut self, now: Instant, id: UnitId, unit: LogicalUnit, disk: DiskId) -> bool {
-        if !self.units.put(id, Box::new(unit), disk) {
-            return false;
-        }
-        self.remap_all();
-        let seers: Vec<_> =
-            self.nexuses.iter().filter_map(|(nexus, entry)| entry.seen_by(nexus, id)).collect();
-        for nexus in seers {
-            if let Some(unit) = self.units.mark_dirty(id) {
-                unit.nexus_established(now, nexus);
-            }
-        }
+        let added = self.target.add_unit(now, id, unit, disk);
         self.process_pending(now);
-        true
+        added
     }
 
     /// Removes a unit: no command reaches it any more, and every command and task management function that it
@@ -229,52 +202,32 @@ impl Shard {
     ///
     /// Returns whether the unit existed.
     pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> bool {
-        let Some(retiring) = self.units.retire(id) else { return false };
-        self.owners.rename(id, retiring);
-        if let Some(unit) = self.units.mark_dirty(retiring) {
-            unit.retire(now);
-        }
+        let removed = self.target.remove_unit(now, id);
         self.process_pending(now);
-        true
+        removed
     }
 
     /// Returns a removed unit that has nothing under way any more, so that its medium can be closed, and the
     /// number that it had.
     pub fn poll_removed(&mut self) -> Option<(UnitId, Box<LogicalUnit>)> {
-        if self.units.has_retiring() { self.units.take_retired() } else { None }
-    }
-
-    /// Notifies the retiring units with this number that their medium has completions.
-    pub(crate) fn retiring_ready(&mut self, now: Instant, given: UnitId) {
-        let ids: Vec<UnitId> = self.units.retiring_from(given).collect();
-        for id in ids {
-            if let Some(unit) = self.units.mark_dirty(id) {
-                unit.store_ready(now);
-            }
-        }
+        self.target.poll_removed()
     }
 
     /// Changes the configuration that a unit presents to initiators.
     pub fn reconfigure_unit(&mut self, now: Instant, id: UnitId, config: UnitConfig) {
-        if let Some(unit) = self.units.mark_dirty(id) {
-            unit.reconfigure(now, config);
-        }
+        self.target.reconfigure_unit(now, id, config);
         self.process_pending(now);
     }
 
     /// Notifies a unit that the size of its medium has changed.
     pub fn capacity_changed(&mut self, now: Instant, id: UnitId) {
-        if let Some(unit) = self.units.mark_dirty(id) {
-            unit.capacity_changed(now);
-        }
+        self.target.capacity_changed(now, id);
         self.process_pending(now);
     }
 
     /// Withholds the medium of a unit because it is not the same as before, or makes it available again.
     pub fn withhold_medium(&mut self, now: Instant, id: UnitId, withheld: bool) {
-        if let Some(unit) = self.units.mark_dirty(id) {
-            unit.withhold_medium(now, withheld);
-        }
+        self.target.withhold_medium(now, id, withheld);
         self.process_pending(now);
     }
 
@@ -282,9 +235,9 @@ impl Shard {
     /// that may change while connections exist. Call this before [`Self::apply`].
     pub fn set_limits(&mut self, limits: &Limits) {
         self.limits = limits.of_session();
-        self.engine.set_logins(limits.sessions_max, limits.login_within);
-        self.engine.set_lenient_names(limits.lenient_names);
-        self.engine.allow_connections(limits.connections_max);
+        self.transports.iscsi.set_logins(limits.sessions_max, limits.login_within);
+        self.transports.iscsi.set_lenient_names(limits.lenient_names);
+        self.transports.iscsi.allow_connections(limits.connections_max);
     }
 
     /// Replaces the configuration (reload). Sessions continue, except those whose target was removed or is no
@@ -292,108 +245,64 @@ impl Shard {
     /// these sessions are notified, and the sessions are closed.
     pub fn apply(&mut self, now: Instant, mut config: ShardConfig) {
         config.sort();
-        self.engine.set_session_limits(now, self.limits, config.session_limits());
+        self.transports.iscsi.set_session_limits(now, self.limits, config.session_limits());
         self.config = config;
-        let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
+        let ids: Vec<_> = self.target.nexuses().map(|(id, _)| id).collect();
         for id in ids {
-            let Some(entry) = self.nexuses.get_mut(id) else { continue };
-            let target = self.config.targets.iter().find(|target| target.id == entry.target);
-            let admitted = target.filter(|target| {
-                let way_is_open = match &entry.ingress {
-                    // If the portal was removed, the target port may still be served by other portals of its
-                    // group. If the portal exists but no longer serves the target, the session must end.
-                    Ingress::Portal(portal) => match self.config.has_portal(*portal) {
-                        true => target.port_at(*portal).is_some(),
-                        false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
-                    },
-                    Ingress::Group(group, authenticated) => {
-                        target.port_of(group).is_some() && self.config.admits(group, *authenticated)
-                    }
-                };
-                way_is_open && !matches!(target.admit(entry.initiator.as_str()), Admission::Refused)
-            });
-            let Some(target) = admitted else {
-                let session = entry.session;
-                self.close(now, session);
+            let Some(entry) = self.target.nexus(id) else { continue };
+            let Some(map) = self.map_of(entry) else {
+                self.target.close(now, id, &mut self.transports);
                 continue;
             };
-            let (before, disks) = (entry.units(), entry.disks());
-            let barred: Vec<u16> = entry.withheld().collect();
-            if entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit)) {
-                let moved = disks != entry.disks();
-                self.announce_map(now, id, &before, moved);
-                self.report_withheld(id, &barred);
+            let withheld: Vec<u16> = entry.withheld().collect();
+            if self.target.remap(now, id, map) {
+                self.report_withheld(id, &withheld);
+            }
+        }
+        for (session, entry) in self.target.nexuses().map(|(_, entry)| (entry.session(), entry)) {
+            if let Some(target) = self.config.target_of(entry.target())
+                && let (HYPERSCSI, session) = session
+                && let Some(ingress) = self.hyperscsi_ingresses.get_mut(session)
+            {
+                ingress.levels = levels(rows_of_group(target, entry.initiator(), &ingress.group));
             }
         }
         self.process_pending(now);
     }
 
-    /// Updates the LUN map of every I_T nexus.
-    fn remap_all(&mut self) {
-        let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            if let Some(entry) = self.nexuses.get_mut(id)
-                && let Some(target) = self.config.targets.iter().find(|target| target.id == entry.target)
-            {
-                entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit));
+    /// Returns the LUN map that the configuration gives an I_T nexus; `None` if its session must end.
+    fn map_of(&self, entry: &NexusEntry) -> Option<Vec<MapEntry>> {
+        let (target, initiator) = (self.config.target_of(entry.target())?, entry.initiator());
+        if matches!(target.admit(initiator), Admission::Refused) {
+            return None;
+        }
+        match entry.session() {
+            (ISCSI, session) => {
+                let portal = self.iscsi_ingresses.get(session)?.portal;
+                // If the portal was removed, the target port may still be served by other portals of its
+                // group. If the portal exists but no longer serves the target, the session must end.
+                let is_served = match self.config.has_portal(portal) {
+                    true => target.port_at(portal).is_some(),
+                    false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
+                };
+                is_served.then(|| rows_of_portal(target, initiator).map(LunEntry::map_entry).collect())
             }
-        }
-    }
-
-    /// Reports the LUNs that are withheld from an I_T nexus to the operator, except those in `known`, which
-    /// were reported before.
-    pub(crate) fn report_withheld(&mut self, id: NexusId, known: &[u16]) {
-        let Some(entry) = self.nexuses.get(id) else { return };
-        let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
-        let initiator: String = entry.initiator.as_str().into();
-        let new: Vec<u16> = entry.withheld().filter(|lun| !known.contains(lun)).collect();
-        for lun in new {
-            self.push_event(ShardEvent::LunWithheld {
-                initiator: initiator.clone(),
-                target: target.clone(),
-                lun,
-            });
-        }
-    }
-
-    /// Notifies the units of an I_T nexus whose LUN map changed: units that it lost, units that it gained,
-    /// and units that stay. `moved` is whether a LUN leads to another disk than before.
-    fn announce_map(&mut self, now: Instant, id: NexusId, before: &[UnitId], moved: bool) {
-        let Some(entry) = self.nexuses.get(id) else { return };
-        let after = entry.units();
-        for unit in before.iter().filter(|unit| !after.contains(unit)) {
-            if let Some(unit) = self.units.mark_dirty(*unit) {
-                unit.nexus_withdrawn(now, id);
-            }
-        }
-        for unit in after {
-            let (Some(nexus), known) = (entry.seen_by(id, unit), before.contains(&unit)) else { continue };
-            match self.units.mark_dirty(unit) {
-                Some(unit) if known => {
-                    unit.nexus_changed(now, nexus);
-                    if moved {
-                        unit.luns_changed(id);
-                    }
-                }
-                Some(unit) => unit.nexus_established(now, nexus),
-                None => {}
+            (_, session) => {
+                let Group { group, authenticated, .. } = self.hyperscsi_ingresses.get(session)?;
+                let is_served = target.port_of(group).is_some() && self.config.admits(group, *authenticated);
+                is_served.then(|| rows_of_group(target, initiator, group).map(LunEntry::map_entry).collect())
             }
         }
     }
 
     /// Returns the next state to store. Call this after every call into the shard.
     pub fn poll_save(&mut self) -> Option<SaveRequest> {
-        self.saves.pop_front()
+        self.target.poll_save()
     }
 
     /// Records whether the state of a [`SaveRequest`] is on stable storage.
     pub fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
-        let incarnation = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
-        let id = self.units.find(incarnation).filter(|id| self.units.given(*id) == unit);
-        let ticket = ticket & u64::from(u32::MAX);
-        if let Some(unit) = id.and_then(|id| self.units.mark_dirty(id)) {
-            unit.state_saved(now, ticket, ok);
-        }
+        self.target.state_saved(now, unit, ticket, ok);
         self.process_pending(now);
     }
 
@@ -402,29 +311,30 @@ impl Shard {
     /// commands that were not answered.
     pub fn drain(&mut self, now: Instant, within: Duration) {
         self.draining = true;
-        let sessions: Vec<SessionId> = self.engine.sessions().map(|view| view.session).collect();
+        let sessions: Vec<SessionId> = self.transports.iscsi.sessions().map(|view| view.session).collect();
         for session in sessions {
-            self.engine.async_message(now, session, AsyncEvent::LogoutRequest { within });
+            self.transports.iscsi.async_message(now, session, AsyncEvent::LogoutRequest { within });
         }
-        let sessions: Vec<_> = self.frames.sessions().map(|view| view.session).collect();
+        let sessions: Vec<_> = self.transports.hyperscsi.sessions().map(|view| view.session).collect();
         for session in sessions {
-            self.frames.shut_session(now, session);
+            self.transports.hyperscsi.shut_session(now, session);
         }
         self.process_pending(now);
     }
 
     /// Returns whether there are no sessions.
     pub fn is_idle(&self) -> bool {
-        self.engine.sessions().next().is_none() && self.frames.sessions().next().is_none()
+        self.transports.iscsi.sessions().next().is_none()
+            && self.transports.hyperscsi.sessions().next().is_none()
     }
 
     /// Returns the next event to report to the operator.
     pub fn poll_event(&mut self) -> Option<ShardEvent> {
-        let logins = &mut self.engine;
+        let logins = &mut self.transports.iscsi;
         let notice =
             self.notices.pop_front().or_else(|| logins.poll_failed_login().map(ShardEvent::LoginRefused));
         let notice = notice.or_else(|| logins.poll_note().map(ShardEvent::Initiator));
-        notice.or_else(|| self.frames.poll_refusal().map(ShardEvent::HandshakeRefused))
+        notice.or_else(|| self.transports.hyperscsi.poll_refusal().map(ShardEvent::HandshakeRefused))
     }
 
     pub(crate) fn push_event(&mut self, notice: ShardEvent) {
@@ -449,13 +359,14 @@ impl Shard {
             error_recovery_level: view.parameters.error_recovery_level,
             traffic: view.traffic,
             repairs: view.repairs,
-            withheld_luns: self.withheld_luns(SessionRef::Iscsi(view.session)),
+            withheld_luns: self.withheld_luns(ISCSI, view.session),
         };
-        self.engine.sessions().map(report).collect()
+        self.transports.iscsi.sessions().map(report).collect()
     }
 
-    fn withheld_luns(&self, session: SessionRef) -> Vec<u16> {
-        self.nexuses.get(session.nexus()).map(|entry| entry.withheld().collect()).unwrap_or_default()
+    fn withheld_luns(&self, transport: TransportId, session: SessionId) -> Vec<u16> {
+        let entry = self.target.nexus(nexus_of(transport, session));
+        entry.map(|entry| entry.withheld().collect()).unwrap_or_default()
     }
 
     /// Returns the state of every HyperSCSI session.
@@ -472,30 +383,30 @@ impl Shard {
             drops: view.drops,
             totals: view.totals,
             paths: view.paths,
-            withheld_luns: self.withheld_luns(SessionRef::HyperScsi(view.session)),
+            withheld_luns: self.withheld_luns(HYPERSCSI, view.session),
         };
-        self.frames.sessions().map(report).collect()
+        self.transports.hyperscsi.sessions().map(report).collect()
     }
 
     /// Returns the statistics of the HyperSCSI engine.
     pub const fn frame_stats(&self) -> &hyperscsi::target::engine::EngineStats {
-        self.frames.stats()
+        self.transports.hyperscsi.stats()
     }
 
     /// Returns the statistics of HyperSCSI handshakes.
     pub const fn frame_handshakes(&self) -> hyperscsi::login::target::HandshakeStats {
-        self.frames.handshakes()
+        self.transports.hyperscsi.handshakes()
     }
 
     /// Returns the statistics of the paths of all HyperSCSI sessions, including those that are gone.
     pub fn frame_totals(&self) -> PathTotals {
-        self.frames.path_totals()
+        self.transports.hyperscsi.path_totals()
     }
 
     /// Returns the counts of lost or damaged PDUs and of their recovery, for all iSCSI sessions, including
     /// those that have ended.
     pub const fn repairs(&self) -> Repairs {
-        let stats = self.engine.stats();
+        let stats = self.transports.iscsi.stats();
         Repairs {
             header_digest_errors: stats.header_digest_errors,
             data_digest_errors: stats.data_digest_errors,
@@ -507,23 +418,23 @@ impl Shard {
 
     /// Returns how many logins succeeded and how many failed so far, of both transports.
     pub const fn logins(&self) -> (u64, u64) {
-        let (stats, handshakes) = (self.engine.stats(), self.frames.handshakes());
+        let (stats, handshakes) = (self.transports.iscsi.stats(), self.transports.hyperscsi.handshakes());
         let failed = handshakes.refused + handshakes.unfinished;
-        (stats.logins + self.frames.stats().sessions, stats.logins_failed + failed)
+        (stats.logins + self.transports.hyperscsi.stats().sessions, stats.logins_failed + failed)
     }
 
     /// Returns the statistics of the iSCSI engine.
     pub const fn wire_stats(&self) -> &iscsi::target::engine::EngineStats {
-        self.engine.stats()
+        self.transports.iscsi.stats()
     }
 
     /// Returns how many bytes of data open commands hold; zero if no command is open.
     pub const fn data_bytes(&self) -> usize {
-        self.engine.data_bytes() + self.frames.data_bytes()
+        self.transports.iscsi.data_bytes() + self.transports.hyperscsi.data_bytes()
     }
 
     /// Returns the state of every unit.
     pub fn units(&self) -> Vec<UnitReport> {
-        self.units.iter().map(|(unit, lu)| UnitReport { unit, stats: lu.stats() }).collect()
+        self.target.units()
     }
 }

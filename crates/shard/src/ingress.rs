@@ -1,0 +1,254 @@
+//! How initiators logged in: the begin and the end of sessions, and the LUN maps that follow from the
+//! configuration.
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use base::state_machine::PortalId;
+use base::time::Instant;
+use device::contract::NexusId;
+use hyperscsi::aead::Level;
+use hyperscsi::pdu::name::GroupName;
+use hyperscsi::target::contract::{self as hyperscsi_target, HyperScsi};
+use iscsi::target::contract::{self as iscsi_target, Iscsi};
+use scsi::transport_id::TransportId as InitiatorPort;
+use target::nexus::{MapEntry, NexusInfo, TargetNumber};
+use target::route::SessionEvent;
+use transport::target::SessionId;
+
+use crate::admin::ShardEvent;
+use crate::config::{LunEntry, ShardConfig, TargetConfig};
+use crate::shard::{HYPERSCSI, ISCSI, Shard};
+
+/// The lowest iSCSIProtocolLevel at which a session has the functions of RFC 7144. HyperSCSI sessions always
+/// have them.
+const RFC_7144: u8 = 2;
+
+/// How the initiator of an iSCSI session logged in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portal {
+    pub(crate) portal: PortalId,
+    /// The address from which the initiator connected, for display. That connection may have ended since.
+    pub(crate) peer: Option<SocketAddr>,
+}
+
+/// How the initiator of a HyperSCSI session logged in.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) group: GroupName,
+    /// Whether it knew the group's password.
+    pub(crate) authenticated: bool,
+    /// The least protection of each LUN in its map, sorted by LUN.
+    pub(crate) levels: Vec<(u16, Level)>,
+}
+
+/// How the initiator of each session of one transport logged in, by the number of the session.
+#[derive(Debug)]
+pub(crate) struct Ingresses<T>(Vec<Option<T>>);
+
+impl<T> Default for Ingresses<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Ingresses<T> {
+    pub(crate) fn get(&self, session: SessionId) -> Option<&T> {
+        self.0.get(index(session.index()))?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, session: SessionId) -> Option<&mut T> {
+        self.0.get_mut(index(session.index()))?.as_mut()
+    }
+
+    fn insert(&mut self, session: SessionId, ingress: T) {
+        let at = index(session.index());
+        while self.0.len() <= at {
+            self.0.push(None);
+        }
+        if let Some(slot) = self.0.get_mut(at) {
+            *slot = Some(ingress);
+        }
+    }
+
+    fn remove(&mut self, session: SessionId) -> Option<T> {
+        self.0.get_mut(index(session.index()))?.take()
+    }
+}
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Returns the rows of a target's LUN map that an initiator sees through a portal. iSCSI has no protection
+/// that counts as one, so iSCSI sessions do not see units that require some.
+pub(crate) fn rows_of_portal<'a>(
+    target: &'a TargetConfig,
+    initiator: &str,
+) -> impl Iterator<Item = &'a LunEntry> + use<'a> {
+    target.luns_of(initiator).iter().filter(|row| row.min_level == Level::None)
+}
+
+/// Returns the rows of a target's LUN map that an initiator sees as a member of a group.
+pub(crate) fn rows_of_group<'a>(
+    target: &'a TargetConfig,
+    initiator: &str,
+    group: &'a GroupName,
+) -> impl Iterator<Item = &'a LunEntry> {
+    target.luns_of(initiator).iter().filter(move |row| row.is_seen_by(group))
+}
+
+/// Returns the least protection of each LUN of a map.
+pub(crate) fn levels<'a>(rows: impl Iterator<Item = &'a LunEntry>) -> Vec<(u16, Level)> {
+    let mut levels: Vec<_> = rows.map(|row| (row.number, row.min_level)).collect();
+    levels.sort_by_key(|(number, _)| *number);
+    levels
+}
+
+impl LunEntry {
+    /// Returns whether initiators of a group see the LUN.
+    pub(crate) fn is_seen_by(&self, group: &GroupName) -> bool {
+        self.groups.as_ref().is_none_or(|groups| groups.contains(group))
+    }
+
+    pub(crate) const fn map_entry(&self) -> MapEntry {
+        MapEntry { number: self.number, unit: self.unit, access: self.access }
+    }
+}
+
+impl ShardConfig {
+    /// Returns the target of an I_T nexus.
+    pub(crate) fn target_of(&self, target: TargetNumber) -> Option<&TargetConfig> {
+        self.targets.iter().find(|known| known.id.0 == target.0)
+    }
+}
+
+impl Shard {
+    /// Handles the begin or the end of an iSCSI session.
+    pub(crate) fn handle_iscsi_session(&mut self, now: Instant, event: SessionEvent<Iscsi>) {
+        match event {
+            SessionEvent::Up(up) => self.iscsi_session_up(now, &up),
+            SessionEvent::Down { session, why } => {
+                // While the target shuts down, initiators log out because the target requested it.
+                let deliberate = why == iscsi_target::SessionEnd::LoggedOut && !self.draining;
+                let peer = self.iscsi_ingresses.remove(session).and_then(|ingress| ingress.peer);
+                if let Some(ended) = self.target.session_down(now, ISCSI, session, deliberate) {
+                    let target =
+                        self.config.target_of(ended.target).map(|target| target.name.as_str().into());
+                    let initiator = (*ended.initiator).into();
+                    self.push_event(ShardEvent::SessionDown { initiator, target, peer, why });
+                }
+            }
+            SessionEvent::Notice(never) => match never {},
+        }
+    }
+
+    fn iscsi_session_up(&mut self, now: Instant, up: &iscsi_target::SessionUp) {
+        let target = self.config.target(up.target).filter(|_| !self.draining);
+        let found = target.and_then(|target| {
+            let info = NexusInfo {
+                target: TargetNumber(target.id.0),
+                initiator: up.initiator.as_str().into(),
+                initiator_port: InitiatorPort::iscsi_port(up.initiator.as_str(), up.isid.0)?.encode().into(),
+                realm: None,
+                target_port: target.port_at(up.portal)?,
+                rfc_7144_functions: up.parameters.protocol_level >= RFC_7144,
+            };
+            Some((target, info))
+        });
+        let Some((target, info)) = found else {
+            // The configuration changed during the login, the name and the ISID form no valid TransportID, or
+            // the target shuts down.
+            return self.transports.iscsi.close_session(now, up.session);
+        };
+        let peer = self.transports.iscsi.peer(up.session);
+        self.iscsi_ingresses.insert(up.session, Portal { portal: up.portal, peer });
+        let rows = rows_of_portal(target, up.initiator.as_str()).map(LunEntry::map_entry);
+        let id = self.target.session_up(now, ISCSI, up.session, info, rows);
+        self.push_event(ShardEvent::SessionUp {
+            initiator: up.initiator.as_str().into(),
+            target: up.target_name.as_str().into(),
+            peer,
+            user: up.user.clone(),
+        });
+        self.report_withheld(id, &[]);
+    }
+
+    /// Handles an event of a HyperSCSI session as a whole.
+    pub(crate) fn handle_hyperscsi_session(&mut self, now: Instant, event: SessionEvent<HyperScsi>) {
+        match event {
+            SessionEvent::Up(up) => self.hyperscsi_session_up(now, &up),
+            SessionEvent::Down { session, why } => {
+                let deliberate = why == hyperscsi_target::SessionEnd::LoggedOut && !self.draining;
+                self.hyperscsi_ingresses.remove(session);
+                if let Some(ended) = self.target.session_down(now, HYPERSCSI, session, deliberate) {
+                    let target =
+                        self.config.target_of(ended.target).map(|target| target.name.as_str().into());
+                    let initiator = (*ended.initiator).into();
+                    self.push_event(ShardEvent::HyperScsiSessionDown { initiator, target, why });
+                }
+            }
+            SessionEvent::Notice(hyperscsi_target::PathNotice { session, port, peer, change }) => {
+                let nexus = target::transport_id::nexus_of(HYPERSCSI, session);
+                if let Some(initiator) = self.target.nexus(nexus).map(|entry| entry.initiator().into()) {
+                    self.push_event(ShardEvent::Path { initiator, port, peer, change });
+                }
+            }
+        }
+    }
+
+    fn hyperscsi_session_up(&mut self, now: Instant, up: &hyperscsi_target::SessionUp) {
+        if self.draining {
+            return self.transports.hyperscsi.shut_session(now, up.session);
+        }
+        let found = self.config.target_called(&up.target).and_then(|target| {
+            // Initiator names of HyperSCSI are iSCSI names.
+            let initiator: iscsi::name::IscsiName = up.initiator.parse().ok()?;
+            let info = NexusInfo {
+                target: TargetNumber(target.id.0),
+                initiator: initiator.as_str().into(),
+                initiator_port: InitiatorPort::iscsi_port(initiator.as_str(), up.isid)?.encode().into(),
+                // Any initiator that knows a group's password can claim any name within the group.
+                realm: Some(Rc::from(&*up.group)),
+                target_port: target.port_of(&up.group)?,
+                rfc_7144_functions: true,
+            };
+            Some((target, info))
+        });
+        let Some((target, info)) = found else {
+            return self.transports.hyperscsi.close_session(now, up.session);
+        };
+        let rows = || rows_of_group(target, &info.initiator, &up.group);
+        let (levels, map) = (levels(rows()), rows().map(LunEntry::map_entry).collect::<Vec<_>>());
+        let ingress = Group { group: up.group.clone(), authenticated: up.authenticated, levels };
+        self.hyperscsi_ingresses.insert(up.session, ingress);
+        let id = self.target.session_up(now, HYPERSCSI, up.session, info, map);
+        self.push_event(ShardEvent::HyperScsiSessionUp {
+            initiator: (*up.initiator).into(),
+            target: (*up.target).into(),
+            group: (*up.group).into(),
+            peer: up.peer,
+            port: up.port,
+            authenticated: up.authenticated,
+        });
+        self.report_withheld(id, &[]);
+    }
+
+    /// Reports the LUNs that are withheld from an I_T nexus to the operator, except those in `known`, which
+    /// were reported before.
+    pub(crate) fn report_withheld(&mut self, id: NexusId, known: &[u16]) {
+        let Some(entry) = self.target.nexus(id) else { return };
+        let target = self.config.target_of(entry.target());
+        let reports: Vec<_> = entry
+            .withheld()
+            .filter(|lun| !known.contains(lun))
+            .map(|lun| ShardEvent::LunWithheld {
+                initiator: entry.initiator().into(),
+                target: target.map(|target| target.name.as_str().into()),
+                lun,
+            })
+            .collect();
+        reports.into_iter().for_each(|report| self.push_event(report));
+    }
+}

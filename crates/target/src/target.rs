@@ -1,0 +1,272 @@
+//! The target itself: its sessions and its logical units.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use base::time::Instant;
+use device::contract::{NexusId, UnitConfig};
+use device::unit::{LogicalUnit, UnitStats};
+use transport::target::SessionId;
+
+use crate::bindings::Bindings;
+use crate::nexus::{MapEntry, NexusEntry, NexusInfo, Nexuses, TargetNumber};
+use crate::route::{Owners, Transports};
+use crate::tmf::PendingTmfs;
+use crate::transport_id::{SessionRef, TransportId, nexus_of};
+use crate::units::{DiskId, UnitId, Units};
+
+/// Logical units, and the I_T nexuses through which initiators reach them over any transport.
+///
+/// After any call, the owner handles the events of its transports with [`Self::handle_event`], and calls
+/// [`Self::drain_unit`], until neither has anything more.
+#[derive(Default)]
+pub struct Target {
+    pub(crate) units: Units,
+    pub(crate) nexuses: Nexuses,
+    pub(crate) bindings: Bindings,
+    pub(crate) owners: Owners,
+    pub(crate) pending_tmfs: PendingTmfs,
+    pub(crate) saves: VecDeque<SaveRequest>,
+}
+
+/// Reservation state that must be on stable storage before the command that changed it returns status.
+#[derive(Debug)]
+pub struct SaveRequest {
+    /// The unit whose state it is.
+    pub unit: UnitId,
+    /// The owner passes this ticket to [`Target::state_saved`].
+    pub ticket: u64,
+    /// The whole state. It replaces the state that was stored for this unit before.
+    pub state: Vec<u8>,
+}
+
+/// The state of a logical unit, for display.
+#[derive(Clone, Debug)]
+pub struct UnitReport {
+    /// The number of the unit.
+    pub unit: UnitId,
+    /// The unit's statistics and state.
+    pub stats: UnitStats,
+}
+
+/// The I_T nexus of a session that ended.
+#[derive(Clone, Debug)]
+pub struct EndedNexus {
+    /// The name of the initiator device.
+    pub initiator: Rc<str>,
+    /// The target that it had logged in to.
+    pub target: TargetNumber,
+}
+
+/// I_T nexuses.
+impl Target {
+    /// Adds the I_T nexus of a new session, with its LUN map, and notifies every unit in it.
+    pub fn session_up(
+        &mut self,
+        now: Instant,
+        transport: TransportId,
+        session: SessionId,
+        info: NexusInfo,
+        map: impl IntoIterator<Item = MapEntry>,
+    ) -> NexusId {
+        let mut entry = NexusEntry::new(SessionRef { transport, session }, info);
+        self.bindings.session_begins(&entry.name);
+        entry.remap(map, &self.bindings, |unit| self.units.disk_of(unit));
+        let id = self.nexuses.insert(entry);
+        let Some(entry) = self.nexuses.get(id) else { return id };
+        for unit in entry.units() {
+            if let (Some(nexus), Some(unit)) = (entry.seen_by(id, unit), self.units.mark_dirty(unit)) {
+                unit.nexus_established(now, nexus);
+            }
+        }
+        id
+    }
+
+    /// Removes the I_T nexus of a session that ended. `deliberately` is whether its initiator has logged out
+    /// and no longer uses the LUNs.
+    pub fn session_down(
+        &mut self,
+        now: Instant,
+        transport: TransportId,
+        session: SessionId,
+        deliberately: bool,
+    ) -> Option<EndedNexus> {
+        let id = nexus_of(transport, session);
+        let entry = self.nexuses.remove(id)?;
+        self.bindings.session_ended(&entry.name, deliberately);
+        self.pending_tmfs.forget(id);
+        for unit in entry.units() {
+            if let Some(unit) = self.units.mark_dirty(unit) {
+                unit.nexus_lost(now, id);
+            }
+        }
+        Some(EndedNexus { initiator: entry.initiator().into(), target: entry.target() })
+    }
+
+    /// Returns every I_T nexus, in the order of transports and of the numbers there.
+    pub fn nexuses(&self) -> impl Iterator<Item = (NexusId, &NexusEntry)> {
+        self.nexuses.iter()
+    }
+
+    /// Returns an I_T nexus.
+    pub fn nexus(&self, id: NexusId) -> Option<&NexusEntry> {
+        self.nexuses.get(id)
+    }
+
+    /// Ends the session of an I_T nexus.
+    pub fn close(&self, now: Instant, id: NexusId, transports: &mut dyn Transports) {
+        if let Some(entry) = self.nexuses.get(id) {
+            entry.close(now, transports);
+        }
+    }
+
+    /// Replaces the LUN map of an I_T nexus, and notifies the units that it lost, the units that it gained,
+    /// and the units that stay. Returns whether the map changed.
+    pub fn remap(&mut self, now: Instant, id: NexusId, map: impl IntoIterator<Item = MapEntry>) -> bool {
+        let Some(entry) = self.nexuses.get_mut(id) else { return false };
+        let (before, disks) = (entry.units(), entry.disks());
+        if !entry.remap(map, &self.bindings, |unit| self.units.disk_of(unit)) {
+            return false;
+        }
+        let (after, moved) = (entry.units(), disks != entry.disks());
+        let Some(entry) = self.nexuses.get(id) else { return false };
+        for unit in before.iter().filter(|unit| !after.contains(unit)) {
+            if let Some(unit) = self.units.mark_dirty(*unit) {
+                unit.nexus_withdrawn(now, id);
+            }
+        }
+        for unit in after {
+            let (Some(nexus), known) = (entry.seen_by(id, unit), before.contains(&unit)) else { continue };
+            match self.units.mark_dirty(unit) {
+                Some(unit) if known => {
+                    unit.nexus_changed(now, nexus);
+                    if moved {
+                        unit.luns_changed(id);
+                    }
+                }
+                Some(unit) => unit.nexus_established(now, nexus),
+                None => {}
+            }
+        }
+        true
+    }
+}
+
+/// Logical units.
+impl Target {
+    /// Adds a unit under a number below [`crate::units::MAX_UNITS`]. I_T nexuses whose LUN map contains the
+    /// number see the unit immediately. `disk` decides whether an initiator that reconnects finds under a LUN
+    /// the disk that it has used there. Returns false if the number was not free or too high.
+    pub fn add_unit(&mut self, now: Instant, id: UnitId, unit: LogicalUnit, disk: DiskId) -> bool {
+        if !self.units.put(id, Box::new(unit), disk) {
+            return false;
+        }
+        let nexuses: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
+        for nexus in nexuses {
+            if let Some(entry) = self.nexuses.get_mut(nexus) {
+                entry.remap(entry.entries(), &self.bindings, |unit| self.units.disk_of(unit));
+            }
+        }
+        let seers: Vec<_> =
+            self.nexuses.iter().filter_map(|(nexus, entry)| entry.seen_by(nexus, id)).collect();
+        for nexus in seers {
+            if let Some(unit) = self.units.mark_dirty(id) {
+                unit.nexus_established(now, nexus);
+            }
+        }
+        true
+    }
+
+    /// Removes a unit: no command reaches it any more, and every command and task management function that it
+    /// has is answered. [`Self::poll_removed`] returns the unit when its medium has completed all its
+    /// operations. The number is free immediately.
+    ///
+    /// Returns whether the unit existed.
+    pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> bool {
+        let Some(retiring) = self.units.retire(id) else { return false };
+        self.owners.rename(id, retiring);
+        if let Some(unit) = self.units.mark_dirty(retiring) {
+            unit.retire(now);
+        }
+        true
+    }
+
+    /// Returns a removed unit that has nothing under way any more, so that its medium can be closed, and the
+    /// number that it had.
+    pub fn poll_removed(&mut self) -> Option<(UnitId, Box<LogicalUnit>)> {
+        if self.units.has_retiring() { self.units.take_retired() } else { None }
+    }
+
+    /// Changes the configuration that a unit presents to initiators.
+    pub fn reconfigure_unit(&mut self, now: Instant, id: UnitId, config: UnitConfig) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.reconfigure(now, config);
+        }
+    }
+
+    /// Notifies a unit that the size of its medium has changed.
+    pub fn capacity_changed(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.capacity_changed(now);
+        }
+    }
+
+    /// Withholds the medium of a unit because it is not the same as before, or makes it available again.
+    pub fn withhold_medium(&mut self, now: Instant, id: UnitId, withheld: bool) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.withhold_medium(now, withheld);
+        }
+    }
+
+    /// Notifies the unit with this number, and the retiring units that had it, that their medium has
+    /// completions.
+    pub fn medium_ready(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.store_ready(now);
+        }
+        if self.units.has_retiring() {
+            let retiring: Vec<UnitId> = self.units.retiring_from(id).collect();
+            for id in retiring {
+                if let Some(unit) = self.units.mark_dirty(id) {
+                    unit.store_ready(now);
+                }
+            }
+        }
+    }
+
+    /// Returns the next state to store. Call this after every other call.
+    pub fn poll_save(&mut self) -> Option<SaveRequest> {
+        self.saves.pop_front()
+    }
+
+    /// Records whether the state of a [`SaveRequest`] is on stable storage.
+    pub fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
+        let incarnation = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
+        let id = self.units.find(incarnation).filter(|id| self.units.given(*id) == unit);
+        let ticket = ticket & u64::from(u32::MAX);
+        if let Some(unit) = id.and_then(|id| self.units.mark_dirty(id)) {
+            unit.state_saved(now, ticket, ok);
+        }
+    }
+
+    /// Returns the state of every unit.
+    pub fn units(&self) -> Vec<UnitReport> {
+        self.units.iter().map(|(unit, lu)| UnitReport { unit, stats: lu.stats() }).collect()
+    }
+
+    /// Returns when [`Self::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.units.next_deadline()
+    }
+
+    /// Handles the deadlines of units that passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for id in self.units.due(now) {
+            if let Some(unit) = self.units.mark_dirty(id) {
+                unit.handle_timeout(now);
+            }
+        }
+    }
+}

@@ -6,6 +6,7 @@ use base::state_machine::Action;
 use base::time::Duration;
 
 use super::world::{Got, LUN, World, keys, pattern};
+use crate::negotiate::KeyPolicy;
 use crate::pdu::ahs::Ahs;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_in::NopIn;
@@ -373,6 +374,41 @@ fn long_cdbs_and_bidirectional_lengths_come_in_additional_headers() {
         };
         world.send_raw(conn, again.encode(), ahs, &[]);
         assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::INVALID_PDU_FIELD, "{opcode:?}");
+    }
+}
+
+#[test]
+fn the_status_of_a_bidirectional_command_is_sent_in_a_response() {
+    //= rfc7143#section-11.7.3
+    //= type=test
+    //# For bidirectional commands, the status MUST be sent in a SCSI Response PDU.
+    for level in [0, 1] {
+        let mut world = World::with(Limits::default(), KeyPolicy { error_recovery_level: level, ..keys() });
+        let (conn, _) = world.login(&["ErrorRecoveryLevel=1"]);
+        let ahs = Ahs { extended_cdb: None, bidirectional_read_length: Some(600) };
+        let command = ScsiCommand {
+            read: true,
+            write: true,
+            expected_data_transfer_length: 512,
+            ..world.command(conn)
+        };
+        world.count(conn);
+        world.send_raw(conn, command.encode(), &ahs.to_bytes(), &pattern(0, 512));
+        let task = world.expect_command().task;
+        // The data is still queued when the task ends.
+        world.stalled.insert(conn);
+        world.data_in(task, 0, &pattern(0, 500));
+        world.finish(task, Finish::good(512));
+        world.stalled.clear();
+        world.transmit(conn);
+        let data: DataIn = world.expect(conn);
+        assert!(data.is_final);
+        assert_eq!(data.status, None);
+        let response: ScsiResponse = world.expect(conn);
+        assert_eq!((response.status, response.residual), (0, Residual::None));
+        assert_eq!(response.bidirectional_read_residual, Residual::Underflow(100));
+        assert_eq!(response.exp_data_sn, DataSn(1));
+        world.expect_silence(conn);
     }
 }
 

@@ -52,7 +52,7 @@ impl Engine {
         let bhs = segment.bhs;
         let (immediate_data, intact) = (segment.sink, segment.digest_ok);
         let taken = if intact {
-            self.check_command(session, &bhs, ahs)
+            self.check_command((context.conn, session), &bhs, ahs)
         } else {
             Err(ProtocolError::DataDigestMismatch)
         };
@@ -81,7 +81,7 @@ impl Engine {
     /// Checks everything of a command but its unsolicited data.
     fn check_command<'a>(
         &self,
-        session: Key,
+        (conn, session): (ConnId, Key),
         bhs: &Bhs,
         ahs: &'a [u8],
     ) -> Result<(ScsiCommand, Ahs<'a>), ProtocolError> {
@@ -102,7 +102,7 @@ impl Engine {
         if state.find_open(&self.tasks, command.itt).is_some() {
             return Err(ProtocolError::TaskTagInUse);
         }
-        if command.immediate && state.immediate >= self.limits.immediate_max {
+        if command.immediate && !state.may_open_immediate(&self.tasks, conn, self.limits.immediate_max) {
             return Err(ProtocolError::TooManyImmediate);
         }
         let ahs = Ahs::parse(ahs)?;

@@ -103,7 +103,7 @@ pub struct Limits {
     pub sessions_max: u16,
     /// [`SessionLimits::queue_depth`] of targets without a limit of their own.
     pub queue_depth: u32,
-    /// Immediate commands and task management requests of a session that may be open at a time.
+    /// Immediate commands and TMFs that a session may have open; each connection may always have one of each.
     pub immediate_max: u32,
     /// Bytes of Data-Out, of all sessions, that may be received or under way, and are not yet delivered to
     /// the layer above.

@@ -52,7 +52,8 @@ impl Engine {
         // TASK REASSIGN is answered at once, so the limit does not apply to it. If it were refused, it could
         // wait for ever for immediate tasks that are to be reassigned themselves.
         let is_reassign = request.function == TmfFunction::TASK_REASSIGN;
-        let is_too_many = state.immediate >= self.limits.immediate_max && !is_reassign;
+        let may_open = state.may_open_tmf(&self.tmfs, context.conn, self.limits.immediate_max);
+        let is_too_many = !may_open && !is_reassign;
         if is_too_many && request.immediate {
             return Err(ProtocolError::TooManyImmediate);
         }

@@ -245,6 +245,22 @@ impl Session {
         self.find(tasks, itt).filter(|key| tasks.get(*key).is_some_and(|task| task.sent_status.is_none()))
     }
 
+    /// Returns whether a connection may open another immediate command, if `most` immediate commands and task
+    /// management requests of the session may be open. Each connection may always have one.
+    pub(crate) fn may_open_immediate(&self, tasks: &Arena<Task>, conn: ConnId, most: u32) -> bool {
+        //= rfc7143#section-4.2.2.1
+        //# An iSCSI target MUST be able to handle at least one immediate task management command
+        //# and one immediate non-task-management iSCSI command per connection at any time.
+        self.immediate < most || !self.tasks(tasks).any(|(_, task)| task.immediate && task.conn == conn)
+    }
+
+    /// As [`Self::may_open_immediate`], for a task management request. Each connection may always have one of
+    /// those too.
+    pub(crate) fn may_open_tmf(&self, tmfs: &Arena<Tmf>, conn: ConnId, most: u32) -> bool {
+        let is_own = |key: &Key| tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn);
+        self.immediate < most || !self.tmfs.iter().any(is_own)
+    }
+
     /// Removes a task from the tag table.
     pub(crate) fn unlink_task(&mut self, tasks: &mut Arena<Task>, key: Key) {
         let Some((itt, next)) = tasks.get(key).map(|task| (task.itt, task.next)) else { return };

@@ -396,6 +396,45 @@ fn requests_keep_to_tags_numbers_and_limits() {
 }
 
 #[test]
+fn each_connection_may_always_have_one_request_and_one_immediate_command() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# An iSCSI target MUST be able to handle at least one immediate task management command and one
+    //# immediate non-task-management iSCSI command per connection at any time.
+    let limits = Limits { immediate_max: 2, ..Limits::default() };
+    let mut world = World::with(limits, KeyPolicy { max_connections: 2, ..keys() });
+    let (first, up) = world.login(&["MaxConnections=2"]);
+    let (second, _) = world.join(first, up.tsih, 1, &[]);
+    let mut open = Vec::new();
+    for conn in [first, first] {
+        let command = ScsiCommand { immediate: true, ..world.command(conn) };
+        open.push(world.start(conn, &command, &[]).task);
+    }
+    // The commands of one connection refuse neither its own request nor a command of the other one.
+    for conn in [first, second] {
+        let tmf = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+        world.send(conn, &tmf, &[]);
+        expect_manage(&mut world);
+    }
+    let command = ScsiCommand { immediate: true, ..world.command(second) };
+    open.push(world.start(second, &command, &[]).task);
+    // A second one of each kind is refused.
+    for conn in [first, second] {
+        let tmf = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+        world.send(conn, &tmf, &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+        let command = ScsiCommand { immediate: true, ..world.command(conn) };
+        world.send(conn, &command, &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+    }
+    // When a command of a connection has ended, the connection may have another one.
+    world.finish(open.pop().unwrap(), Finish::good(0));
+    world.expect::<ScsiResponse>(second);
+    let command = ScsiCommand { immediate: true, ..world.command(second) };
+    world.start(second, &command, &[]);
+}
+
+#[test]
 fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
     //= rfc7143#section-4.2.3.4
     //= type=test

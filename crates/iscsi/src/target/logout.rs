@@ -21,9 +21,9 @@ use super::protocol_error::ProtocolError;
 use super::states::{Connection as State, ConnectionEvent};
 use super::task::{Holder, Task};
 use super::timer::{Owner, Timer};
-use crate::pdu::TargetSn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::{Itt, TargetSn};
 
 /// An accepted logout that waits for the tasks that it ends.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,11 @@ enum LogoutScope {
 impl PendingLogout {
     pub(crate) const fn ends_session(&self) -> bool {
         matches!(self.ends, LogoutScope::Session)
+    }
+
+    /// Returns the tag of the Logout Request.
+    pub(crate) fn itt(&self) -> Option<Itt> {
+        self.answer.map(|answer| answer.itt)
     }
 
     /// Returns the one connection whose tasks end, or `None` if all tasks of the session end.

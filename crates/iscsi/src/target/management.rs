@@ -225,8 +225,14 @@ impl Engine {
     /// Handles ABORT TASK (§11.5.1) for one task of this session, whether it waits, executes or has ended.
     fn abort_task(&mut self, context: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let (itt, ref_cmd_sn) = tmf.referenced;
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
+            if self.is_control_tag(tmf.session, itt) {
+                //= rfc7143#section-11.5.1
+                //# At the target, an ABORT TASK function MUST NOT be executed on a task management request;
+                //# such a request MUST result in a task management response of "Function rejected".
+                return self.answer_tmf(key, TmfResult::REJECTED);
+            }
             //= rfc7143#section-7.11
             //# If the abort request is received and the original command is missing, targets MUST consider
             //# the original command with that RefCmdSN as received and issue a task management response with
@@ -263,8 +269,8 @@ impl Engine {
             // The task failed, and the initiator need not send the rest of its data (§7.8).
             Holder::Nobody if !expecting => self.answer_tmf(key, TmfResult::NO_TASK),
             Holder::Session | Holder::Nobody => {
-                let waiting = state.window.early_mut();
-                for request in waiting {
+                let waiting = self.sessions.get_mut(tmf.session).map(|state| state.window.early_mut());
+                for request in waiting.into_iter().flatten() {
                     if matches!(request, Request::Command(command) if command.task.0 == task) {
                         *request = Request::AbortedSlot;
                     }
@@ -273,6 +279,22 @@ impl Engine {
                 self.answer_tmf(key, TmfResult::COMPLETE)
             }
         }
+    }
+
+    /// Returns whether a tag is that of an open task management request, text negotiation or logout of a
+    /// session: not that of a SCSI task.
+    pub(super) fn is_control_tag(&self, session: Key, itt: Itt) -> bool {
+        let Some(state) = self.sessions.get(session) else { return false };
+        let is_tmf = |key: &Key| self.tmfs.get(*key).is_some_and(|tmf| tmf.itt == itt);
+        let is_text = |conn: &ConnId| self.conn(*conn).is_some_and(|conn| conn.text.itt() == Some(itt.0));
+        state.tmfs.iter().any(is_tmf)
+            || state.conns.iter().any(is_text)
+            || state.logouts.iter().any(|logout| logout.itt() == Some(itt))
+            || state.window.early().any(|request| match request {
+                Request::Text(_, text, _) => text.itt == itt,
+                Request::Logout(_, logout) => logout.itt == itt,
+                Request::Command(_) | Request::Tmf(_) | Request::Ping(..) | Request::AbortedSlot => false,
+            })
     }
 
     /// Handles QUERY TASK (RFC 7144 §6.3).

@@ -152,6 +152,11 @@ impl<T> Window<T> {
         void.into_iter().map(|(_, request)| request).collect()
     }
 
+    /// Returns the early requests.
+    pub(crate) fn early(&self) -> impl Iterator<Item = &T> {
+        self.early.iter().map(|(_, request)| request)
+    }
+
     /// Returns the early requests, mutably.
     pub(crate) fn early_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.early.iter_mut().map(|(_, request)| request)

@@ -7,16 +7,19 @@ use base::time::Duration;
 
 use super::world::{LUN, World, data_out, keys, pattern};
 use crate::negotiate::KeyPolicy;
-use crate::pdu::Itt;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::data_out::DataOut;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::serial::CmdSn;
+use crate::pdu::{Itt, Ttt};
+use crate::serial::{CmdSn, StatSn};
 use crate::target::contract::{Event, Finish, TmfIndication};
 use crate::target::engine::Limits;
 
@@ -99,6 +102,69 @@ fn abort_task_reaches_the_task_wherever_it_is() {
     // The number of the aborted command counts as received.
     let next = ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(900), ..command };
     world.start(conn, &next, &[]);
+}
+
+#[test]
+fn only_scsi_tasks_can_be_aborted_or_reassigned() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# At the target, an ABORT TASK function MUST NOT be executed on a task management request; such a request
+    //# MUST result in a task management response of "Function rejected".
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# At the target, a TASK REASSIGN function request MUST NOT be executed to reassign the connection
+    //# allegiance of a Task Management Function Request, an active text negotiation task, or a Logout task;
+    //# such a request MUST result in a task management response of "Function rejected".
+    let mut world = World::with(Limits::default(), super::mcs::several(2));
+    let (conn, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
+    let (second, _) = world.join(conn, up.tsih, 1, &[]);
+    let (third, _) = world.join(conn, up.tsih, 2, &[]);
+    let task = world.command(second);
+    world.start(second, &task, &[]);
+    let lost = ScsiCommand { cmd_sn: task.cmd_sn.next(), ..world.command(conn) };
+    let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+    world.send(conn, &reset, &[]);
+    expect_manage(&mut world);
+    // A text negotiation that is under way, and one whose turn has not come.
+    let text = |itt, immediate, cmd_sn| TextRequest {
+        immediate,
+        is_final: false,
+        continues: false,
+        lun: 0,
+        itt,
+        ttt: Ttt::NONE,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &text(Itt(801), true, lost.cmd_sn), b"InitiatorAlias=me\0");
+    world.expect::<TextResponse>(conn);
+    world.send(conn, &text(Itt(802), false, lost.cmd_sn.plus(2)), &[]);
+    // A logout that waits for a task, and one whose turn has not come.
+    let logout = |itt, immediate, cmd_sn| LogoutRequest {
+        immediate,
+        reason: LogoutReason::CloseConnection,
+        itt,
+        cid: 1,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(second, &logout(Itt(803), true, lost.cmd_sn), &[]);
+    world.send(third, &logout(Itt(804), false, lost.cmd_sn.plus(3)), &[]);
+    for itt in [reset.itt, Itt(801), Itt(802), Itt(803), Itt(804)] {
+        for function in [TmfFunction::ABORT_TASK, TmfFunction::TASK_REASSIGN] {
+            let named = TmfRequest {
+                referenced_task_tag: itt,
+                ref_cmd_sn: lost.cmd_sn,
+                cmd_sn: lost.cmd_sn.plus(1),
+                ..world.manage(conn, function)
+            };
+            world.send(conn, &named, &[]);
+            expect_result(&mut world, conn, TmfResult::REJECTED);
+        }
+    }
+    world.expect_silence(conn);
+    // The number that the requests named is still missing.
+    world.start(conn, &lost, &[]);
 }
 
 #[test]

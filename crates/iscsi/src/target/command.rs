@@ -367,7 +367,7 @@ impl Engine {
         state.holder = Holder::Nobody;
         let (session, conn, lun) = (state.session, state.conn, state.lun);
         self.remove_task(key);
-        self.report_abort(session, conn, lun);
+        self.report_abort(session, key, conn, lun);
     }
 
     /// Fails a task because one of its PDUs broke a rule, and sends a Reject first if the rule requires one.

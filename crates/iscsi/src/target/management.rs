@@ -253,12 +253,19 @@ impl Engine {
             //# the abort, then the target MUST respond with the response code "Task Does Not Exist".
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
-        let Some((holder, expecting)) =
-            self.tasks.get(task).map(|task| (task.holder, task.data_out.is_expecting()))
+        let Some((holder, expecting, lun)) =
+            self.tasks.get(task).map(|task| (task.holder, task.data_out.is_expecting(), task.lun))
         else {
             return Ok(());
         };
         match holder {
+            //= rfc7143#section-4.2.5.3
+            //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
+            //# initiator and target MUST verify that all other fields used in task-related PDUs have
+            //# values that are consistent with the values used at the task instantiation, based on
+            //# the Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one
+            //# used in the SCSI Command PDU used to instantiate the task).
+            _ if lun != tmf.lun => self.answer_tmf(key, TmfResult::REJECTED),
             Holder::DeviceServer => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
@@ -301,7 +308,11 @@ impl Engine {
     fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let task = state.find_open(&self.tasks, tmf.referenced.0);
-        match task.and_then(|task| Some((task, self.tasks.get(task)?.holder))) {
+        let named = task.and_then(|task| Some((task, self.tasks.get(task)?)));
+        if named.is_some_and(|(_, task)| task.lun != tmf.lun) {
+            return self.answer_tmf(key, TmfResult::REJECTED);
+        }
+        match named.map(|(key, task)| (key, task.holder)) {
             Some((task, Holder::DeviceServer)) => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
@@ -346,16 +357,15 @@ impl Engine {
         Some(tmf)
     }
 
-    /// Reports to a session with FastAbort that tasks of it were terminated which it did not terminate itself
-    /// (§4.2.3.4 d).
-    pub(super) fn report_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
+    /// Reports to a session with FastAbort that a task of it was terminated, unless the function that did so
+    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d).
+    pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: ConnId, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return };
         let conn = if is_detached_id(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
-        let own = state
-            .tmfs
-            .iter()
-            .filter_map(|key| self.tmfs.get(*key))
-            .any(|tmf| tmf.affects(lun) || matches!(tmf.function, TmfFunction::ABORT_TASK));
+        let own = state.tmfs.iter().filter_map(|key| self.tmfs.get(*key)).any(|tmf| {
+            let is_single = tmf.function == TmfFunction::ABORT_TASK && tmf.task == Some(task);
+            is_single || tmf.conn == conn && tmf.affects(lun)
+        });
         //= rfc7143#section-4.2.3.5
         //# If the issuing session is a FastAbort session, the iSCSI target implementation is
         //# FastAbort-capable, and the third-party affected session is an RFC 3720 session, the
@@ -376,6 +386,12 @@ impl Engine {
         if told {
             return;
         }
+        //= rfc7143#section-4.2.3.4
+        //# d) MUST send an Asynchronous Message PDU with AsyncEvent=5 (Section 11.9) on:
+        //= rfc7143#section-4.2.3.4
+        //# If there are multiple affected LUs (say, due to a target reset), then one Async Message
+        //# PDU MUST be sent for each such LU on each connection that has at least one allegiant
+        //# affected task.
         let message = AsyncMessage {
             lun,
             sn: TargetSn::default(),

@@ -10,6 +10,7 @@ use crate::negotiate::KeyPolicy;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::nop_in::NopIn;
 use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
@@ -459,6 +460,68 @@ fn requests_keep_to_tags_numbers_and_limits() {
     world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
     world.engine.finish_tmf(first.tmf, TmfResult::COMPLETE);
     world.drain();
+}
+
+#[test]
+fn fast_abort_reports_aborted_tasks_on_the_other_connections_of_the_session() {
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# d) MUST send an Asynchronous Message PDU with AsyncEvent=5 (Section 11.9) on:
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# If there are multiple affected LUs (say, due to a target reset), then one Async Message PDU MUST be
+    //# sent for each such LU on each connection that has at least one allegiant affected task.
+    let mut world = World::with(Limits::default(), KeyPolicy { max_connections: 3, ..level2() });
+    let (first, up) = world.login(&["TaskReporting=FastAbort", "MaxConnections=3"]);
+    let (second, _) = world.join(first, up.tsih, 1, &[]);
+    let (third, _) = world.join(first, up.tsih, 2, &[]);
+    // Two units have tasks on the second connection, one has a task on the first, and the third is idle.
+    let mut tasks = Vec::new();
+    for (at, (conn, lun)) in (0..).zip([(first, LUN), (second, LUN), (second, 0), (second, LUN)]) {
+        let command = world.command(conn);
+        let command = ScsiCommand { lun, cmd_sn: CmdSn(100).plus(at), ..command };
+        tasks.push(world.start(conn, &command, &[]).task);
+    }
+    let reset = world.manage(first, TmfFunction::TARGET_WARM_RESET);
+    world.send(first, &TmfRequest { cmd_sn: CmdSn(104), ..reset }, &[]);
+    let manage = expect_manage(&mut world);
+    for task in tasks {
+        world.engine.abort(task);
+    }
+    answer(&mut world, manage, TmfResult::COMPLETE);
+    for lun in [LUN, 0] {
+        let told: AsyncMessage = world.expect(second);
+        assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, lun));
+    }
+    // The fence of the response asks both other connections for an acknowledgement.
+    for conn in [second, third] {
+        world.expect::<NopIn>(conn);
+    }
+    for conn in [first, second, third] {
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn an_abort_that_names_another_unit_than_its_task_is_rejected() {
+    //= rfc7143#section-4.2.5.3
+    //= type=test
+    //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI initiator and
+    //# target MUST verify that all other fields used in task-related PDUs have values that are consistent with
+    //# the values used at the task instantiation, based on the Initiator Task Tag (e.g., the LUN used in an
+    //# R2T PDU MUST be the same as the one used in the SCSI Command PDU used to instantiate the task).
+    let mut world = World::new();
+    let (conn, _) = world.login(&["iSCSIProtocolLevel=2"]);
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    let abort = abort_task(&mut world, conn, &command);
+    for function in [TmfFunction::ABORT_TASK, TmfFunction::QUERY_TASK] {
+        world.send(conn, &TmfRequest { lun: 2 << 48, function, ..abort }, &[]);
+        expect_result(&mut world, conn, TmfResult::REJECTED);
+        world.expect_silence(conn);
+    }
+    world.send(conn, &abort, &[]);
+    assert_eq!(expect_manage(&mut world).task, Some(task));
 }
 
 #[test]

@@ -204,7 +204,7 @@ impl World {
                 assert_eq!(self.held.len() + 1, before, "a task goes once");
             }
             Event::SessionDown { .. } => self.manages.clear(),
-            Event::SessionUp(_) | Event::DataOut { .. } => {}
+            Event::SessionUp(_) | Event::DataOut { .. } | Event::TasksCleared { .. } => {}
         }
     }
 

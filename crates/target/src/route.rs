@@ -36,6 +36,7 @@ impl Shard {
             Event::DataOut { task, offset, data } => self.data_out(now, TaskRef::Iscsi(task), offset, data),
             Event::Tmf(request) => self.route_tmf(now, &TmfRequest::of_iscsi(&request)),
             Event::TaskGone { task } => self.task_gone(now, TaskRef::Iscsi(task)),
+            Event::TasksCleared { session, lun } => self.tasks_cleared(now, SessionRef::Iscsi(session), lun),
             Event::SessionDown { session, why } => {
                 // While the target shuts down, initiators log out because the target requested it.
                 let deliberate = why == iscsi_target::SessionEnd::LoggedOut && !self.draining;
@@ -91,6 +92,20 @@ impl Shard {
     fn task_gone(&mut self, now: Instant, task: TaskRef) {
         if let Some(unit) = self.disown(task).and_then(|unit| self.units.mark_dirty(unit)) {
             unit.task_gone(now, task.key());
+        }
+    }
+
+    /// Has the unit behind a LUN report to a nexus that the end of an iSCSI connection terminated its tasks.
+    fn tasks_cleared(&mut self, now: Instant, session: SessionRef, lun: u64) {
+        let nexus = session.nexus();
+        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun)));
+        if let Some(unit) = unit.and_then(|unit| self.units.mark_dirty(unit)) {
+            //= rfc7143#section-11.14.5
+            //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+            //# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+            //# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+            //# etc.; see [SPC3].
+            unit.tasks_cleared(now, nexus, Asc::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT);
         }
     }
 

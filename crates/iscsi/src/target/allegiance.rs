@@ -99,7 +99,7 @@ impl Engine {
         //# and/or discard all of the active immediate commands
         let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == detached && task.immediate);
         for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
-            self.end_task(key);
+            self.clear_task(key);
         }
         self.watch_detached(now, session);
         // A task management request cannot be reassigned. An initiator that misses the response requests the

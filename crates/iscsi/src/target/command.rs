@@ -496,32 +496,6 @@ impl Engine {
         }
     }
 
-    /// Ends the tasks of a session, or of one of its connections, and reports it to the layer above.
-    pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
-        if let Some(conn) = of {
-            self.discard_early_requests(session, conn);
-        }
-        let Some(state) = self.sessions.get(session) else { return };
-        let keys: alloc::vec::Vec<Key> = state
-            .tasks(&self.tasks)
-            .filter(|(_, task)| of.is_none_or(|conn| task.conn == conn))
-            .map(|(key, _)| key)
-            .collect();
-        for key in keys {
-            self.end_task(key);
-        }
-        self.drop_tmfs(session, of);
-    }
-
-    /// Ends a task whose response cannot be delivered any more.
-    pub(super) fn end_task(&mut self, key: Key) {
-        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::DeviceServer);
-        self.remove_task(key);
-        if held {
-            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
-        }
-    }
-
     /// Ends a session with everything in it.
     pub(super) fn end_session(&mut self, session: Key, down: SessionEnd) {
         let Some(state) = self.sessions.get_mut(session) else { return };

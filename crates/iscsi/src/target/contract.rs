@@ -92,6 +92,14 @@ pub enum Event {
         /// The task.
         task: TaskRef,
     },
+    /// Tasks of a session for this logical unit ended without a response, because a connection ended, and the
+    /// session continues. The initiator must learn of it with its next command (RFC 7143 §11.14.5).
+    TasksCleared {
+        /// The session.
+        session: SessionId,
+        /// The logical unit, as SAM-5 §4.7 encodes it.
+        lun: u64,
+    },
     /// A session ended: the I_T nexus is lost (SAM-5 §6.4). [`Event::TaskGone`] was reported before for every
     /// task of it.
     SessionDown {

@@ -9,13 +9,15 @@
 //! whatever the speed of the medium; and so does an initiator that closes its half of the connection after
 //! them.
 
+use alloc::vec::Vec;
+
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::SessionEnd;
+use super::contract::{Event, SessionEnd, SessionId, TaskRef};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::states::{Connection as State, ConnectionEvent};
@@ -257,7 +259,10 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
-            self.end_task(key);
+            match pending.ends {
+                LogoutScope::Connection(_) => self.clear_task(key),
+                LogoutScope::Session => self.end_task(key),
+            }
         }
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 4]> = state
@@ -301,6 +306,46 @@ impl Engine {
         }
         if let Err(why) = answered {
             self.drop_connection(pending.requested_on, why);
+        }
+    }
+
+    /// Ends the tasks of a session, or of one of its connections, and reports it to the layer above.
+    pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
+        if let Some(conn) = of {
+            self.discard_early_requests(session, conn);
+        }
+        let Some(state) = self.sessions.get(session) else { return };
+        let keys: Vec<Key> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| of.is_none_or(|conn| task.conn == conn))
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            match of {
+                Some(_) => self.clear_task(key),
+                None => self.end_task(key),
+            }
+        }
+        self.drop_tmfs(session, of);
+    }
+
+    /// Ends a task whose response cannot be delivered although its session continues (§11.14.5: implicit
+    /// termination). The layer above is told of it, unless the response was sent.
+    pub(super) fn clear_task(&mut self, key: Key) {
+        let unanswered = self.tasks.get(key).filter(|task| task.sent_status.is_none());
+        let of = unanswered.map(|task| (SessionId(task.session), task.lun));
+        self.end_task(key);
+        if let Some((session, lun)) = of {
+            self.events.push_back(Event::TasksCleared { session, lun });
+        }
+    }
+
+    /// Ends a task whose response cannot be delivered any more.
+    pub(super) fn end_task(&mut self, key: Key) {
+        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::DeviceServer);
+        self.remove_task(key);
+        if held {
+            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
     }
 

@@ -476,7 +476,11 @@ impl Engine {
             if counted {
                 state.window.command_ended();
             }
-            if !state.ready.is_empty() {
+            let (is_ready, may_wait) = (!state.ready.is_empty(), counted && state.window.looks_closed());
+            if may_wait {
+                self.mark_dirty(session);
+            }
+            if is_ready {
                 self.drain_ready(session);
             }
         }

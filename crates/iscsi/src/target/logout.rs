@@ -217,35 +217,46 @@ impl Engine {
         Ok(())
     }
 
-    /// Marks the logouts of a session to be processed again: a task of it ended, or will not end by itself.
+    /// Marks a session that has logouts to be processed again: a task of it ended, or will not end by itself.
     pub(super) fn mark_logouts_dirty(&mut self, session: Key) {
-        if let Some(state) = self.sessions.get_mut(session)
-            && !state.logouts.is_empty()
-            && !core::mem::replace(&mut state.logouts_dirty, true)
-        {
-            self.dirty_logouts.push_back(session);
+        if self.sessions.get(session).is_some_and(|state| !state.logouts.is_empty()) {
+            self.mark_dirty(session);
         }
     }
 
-    /// Processes the logouts of the sessions that were marked.
-    pub(super) fn process_logouts(&mut self) {
-        while let Some(session) = self.dirty_logouts.pop_front() {
+    /// Marks a session to be processed again.
+    pub(super) fn mark_dirty(&mut self, session: Key) {
+        if let Some(state) = self.sessions.get_mut(session)
+            && !core::mem::replace(&mut state.is_dirty, true)
+        {
+            self.dirty_sessions.push_back(session);
+        }
+    }
+
+    /// Processes the sessions that were marked.
+    pub(super) fn process_dirty_sessions(&mut self) {
+        while let Some(session) = self.dirty_sessions.pop_front() {
             let Some(state) = self.sessions.get_mut(session) else { continue };
-            state.logouts_dirty = false;
-            let mut at = 0;
-            while let Some(pending) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
-                if pending.late {
-                    self.end_tasks(session, pending.scope());
-                }
-                if self.is_waiting(session, &pending) {
-                    at += 1;
-                    continue;
-                }
-                if let Some(state) = self.sessions.get_mut(session) {
-                    state.logouts.remove(at);
-                }
-                self.finish_logout(session, &pending);
+            state.is_dirty = false;
+            self.process_logouts(session);
+            self.show_window(session);
+        }
+    }
+
+    fn process_logouts(&mut self, session: Key) {
+        let mut at = 0;
+        while let Some(pending) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
+            if pending.late {
+                self.end_tasks(session, pending.scope());
             }
+            if self.is_waiting(session, &pending) {
+                at += 1;
+                continue;
+            }
+            if let Some(state) = self.sessions.get_mut(session) {
+                state.logouts.remove(at);
+            }
+            self.finish_logout(session, &pending);
         }
     }
 

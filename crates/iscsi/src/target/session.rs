@@ -96,10 +96,10 @@ pub(crate) struct Session {
     pub(crate) takeovers: Option<Takeovers>,
     /// Since when it has no connection.
     pub(crate) lost_since: Option<Instant>,
-    /// The logouts that wait for tasks to end, at most one per connection, and whether they must be processed
-    /// again.
+    /// The logouts that wait for tasks to end, at most one per connection.
     pub(crate) logouts: Vec<PendingLogout>,
-    pub(crate) logouts_dirty: bool,
+    /// Whether its logouts and its command window must be looked at again.
+    pub(crate) is_dirty: bool,
     /// The pending [`Event::SessionUp`](super::contract::Event::SessionUp), and whether it was reported to
     /// the layer above.
     pub(crate) pending_session_up: Option<Box<SessionUp>>,
@@ -201,7 +201,7 @@ impl Session {
             takeovers: None,
             lost_since: None,
             logouts: Vec::new(),
-            logouts_dirty: false,
+            is_dirty: false,
             pending_session_up: None,
             is_announced: false,
         }

@@ -7,8 +7,6 @@
 
 use std::collections::VecDeque;
 
-use transport::target::{Command, Finish, SessionId, TmfIndication};
-use transport::task_management::TmfResult;
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
@@ -22,6 +20,8 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
+use transport::target::{Command, Finish, SessionId, TmfIndication};
+use transport::task_management::TmfResult;
 
 const PORT: EtherPort = EtherPort(0);
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -280,7 +280,7 @@ impl World {
                 self.held.retain(|(command, _)| command.task != task);
                 assert_eq!(self.held.len() + 1, before, "a task goes once");
             }
-            Event::DataOut { .. } | Event::Notice(_) => {}
+            Event::DataOut { .. } | Event::Notice(_) | Event::TasksCleared { .. } => {}
         }
     }
 }

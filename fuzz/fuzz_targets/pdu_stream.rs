@@ -7,8 +7,6 @@
 
 use std::collections::VecDeque;
 
-use transport::target::{Command, Finish, TmfIndication};
-use transport::task_management::TmfResult;
 use base::buffer::{Bytes, Pool};
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
@@ -21,6 +19,8 @@ use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::contract::Event;
 use iscsi::target::engine::{Engine, Limits};
 use libfuzzer_sys::fuzz_target;
+use transport::target::{Command, Finish, TmfIndication};
+use transport::task_management::TmfResult;
 
 const CONN: ConnId = ConnId(0);
 const DATA: [u8; 4096] = [0x5a; 4096];
@@ -205,7 +205,7 @@ impl World {
                 assert_eq!(self.held.len() + 1, before, "a task goes once");
             }
             Event::SessionDown { .. } => self.manages.clear(),
-            Event::SessionUp(_) | Event::DataOut { .. } => {}
+            Event::SessionUp(_) | Event::DataOut { .. } | Event::TasksCleared { .. } => {}
         }
     }
 

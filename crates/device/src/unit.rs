@@ -315,6 +315,13 @@ impl LogicalUnit {
         self.process_pending();
     }
 
+    /// Records that the transport ended tasks of a nexus without a response. A unit attention with this code
+    /// tells the nexus.
+    pub fn tasks_cleared(&mut self, now: Instant, id: NexusId, code: Asc) {
+        self.server.now = now;
+        self.server.nexuses.establish_ua(id, code);
+    }
+
     /// Executes a request of a copy manager as if `nexus` had sent it; [`UnitEvent::ThirdPartyReply`]
     /// answers.
     pub fn execute_third_party(

@@ -49,6 +49,8 @@ pub enum TransportSense {
     CrcError,
     /// Data offset error.
     DataOffsetError,
+    /// SNACK rejected: data that was lost cannot be sent again.
+    SnackRejected,
     /// Invalid target port transfer tag received.
     InvalidTransferTag,
     /// Initiator response timeout.
@@ -62,6 +64,7 @@ impl TransportSense {
             Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
             Self::IncorrectAmountOfData => (0x0c, 0x0d),
             Self::CrcError => (0x47, 0x05),
+            Self::SnackRejected => (0x11, 0x13),
             Self::DataOffsetError => (0x4b, 0x05),
             Self::InvalidTransferTag => (0x4b, 0x01),
             Self::InitiatorResponseTimeout => (0x4b, 0x06),

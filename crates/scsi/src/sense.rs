@@ -362,6 +362,7 @@ impl Asc {
     pub const COMMAND_PHASE_ERROR: Self = Self(0x4a00);
     pub const DATA_PHASE_ERROR: Self = Self(0x4b00);
     pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self(0x4705);
+    pub const SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT: Self = Self(0x477f);
     pub const INVALID_MESSAGE_ERROR: Self = Self(0x4900);
     pub const OVERLAPPED_COMMANDS_ATTEMPTED: Self = Self(0x4e00);
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self(0x5302);

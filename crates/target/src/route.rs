@@ -64,11 +64,25 @@ impl Target {
                     unit.task_gone(now, task_key(from, task));
                 }
             }
+            Event::TasksCleared { session, lun } => self.tasks_cleared(now, nexus_of(from, session), lun),
             Event::SessionUp(up) => return Some(SessionEvent::Up(up)),
             Event::SessionDown { session, why } => return Some(SessionEvent::Down { session, why }),
             Event::Notice(notice) => return Some(SessionEvent::Notice(notice)),
         }
         None
+    }
+
+    /// Has the unit behind a LUN report to a nexus that an event of the transport terminated its tasks.
+    fn tasks_cleared(&mut self, now: Instant, nexus: NexusId, lun: u64) {
+        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun)));
+        if let Some(unit) = unit.and_then(|unit| self.units.mark_dirty(unit)) {
+            //= rfc7143#section-11.14.5
+            //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+            //# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+            //# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+            //# etc.; see [SPC3].
+            unit.tasks_cleared(now, nexus, Asc::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT);
+        }
     }
 
     fn execute(

@@ -66,6 +66,14 @@ pub enum Event<P: Protocol> {
         /// The task.
         task: TaskRef,
     },
+    /// Tasks of a session for this logical unit ended without a response because of an event of the transport
+    /// protocol, and the session continues. The initiator must learn of it with its next command.
+    TasksCleared {
+        /// The session.
+        session: SessionId,
+        /// The logical unit, as SAM-5 §4.7 encodes it.
+        lun: u64,
+    },
     /// Something happened that needs no action.
     Notice(P::Notice),
     /// A session ended: the I_T nexus is lost (SAM-5 §6.4). [`Event::TaskGone`] was reported before for every

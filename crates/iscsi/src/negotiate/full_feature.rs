@@ -142,6 +142,11 @@ impl TargetText {
         self.current.is_some()
     }
 
+    /// Returns the initiator task tag of the text negotiation that is under way.
+    pub fn itt(&self) -> Option<u32> {
+        self.current.as_ref().map(|current| current.itt)
+    }
+
     /// Handles a Text Request and returns the response. A request without a target transfer tag starts a new
     /// negotiation and discards one that is under way (RFC 7143 §6.4: negotiation reset).
     ///

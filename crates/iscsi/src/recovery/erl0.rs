@@ -67,7 +67,9 @@ pub const fn error_response(why: ProtocolError) -> ErrorResponse {
 
         // §11.16: PDUs that were not sent or are already acknowledged cannot be requested.
         ProtocolError::SnackUnknownTask | ProtocolError::SnackNotSent => reject(RejectReason::PROTOCOL_ERROR),
-        ProtocolError::SnackUnserved => reject(RejectReason::SNACK_REJECT),
+        ProtocolError::SnackUnserved => {
+            reject_and_fail_task(RejectReason::SNACK_REJECT, TransportSense::SnackRejected)
+        }
         ProtocolError::SnackIllegal => reject(RejectReason::INVALID_PDU_FIELD),
         ProtocolError::DataAckUnknown => reject(RejectReason::INVALID_DATA_ACK),
 

@@ -99,7 +99,7 @@ impl Engine {
         //# and/or discard all of the active immediate commands
         let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == detached && task.immediate);
         for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
-            self.end_task(key);
+            self.clear_task(key);
         }
         self.watch_detached(now, session);
         // A task management request cannot be reassigned. An initiator that misses the response requests the
@@ -196,6 +196,14 @@ impl Engine {
     ) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
         let task = state.find(&self.tasks, tmf.referenced.0);
+        if task.is_none() && self.is_control_tag(tmf.session, tmf.referenced.0) {
+            //= rfc7143#section-11.5.1
+            //# At the target, a TASK REASSIGN function request MUST NOT be executed to reassign the
+            //# connection allegiance of a Task Management Function Request, an active text negotiation task,
+            //# or a Logout task; such a request MUST result in a task management response of "Function
+            //# rejected".
+            return self.answer_tmf(key, TmfResult::REJECTED);
+        }
         let owner = task.and_then(|task| self.tasks.get(task)).map(|task| task.conn);
         let allegiance = match owner {
             None => Allegiance::Unknown,

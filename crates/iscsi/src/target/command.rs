@@ -55,7 +55,7 @@ impl Engine {
         let bhs = segment.bhs;
         let (immediate_data, intact) = (segment.sink, segment.digest_ok);
         let taken = if intact {
-            self.check_command(session, &bhs, ahs)
+            self.check_command((context.conn, session), &bhs, ahs)
         } else {
             Err(ProtocolError::DataDigestMismatch)
         };
@@ -84,7 +84,7 @@ impl Engine {
     /// Checks everything of a command but its unsolicited data.
     fn check_command<'a>(
         &self,
-        session: Key,
+        (conn, session): (ConnId, Key),
         bhs: &Bhs,
         ahs: &'a [u8],
     ) -> Result<(ScsiCommand, Ahs<'a>), ProtocolError> {
@@ -105,7 +105,7 @@ impl Engine {
         if state.find_open(&self.tasks, command.itt).is_some() {
             return Err(ProtocolError::TaskTagInUse);
         }
-        if command.immediate && state.immediate >= self.limits.immediate_max {
+        if command.immediate && !state.may_open_immediate(&self.tasks, conn, self.limits.immediate_max) {
             return Err(ProtocolError::TooManyImmediate);
         }
         let ahs = Ahs::parse(ahs)?;
@@ -370,7 +370,7 @@ impl Engine {
         state.holder = Holder::Nobody;
         let (session, conn, lun) = (state.session, state.conn, state.lun);
         self.remove_task(key);
-        self.report_abort(session, conn, lun);
+        self.report_abort(session, key, conn, lun);
     }
 
     /// Fails a task because one of its PDUs broke a rule, and sends a Reject first if the rule requires one.
@@ -479,7 +479,11 @@ impl Engine {
             if counted {
                 state.window.command_ended();
             }
-            if !state.ready.is_empty() {
+            let (is_ready, may_wait) = (!state.ready.is_empty(), counted && state.window.looks_closed());
+            if may_wait {
+                self.mark_dirty(session);
+            }
+            if is_ready {
                 self.drain_ready(session);
             }
         }
@@ -496,32 +500,6 @@ impl Engine {
         }
         if counted {
             state.window.command_ended();
-        }
-    }
-
-    /// Ends the tasks of a session, or of one of its connections, and reports it to the layer above.
-    pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
-        if let Some(conn) = of {
-            self.discard_early_requests(session, conn);
-        }
-        let Some(state) = self.sessions.get(session) else { return };
-        let keys: alloc::vec::Vec<Key> = state
-            .tasks(&self.tasks)
-            .filter(|(_, task)| of.is_none_or(|conn| task.conn == conn))
-            .map(|(key, _)| key)
-            .collect();
-        for key in keys {
-            self.end_task(key);
-        }
-        self.drop_tmfs(session, of);
-    }
-
-    /// Ends a task whose response cannot be delivered any more.
-    pub(super) fn end_task(&mut self, key: Key) {
-        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::DeviceServer);
-        self.remove_task(key);
-        if held {
-            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
     }
 

@@ -176,7 +176,7 @@ impl Engine {
                 let tmf = crate::pdu::tmf_request::TmfRequest::decode(bhs)?;
                 self.tmf_request(context, session, &tmf)
             }
-            Opcode::SNACK => self.handle_snack(conn, session, &crate::pdu::snack::Snack::decode(bhs)?),
+            Opcode::SNACK => self.handle_snack(conn, session, bhs),
             //= rfc7143#section-4.2.4
             //# Login Requests and Responses MUST be used exclusively during login.
             //= rfc7143#section-4.2.4

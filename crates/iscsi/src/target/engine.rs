@@ -63,7 +63,7 @@ pub struct Engine {
     pub(super) solicited_quota: MemoryQuota,
     pub(super) data_in_quota: MemoryQuota,
     /// Sessions whose pending logouts must be processed again.
-    pub(super) dirty_logouts: VecDeque<Key>,
+    pub(super) dirty_sessions: VecDeque<Key>,
     /// Bytes of control PDUs that wait to be sent or acknowledged, and of text that is held, on all
     /// connections.
     pub(super) control_bytes: usize,
@@ -103,7 +103,7 @@ pub struct Limits {
     pub sessions_max: u16,
     /// [`SessionLimits::queue_depth`] of targets without a limit of their own.
     pub queue_depth: u32,
-    /// Immediate commands and task management requests of a session that may be open at a time.
+    /// Immediate commands and TMFs that a session may have open; each connection may always have one of each.
     pub immediate_max: u32,
     /// Bytes of Data-Out, of all sessions, that may be received or under way, and are not yet delivered to
     /// the layer above.
@@ -201,10 +201,6 @@ const MAX_FAILED_LOGINS: usize = 64;
 /// Bytes that a control PDU is charged in addition to its data.
 pub(super) const CONTROL_COST: usize = 256;
 
-/// The depth of the command window while memory is short, for a session that holds much of it: enough to make
-/// progress.
-const DEPTH_UNDER_PRESSURE: u32 = 4;
-
 /// A peer that sends this many bytes without completing a PDU is slow but alive.
 const LIVENESS_BYTES: usize = 64 << 10;
 
@@ -284,7 +280,7 @@ impl Engine {
             unsolicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
             solicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
             data_in_quota: MemoryQuota::new(limits.data_in_bytes_max),
-            dirty_logouts: VecDeque::new(),
+            dirty_sessions: VecDeque::new(),
             control_bytes: 0,
             failed_logins: VecDeque::new(),
             notes: Notes::default(),
@@ -390,7 +386,7 @@ impl Engine {
     /// Returns the next event that the layer above must handle.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.serve_quota_waiters();
-        self.process_logouts();
+        self.process_dirty_sessions();
         self.events.pop_front()
     }
 
@@ -403,7 +399,7 @@ impl Engine {
     /// Returns the next action that the driver must carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.serve_quota_waiters();
-        self.process_logouts();
+        self.process_dirty_sessions();
         self.actions.pop_front()
     }
 
@@ -492,18 +488,14 @@ impl Engine {
         let Some(connection) = self.conns.get(index(conn)).and_then(Option::as_deref) else {
             return TargetSn::default();
         };
-        let stat_sn = connection.stat_sn;
-        match connection.session.and_then(|key| self.sessions.get_mut(key)) {
-            Some(session) => {
-                let pressed = self.unsolicited_quota.should_throttle(&session.unsolicited_share)
-                    || self.solicited_quota.should_throttle(&session.solicited_share);
-                let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::MAX };
-                TargetSn {
-                    stat_sn,
-                    exp_cmd_sn: session.window.exp_cmd_sn(),
-                    max_cmd_sn: session.window.max_cmd_sn(depth),
-                }
-            }
+        let (stat_sn, session) = (connection.stat_sn, connection.session);
+        let depth = session.map_or(0, |key| self.depth_now(key));
+        match session.and_then(|key| self.sessions.get_mut(key)) {
+            Some(session) => TargetSn {
+                stat_sn,
+                exp_cmd_sn: session.window.exp_cmd_sn(),
+                max_cmd_sn: session.window.max_cmd_sn(depth),
+            },
             None => {
                 let (next, joins) = (connection.login_cmd_sn, connection.joins);
                 let counters = joins.and_then(|session| self.counters_to_join(session));

@@ -17,6 +17,10 @@ use super::window::MAX_DEPTH;
 use crate::login::SessionKind;
 use crate::login::directory::TargetId;
 
+/// The depth of the command window while memory is short, for a session that holds much of it: enough to make
+/// progress.
+const DEPTH_UNDER_PRESSURE: u32 = 4;
+
 impl Limits {
     /// Returns the limits of a session whose target has no limits of its own.
     pub const fn of_session(&self) -> SessionLimits {
@@ -94,6 +98,15 @@ impl Engine {
     pub(super) fn answered_max(&self) -> u32 {
         let open = self.depth_max.clamp(1, MAX_DEPTH).saturating_add(self.limits.immediate_max);
         open.saturating_add(u32::try_from(super::status_log::SPARE).unwrap_or(u32::MAX))
+    }
+
+    /// Returns how many commands of a session may be open while memory is as short as it is now.
+    pub(super) fn depth_now(&self, session: Key) -> u32 {
+        let is_throttled = self.sessions.get(session).is_some_and(|session| {
+            self.unsolicited_quota.should_throttle(&session.unsolicited_share)
+                || self.solicited_quota.should_throttle(&session.solicited_share)
+        });
+        if is_throttled { DEPTH_UNDER_PRESSURE } else { u32::MAX }
     }
 
     /// Restarts the ping timers of a session's connections with its present limits.

@@ -9,21 +9,24 @@
 //! whatever the speed of the medium; and so does an initiator that closes its half of the connection after
 //! them.
 
+use alloc::vec::Vec;
+
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::target::{SessionId, TaskRef};
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::SessionEnd;
+use super::contract::{Event, SessionEnd};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::states::{Connection as State, ConnectionEvent};
 use super::task::{Holder, Task};
 use super::timer::{Owner, Timer};
-use crate::pdu::TargetSn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::{Itt, TargetSn};
 
 /// An accepted logout that waits for the tasks that it ends.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,11 @@ enum LogoutScope {
 impl PendingLogout {
     pub(crate) const fn ends_session(&self) -> bool {
         matches!(self.ends, LogoutScope::Session)
+    }
+
+    /// Returns the tag of the Logout Request.
+    pub(crate) fn itt(&self) -> Option<Itt> {
+        self.answer.map(|answer| answer.itt)
     }
 
     /// Returns the one connection whose tasks end, or `None` if all tasks of the session end.
@@ -210,35 +218,46 @@ impl Engine {
         Ok(())
     }
 
-    /// Marks the logouts of a session to be processed again: a task of it ended, or will not end by itself.
+    /// Marks a session that has logouts to be processed again: a task of it ended, or will not end by itself.
     pub(super) fn mark_logouts_dirty(&mut self, session: Key) {
-        if let Some(state) = self.sessions.get_mut(session)
-            && !state.logouts.is_empty()
-            && !core::mem::replace(&mut state.logouts_dirty, true)
-        {
-            self.dirty_logouts.push_back(session);
+        if self.sessions.get(session).is_some_and(|state| !state.logouts.is_empty()) {
+            self.mark_dirty(session);
         }
     }
 
-    /// Processes the logouts of the sessions that were marked.
-    pub(super) fn process_logouts(&mut self) {
-        while let Some(session) = self.dirty_logouts.pop_front() {
+    /// Marks a session to be processed again.
+    pub(super) fn mark_dirty(&mut self, session: Key) {
+        if let Some(state) = self.sessions.get_mut(session)
+            && !core::mem::replace(&mut state.is_dirty, true)
+        {
+            self.dirty_sessions.push_back(session);
+        }
+    }
+
+    /// Processes the sessions that were marked.
+    pub(super) fn process_dirty_sessions(&mut self) {
+        while let Some(session) = self.dirty_sessions.pop_front() {
             let Some(state) = self.sessions.get_mut(session) else { continue };
-            state.logouts_dirty = false;
-            let mut at = 0;
-            while let Some(pending) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
-                if pending.late {
-                    self.end_tasks(session, pending.scope());
-                }
-                if self.is_waiting(session, &pending) {
-                    at += 1;
-                    continue;
-                }
-                if let Some(state) = self.sessions.get_mut(session) {
-                    state.logouts.remove(at);
-                }
-                self.finish_logout(session, &pending);
+            state.is_dirty = false;
+            self.process_logouts(session);
+            self.show_window(session);
+        }
+    }
+
+    fn process_logouts(&mut self, session: Key) {
+        let mut at = 0;
+        while let Some(pending) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
+            if pending.late {
+                self.end_tasks(session, pending.scope());
             }
+            if self.is_waiting(session, &pending) {
+                at += 1;
+                continue;
+            }
+            if let Some(state) = self.sessions.get_mut(session) {
+                state.logouts.remove(at);
+            }
+            self.finish_logout(session, &pending);
         }
     }
 
@@ -252,7 +271,10 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
-            self.end_task(key);
+            match pending.ends {
+                LogoutScope::Connection(_) => self.clear_task(key),
+                LogoutScope::Session => self.end_task(key),
+            }
         }
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 4]> = state
@@ -296,6 +318,46 @@ impl Engine {
         }
         if let Err(why) = answered {
             self.drop_connection(pending.requested_on, why);
+        }
+    }
+
+    /// Ends the tasks of a session, or of one of its connections, and reports it to the layer above.
+    pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
+        if let Some(conn) = of {
+            self.discard_early_requests(session, conn);
+        }
+        let Some(state) = self.sessions.get(session) else { return };
+        let keys: Vec<Key> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| of.is_none_or(|conn| task.conn == conn))
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            match of {
+                Some(_) => self.clear_task(key),
+                None => self.end_task(key),
+            }
+        }
+        self.drop_tmfs(session, of);
+    }
+
+    /// Ends a task whose response cannot be delivered although its session continues (§11.14.5: implicit
+    /// termination). The layer above is told of it, unless the response was sent.
+    pub(super) fn clear_task(&mut self, key: Key) {
+        let unanswered = self.tasks.get(key).filter(|task| task.sent_status.is_none());
+        let of = unanswered.map(|task| (SessionId(task.session), task.lun));
+        self.end_task(key);
+        if let Some((session, lun)) = of {
+            self.events.push_back(Event::TasksCleared { session, lun });
+        }
+    }
+
+    /// Ends a task whose response cannot be delivered any more.
+    pub(super) fn end_task(&mut self, key: Key) {
+        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::DeviceServer);
+        self.remove_task(key);
+        if held {
+            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
     }
 

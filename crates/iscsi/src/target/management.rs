@@ -53,7 +53,8 @@ impl Engine {
         // TASK REASSIGN is answered at once, so the limit does not apply to it. If it were refused, it could
         // wait for ever for immediate tasks that are to be reassigned themselves.
         let is_reassign = request.function == TmfFunction::TASK_REASSIGN;
-        let is_too_many = state.immediate >= self.limits.immediate_max && !is_reassign;
+        let may_open = state.may_open_tmf(&self.tmfs, context.conn, self.limits.immediate_max);
+        let is_too_many = !may_open && !is_reassign;
         if is_too_many && request.immediate {
             return Err(ProtocolError::TooManyImmediate);
         }
@@ -225,8 +226,14 @@ impl Engine {
     /// Handles ABORT TASK (§11.5.1) for one task of this session, whether it waits, executes or has ended.
     fn abort_task(&mut self, context: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let (itt, ref_cmd_sn) = tmf.referenced;
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
+            if self.is_control_tag(tmf.session, itt) {
+                //= rfc7143#section-11.5.1
+                //# At the target, an ABORT TASK function MUST NOT be executed on a task management request;
+                //# such a request MUST result in a task management response of "Function rejected".
+                return self.answer_tmf(key, TmfResult::REJECTED);
+            }
             //= rfc7143#section-7.11
             //# If the abort request is received and the original command is missing, targets MUST consider
             //# the original command with that RefCmdSN as received and issue a task management response with
@@ -247,12 +254,19 @@ impl Engine {
             //# the abort, then the target MUST respond with the response code "Task Does Not Exist".
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
-        let Some((holder, expecting)) =
-            self.tasks.get(task).map(|task| (task.holder, task.data_out.is_expecting()))
+        let Some((holder, expecting, lun)) =
+            self.tasks.get(task).map(|task| (task.holder, task.data_out.is_expecting(), task.lun))
         else {
             return Ok(());
         };
         match holder {
+            //= rfc7143#section-4.2.5.3
+            //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
+            //# initiator and target MUST verify that all other fields used in task-related PDUs have
+            //# values that are consistent with the values used at the task instantiation, based on
+            //# the Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one
+            //# used in the SCSI Command PDU used to instantiate the task).
+            _ if lun != tmf.lun => self.answer_tmf(key, TmfResult::REJECTED),
             Holder::DeviceServer => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
@@ -263,8 +277,8 @@ impl Engine {
             // The task failed, and the initiator need not send the rest of its data (§7.8).
             Holder::Nobody if !expecting => self.answer_tmf(key, TmfResult::NO_TASK),
             Holder::Session | Holder::Nobody => {
-                let waiting = state.window.early_mut();
-                for request in waiting {
+                let waiting = self.sessions.get_mut(tmf.session).map(|state| state.window.early_mut());
+                for request in waiting.into_iter().flatten() {
                     if matches!(request, Request::Command(command) if command.task.0 == task) {
                         *request = Request::AbortedSlot;
                     }
@@ -275,11 +289,31 @@ impl Engine {
         }
     }
 
+    /// Returns whether a tag is that of an open task management request, text negotiation or logout of a
+    /// session: not that of a SCSI task.
+    pub(super) fn is_control_tag(&self, session: Key, itt: Itt) -> bool {
+        let Some(state) = self.sessions.get(session) else { return false };
+        let is_tmf = |key: &Key| self.tmfs.get(*key).is_some_and(|tmf| tmf.itt == itt);
+        let is_text = |conn: &ConnId| self.conn(*conn).is_some_and(|conn| conn.text.itt() == Some(itt.0));
+        state.tmfs.iter().any(is_tmf)
+            || state.conns.iter().any(is_text)
+            || state.logouts.iter().any(|logout| logout.itt() == Some(itt))
+            || state.window.early().any(|request| match request {
+                Request::Text(_, text, _) => text.itt == itt,
+                Request::Logout(_, logout) => logout.itt == itt,
+                Request::Command(_) | Request::Tmf(_) | Request::Ping(..) | Request::AbortedSlot => false,
+            })
+    }
+
     /// Handles QUERY TASK (RFC 7144 §6.3).
     fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let task = state.find_open(&self.tasks, tmf.referenced.0);
-        match task.and_then(|task| Some((task, self.tasks.get(task)?.holder))) {
+        let named = task.and_then(|task| Some((task, self.tasks.get(task)?)));
+        if named.is_some_and(|(_, task)| task.lun != tmf.lun) {
+            return self.answer_tmf(key, TmfResult::REJECTED);
+        }
+        match named.map(|(key, task)| (key, task.holder)) {
             Some((task, Holder::DeviceServer)) => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {
                     tmf.task = Some(task);
@@ -324,16 +358,15 @@ impl Engine {
         Some(tmf)
     }
 
-    /// Reports to a session with FastAbort that tasks of it were terminated which it did not terminate itself
-    /// (§4.2.3.4 d).
-    pub(super) fn report_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
+    /// Reports to a session with FastAbort that a task of it was terminated, unless the function that did so
+    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d).
+    pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: ConnId, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return };
         let conn = if is_detached_id(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
-        let own = state
-            .tmfs
-            .iter()
-            .filter_map(|key| self.tmfs.get(*key))
-            .any(|tmf| tmf.affects(lun) || matches!(tmf.function, TmfFunction::ABORT_TASK));
+        let own = state.tmfs.iter().filter_map(|key| self.tmfs.get(*key)).any(|tmf| {
+            let is_single = tmf.function == TmfFunction::ABORT_TASK && tmf.task == Some(task);
+            is_single || tmf.conn == conn && tmf.affects(lun)
+        });
         //= rfc7143#section-4.2.3.5
         //# If the issuing session is a FastAbort session, the iSCSI target implementation is
         //# FastAbort-capable, and the third-party affected session is an RFC 3720 session, the
@@ -354,6 +387,12 @@ impl Engine {
         if told {
             return;
         }
+        //= rfc7143#section-4.2.3.4
+        //# d) MUST send an Asynchronous Message PDU with AsyncEvent=5 (Section 11.9) on:
+        //= rfc7143#section-4.2.3.4
+        //# If there are multiple affected LUs (say, due to a target reset), then one Async Message
+        //# PDU MUST be sent for each such LU on each connection that has at least one allegiant
+        //# affected task.
         let message = AsyncMessage {
             lun,
             sn: TargetSn::default(),

@@ -69,6 +69,27 @@ impl Engine {
         Body::Text(text)
     }
 
+    /// Shows an initiator its command window in a NOP-In, if the window was closed or nearly closed and has
+    /// grown, and no other PDU is about to show it.
+    pub(super) fn show_window(&mut self, session: Key) {
+        let depth = self.depth_now(session);
+        let Some(state) = self.sessions.get(session) else { return };
+        let Some(conn) = state.conns.first().copied().filter(|_| state.window.must_be_shown(depth)) else {
+            return;
+        };
+        let is_sending = |conn: &ConnId| self.conn(*conn).is_some_and(|conn| !conn.send_queue.is_empty());
+        if !state.tmfs.is_empty() || !state.logouts.is_empty() || state.conns.iter().any(is_sending) {
+            return;
+        }
+        //= rfc7143#section-11.4.11
+        //# When the MaxCmdSN changes at the target while the target has no pending PDUs to convey this
+        //# information to the initiator, it MUST generate a NOP-In to carry the new MaxCmdSN.
+        let shown = NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt::NONE, sn: TargetSn::default() };
+        if let Err(why) = self.queue_control(conn, Control::NopIn(shown), Body::Empty) {
+            self.drop_connection(conn, why);
+        }
+    }
+
     /// Starts the silence timer of a connection that has entered full feature phase.
     pub(super) fn watch_silence(&mut self, now: Instant, conn: ConnId) {
         let at = now.after(self.limits_of(conn).ping_after);

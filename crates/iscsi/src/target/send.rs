@@ -222,7 +222,10 @@ impl Engine {
         }
         // A response that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is a response
         // that is sent again.
-        let may_ride = last && may_end && task.snack_tag == 0 && task.sent_status.is_none();
+        //= rfc7143#section-11.7.3
+        //# For bidirectional commands, the status MUST be sent in a SCSI Response PDU.
+        let may_ride =
+            last && may_end && !task.is_bidirectional() && task.snack_tag == 0 && task.sent_status.is_none();
         //= rfc7143#section-11.7.3
         //# If the command is completed with an error, then the response and sense data MUST be sent in a SCSI
         //# Response PDU (i.e., MUST NOT be sent in a SCSI data packet).

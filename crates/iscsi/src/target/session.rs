@@ -97,10 +97,10 @@ pub(crate) struct Session {
     pub(crate) takeovers: Option<Takeovers>,
     /// Since when it has no connection.
     pub(crate) lost_since: Option<Instant>,
-    /// The logouts that wait for tasks to end, at most one per connection, and whether they must be processed
-    /// again.
+    /// The logouts that wait for tasks to end, at most one per connection.
     pub(crate) logouts: Vec<PendingLogout>,
-    pub(crate) logouts_dirty: bool,
+    /// Whether its logouts and its command window must be looked at again.
+    pub(crate) is_dirty: bool,
     /// The pending [`Event::SessionUp`](super::contract::Event::SessionUp), and whether it was reported to
     /// the layer above.
     pub(crate) pending_session_up: Option<Box<SessionUp>>,
@@ -202,7 +202,7 @@ impl Session {
             takeovers: None,
             lost_since: None,
             logouts: Vec::new(),
-            logouts_dirty: false,
+            is_dirty: false,
             pending_session_up: None,
             is_announced: false,
         }
@@ -244,6 +244,22 @@ impl Session {
     /// Returns the task with a tag, if it is not answered yet.
     pub(crate) fn find_open(&self, tasks: &Arena<Task>, itt: Itt) -> Option<Key> {
         self.find(tasks, itt).filter(|key| tasks.get(*key).is_some_and(|task| task.sent_status.is_none()))
+    }
+
+    /// Returns whether a connection may open another immediate command, if `most` immediate commands and task
+    /// management requests of the session may be open. Each connection may always have one.
+    pub(crate) fn may_open_immediate(&self, tasks: &Arena<Task>, conn: ConnId, most: u32) -> bool {
+        //= rfc7143#section-4.2.2.1
+        //# An iSCSI target MUST be able to handle at least one immediate task management command
+        //# and one immediate non-task-management iSCSI command per connection at any time.
+        self.immediate < most || !self.tasks(tasks).any(|(_, task)| task.immediate && task.conn == conn)
+    }
+
+    /// As [`Self::may_open_immediate`], for a task management request. Each connection may always have one of
+    /// those too.
+    pub(crate) fn may_open_tmf(&self, tmfs: &Arena<Tmf>, conn: ConnId, most: u32) -> bool {
+        let is_own = |key: &Key| tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn);
+        self.immediate < most || !self.tmfs.iter().any(is_own)
     }
 
     /// Removes a task from the tag table.

@@ -20,7 +20,7 @@ use super::status_log::LoggedStatus;
 use super::task::Task;
 use crate::pdu::r2t::R2t;
 use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::{Itt, PduHeader, TargetSn, Ttt};
+use crate::pdu::{Bhs, Itt, PduHeader, TargetSn, Ttt};
 use crate::recovery::erl1;
 use crate::serial::{DataSn, R2tSn, StatSn};
 
@@ -33,8 +33,9 @@ impl Engine {
         &mut self,
         conn: ConnId,
         session: Key,
-        snack: &Snack,
+        bhs: &Bhs,
     ) -> Result<(), ProtocolError> {
+        let snack = &Snack::decode(bhs)?;
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         if state.parameters.error_recovery_level == 0 {
             return Err(ProtocolError::SnackWithoutRecovery);
@@ -51,7 +52,7 @@ impl Engine {
             SnackKind::STATUS => self.status_snack(conn, snack),
             SnackKind::DATA_OR_R2T => {
                 let key = self.task_of_snack(conn, session, snack)?;
-                self.data_snack(conn, key, snack)
+                self.data_snack(conn, key, snack).or_else(|why| self.reject_snack(conn, bhs, key, why))
             }
             SnackKind::R_DATA => {
                 let key = self.task_of_snack(conn, session, snack)?;
@@ -60,7 +61,7 @@ impl Engine {
                 if !legal {
                     return Err(ProtocolError::SnackIllegal);
                 }
-                self.r_data_snack(conn, key, snack.tag)
+                self.r_data_snack(conn, key, snack.tag).or_else(|why| self.reject_snack(conn, bhs, key, why))
             }
             _ => Err(ProtocolError::SnackIllegal),
         }
@@ -119,6 +120,32 @@ impl Engine {
             self.queue(conn, Output::ResendData(key));
         }
         Ok(())
+    }
+
+    /// Rejects a SNACK for data of a task. If the SNACK was legal, the task fails, because the initiator
+    /// cannot get the data.
+    ///
+    /// # Errors
+    /// Returns the broken rule if the SNACK was not legal.
+    fn reject_snack(
+        &mut self,
+        conn: ConnId,
+        bhs: &Bhs,
+        key: Key,
+        why: ProtocolError,
+    ) -> Result<(), ProtocolError> {
+        let is_unanswered = |task: &&mut Task| task.sent_status.is_none();
+        let Some(task) = self.tasks.get_mut(key).filter(is_unanswered) else { return Err(why) };
+        if why != ProtocolError::SnackUnserved {
+            return Err(why);
+        }
+        //= rfc7143#section-7.8
+        //# a.1) If the status has not already been sent for the command, the target MUST terminate
+        //# the command with a CHECK CONDITION Status and an iSCSI Condition of "SNACK rejected"
+        //# (Section 11.4.7.2).
+        // This also replaces the result of a task that ended while its data was still queued.
+        task.result = None;
+        self.handle_task_violation(conn, bhs, key, why)
     }
 
     /// Sends the unacknowledged data of a task again, resegmented to the initiator's present

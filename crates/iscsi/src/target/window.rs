@@ -70,6 +70,18 @@ impl<T> Window<T> {
         self.max
     }
 
+    /// Returns whether the initiator knows only of a closed or nearly closed window.
+    pub(crate) fn looks_closed(&self) -> bool {
+        self.exp.distance_to(self.max.next()) <= self.depth / 4
+    }
+
+    /// Returns whether the initiator knows only of a closed or nearly closed window, and MaxCmdSN can be
+    /// higher. At most `depth_now` commands are to be open.
+    pub(crate) fn must_be_shown(&self, depth_now: u32) -> bool {
+        let room = self.depth.min(depth_now).saturating_sub(self.open);
+        self.looks_closed() && self.exp.plus(room).minus(1).after(self.max)
+    }
+
     /// Checks a number without accepting it.
     pub(crate) fn check(&self, sn: CmdSn) -> Result<(), ProtocolError> {
         if fault_injection::is_injected(Bug::ExecuteTwice) {
@@ -150,6 +162,11 @@ impl<T> Window<T> {
         self.early = kept;
         let void: Vec<(CmdSn, T)> = void;
         void.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Returns the early requests.
+    pub(crate) fn early(&self) -> impl Iterator<Item = &T> {
+        self.early.iter().map(|(_, request)| request)
     }
 
     /// Returns the early requests, mutably.

@@ -45,7 +45,7 @@ impl fmt::Display for SenseKey {
 }
 
 /// Texts of the additional sense codes of disks that an operator is likely to see.
-const TEXTS: [(Asc, &str); 37] = [
+const TEXTS: [(Asc, &str); 38] = [
     (Asc::FORMAT_IN_PROGRESS, "format in progress"),
     (Asc::SANITIZE_IN_PROGRESS, "sanitize in progress"),
     (Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED, "the unit is stopped"),
@@ -84,6 +84,7 @@ const TEXTS: [(Asc, &str); 37] = [
         "access to the unit is not authorized: it may want more protection than the session has",
     ),
     (Asc::PROTOCOL_SERVICE_CRC_ERROR, "data arrived damaged"),
+    (Asc::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT, "commands ended with their connection"),
     (Asc::INSUFFICIENT_RESOURCES, "the target lacks resources"),
     (Asc::SYSTEM_RESOURCE_FAILURE, "the target lacks resources"),
 ];

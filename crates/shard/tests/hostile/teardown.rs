@@ -2,14 +2,16 @@
 
 use base::state_machine::{DisconnectReason, StreamMachine as _};
 use base::time::Duration;
+use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
+use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::{Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 use transport::task_management::TmfFunction;
 
 use crate::medium::{Keeper, held};
-use crate::pair::{BLOCK, World, config, pattern};
+use crate::pair::{BLOCK, TARGET, World, config, login_request, pattern};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
 /// So small a memory quota that a leak of a few hundred bytes for each connection would use it up soon.
@@ -215,6 +217,65 @@ fn a_session_may_be_replaced_or_given_up_at_any_pdu_of_any_exchange() {
         }
         settled(&world, name);
     }
+}
+
+/// An initiator closes one of two connections while commands of it wait for data.
+#[test]
+fn a_logout_that_ends_commands_leaves_a_unit_attention() {
+    //= rfc7143#section-11.14.5
+    //= type=test
+    //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next command
+    //# processed on any connection for each affected I_T_L nexus with the status of CHECK CONDITION, the
+    //# ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"), etc.; see [SPC3].
+    let mut config = config(&[(0, 0), (1, 1)], vec![]);
+    config.targets[0].keys.max_connections = 2;
+    let media = vec![held(8 << 20).0, held(8 << 20).0];
+    let mut world = World::with(config, media, LIMITS());
+    let keys = format!("{NO_DIGESTS}MaxConnections=2\0");
+    let mut first = Peer::settle(&mut world, MALLORY, &keys);
+    let tsih = world.shard.sessions()[0].tsih;
+    for lun in [0, 1] {
+        while run(&mut world, &mut first, lun).0 != 0 {}
+    }
+    let mut second = Peer::connect(&mut world);
+    second.cmd_sn = first.cmd_sn;
+    let joins = LoginRequest { tsih, cid: 1, cmd_sn: CmdSn(first.cmd_sn), ..login_request(1) };
+    let text = format!("InitiatorName={MALLORY}\0TargetName={TARGET}\0{NO_DIGESTS}");
+    second.send(&mut world, joins.encode(), text.as_bytes());
+    assert_eq!(second.hear(&mut world), [Opcode::LOGIN_RESPONSE]);
+    for _ in 0..2 {
+        let write = second.write_command(0, 64, 200);
+        second.send(&mut world, write.encode(), &[]);
+    }
+    first.cmd_sn = second.cmd_sn;
+    let logout = LogoutRequest {
+        immediate: true,
+        reason: LogoutReason::CloseConnection,
+        itt: first.tag(),
+        cid: 1,
+        cmd_sn: CmdSn(first.cmd_sn),
+        exp_stat_sn: StatSn(first.exp_stat_sn),
+    };
+    first.send(&mut world, logout.encode(), &[]);
+    assert_eq!(first.hear(&mut world), [Opcode::LOGOUT_RESPONSE]);
+    assert!(!world.is_open(second.conn));
+    // The other unit lost no command, and the first one says so once.
+    assert_eq!(run(&mut world, &mut first, 1), (0, [0; 3]));
+    assert_eq!(run(&mut world, &mut first, 0), (2, [0x06, 0x47, 0x7f]));
+    assert_eq!(run(&mut world, &mut first, 0), (0, [0; 3]));
+}
+
+/// Runs TEST UNIT READY. Returns the status and the sense codes.
+fn run(world: &mut World, peer: &mut Peer, lun: u64) -> (u8, [u8; 3]) {
+    let command = peer.command(lun, &[0; 6]);
+    peer.send(world, command.encode(), &[]);
+    let (bhs, data) = peer.receive(world).expect("a response");
+    let sense = data.get(2..).filter(|sense| !sense.is_empty());
+    let codes = sense.map_or([0; 3], |sense| match sense[0] & 0x7f {
+        0x70 => [sense[2] & 15, sense[12], sense[13]],
+        _ => [sense[1], sense[2], sense[3]],
+    });
+    (ScsiResponse::decode(&bhs).unwrap().status, codes)
 }
 
 /// Asserts that only the session of the witness is left, and that it has no open task.

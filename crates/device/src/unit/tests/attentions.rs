@@ -49,6 +49,18 @@ fn what_a_lost_nexus_missed_it_hears_when_it_returns() {
 }
 
 #[test]
+fn a_nexus_whose_tasks_the_transport_ended_hears_of_it_once() {
+    let mut rig = Rig::new();
+    for _ in 0..2 {
+        rig.unit.tasks_cleared(NOW, A, Asc::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT);
+    }
+    rig.run(B, &TEST_UNIT_READY, 0, &[]).good();
+    rig.run(A, &TEST_UNIT_READY, 0, &[])
+        .check(SenseKey::UNIT_ATTENTION, Asc::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+#[test]
 fn inquiry_report_luns_and_request_sense_are_done_all_the_same() {
     let mut rig = Rig::new();
     rig.unit.reset(NOW, Reset::LogicalUnit);

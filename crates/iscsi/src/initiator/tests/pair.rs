@@ -481,6 +481,7 @@ impl Pair {
                 held.ready = true;
             }
             target::Event::TaskGone { task } => self.held.retain(|held| held.command.task != task),
+            target::Event::TasksCleared { .. } => {}
             target::Event::Tmf(tmf) => {
                 self.tmfs.push(tmf);
                 let session = tmf.session;

@@ -567,6 +567,7 @@ impl Chaos {
                 let held = Held { command: command.clone(), fetches: Vec::new(), sent: 0 };
                 assert!(self.held.insert(command.task, held).is_none());
             }
+            Event::TasksCleared { session, .. } => assert!(self.sessions.contains_key(&session)),
             Event::DataOut { task, offset, data } => {
                 // The data may have been queued as an event when the task ended.
                 let Some(held) = self.held.get_mut(&task) else { return };

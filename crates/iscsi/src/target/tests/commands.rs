@@ -8,6 +8,7 @@ use transport::command::TaskAttribute;
 use transport::target::{Command, Finish};
 
 use super::world::{Got, LUN, World, keys, pattern};
+use crate::negotiate::KeyPolicy;
 use crate::pdu::ahs::Ahs;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_in::NopIn;
@@ -375,6 +376,82 @@ fn long_cdbs_and_bidirectional_lengths_come_in_additional_headers() {
         };
         world.send_raw(conn, again.encode(), ahs, &[]);
         assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::INVALID_PDU_FIELD, "{opcode:?}");
+    }
+}
+
+#[test]
+fn a_window_that_grows_without_a_response_is_shown_in_a_ping() {
+    //= rfc7143#section-11.4.11
+    //= type=test
+    //# When the MaxCmdSN changes at the target while the target has no pending PDUs to convey this information
+    //# to the initiator, it MUST generate a NOP-In to carry the new MaxCmdSN.
+    let mut world = World::with(Limits { queue_depth: 4, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&[]);
+    // The tasks that another session ends, of those that fill the window or part of it.
+    for (open, ended, is_shown) in [(4, 4, true), (4, 1, true), (3, 3, true), (2, 2, false)] {
+        let tasks: Vec<_> = (0..open)
+            .map(|_| {
+                let command = world.command(conn);
+                world.start(conn, &command, &[]).task
+            })
+            .collect();
+        for task in &tasks[..ended] {
+            world.engine.abort(*task);
+        }
+        world.drain();
+        let next = CmdSn(world.peers[&conn].cmd_sn);
+        if is_shown {
+            let shown: NopIn = world.expect(conn);
+            assert_eq!((shown.itt, shown.ttt), (Itt::NONE, Ttt::NONE));
+            let room = 4 - u32::try_from(open - ended).unwrap();
+            assert_eq!((shown.sn.exp_cmd_sn, shown.sn.max_cmd_sn), (next, next.plus(room).minus(1)));
+        }
+        world.expect_silence(conn);
+        // A response shows the window itself.
+        for task in &tasks[ended..] {
+            world.finish(*task, Finish::good(0));
+            world.expect::<ScsiResponse>(conn);
+        }
+        let last = world.command(conn);
+        let last = world.start(conn, &last, &[]).task;
+        world.finish(last, Finish::good(0));
+        assert_eq!(world.expect::<ScsiResponse>(conn).sn.max_cmd_sn, next.plus(4));
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn the_status_of_a_bidirectional_command_is_sent_in_a_response() {
+    //= rfc7143#section-11.7.3
+    //= type=test
+    //# For bidirectional commands, the status MUST be sent in a SCSI Response PDU.
+    for level in [0, 1] {
+        let mut world = World::with(Limits::default(), KeyPolicy { error_recovery_level: level, ..keys() });
+        let (conn, _) = world.login(&["ErrorRecoveryLevel=1"]);
+        let ahs = Ahs { extended_cdb: None, bidirectional_read_length: Some(600) };
+        let command = ScsiCommand {
+            read: true,
+            write: true,
+            expected_data_transfer_length: 512,
+            ..world.command(conn)
+        };
+        world.count(conn);
+        world.send_raw(conn, command.encode(), &ahs.to_bytes(), &pattern(0, 512));
+        let task = world.expect_command().task;
+        // The data is still queued when the task ends.
+        world.stalled.insert(conn);
+        world.data_in(task, 0, &pattern(0, 500));
+        world.finish(task, Finish::good(512));
+        world.stalled.clear();
+        world.transmit(conn);
+        let data: DataIn = world.expect(conn);
+        assert!(data.is_final);
+        assert_eq!(data.status, None);
+        let response: ScsiResponse = world.expect(conn);
+        assert_eq!((response.status, response.residual), (0, Residual::None));
+        assert_eq!(response.bidirectional_read_residual, Residual::Underflow(100));
+        assert_eq!(response.exp_data_sn, DataSn(1));
+        world.expect_silence(conn);
     }
 }
 

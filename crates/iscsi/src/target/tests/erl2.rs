@@ -191,7 +191,10 @@ fn immediate_tasks_end_with_their_connection_and_others_do_not() {
     let mut gone = Vec::new();
     while let Some(event) = world.next_event() {
         match event {
-            Event::TaskGone { task } => gone.push(task),
+            Event::TaskGone { task } => {
+                gone.push(task);
+                world.expect_cleared();
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -391,6 +394,7 @@ fn tasks_that_nobody_claims_are_aborted_and_the_rest_goes_on() {
     release(&mut world, conns[1], 0);
     world.pass(Duration::from_secs(22));
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+    world.expect_cleared();
     assert!(world.events.is_empty());
     while world.receive(conns[1]).is_some() {}
     assert_eq!(reassign(&mut world, conns[1], command.itt, 0), TmfResult::NO_TASK);

@@ -9,16 +9,20 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use super::world::{LUN, World, data_out, keys, pattern};
 use crate::negotiate::KeyPolicy;
-use crate::pdu::Itt;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::data_out::DataOut;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::nop_in::NopIn;
 use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
-use crate::serial::CmdSn;
+use crate::pdu::{Itt, Ttt};
+use crate::serial::{CmdSn, StatSn};
 use crate::target::contract::Event;
 use crate::target::engine::Limits;
 
@@ -101,6 +105,69 @@ fn abort_task_reaches_the_task_wherever_it_is() {
     // The number of the aborted command counts as received.
     let next = ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(900), ..command };
     world.start(conn, &next, &[]);
+}
+
+#[test]
+fn only_scsi_tasks_can_be_aborted_or_reassigned() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# At the target, an ABORT TASK function MUST NOT be executed on a task management request; such a request
+    //# MUST result in a task management response of "Function rejected".
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# At the target, a TASK REASSIGN function request MUST NOT be executed to reassign the connection
+    //# allegiance of a Task Management Function Request, an active text negotiation task, or a Logout task;
+    //# such a request MUST result in a task management response of "Function rejected".
+    let mut world = World::with(Limits::default(), super::mcs::several(2));
+    let (conn, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
+    let (second, _) = world.join(conn, up.tsih, 1, &[]);
+    let (third, _) = world.join(conn, up.tsih, 2, &[]);
+    let task = world.command(second);
+    world.start(second, &task, &[]);
+    let lost = ScsiCommand { cmd_sn: task.cmd_sn.next(), ..world.command(conn) };
+    let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+    world.send(conn, &reset, &[]);
+    expect_manage(&mut world);
+    // A text negotiation that is under way, and one whose turn has not come.
+    let text = |itt, immediate, cmd_sn| TextRequest {
+        immediate,
+        is_final: false,
+        continues: false,
+        lun: 0,
+        itt,
+        ttt: Ttt::NONE,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &text(Itt(801), true, lost.cmd_sn), b"InitiatorAlias=me\0");
+    world.expect::<TextResponse>(conn);
+    world.send(conn, &text(Itt(802), false, lost.cmd_sn.plus(2)), &[]);
+    // A logout that waits for a task, and one whose turn has not come.
+    let logout = |itt, immediate, cmd_sn| LogoutRequest {
+        immediate,
+        reason: LogoutReason::CloseConnection,
+        itt,
+        cid: 1,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(second, &logout(Itt(803), true, lost.cmd_sn), &[]);
+    world.send(third, &logout(Itt(804), false, lost.cmd_sn.plus(3)), &[]);
+    for itt in [reset.itt, Itt(801), Itt(802), Itt(803), Itt(804)] {
+        for function in [TmfFunction::ABORT_TASK, TmfFunction::TASK_REASSIGN] {
+            let named = TmfRequest {
+                referenced_task_tag: itt,
+                ref_cmd_sn: lost.cmd_sn,
+                cmd_sn: lost.cmd_sn.plus(1),
+                ..world.manage(conn, function)
+            };
+            world.send(conn, &named, &[]);
+            expect_result(&mut world, conn, TmfResult::REJECTED);
+        }
+    }
+    world.expect_silence(conn);
+    // The number that the requests named is still missing.
+    world.start(conn, &lost, &[]);
 }
 
 #[test]
@@ -395,6 +462,107 @@ fn requests_keep_to_tags_numbers_and_limits() {
     world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
     world.engine.finish_tmf(first.tmf, TmfResult::COMPLETE);
     world.drain();
+}
+
+#[test]
+fn fast_abort_reports_aborted_tasks_on_the_other_connections_of_the_session() {
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# d) MUST send an Asynchronous Message PDU with AsyncEvent=5 (Section 11.9) on:
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# If there are multiple affected LUs (say, due to a target reset), then one Async Message PDU MUST be
+    //# sent for each such LU on each connection that has at least one allegiant affected task.
+    let mut world = World::with(Limits::default(), KeyPolicy { max_connections: 3, ..level2() });
+    let (first, up) = world.login(&["TaskReporting=FastAbort", "MaxConnections=3"]);
+    let (second, _) = world.join(first, up.tsih, 1, &[]);
+    let (third, _) = world.join(first, up.tsih, 2, &[]);
+    // Two units have tasks on the second connection, one has a task on the first, and the third is idle.
+    let mut tasks = Vec::new();
+    for (at, (conn, lun)) in (0..).zip([(first, LUN), (second, LUN), (second, 0), (second, LUN)]) {
+        let command = world.command(conn);
+        let command = ScsiCommand { lun, cmd_sn: CmdSn(100).plus(at), ..command };
+        tasks.push(world.start(conn, &command, &[]).task);
+    }
+    let reset = world.manage(first, TmfFunction::TARGET_WARM_RESET);
+    world.send(first, &TmfRequest { cmd_sn: CmdSn(104), ..reset }, &[]);
+    let manage = expect_manage(&mut world);
+    for task in tasks {
+        world.engine.abort(task);
+    }
+    answer(&mut world, manage, TmfResult::COMPLETE);
+    for lun in [LUN, 0] {
+        let told: AsyncMessage = world.expect(second);
+        assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, lun));
+    }
+    // The fence of the response asks both other connections for an acknowledgement.
+    for conn in [second, third] {
+        world.expect::<NopIn>(conn);
+    }
+    for conn in [first, second, third] {
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn an_abort_that_names_another_unit_than_its_task_is_rejected() {
+    //= rfc7143#section-4.2.5.3
+    //= type=test
+    //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI initiator and
+    //# target MUST verify that all other fields used in task-related PDUs have values that are consistent with
+    //# the values used at the task instantiation, based on the Initiator Task Tag (e.g., the LUN used in an
+    //# R2T PDU MUST be the same as the one used in the SCSI Command PDU used to instantiate the task).
+    let mut world = World::new();
+    let (conn, _) = world.login(&["iSCSIProtocolLevel=2"]);
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    let abort = abort_task(&mut world, conn, &command);
+    for function in [TmfFunction::ABORT_TASK, TmfFunction::QUERY_TASK] {
+        world.send(conn, &TmfRequest { lun: 2 << 48, function, ..abort }, &[]);
+        expect_result(&mut world, conn, TmfResult::REJECTED);
+        world.expect_silence(conn);
+    }
+    world.send(conn, &abort, &[]);
+    assert_eq!(expect_manage(&mut world).task, Some(task));
+}
+
+#[test]
+fn each_connection_may_always_have_one_request_and_one_immediate_command() {
+    //= rfc7143#section-4.2.2.1
+    //= type=test
+    //# An iSCSI target MUST be able to handle at least one immediate task management command and one
+    //# immediate non-task-management iSCSI command per connection at any time.
+    let limits = Limits { immediate_max: 2, ..Limits::default() };
+    let mut world = World::with(limits, KeyPolicy { max_connections: 2, ..keys() });
+    let (first, up) = world.login(&["MaxConnections=2"]);
+    let (second, _) = world.join(first, up.tsih, 1, &[]);
+    let mut open = Vec::new();
+    for conn in [first, first] {
+        let command = ScsiCommand { immediate: true, ..world.command(conn) };
+        open.push(world.start(conn, &command, &[]).task);
+    }
+    // The commands of one connection refuse neither its own request nor a command of the other one.
+    for conn in [first, second] {
+        let tmf = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+        world.send(conn, &tmf, &[]);
+        expect_manage(&mut world);
+    }
+    let command = ScsiCommand { immediate: true, ..world.command(second) };
+    open.push(world.start(second, &command, &[]).task);
+    // A second one of each kind is refused.
+    for conn in [first, second] {
+        let tmf = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+        world.send(conn, &tmf, &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+        let command = ScsiCommand { immediate: true, ..world.command(conn) };
+        world.send(conn, &command, &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+    }
+    // When a command of a connection has ended, the connection may have another one.
+    world.finish(open.pop().unwrap(), Finish::good(0));
+    world.expect::<ScsiResponse>(second);
+    let command = ScsiCommand { immediate: true, ..world.command(second) };
+    world.start(second, &command, &[]);
 }
 
 #[test]

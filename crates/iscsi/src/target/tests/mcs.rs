@@ -168,6 +168,7 @@ fn a_lost_connection_takes_its_tasks_with_it_and_leaves_the_others_alone() {
         let (a, b) = (world.expect_command(), world.expect_command());
         world.hang_up(conns[0], DisconnectReason::Failed);
         assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == a.task));
+        world.expect_cleared();
         assert!(world.events.is_empty());
         world.data_in(b.task, 0, &pattern(0, 10));
         world.finish(b.task, Finish::good(10));
@@ -256,6 +257,7 @@ fn a_connection_is_replaced_by_one_with_its_number() {
     assert_eq!(status, 0);
     assert_eq!(world.ended(conns[1]), Some(Action::Abort(conns[1])));
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == up.task));
+    world.expect_cleared();
     assert_eq!(world.engine.sessions().next().unwrap().connections, 2);
     let command = world.command(new);
     issue(&mut world, &[new], new, &command, &[]);
@@ -300,6 +302,38 @@ fn a_logout_ends_one_connection_or_all() {
     for conn in [conns[0], conns[2]] {
         assert_eq!(world.ended(conn), Some(Action::Close(conn)));
     }
+}
+
+#[test]
+fn tasks_that_a_logout_terminates_are_reported_while_the_session_continues() {
+    let (mut world, conns, _) = session(1, 3);
+    let mut writes = Vec::new();
+    for at in 0..3 {
+        let write = world.write(conns[at], 512);
+        issue(&mut world, &conns, conns[at], &write, &[]);
+        let command = world.expect_command();
+        world.fetch(command.task, 0, 512);
+        writes.push(command);
+    }
+    // A task that was answered does not count, although its response is retained.
+    let done = world.command(conns[1]);
+    issue(&mut world, &conns, conns[1], &done, &[]);
+    let done = world.expect_command().task;
+    world.finish(done, Finish::good(0));
+    logout(&mut world, conns[0], LogoutReason::CloseConnection, 1);
+    let is_gone =
+        |event: Option<Event>, gone| matches!(event, Some(Event::TaskGone { task }) if task == gone);
+    assert!(is_gone(world.next_event(), writes[1].task));
+    world.expect_cleared();
+    assert!(world.events.is_empty());
+    // So it is when a connection is lost whose tasks cannot be kept.
+    world.hang_up(conns[2], DisconnectReason::Failed);
+    assert!(is_gone(world.next_event(), writes[2].task));
+    world.expect_cleared();
+    // Nothing needs to be reported to an initiator whose session ends.
+    logout(&mut world, conns[0], LogoutReason::CloseSession, 0);
+    assert!(is_gone(world.next_event(), writes[0].task));
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { .. })));
 }
 
 #[test]

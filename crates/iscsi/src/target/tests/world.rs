@@ -384,6 +384,14 @@ impl World {
         }
     }
 
+    /// Checks that the next event reports tasks of the logical unit that ended without a response.
+    pub(super) fn expect_cleared(&mut self) {
+        match self.next_event() {
+            Some(Event::TasksCleared { lun, .. }) => assert_eq!(lun, LUN),
+            other => panic!("expected cleared tasks, got {other:?}"),
+        }
+    }
+
     pub(super) fn next_event(&mut self) -> Option<Event> {
         if self.events.is_empty() { None } else { Some(self.events.remove(0)) }
     }

@@ -2,16 +2,17 @@
 
 use alloc::vec::Vec;
 
+use base::state_machine::ConnId;
 use base::time::Duration;
 use transport::target::Finish;
 
-use super::super::world::{LUN, pattern};
+use super::super::world::{LUN, World, pattern};
 use super::recovery_r2t::{answer_r2t, as_asked};
 use super::{LEVEL, ack, as_kept, data_ins, login, read_all, rejected, snack, world};
 use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::r2t::R2t;
-use crate::pdu::reject::RejectReason;
+use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
@@ -19,6 +20,7 @@ use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::{DataSn, R2tSn, StatSn};
+use crate::target::contract::Event;
 
 #[test]
 fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {
@@ -160,21 +162,9 @@ fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_respon
     let status = sent[4].sn.stat_sn;
     let acked = Snack { lun: LUN, tag: sent[3].ttt.0, ..snack(SnackKind::DATA_ACK, Itt::NONE, (2, 0)) };
     world.send(conn, &acked, &[]);
-    let text = TextRequest {
-        immediate: true,
-        is_final: true,
-        continues: false,
-        lun: 0,
-        itt: Itt(77),
-        ttt: Ttt::NONE,
-        cmd_sn: world.numbers(conn).1,
-        exp_stat_sn: StatSn(0),
-    };
     for size in [512, 2048] {
-        let size = alloc::format!("MaxRecvDataSegmentLength={size}\0");
-        world.send(conn, &text, size.as_bytes());
-        world.expect::<TextResponse>(conn);
-        if size.contains("512") {
+        set_segment_length(&mut world, conn, size);
+        if size == 512 {
             world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (2, 1)), &[]);
             assert_eq!(rejected(&mut world, conn), RejectReason::SNACK_REJECT, "it would be too long");
             // The Data-In with the phase-collapsed status would be too long too, so the status is sent
@@ -212,6 +202,44 @@ fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_respon
     world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
     assert_eq!(world.expect::<ScsiResponse>(conn).snack_tag, 9);
     world.expect_silence(conn);
+}
+
+#[test]
+fn a_task_whose_lost_data_cannot_be_sent_again_fails() {
+    //= rfc7143#section-7.8
+    //= type=test
+    //# a.1) If the status has not already been sent for the command, the target MUST terminate the command
+    //# with a CHECK CONDITION Status and an iSCSI Condition of "SNACK rejected" (Section 11.4.7.2).
+    for has_ended in [false, true] {
+        let mut world = world();
+        let conn = login(&mut world, &[]);
+        let read = world.read(conn, 5000);
+        let task = world.start(conn, &read, &[]).task;
+        world.data_in(task, 0, &pattern(0, 2048));
+        assert_eq!(data_ins(&mut world, conn).len(), 2);
+        set_segment_length(&mut world, conn, 512);
+        if has_ended {
+            world.stalled.insert(conn);
+            world.data_in(task, 2048, &pattern(2048, 2952));
+            world.finish(task, Finish::good(5000));
+        }
+        world.send(conn, &snack(SnackKind::DATA_OR_R2T, read.itt, (1, 1)), &[]);
+        world.stalled.clear();
+        world.transmit(conn);
+        let mut pdus = Vec::new();
+        while let Some(pdu) = world.receive(conn) {
+            pdus.push(pdu);
+        }
+        // The Reject, and then the response, without the data that was still queued.
+        let [reject, response] = &pdus[..] else { panic!("{pdus:?}") };
+        let (reject, sense) = if has_ended { (response, reject) } else { (reject, response) };
+        assert_eq!(reject.read::<Reject>().reason, RejectReason::SNACK_REJECT);
+        assert_eq!(sense.read::<ScsiResponse>().status, 2);
+        assert_eq!((sense.data[4] & 0x0f, sense.data[14], sense.data[15]), (0x0b, 0x11, 0x13));
+        let is_gone = world.events.drain(..).any(|event| matches!(event, Event::TaskGone { .. }));
+        assert_eq!(is_gone, !has_ended);
+        world.expect_silence(conn);
+    }
 }
 
 #[test]
@@ -314,4 +342,20 @@ fn numbers_wrap() {
     assert_eq!((r2t.r2t_sn, recovery.r2t_sn), (R2tSn(u32::MAX), R2tSn(0)));
     answer_r2t(&mut world, conn, &write, as_asked(&recovery), 1000, (&[], &[]));
     assert_eq!(world.expect_data(up.task, 0), pattern(0, 4000));
+}
+
+/// Changes the MaxRecvDataSegmentLength of the initiator.
+fn set_segment_length(world: &mut World, conn: ConnId, size: u32) {
+    let text = TextRequest {
+        immediate: true,
+        is_final: true,
+        continues: false,
+        lun: 0,
+        itt: Itt(77),
+        ttt: Ttt::NONE,
+        cmd_sn: world.numbers(conn).1,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &text, alloc::format!("MaxRecvDataSegmentLength={size}\0").as_bytes());
+    world.expect::<TextResponse>(conn);
 }

@@ -57,8 +57,16 @@ impl Session {
                 if task.request.data_in_len == 0 {
                     return Err(ProtocolError::DataInNotExpected);
                 }
-                if pdu.acknowledge && !repairs {
-                    return Err(ProtocolError::AckWithoutRecovery);
+                //= rfc7143#section-11.7.2
+                //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
+                let asks_for_ack = pdu.acknowledge && repairs;
+                //= rfc7143#section-4.2.5.3
+                //# the iSCSI initiator and target MUST verify that all other fields used in task-related PDUs
+                //# have values that are consistent with the values used at the task instantiation
+                // Without the A bit the LUN is reserved (§11.7.4), and targets fill it with whatever they
+                // like: Linux with ones, others with zeros.
+                if asks_for_ack && pdu.lun != task.request.lun {
+                    return Err(ProtocolError::DataInOtherLun);
                 }
                 let in_order = parameters.data_pdu_in_order && parameters.data_sequence_in_order && !repairs;
                 task.data_in.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
@@ -162,6 +170,7 @@ impl Session {
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), &pdu)?;
         if pdu.acknowledge
+            && self.has_erl1()
             && let Some(task) = self.tasks.get_mut(key)
         {
             task.ack = Some((pdu.lun, pdu.ttt));
@@ -252,6 +261,12 @@ impl Session {
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if task.data_out_len == 0 {
             return Err(ProtocolError::R2tNotExpected);
+        }
+        //= rfc7143#section-4.2.5.3
+        //# (e.g., the LUN used in an R2T PDU MUST be the same as the one used in the SCSI Command PDU used to
+        //# instantiate the task)
+        if pdu.lun != task.request.lun {
+            return Err(ProtocolError::R2tOtherLun);
         }
         if pdu.ttt == Ttt::NONE {
             return Err(ProtocolError::R2tReservedTag);

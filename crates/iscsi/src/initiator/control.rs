@@ -498,7 +498,7 @@ impl Session {
             // number.
             let tmf = Tmf {
                 lun,
-                referenced: (tag(TAG_TASK, key), cmd_sn),
+                referenced: (tag(TAG_TASK, key), Some(cmd_sn)),
                 ..Tmf::new(TmfOrigin::FillCmdSnGap, TmfFunction::ABORT_TASK, slot)
             };
             let key = self.tmfs.insert_with(|_| tmf);

@@ -464,7 +464,7 @@ impl Session {
             let tmf = Tmf {
                 lun: task.request.lun,
                 task: Some(key),
-                referenced: (tag(TAG_TASK, key), crate::serial::CmdSn(0)),
+                referenced: (tag(TAG_TASK, key), Some(crate::serial::CmdSn(0))),
                 ..Tmf::new(TmfOrigin::Reassign, TmfFunction::TASK_REASSIGN, slot)
             };
             self.set_allegiance(slot, key);

@@ -26,8 +26,8 @@ pub(super) struct Tmf {
     pub(super) function: TmfFunction,
     pub(super) lun: u64,
     pub(super) task: Option<Key>,
-    /// The tag and the CmdSN of the task that the request names.
-    pub(super) referenced: (Itt, CmdSn),
+    /// The tag and the CmdSN of the task that the request names; an immediate task has no CmdSN of its own.
+    pub(super) referenced: (Itt, Option<CmdSn>),
     pub(super) slot: Slot,
     pub(super) cmd_sn: CmdSn,
     pub(super) numbered: bool,
@@ -59,7 +59,7 @@ impl Tmf {
             function,
             lun: 0,
             task: None,
-            referenced: (Itt::NONE, CmdSn(0)),
+            referenced: (Itt::NONE, Some(CmdSn(0))),
             slot,
             cmd_sn: CmdSn(0),
             numbered: false,
@@ -117,8 +117,10 @@ impl Session {
         //= rfc7143#section-11.5.4
         //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
         let key = task.map(|TaskId(key)| key).filter(|_| names_task);
-        let named =
-            key.and_then(|key| self.tasks.get(key)).map(|task| (task.state, task.cmd_sn, task.was_sent()));
+        let named = key.and_then(|key| self.tasks.get(key)).map(|task| {
+            let cmd_sn = (!task.request.immediate).then_some(task.cmd_sn);
+            (task.state, cmd_sn, task.was_sent())
+        });
         if names_task && named.is_none() {
             return Err(SubmitError::NoTask);
         }
@@ -217,6 +219,14 @@ impl Session {
         }
         tmf.numbered |= takes_number;
         (tmf.sent, tmf.sent_at) = (true, now);
+        //= rfc7143#section-11.5.1
+        //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be
+        //# that of the task management request itself (i.e., the CmdSN and RefCmdSN are equal); otherwise,
+        //# the RefCmdSN MUST be set to the CmdSN of the task to be aborted (lower than the CmdSN).
+        //= rfc7143#section-11.5.5
+        //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be
+        //# that of the task management request itself (i.e., the CmdSN and RefCmdSN are equal).
+        let ref_cmd_sn = tmf.referenced.1.unwrap_or(tmf.cmd_sn);
         let request = TmfRequest {
             immediate: !tmf.numbered,
             function: tmf.function,
@@ -225,7 +235,7 @@ impl Session {
             referenced_task_tag: tmf.referenced.0,
             cmd_sn: tmf.cmd_sn,
             exp_stat_sn,
-            ref_cmd_sn: tmf.referenced.1,
+            ref_cmd_sn,
             exp_data_sn,
         };
         self.order += 1;

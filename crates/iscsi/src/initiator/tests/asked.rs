@@ -61,6 +61,34 @@ fn a_task_is_aborted_by_its_name_and_number() {
 }
 
 #[test]
+fn an_immediate_task_is_aborted_under_the_number_of_the_request() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be that
+    //# of the task management request itself (i.e., the CmdSN and RefCmdSN are equal); otherwise, the RefCmdSN
+    //# MUST be set to the CmdSN of the task to be aborted (lower than the CmdSN).
+    //= rfc7143#section-11.5.5
+    //= type=test
+    //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be that
+    //# of the task management request itself (i.e., the CmdSN and RefCmdSN are equal).
+    for level in [0, 1] {
+        let (mut raw, conn) = ScriptedTarget::level(level, &[]);
+        let task = raw.session.submit(raw.now, Request { immediate: true, ..read(0, 512) }).unwrap();
+        raw.drain();
+        let command: crate::pdu::scsi_command::ScsiCommand = raw.expect(conn);
+        let (later, numbered) = raw.start(conn, read(8, 512));
+        for (task, itt, own) in [(task, command.itt, None), (later, numbered.itt, Some(numbered.cmd_sn))] {
+            raw.session.submit_tmf(raw.now, abort(task)).unwrap();
+            raw.drain();
+            let request: TmfRequest = raw.expect(conn);
+            assert_eq!(request.referenced_task_tag, itt);
+            assert_eq!(request.ref_cmd_sn, own.unwrap_or(request.cmd_sn), "level {level}");
+            assert!(request.cmd_sn.after(command.cmd_sn), "the two numbers differ");
+        }
+    }
+}
+
+#[test]
 fn a_task_that_never_left_is_aborted_without_a_word_even_while_nobody_is_there() {
     let mut raw = ScriptedTarget::new(Setup::default());
     let task = raw.session.submit(raw.now, read(0, 512)).unwrap();

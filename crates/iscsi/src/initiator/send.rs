@@ -203,6 +203,9 @@ impl Session {
             return;
         };
         let Some(mut burst) = task.data_out.unsolicited else { return };
+        if self.is_data_out_stopped(slot, task) {
+            return;
+        }
         let done = self.send_sequence(slot, key, &mut burst, out);
         if let Some(task) = self.tasks.get_mut(key) {
             task.data_out.unsolicited = (!done).then_some(burst);
@@ -219,6 +222,9 @@ impl Session {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
             return;
         };
+        if self.is_data_out_stopped(slot, task) {
+            return;
+        }
         //= rfc7143#section-4.2.3.3
         //# a) MUST continue to respond to each TTT received for the affected tasks.
         //= rfc7143#section-4.2.5.1

@@ -13,6 +13,7 @@ use super::contract::{Event, MAX_TMFS, Slot, SubmitError, TaskId, TaskResult, Tm
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
 use super::task::{Task, TaskState};
+use crate::negotiate::TaskReporting;
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader};
@@ -250,6 +251,41 @@ impl Session {
         self.arm_retransmit_if_erl1(now, slot);
     }
 
+    /// Returns whether no data of a task may be sent, because a function that ends it was sent on this
+    /// connection. Its R2Ts stay known: if the target refuses the function, they are answered after all.
+    pub(super) fn is_data_out_stopped(&self, slot: Slot, task: &Task) -> bool {
+        //= rfc7143#section-4.2.3.4
+        //# a) MUST NOT send any more Data-Out PDUs for affected tasks on the issuing connection of
+        //# the issuing iSCSI session once the TMF is sent to the target.
+        self.parameters.task_reporting == TaskReporting::FastAbort
+            && self
+                .tmfs
+                .iter()
+                .any(|(_, tmf)| tmf.sent && tmf.slot == slot && task.order < tmf.order && tmf.affects(task))
+    }
+
+    /// Sends the data of tasks that a function was to end, and that the target did not end.
+    fn resume_data_out(&mut self, tmf: &Tmf) {
+        let mut kept: alloc::vec::Vec<_> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.state == TaskState::Sent(tmf.slot) && tmf.affects(task))
+            .map(|(key, task)| (task.order, key))
+            .collect();
+        kept.sort_unstable();
+        for (_, key) in kept {
+            let Some(task) = self.tasks.get(key) else { continue };
+            let r2ts: smallvec::SmallVec<[u32; 4]> =
+                task.data_out.bursts.iter().map(|burst| burst.r2t_sn).collect();
+            if task.data_out.unsolicited.is_some() {
+                self.queue(tmf.slot, QueuedPdu::Unsolicited(key));
+            }
+            for r2t_sn in r2ts {
+                self.queue(tmf.slot, QueuedPdu::SolicitedData(key, r2t_sn));
+            }
+        }
+    }
+
     pub(super) fn tmf_response(
         &mut self,
         now: Instant,
@@ -296,6 +332,8 @@ impl Session {
             //# d) MUST treat the TMF Response as terminating all affected tasks for which responses
             //# have not been received
             self.abort_affected_tasks(&tmf);
+        } else if self.parameters.task_reporting == TaskReporting::FastAbort {
+            self.resume_data_out(&tmf);
         }
         if let (TmfFunction::ABORT_TASK, Some(task)) = (tmf.function, tmf.task) {
             // The task does not exist at the target, and no status of it is missing: its command never

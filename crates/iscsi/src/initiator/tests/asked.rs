@@ -464,6 +464,49 @@ fn an_r2t_is_answered_although_its_task_is_to_end() {
     assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
 }
 
+/// With FastAbort, no data of tasks that are to end follows the request. If the target refuses the request,
+/// the data follows the refusal.
+#[test]
+fn fast_abort_stops_the_data_of_tasks_that_are_to_end() {
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# a) MUST NOT send any more Data-Out PDUs for affected tasks on the issuing connection of
+    //# the issuing iSCSI session once the TMF is sent to the target.
+    for (result, stops) in [(TmfResult::COMPLETE, true), (TmfResult::NOT_SUPPORTED, false)] {
+        let mut setup = Setup::default();
+        setup.plan.keys.task_reporting = &["FastAbort"];
+        let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxOutstandingR2T=2", "TaskReporting=FastAbort"];
+        let (mut raw, conn) = ScriptedTarget::up(setup, &keys);
+        let (task, command) = raw.start(conn, write(0, 1, &pattern(1, 1024)));
+        let (_, other) = raw.start(conn, Request { lun: 2 << 48, ..write(8, 2, &[8; 512]) });
+        let reset = TmfParameters { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None };
+        raw.session.submit_tmf(raw.now, reset).unwrap();
+        raw.drain();
+        let request: TmfRequest = raw.expect(conn);
+        for sn in [0, 1] {
+            let r2t = raw.r2t(conn, command.itt, sn, sn * 512, 512);
+            raw.send(conn, &r2t, &[]);
+            assert!(raw.receive(conn).is_none(), "the task is to end");
+        }
+        // A task of another unit, and one that was sent after the request, get on.
+        let (_, later) = raw.start(conn, write(16, 3, &[7; 512]));
+        for (itt, lun, byte) in [(other.itt, 2 << 48, 8), (later.itt, LUN, 7)] {
+            let r2t = crate::pdu::r2t::R2t { lun, ..raw.r2t(conn, itt, 0, 0, 512) };
+            raw.send(conn, &r2t, &[]);
+            assert_eq!(raw.expect_any(conn).data, [byte; 512]);
+        }
+        let sn = raw.next_sn(conn);
+        raw.send(conn, &TmfResponse { response: result, itt: request.itt, sn }, &[]);
+        if stops {
+            assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
+        } else {
+            let data: Vec<u8> = [0, 1].into_iter().flat_map(|_| raw.expect_any(conn).data).collect();
+            assert_eq!(data, pattern(1, 1024));
+        }
+        assert!(raw.receive(conn).is_none() && raw.session.is_up());
+    }
+}
+
 #[test]
 fn unsolicited_data_comes_in_the_order_of_the_commands() {
     //= rfc7143#section-4.2.5.2

@@ -62,7 +62,7 @@ pub(super) enum ConnectionState {
     Up,
     /// The connection is in full feature phase, but gets no new tasks.
     Draining,
-    /// A logout was sent.
+    /// A Logout Request was sent, and no other request follows it.
     LoggingOut,
 }
 
@@ -119,6 +119,13 @@ impl Deadlines {
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
         if let Some(slot) = self.0.get_mut(timer as usize) {
             *slot = Some(at);
+        }
+    }
+
+    /// Sets the timer, unless it expires before.
+    pub(super) fn set_earlier(&mut self, timer: Timer, at: Instant) {
+        if let Some(slot) = self.0.get_mut(timer as usize) {
+            *slot = Some(slot.map_or(at, |set| set.min(at)));
         }
     }
 

@@ -320,8 +320,13 @@ impl Session {
         self.stats.pdus_out += 1;
     }
 
-    /// Queues a small PDU.
+    /// Queues a small PDU, unless it is a request on a connection that is being closed.
     pub(super) fn queue_control(&mut self, slot: Slot, control: ControlPdu, data: Vec<u8>) {
+        let is_request =
+            matches!(control, ControlPdu::Text(_) | ControlPdu::Logout(_) | ControlPdu::Snack(_));
+        if is_request && self.is_closing(slot) {
+            return;
+        }
         debug_assert!(to_u32(data.len()) <= crate::pdu::MAX_DATA_SEGMENT, "small PDUs are small");
         if let Some(connection) = self.connection_mut(slot) {
             connection.controls += 1;

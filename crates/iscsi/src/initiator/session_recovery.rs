@@ -137,10 +137,6 @@ impl Session {
         if others && has_orphans {
             if let Some(connection_slot) = self.connection_slot_mut(slot) {
                 connection_slot.state = ConnectionState::Waiting;
-                if logged_out {
-                    connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
-                    connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
-                }
             }
             self.log_out_lost_connections(now);
         } else if slot.0 < self.connections_wanted && !self.is_ready_to_log_out() {
@@ -231,6 +227,21 @@ impl Session {
         }
         self.drop_tmfs(Some(slot));
         self.fail_text_on(Some(slot));
+    }
+
+    /// Ends the tasks of a connection that the target has closed by request: it has terminated them, and no
+    /// other connection can take them over.
+    pub(super) fn end_terminated_tasks(&mut self, slot: Slot) {
+        let ended = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
+        let mut keys: Vec<_> = ended.map(|(key, task)| (task.order, key)).collect();
+        keys.sort_unstable();
+        for (_, key) in keys.into_iter().rev() {
+            self.unassign(key);
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.state = TaskState::Detached(slot);
+            }
+            self.replay_or_lose(key);
+        }
     }
 
     /// Gives up the detached tasks of a connection: it is unknown whether the target executed them.
@@ -456,6 +467,9 @@ impl Session {
 
     /// Requests reassignment of the next tasks to a connection.
     pub(super) fn send_reassigns(&mut self, _now: Instant, slot: Slot) {
+        if self.is_closing(slot) {
+            return;
+        }
         while let Some(connection) =
             self.connection_mut(slot).filter(|connection| connection.open_reassigns < MAX_MOVING)
         {

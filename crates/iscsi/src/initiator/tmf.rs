@@ -104,7 +104,7 @@ impl Session {
     /// The reason for which the session refuses the request.
     pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
         let TmfParameters { function, lun, task } = wanted;
-        if self.phase == Phase::Down {
+        if self.phase == Phase::Down || self.session_logout.is_some() {
             return Err(SubmitError::Down);
         }
         if self.tmfs.len() >= MAX_TMFS {
@@ -138,7 +138,7 @@ impl Session {
         //# ABORT TASK MUST be issued on the same connection to which the task to be aborted is allegiant at
         //# the time the task management request is issued.
         let own = match named {
-            Some((TaskState::Sent(slot), _, _)) => Some(slot),
+            Some((TaskState::Sent(slot), _, _)) => Some(slot).filter(|slot| !self.is_closing(*slot)),
             _ => None,
         };
         let slot = own

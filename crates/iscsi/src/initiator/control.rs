@@ -161,8 +161,6 @@ impl Session {
         let Some(connection) = self.connection_mut(slot) else { return };
         if connection.ping.is_none() {
             connection.ping = Some((itt, now));
-            // The ping goes to the front of the queue: a long queue must not look like silence.
-            connection.controls += 1;
             //= rfc7143#section-11.18.1
             //# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the
             //# form of a NOP-In is requested (i.e., the NOP-Out is used as a ping request).
@@ -171,9 +169,8 @@ impl Session {
             //# with a valid Target Transfer Tag.
             //= rfc7143#section-11.18.2
             //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
-            let ping = (ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
-            connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
-            self.request_transmit(slot);
+            // A long queue must not look like silence.
+            self.queue_control_first(slot, ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
             self.arm_retransmit_if_erl1(now, slot);
         }
     }
@@ -226,7 +223,7 @@ impl Session {
                     }
                 }
             }
-            AsyncEventCode::NEGOTIATION_REQUEST => self.start_empty_text(),
+            AsyncEventCode::NEGOTIATION_REQUEST => self.start_requested_text(now, slot),
             AsyncEventCode::TASKS_TERMINATED => {
                 //= rfc7143#section-11.9.1
                 //# The receiving initiator iSCSI layer MUST respond to this message by taking the following
@@ -367,7 +364,7 @@ impl Session {
 
     /// Returns whether a logout was requested and no request is open.
     pub(super) fn is_ready_to_log_out(&self) -> bool {
-        self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && self.text.is_none()
+        self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && !self.has_text()
     }
 
     /// Logs out if a logout was requested and no request is open.
@@ -468,7 +465,7 @@ impl Session {
             Opcode::SCSI_COMMAND => self.command_rejected(slot, &bhs, pdu.reason),
             Opcode::TMF_REQUEST => self.tmf_rejected(now, slot, &bhs, pdu.reason),
             Opcode::TEXT_REQUEST => {
-                self.text_refused(bhs.itt());
+                self.text_refused(slot, bhs.itt());
                 Ok(())
             }
             Opcode::NOP_OUT => {

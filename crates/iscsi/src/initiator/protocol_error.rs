@@ -128,6 +128,9 @@ pub enum ProtocolError {
     /// A text that is not legal.
     #[error("text: {0}")]
     Text(BadText),
+    /// A key came twice in a text negotiation that cannot be reset.
+    #[error("a key twice in one text negotiation")]
+    TextKeyTwice,
     /// A text while no text negotiation is under way.
     #[error("Text Response while none is due")]
     TextNotExpected,

@@ -333,6 +333,15 @@ impl Session {
             self.queue(slot, QueuedPdu::Control(alloc::boxed::Box::new((control, data))));
         }
     }
+
+    /// Queues a small PDU ahead of everything that waits to be sent.
+    pub(super) fn queue_control_first(&mut self, slot: Slot, control: ControlPdu, data: Vec<u8>) {
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.controls += 1;
+            connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new((control, data))));
+            self.request_transmit(slot);
+        }
+    }
 }
 
 impl ControlPdu {

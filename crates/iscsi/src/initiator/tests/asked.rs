@@ -263,6 +263,127 @@ fn a_target_that_asks_to_be_asked_is_heard() {
     assert!(!raw.events.iter().any(|event| matches!(event, Event::TextDone { .. } | Event::TextFailed)));
 }
 
+fn respond(raw: &mut ScriptedTarget, conn: ConnId, itt: Itt, ttt: u32, data: &[u8]) {
+    let (ttt, sn) = (Ttt(ttt), raw.next_sn(conn));
+    let is_final = ttt == Ttt::NONE;
+    raw.send(conn, &TextResponse { is_final, continues: false, lun: 0, itt, ttt, sn }, data);
+}
+
+fn failures(raw: &ScriptedTarget) -> usize {
+    raw.events.iter().filter(|event| matches!(event, Event::TextFailed)).count()
+}
+
+#[test]
+fn a_negotiation_in_which_the_target_says_a_key_twice_is_reset() {
+    //= rfc7143#section-6.4
+    //= type=test
+    //# The initiator MUST reset the negotiation as outlined above.
+    let twice: [&[&[u8]]; 3] = [
+        &[b"MaxRecvDataSegmentLength=1024\0X-org.me=1\0MaxRecvDataSegmentLength=2048\0"],
+        &[b"X-org.me=1\0X-org.me=1\0"],
+        &[b"MaxRecvDataSegmentLength=1024\0", b"", b"MaxRecvDataSegmentLength=2048\0"],
+    ];
+    for answers in twice {
+        let (mut raw, conn) = ScriptedTarget::level(1, &[]);
+        let before = max_recv(&raw);
+        let keys = text(&[("MaxRecvDataSegmentLength", "512"), ("X-org.me", "1")]);
+        raw.session.send_text(raw.now, None, keys).unwrap();
+        raw.drain();
+        let first: TextRequest = raw.expect(conn);
+        for (at, answer) in answers.iter().enumerate() {
+            respond(&mut raw, conn, first.itt, 5, answer);
+            let next = raw.expect_any(conn);
+            let request: TextRequest = next.read();
+            let resets = at + 1 == answers.len();
+            assert_eq!((request.itt, request.ttt), (first.itt, if resets { Ttt::NONE } else { Ttt(5) }));
+            assert!(request.is_final && next.data.is_empty());
+            assert_eq!(failures(&raw), usize::from(resets));
+        }
+        respond(&mut raw, conn, first.itt, u32::MAX, b"");
+        assert_eq!((max_recv(&raw), failures(&raw)), (before, 1), "nothing of it takes effect");
+        // The next one is as good as any.
+        raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])).unwrap();
+        raw.drain();
+        let second: TextRequest = raw.expect(conn);
+        assert_ne!(second.itt, first.itt);
+        respond(&mut raw, conn, second.itt, u32::MAX, b"X-org.me=1\0");
+        assert!(raw.events.iter().any(|event| matches!(event, Event::TextDone { .. })));
+        assert!(raw.session.is_up());
+    }
+}
+
+/// There is nothing to reset, or the target says keys twice again in the negotiation that resets.
+#[test]
+fn a_target_that_says_a_key_twice_at_the_end_or_after_a_reset_is_given_up() {
+    let twice = b"X-org.me=1\0X-org.me=1\0";
+    for resets in [false, true] {
+        let (mut raw, conn) = ScriptedTarget::level(0, &[]);
+        raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])).unwrap();
+        raw.drain();
+        let first: TextRequest = raw.expect(conn);
+        if resets {
+            respond(&mut raw, conn, first.itt, 5, twice);
+            raw.expect::<TextRequest>(conn);
+        }
+        respond(&mut raw, conn, first.itt, if resets { 5 } else { u32::MAX }, twice);
+        assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::TextKeyTwice)));
+        assert_eq!(failures(&raw), 1);
+    }
+}
+
+#[test]
+fn a_requested_negotiation_runs_on_the_connection_that_requests_it() {
+    //= rfc7143#section-11.9.1
+    //= type=test
+    //# The initiator MUST honor this request by issuing a Text Request (that can be empty) on the same
+    //# connection as early as possible, but no later than Parameter3 seconds, unless a Text Request is
+    //# already pending on the connection, or by issuing a Logout Request.
+    let request = |raw: &mut ScriptedTarget, conn| {
+        let message = AsyncMessage {
+            lun: 0,
+            event: AsyncEventCode::NEGOTIATION_REQUEST,
+            vendor_code: 0,
+            parameter1: 0,
+            parameter2: 0,
+            parameter3: 0,
+            sn: raw.next_sn(conn),
+        };
+        raw.send(conn, &message, &[]);
+    };
+    let (mut raw, conns) = super::recovery::level_2(2);
+    raw.session.send_text(raw.now, Some(Slot(0)), text(&[("X-org.me", "1")])).unwrap();
+    raw.drain();
+    let owners: TextRequest = raw.expect(conns[0]);
+    request(&mut raw, conns[0]);
+    assert!(raw.receive(conns[0]).is_none(), "one is pending there");
+    request(&mut raw, conns[1]);
+    let empty = raw.expect_any(conns[1]);
+    assert_eq!((empty.read::<TextRequest>().ttt, empty.data.len()), (Ttt::NONE, 0));
+    request(&mut raw, conns[1]);
+    assert!(raw.receive(conns[1]).is_none(), "one is pending there too");
+    respond(&mut raw, conns[0], owners.itt, u32::MAX, b"X-org.me=1\0");
+    assert!(raw.events.iter().any(|event| matches!(event, Event::TextDone { .. })));
+    // The owner's next one waits for its connection.
+    raw.session.send_text(raw.now, Some(Slot(1)), text(&[("X-org.me", "2")])).unwrap();
+    raw.drain();
+    assert!(raw.receive(conns[1]).is_none());
+    // A declaration of the target holds for its connection.
+    respond(&mut raw, conns[1], empty.bhs.itt(), u32::MAX, b"MaxRecvDataSegmentLength=1024\0");
+    let declared: Vec<u32> = raw.session.connections().map(|view| view.parameters.target_max_recv).collect();
+    assert_eq!(declared.iter().map(|len| *len == 1024).collect::<Vec<_>>(), [false, true]);
+    let last = raw.expect_any(conns[1]);
+    assert_eq!(last.data, b"X-org.me=2\0");
+    respond(&mut raw, conns[1], last.bhs.itt(), u32::MAX, b"");
+    // A logout waits for a requested one as for any other.
+    request(&mut raw, conns[0]);
+    let empty: TextRequest = raw.expect(conns[0]);
+    raw.session.logout(raw.now);
+    raw.drain();
+    assert!(conns.iter().all(|conn| raw.receive(*conn).is_none()));
+    respond(&mut raw, conns[0], empty.itt, u32::MAX, b"");
+    assert_eq!(raw.expect_any(conns[1]).bhs.opcode(), crate::pdu::Opcode::LOGOUT_REQUEST);
+}
+
 #[test]
 fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
     //= rfc7143#section-11.16.3

@@ -152,7 +152,7 @@ impl Session {
             }
             let end = sn.checked_add(1).ok_or(ProtocolError::DataSnOutOfOrder)?;
             if let Some(task) = self.tasks.get_mut(key) {
-                task.data_sns.expect_up_to(end)?;
+                task.expect_numbers(end)?;
             }
             //= rfc7143#section-7.8
             //# If the discarded PDU is an iSCSI data PDU, the initiator MUST do one of the following:
@@ -160,7 +160,7 @@ impl Session {
             return Ok(());
         }
         let len = bhs.data_len();
-        task.data_sns.take(sn)?;
+        task.take_number(sn)?;
         //= rfc7143#section-11.7.7
         //# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
         //# to properly receive 0-length data segments.
@@ -234,6 +234,7 @@ impl Session {
         //# If an initiator operates at ErrorRecoveryLevel 1 or higher, it MUST issue a SNACK of type DataACK
         //# after receiving a Data-In PDU with the A bit set to 1.
         let Some((lun, ttt)) = task.ack.take() else { return };
+        task.acknowledge_data_in();
         let snack = Snack {
             //= rfc7143#section-11.16.4
             //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved value
@@ -310,7 +311,7 @@ impl Session {
             return Err(ProtocolError::TooManyR2ts);
         }
         let known = task.data_sns.next;
-        task.data_sns.take(pdu.r2t_sn.0)?;
+        task.take_number(pdu.r2t_sn.0)?;
         task.data_sns.r2ts = task.data_sns.r2ts.saturating_add(1);
         task.data_out.requested_end = task.data_out.requested_end.max(end);
         task.data_out.bursts.push(DataOutSequence {
@@ -384,7 +385,7 @@ impl Session {
                 let end = pdu.exp_data_sn.0.saturating_add(r2ts);
                 let known = task.data_sns.next;
                 if !(shares && is_whole) {
-                    task.data_sns.expect_up_to(end)?;
+                    task.expect_numbers(end)?;
                 }
                 self.snack_data(now, slot, key, known..end);
             }

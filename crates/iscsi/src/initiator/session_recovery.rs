@@ -221,8 +221,7 @@ impl Session {
             (task.ack, task.status, task.ack_withheld) = (None, None, false);
             task.lose_tag();
             if task.data_in.lost_buffer() {
-                task.data_in.clear(&self.pool);
-                task.data_sns = super::task::DataSnTracker::default();
+                task.forget_data_in(&self.pool);
             }
         }
         self.drop_tmfs(Some(slot));
@@ -437,8 +436,7 @@ impl Session {
             if task.numbered && !task.cmd_sn.before(exp_cmd_sn) {
                 //= rfc7143#section-7.2.1
                 // The command never arrived: the same command under the same CmdSN fills the gap.
-                task.data_sns = super::task::DataSnTracker::default();
-                task.data_in.clear(&self.pool);
+                task.forget_data_in(&self.pool);
                 task.resegmentation = None;
                 self.set_allegiance(to, key);
                 self.stats.retries += 1;

@@ -8,6 +8,7 @@ mod leave;
 mod lost;
 mod pair;
 mod progress;
+mod reassignment;
 mod recovery;
 mod resegmentation;
 mod scripted_target;

@@ -188,17 +188,14 @@ impl Session {
         if let (TmfOrigin::Reassign, Some(task)) =
             (tmf.origin, tmf.task.and_then(|task| self.tasks.get_mut(task)))
         {
-            exp_data_sn = match (tmf.exp_data_sn, task.resegmentation) {
+            exp_data_sn = match tmf.exp_data_sn {
                 // Sent again: data may have arrived since the target executed the first request, and the gaps
                 // in that data stay known.
-                (Some(first), _) => first,
-                // The numbers of resegmented data are meaningless: the data begins where the target knows it
-                // as acknowledged.
-                (None, Some(_)) => DataSn(0),
+                Some(first) => first,
                 //= rfc7143#section-7.2.2
                 //# Initiators MUST NOT subsequently request data retransmission through Data SNACK for PDUs
                 //# numbered less than the ExpDataSN (i.e., prior to the acknowledged sequence number).
-                (None, None) => task.data_sns.rewind(),
+                None => task.rewind(),
             };
             if tmf.exp_data_sn.replace(exp_data_sn).is_none() {
                 task.segment_max = segment_max;

@@ -12,4 +12,5 @@ mod reassignment;
 mod recovery;
 mod resegmentation;
 mod scripted_target;
+mod text;
 mod together;

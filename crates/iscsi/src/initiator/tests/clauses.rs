@@ -8,8 +8,7 @@ use transport::command::Cdb;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, SENSE, Setup, cdb, pattern, read, write};
-use super::recovery::level_2;
-use super::scripted_target::ScriptedTarget;
+use super::scripted_target::{ScriptedTarget, level_2};
 use crate::initiator::contract::*;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::data_out::DataOut;

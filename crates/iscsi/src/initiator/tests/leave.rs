@@ -4,8 +4,7 @@ use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::pair::{LUN, read};
-use super::recovery::level_2;
-use super::scripted_target::ScriptedTarget;
+use super::scripted_target::{ScriptedTarget, level_2};
 use crate::initiator::contract::*;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
@@ -125,6 +124,31 @@ fn ask_for_logout(raw: &mut ScriptedTarget, conn: ConnId, seconds: u16) {
         parameter3: seconds,
     };
     raw.send(conn, &message, &[]);
+}
+
+#[test]
+fn a_target_that_asks_for_a_logout_gets_it_once_the_connection_is_empty() {
+    let (mut raw, conns) = level_2(2);
+    let (task, command) = raw.start(conns[0], read(0, 512));
+    let message = AsyncMessage {
+        lun: 0,
+        sn: raw.next_sn(conns[0]),
+        event: AsyncEventCode::LOGOUT_REQUEST,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 0,
+        parameter3: 10,
+    };
+    raw.send(conns[0], &message, &[]);
+    assert!(raw.receive(conns[0]).is_none());
+    let (_, other) = raw.start(conns[1], read(0, 512));
+    assert!(other.cmd_sn != command.cmd_sn);
+    let pdu = raw.data_in(conns[0], command.itt, 0, 0);
+    let pdu = raw.with_status(conns[0], pdu);
+    raw.send(conns[0], &pdu, &[0; 512]);
+    assert!(raw.outcome(task).end.is_good());
+    let logout: LogoutRequest = raw.expect(conns[0]);
+    assert_eq!(logout.reason, LogoutReason::CloseConnection);
 }
 
 /// A task that is still open when the time is up ends with the connection. It moves nowhere: the target has

@@ -97,8 +97,8 @@
 //! # Bounds
 //!
 //! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_TMFS`], one text
-//! conversation at a time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does
-//! not read, redirections, repeated repairs, replays: each has its constant where it is enforced.
+//! negotiation on each connection, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the
+//! target does not read, redirections, repeated repairs, replays: each has its constant where it is enforced.
 
 mod connection_slot;
 pub mod contract;

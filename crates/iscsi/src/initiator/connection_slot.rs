@@ -10,6 +10,7 @@ use base::time::{Duration, Instant};
 
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
+use super::text::TextExchange;
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;
@@ -62,7 +63,7 @@ pub(super) enum ConnectionState {
     Up,
     /// The connection is in full feature phase, but gets no new tasks.
     Draining,
-    /// A logout was sent.
+    /// A Logout Request was sent, and no other request follows it.
     LoggingOut,
 }
 
@@ -122,6 +123,13 @@ impl Deadlines {
         }
     }
 
+    /// Sets the timer, unless it expires before.
+    pub(super) fn set_earlier(&mut self, timer: Timer, at: Instant) {
+        if let Some(slot) = self.0.get_mut(timer as usize) {
+            *slot = Some(slot.map_or(at, |set| set.min(at)));
+        }
+    }
+
     pub(super) fn clear(&mut self, timer: Timer) {
         if let Some(slot) = self.0.get_mut(timer as usize) {
             *slot = None;
@@ -170,6 +178,8 @@ pub(super) struct Connection {
     /// The StatSN that was acknowledged last, and since when there is more to acknowledge.
     pub(super) acked_stat_sn: StatSn,
     pub(super) unacked_since: Option<Instant>,
+    /// The text negotiation that runs on the connection and is not the owner's.
+    pub(super) own_text: Option<Box<TextExchange>>,
     pub(super) out: VecDeque<QueuedPdu>,
     pub(super) controls: usize,
     /// Whether the driver was told that there is data to send.
@@ -266,6 +276,7 @@ impl Connection {
             statuses_asked: StatSn(0),
             acked_stat_sn: StatSn(0),
             unacked_since: None,
+            own_text: None,
             out: VecDeque::new(),
             controls: 0,
             transmit_requested: false,

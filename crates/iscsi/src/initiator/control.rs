@@ -94,6 +94,9 @@ impl Session {
     /// Acknowledges statuses that no other PDU acknowledged in time.
     pub(super) fn acknowledge_statuses(&mut self, now: Instant, slot: Slot) {
         let after = self.plan.limits.acknowledge_after;
+        if self.is_closing(slot) {
+            return;
+        }
         let Some(connection) = self.connection_mut(slot) else { return };
         let Some(since) = connection.unacked_since else { return };
         let held_back = connection.holds_back();
@@ -121,6 +124,10 @@ impl Session {
     /// acknowledge. Sends a ping, or gives the connection up if a ping was not answered in time.
     pub(super) fn check_silence(&mut self, now: Instant, slot: Slot) {
         let limits = self.plan.limits;
+        if self.is_closing(slot) {
+            // The logout has a deadline of its own.
+            return;
+        }
         let overdue = self.unconfirmed_since(slot).map(|sent| sent.after(limits.ping_after));
         let Some(connection) = self.connection(slot) else { return };
         let next = match connection.ping {
@@ -145,14 +152,15 @@ impl Session {
         }
     }
 
-    /// Sends a ping, unless one is unanswered.
+    /// Sends a ping, unless one is unanswered or a Logout Request was sent.
     pub(super) fn ping(&mut self, now: Instant, slot: Slot) {
+        if self.is_closing(slot) {
+            return;
+        }
         let itt = self.next_tag();
         let Some(connection) = self.connection_mut(slot) else { return };
         if connection.ping.is_none() {
             connection.ping = Some((itt, now));
-            // The ping goes to the front of the queue: a long queue must not look like silence.
-            connection.controls += 1;
             //= rfc7143#section-11.18.1
             //# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the
             //# form of a NOP-In is requested (i.e., the NOP-Out is used as a ping request).
@@ -161,9 +169,8 @@ impl Session {
             //# with a valid Target Transfer Tag.
             //= rfc7143#section-11.18.2
             //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
-            let ping = (ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
-            connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new(ping)));
-            self.request_transmit(slot);
+            // A long queue must not look like silence.
+            self.queue_control_first(slot, ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
             self.arm_retransmit_if_erl1(now, slot);
         }
     }
@@ -216,7 +223,7 @@ impl Session {
                     }
                 }
             }
-            AsyncEventCode::NEGOTIATION_REQUEST => self.start_empty_text(),
+            AsyncEventCode::NEGOTIATION_REQUEST => self.start_requested_text(now, slot),
             AsyncEventCode::TASKS_TERMINATED => {
                 //= rfc7143#section-11.9.1
                 //# The receiving initiator iSCSI layer MUST respond to this message by taking the following
@@ -252,11 +259,15 @@ impl Session {
     /// Drains a connection for which the target requested a logout, and logs it out in time whether it is
     /// empty or not.
     fn handle_logout_request(&mut self, now: Instant, slot: Slot, within: Duration) {
-        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
-        if connection_slot.state == ConnectionState::Up {
-            connection_slot.state = ConnectionState::Draining;
-            connection_slot.deadlines.set(Timer::Drain, now.after(within.mul_f32(0.75)));
-        }
+        let Some(connection_slot) = self.connection_slot_mut(slot).filter(|slot| slot.is_up()) else {
+            return;
+        };
+        connection_slot.state = ConnectionState::Draining;
+        //= rfc7143#section-11.9.1
+        //# The initiator MUST honor this request by issuing a Logout as early as possible but no later than
+        //# Parameter3 seconds.
+        let at = now.after(within.mul_f32(0.75));
+        connection_slot.deadlines.set_earlier(Timer::Drain, at);
     }
 
     /// Drains connections that are not wanted any more, and logs out those without tasks.
@@ -294,17 +305,15 @@ impl Session {
                 .any(|connection_slot| matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot))
     }
 
-    /// Logs a connection out.
+    /// Logs a connection out. The target ends the tasks that are still open on it.
     pub(super) fn log_out_connection(&mut self, now: Instant, slot: Slot) {
         if !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
             return;
         }
-        let leaves_tasks = self.connection(slot).is_some_and(|connection| connection.tasks > 0);
-        let reason = match leaves_tasks && self.has_erl2() {
-            true => LogoutReason::RemoveForRecovery,
-            false => LogoutReason::CloseConnection,
-        };
-        let itt = self.send_logout(slot, reason, slot);
+        //= rfc7143#section-11.9.1
+        //# The initiator MUST send a Logout with a reason code of "close the connection" OR "close the
+        //# session" to close all the connections.
+        let itt = self.send_logout(slot, LogoutReason::CloseConnection, slot);
         let within = now.after(self.plan.limits.logout_within);
         if let Some(connection_slot) = self.connection_slot_mut(slot) {
             connection_slot.state = ConnectionState::LoggingOut;
@@ -312,6 +321,20 @@ impl Session {
             connection_slot.deadlines.clear(Timer::Drain);
             connection_slot.deadlines.set(Timer::Logout, within);
         }
+    }
+
+    /// Returns whether a Logout Request was sent for a connection, or for the session. From then on no
+    /// requests are sent on the connection. Answers to the target's pings and messages still are.
+    pub(super) fn is_closing(&self, slot: Slot) -> bool {
+        //= rfc7143#section-11.14
+        //# After sending the Logout Request PDU, an initiator MUST NOT send any new iSCSI requests on the
+        //# closing connection.
+        //= rfc7143#section-11.14
+        //# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be sent on any
+        //# of the connections participating in the session.
+        let logs_out =
+            self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout.is_some());
+        logs_out || self.session_logout.is_some()
     }
 
     /// Sends a Logout Request on `by` for the connection in slot `about`.
@@ -341,7 +364,7 @@ impl Session {
 
     /// Returns whether a logout was requested and no request is open.
     pub(super) fn is_ready_to_log_out(&self) -> bool {
-        self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && self.text.is_none()
+        self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && !self.has_text()
     }
 
     /// Logs out if a logout was requested and no request is open.
@@ -383,6 +406,9 @@ impl Session {
         let wait = Duration::from_secs(pdu.time2wait.into());
         if self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout == Some(pdu.itt)) {
             self.wait(slot, wait);
+            if pdu.response == LogoutResult::CLOSED {
+                self.end_terminated_tasks(slot);
+            }
             //= rfc7143#section-11.14
             //# After receiving the Logout Response and attempting to receive the FIN (if still possible), the
             //# initiator MUST completely close the logging-out connection.
@@ -439,7 +465,7 @@ impl Session {
             Opcode::SCSI_COMMAND => self.command_rejected(slot, &bhs, pdu.reason),
             Opcode::TMF_REQUEST => self.tmf_rejected(now, slot, &bhs, pdu.reason),
             Opcode::TEXT_REQUEST => {
-                self.text_refused(bhs.itt());
+                self.text_refused(slot, bhs.itt());
                 Ok(())
             }
             Opcode::NOP_OUT => {
@@ -496,9 +522,11 @@ impl Session {
             //# session.
             // The CmdSN counts as not received; the initiator fills the gap by aborting the command of that
             // number.
+            let up = self.connection_slot(slot).is_some_and(ConnectionSlot::is_up).then_some(slot);
+            let Some(slot) = up.or_else(|| self.any_up(None)) else { return Ok(()) };
             let tmf = Tmf {
                 lun,
-                referenced: (tag(TAG_TASK, key), cmd_sn),
+                referenced: (tag(TAG_TASK, key), Some(cmd_sn)),
                 ..Tmf::new(TmfOrigin::FillCmdSnGap, TmfFunction::ABORT_TASK, slot)
             };
             let key = self.tmfs.insert_with(|_| tmf);

@@ -57,8 +57,16 @@ impl Session {
                 if task.request.data_in_len == 0 {
                     return Err(ProtocolError::DataInNotExpected);
                 }
-                if pdu.acknowledge && !repairs {
-                    return Err(ProtocolError::AckWithoutRecovery);
+                //= rfc7143#section-11.7.2
+                //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
+                let asks_for_ack = pdu.acknowledge && repairs;
+                //= rfc7143#section-4.2.5.3
+                //# the iSCSI initiator and target MUST verify that all other fields used in task-related PDUs
+                //# have values that are consistent with the values used at the task instantiation
+                // Without the A bit the LUN is reserved (§11.7.4), and targets fill it with whatever they
+                // like: Linux with ones, others with zeros.
+                if asks_for_ack && pdu.lun != task.request.lun {
+                    return Err(ProtocolError::DataInOtherLun);
                 }
                 let in_order = parameters.data_pdu_in_order && parameters.data_sequence_in_order && !repairs;
                 task.data_in.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
@@ -144,7 +152,7 @@ impl Session {
             }
             let end = sn.checked_add(1).ok_or(ProtocolError::DataSnOutOfOrder)?;
             if let Some(task) = self.tasks.get_mut(key) {
-                task.data_sns.expect_up_to(end)?;
+                task.expect_numbers(end)?;
             }
             //= rfc7143#section-7.8
             //# If the discarded PDU is an iSCSI data PDU, the initiator MUST do one of the following:
@@ -152,7 +160,7 @@ impl Session {
             return Ok(());
         }
         let len = bhs.data_len();
-        task.data_sns.take(sn)?;
+        task.take_number(sn)?;
         //= rfc7143#section-11.7.7
         //# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
         //# to properly receive 0-length data segments.
@@ -162,6 +170,7 @@ impl Session {
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), &pdu)?;
         if pdu.acknowledge
+            && self.has_erl1()
             && let Some(task) = self.tasks.get_mut(key)
         {
             task.ack = Some((pdu.lun, pdu.ttt));
@@ -225,6 +234,7 @@ impl Session {
         //# If an initiator operates at ErrorRecoveryLevel 1 or higher, it MUST issue a SNACK of type DataACK
         //# after receiving a Data-In PDU with the A bit set to 1.
         let Some((lun, ttt)) = task.ack.take() else { return };
+        task.acknowledge_data_in();
         let snack = Snack {
             //= rfc7143#section-11.16.4
             //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved value
@@ -252,6 +262,12 @@ impl Session {
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if task.data_out_len == 0 {
             return Err(ProtocolError::R2tNotExpected);
+        }
+        //= rfc7143#section-4.2.5.3
+        //# (e.g., the LUN used in an R2T PDU MUST be the same as the one used in the SCSI Command PDU used to
+        //# instantiate the task)
+        if pdu.lun != task.request.lun {
+            return Err(ProtocolError::R2tOtherLun);
         }
         if pdu.ttt == Ttt::NONE {
             return Err(ProtocolError::R2tReservedTag);
@@ -295,7 +311,7 @@ impl Session {
             return Err(ProtocolError::TooManyR2ts);
         }
         let known = task.data_sns.next;
-        task.data_sns.take(pdu.r2t_sn.0)?;
+        task.take_number(pdu.r2t_sn.0)?;
         task.data_sns.r2ts = task.data_sns.r2ts.saturating_add(1);
         task.data_out.requested_end = task.data_out.requested_end.max(end);
         task.data_out.bursts.push(DataOutSequence {
@@ -369,7 +385,7 @@ impl Session {
                 let end = pdu.exp_data_sn.0.saturating_add(r2ts);
                 let known = task.data_sns.next;
                 if !(shares && is_whole) {
-                    task.data_sns.expect_up_to(end)?;
+                    task.expect_numbers(end)?;
                 }
                 self.snack_data(now, slot, key, known..end);
             }

@@ -86,14 +86,17 @@ pub enum ProtocolError {
     /// A GOOD status for a command with missing data that the residual count does not account for.
     #[error("less Data-In than the status says")]
     DataInShort,
-    /// An acknowledgement is requested at ErrorRecoveryLevel 0.
-    #[error("acknowledgement asked for at ErrorRecoveryLevel 0")]
-    AckWithoutRecovery,
+    /// The LUN is not that of the command.
+    #[error("Data-In with another LUN than its command")]
+    DataInOtherLun,
 
     // R2T.
     /// An R2T for a command that does not write.
     #[error("R2T for a command that does not write")]
     R2tNotExpected,
+    /// The LUN is not that of the command.
+    #[error("R2T with another LUN than its command")]
+    R2tOtherLun,
     /// An R2T that goes beyond the data of its command.
     #[error("R2T beyond the data of its command")]
     R2tBeyondData,
@@ -125,6 +128,9 @@ pub enum ProtocolError {
     /// A text that is not legal.
     #[error("text: {0}")]
     Text(BadText),
+    /// A key came twice in a text negotiation that cannot be reset.
+    #[error("a key twice in one text negotiation")]
+    TextKeyTwice,
     /// A text while no text negotiation is under way.
     #[error("Text Response while none is due")]
     TextNotExpected,

@@ -40,7 +40,8 @@ impl Session {
 
     /// Checks a connection for missing PDUs, and requests them again (ErrorRecoveryLevel 1 and up).
     pub(super) fn retransmit_missing(&mut self, now: Instant, slot: Slot) {
-        if !self.has_erl1() || !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
+        let is_up = self.connection_slot(slot).is_some_and(ConnectionSlot::is_up);
+        if !self.has_erl1() || !is_up || self.is_closing(slot) {
             return;
         }
         let limits = self.plan.limits;

@@ -203,6 +203,9 @@ impl Session {
             return;
         };
         let Some(mut burst) = task.data_out.unsolicited else { return };
+        if self.is_data_out_stopped(slot, task) {
+            return;
+        }
         let done = self.send_sequence(slot, key, &mut burst, out);
         if let Some(task) = self.tasks.get_mut(key) {
             task.data_out.unsolicited = (!done).then_some(burst);
@@ -219,6 +222,9 @@ impl Session {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
             return;
         };
+        if self.is_data_out_stopped(slot, task) {
+            return;
+        }
         //= rfc7143#section-4.2.3.3
         //# a) MUST continue to respond to each TTT received for the affected tasks.
         //= rfc7143#section-4.2.5.1
@@ -314,12 +320,26 @@ impl Session {
         self.stats.pdus_out += 1;
     }
 
-    /// Queues a small PDU.
+    /// Queues a small PDU, unless it is a request on a connection that is being closed.
     pub(super) fn queue_control(&mut self, slot: Slot, control: ControlPdu, data: Vec<u8>) {
+        let is_request =
+            matches!(control, ControlPdu::Text(_) | ControlPdu::Logout(_) | ControlPdu::Snack(_));
+        if is_request && self.is_closing(slot) {
+            return;
+        }
         debug_assert!(to_u32(data.len()) <= crate::pdu::MAX_DATA_SEGMENT, "small PDUs are small");
         if let Some(connection) = self.connection_mut(slot) {
             connection.controls += 1;
             self.queue(slot, QueuedPdu::Control(alloc::boxed::Box::new((control, data))));
+        }
+    }
+
+    /// Queues a small PDU ahead of everything that waits to be sent.
+    pub(super) fn queue_control_first(&mut self, slot: Slot, control: ControlPdu, data: Vec<u8>) {
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.controls += 1;
+            connection.out.push_front(QueuedPdu::Control(alloc::boxed::Box::new((control, data))));
+            self.request_transmit(slot);
         }
     }
 }

@@ -137,10 +137,6 @@ impl Session {
         if others && has_orphans {
             if let Some(connection_slot) = self.connection_slot_mut(slot) {
                 connection_slot.state = ConnectionState::Waiting;
-                if logged_out {
-                    connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
-                    connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
-                }
             }
             self.log_out_lost_connections(now);
         } else if slot.0 < self.connections_wanted && !self.is_ready_to_log_out() {
@@ -225,12 +221,26 @@ impl Session {
             (task.ack, task.status, task.ack_withheld) = (None, None, false);
             task.lose_tag();
             if task.data_in.lost_buffer() {
-                task.data_in.clear(&self.pool);
-                task.data_sns = super::task::DataSnTracker::default();
+                task.forget_data_in(&self.pool);
             }
         }
         self.drop_tmfs(Some(slot));
         self.fail_text_on(Some(slot));
+    }
+
+    /// Ends the tasks of a connection that the target has closed by request: it has terminated them, and no
+    /// other connection can take them over.
+    pub(super) fn end_terminated_tasks(&mut self, slot: Slot) {
+        let ended = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
+        let mut keys: Vec<_> = ended.map(|(key, task)| (task.order, key)).collect();
+        keys.sort_unstable();
+        for (_, key) in keys.into_iter().rev() {
+            self.unassign(key);
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.state = TaskState::Detached(slot);
+            }
+            self.replay_or_lose(key);
+        }
     }
 
     /// Gives up the detached tasks of a connection: it is unknown whether the target executed them.
@@ -426,8 +436,7 @@ impl Session {
             if task.numbered && !task.cmd_sn.before(exp_cmd_sn) {
                 //= rfc7143#section-7.2.1
                 // The command never arrived: the same command under the same CmdSN fills the gap.
-                task.data_sns = super::task::DataSnTracker::default();
-                task.data_in.clear(&self.pool);
+                task.forget_data_in(&self.pool);
                 task.resegmentation = None;
                 self.set_allegiance(to, key);
                 self.stats.retries += 1;
@@ -456,6 +465,9 @@ impl Session {
 
     /// Requests reassignment of the next tasks to a connection.
     pub(super) fn send_reassigns(&mut self, _now: Instant, slot: Slot) {
+        if self.is_closing(slot) {
+            return;
+        }
         while let Some(connection) =
             self.connection_mut(slot).filter(|connection| connection.open_reassigns < MAX_MOVING)
         {
@@ -464,7 +476,7 @@ impl Session {
             let tmf = Tmf {
                 lun: task.request.lun,
                 task: Some(key),
-                referenced: (tag(TAG_TASK, key), crate::serial::CmdSn(0)),
+                referenced: (tag(TAG_TASK, key), Some(crate::serial::CmdSn(0))),
                 ..Tmf::new(TmfOrigin::Reassign, TmfFunction::TASK_REASSIGN, slot)
             };
             self.set_allegiance(slot, key);

@@ -33,6 +33,10 @@ pub(super) struct Task {
     pub(super) segment_max: u32,
     pub(super) data_sns: DataSnTracker,
     pub(super) data_in: DataInBuffer,
+    /// What had arrived when the first of the present gaps in the numbers opened.
+    before_gap: Option<BeforeGap>,
+    /// The data whose receipt the target knows of.
+    acknowledged: Coverage,
     pub(super) data_out: Outbound,
     /// The response of the target, while some data of the task is missing.
     pub(super) status: Option<CommandResponse>,
@@ -78,6 +82,8 @@ impl Task {
             segment_max: 0,
             data_sns: DataSnTracker::default(),
             data_in: DataInBuffer::new(len),
+            before_gap: None,
+            acknowledged: Coverage::default(),
             data_out: Outbound::default(),
             status: None,
             stat_sn: StatSn(0),
@@ -109,12 +115,66 @@ impl Task {
 
     /// Resets the task to the state before it was sent.
     pub(super) fn start_over(&mut self, pool: &Pool) {
-        self.data_in.clear(pool);
+        self.forget_data_in(pool);
         self.data_out = Outbound::default();
-        self.data_sns = DataSnTracker::default();
         (self.status, self.ack, self.unrepairable, self.ack_withheld) = (None, None, false, false);
         self.resegmentation = None;
         (self.state, self.numbered, self.resent) = (TaskState::Waiting, false, false);
+    }
+
+    /// Discards all received data and its numbers.
+    pub(super) fn forget_data_in(&mut self, pool: &Pool) {
+        self.data_in.clear(pool);
+        self.data_sns = DataSnTracker::default();
+        (self.before_gap, self.acknowledged) = (None, Coverage::default());
+    }
+
+    /// Records that a number was received, and what had arrived before if it opens a gap.
+    pub(super) fn take_number(&mut self, sn: u32) -> Result<(), ProtocolError> {
+        self.open_gap(sn);
+        self.data_sns.take(sn)
+    }
+
+    /// Records that all numbers before `end` were sent.
+    pub(super) fn expect_numbers(&mut self, end: u32) -> Result<(), ProtocolError> {
+        self.open_gap(end);
+        self.data_sns.expect_up_to(end)
+    }
+
+    fn open_gap(&mut self, end: u32) {
+        let DataSnTracker { next, r2ts, missing } = &self.data_sns;
+        if missing.is_empty() && end > *next {
+            self.before_gap = Some(BeforeGap { next: *next, r2ts: *r2ts, data: self.data_in.coverage() });
+        }
+    }
+
+    /// Records that the target is told of all data that has arrived.
+    pub(super) fn acknowledge_data_in(&mut self) {
+        self.acknowledged = self.data_in.coverage();
+    }
+
+    /// Discards all data that the target does not know as received, and everything behind the first gap.
+    /// Returns the number from which on the target sends the data again: that of the gap.
+    pub(super) fn rewind(&mut self) -> DataSn {
+        //= rfc7143#section-11.5.6
+        //# The initiator MUST discard any data PDUs from the previous execution that it did not acknowledge
+        if self.resegmentation.is_some() {
+            // The numbers are meaningless: the data begins where the target knows it as acknowledged.
+            self.data_in.keep_only(&self.acknowledged);
+            return DataSn(0);
+        }
+        //= rfc7143#section-11.16.2
+        //# An initiator MUST NOT request retransmission for any data it had already acknowledged.
+        match self.before_gap.take().filter(|_| !self.data_sns.missing.is_empty()) {
+            Some(gap) if self.request.data_in_len > 0 => {
+                (self.data_sns.next, self.data_sns.r2ts) = (gap.next, gap.r2ts);
+                self.data_in.keep_only(&gap.data);
+            }
+            _ => self.data_sns.next = self.data_sns.contiguous(),
+        }
+        self.data_sns.missing.clear();
+        self.acknowledge_data_in();
+        DataSn(self.data_sns.next)
     }
 
     /// Checks whether the received data matches the residual count of the response.
@@ -213,15 +273,21 @@ impl DataSnTracker {
     pub(super) fn contiguous(&self) -> u32 {
         self.missing.first().map_or(self.next, |(from, _)| *from)
     }
+}
 
-    /// Discards the record of everything after the first gap, and returns the number where the gap begins.
-    pub(super) fn rewind(&mut self) -> DataSn {
-        //= rfc7143#section-11.16.2
-        //# An initiator MUST NOT request retransmission for any data it had already acknowledged.
-        self.next = self.contiguous();
-        self.missing.clear();
-        DataSn(self.next)
-    }
+/// The state of a task when the first gap in its numbers opened.
+#[derive(Debug)]
+struct BeforeGap {
+    next: u32,
+    r2ts: u32,
+    data: Coverage,
+}
+
+/// Which bytes of the data have arrived: as in [`DataInBuffer`].
+#[derive(Clone, Debug, Default)]
+struct Coverage {
+    received: u32,
+    spans: Vec<(u32, u32)>,
 }
 
 /// The data that a task receives.
@@ -375,6 +441,25 @@ impl DataInBuffer {
         behind.fold(u64::from(self.received), u64::saturating_add)
     }
 
+    fn coverage(&self) -> Coverage {
+        Coverage { received: self.received, spans: self.spans.clone() }
+    }
+
+    /// Discards the bytes that are not in `kept`.
+    fn keep_only(&mut self, kept: &Coverage) {
+        let own = self.coverage();
+        let mut spans = Vec::new();
+        for (from, to) in own.ranges() {
+            let both = kept.ranges().map(|(start, end)| (from.max(start), to.min(end)));
+            spans.extend(both.filter(|(start, end)| start < end));
+        }
+        (self.received, self.spans) = (0, spans);
+        self.merge();
+        if let Some(buf) = self.buf.as_mut().filter(|_| !self.placed) {
+            buf.truncate(to_usize(self.received));
+        }
+    }
+
     /// Returns the received data, without gaps.
     pub(super) fn finish(&mut self) -> Option<Bytes> {
         let mut buf = self.buf.take()?;
@@ -394,6 +479,12 @@ impl DataInBuffer {
     /// Returns whether the buffer was lost with the connection that was receiving into it.
     pub(super) const fn lost_buffer(&self) -> bool {
         self.buf.is_none() && (self.received > 0 || !self.spans.is_empty())
+    }
+}
+
+impl Coverage {
+    fn ranges(&self) -> impl Iterator<Item = (u32, u32)> {
+        [(0, self.received)].into_iter().chain(self.spans.iter().copied())
     }
 }
 

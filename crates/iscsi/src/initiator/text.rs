@@ -1,7 +1,10 @@
 //! Text negotiations: SendTargets, and the keys that can be negotiated in full feature phase (RFC 7143 §6.4,
-//! appendix C). One negotiation runs at a time.
+//! appendix C). One negotiation of the owner runs at a time, and on each connection at most one of any kind:
+//! besides the owner's, those that the target requests, and resets.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use base::time::Instant;
@@ -40,9 +43,38 @@ pub(super) struct TextExchange {
 enum Topic {
     /// A list of targets.
     Targets(TargetList),
-    /// Keys, with the answer so far, and the longest data segment that the initiator declares in it. A
-    /// `quiet` negotiation is not reported to the owner: the target requested it.
-    Keys { answer: Vec<u8>, max_recv: Option<u32>, quiet: bool },
+    /// Keys of the owner, and the longest data segment that the initiator declares among them.
+    Keys { answer: KeyAnswer, max_recv: Option<u32> },
+    /// No keys: the target requested the negotiation.
+    Requested(KeyAnswer),
+    /// No keys: the negotiation resets one in which the target broke a rule.
+    Reset(KeyAnswer),
+}
+
+/// The answer of a target to keys, so far.
+#[derive(Debug, Default)]
+struct KeyAnswer {
+    text: Vec<u8>,
+    /// The length of the part that was checked, and the keys in it.
+    checked: usize,
+    keys: BTreeSet<String>,
+}
+
+impl KeyAnswer {
+    /// Appends the text of a response. Returns whether the target said a key again.
+    fn add(&mut self, data: &[u8], continues: bool) -> Result<bool, BadText> {
+        if self.text.len().saturating_add(data.len()) > MAX_TEXT {
+            return Err(BadText::TooLong);
+        }
+        self.text.extend_from_slice(data);
+        if continues {
+            return Ok(false);
+        }
+        let pairs = parse(self.text.get(self.checked..).unwrap_or_default()).unwrap_or_default();
+        let twice = pairs.iter().any(|pair| !self.keys.insert(pair.name.to_string()));
+        self.checked = self.text.len();
+        Ok(twice)
+    }
 }
 
 /// The legal lengths of a data segment that can be declared: greater values are illegal.
@@ -99,7 +131,7 @@ impl Session {
             .find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name())
             .map(|pair| number_in(pair.value, MAX_RECV).map_err(|_| SubmitError::NotPossible))
             .transpose()?;
-        self.start_text(now, text, on, Topic::Keys { answer: Vec::new(), max_recv, quiet: false })
+        self.start_text(now, text, on, Topic::Keys { answer: KeyAnswer::default(), max_recv })
     }
 
     fn start_text(
@@ -126,17 +158,33 @@ impl Session {
         Ok(())
     }
 
-    /// Starts an empty text negotiation for a target that requested one (RFC 7143 §11.9.1, event 4).
-    pub(super) fn start_empty_text(&mut self) {
-        if self.text.is_none() {
-            self.text = Some(Box::new(TextExchange {
-                text: Some(TextBuilder::new()),
-                on: None,
-                at: None,
-                said: Instant::ORIGIN,
-                topic: Topic::Keys { answer: Vec::new(), max_recv: None, quiet: true },
-            }));
+    /// Starts an empty text negotiation on a connection on which the target requested one (RFC 7143 §11.9.1,
+    /// event 4).
+    pub(super) fn start_requested_text(&mut self, now: Instant, slot: Slot) {
+        //= rfc7143#section-11.9.1
+        //# The initiator MUST honor this request by issuing a Text Request (that can be empty) on the same
+        //# connection as early as possible, but no later than Parameter3 seconds, unless a Text Request is
+        //# already pending on the connection, or by issuing a Logout Request.
+        if !self.has_text_on(slot) {
+            let itt = self.next_tag();
+            self.start_empty_text(now, slot, itt, Topic::Requested(KeyAnswer::default()));
         }
+    }
+
+    /// Starts a text negotiation without keys, ahead of everything that waits to be sent.
+    fn start_empty_text(&mut self, now: Instant, slot: Slot, itt: Itt, topic: Topic) {
+        if self.is_closing(slot) {
+            return;
+        }
+        let Some(connection) = self.connection_mut(slot) else { return };
+        let mut conversation = InitiatorText::new(itt.0, TextBuilder::new(), MAX_TEXT);
+        let call = conversation.start();
+        let at = Some((slot, itt, conversation));
+        connection.own_text =
+            Some(Box::new(TextExchange { text: None, on: Some(slot), at, said: now, topic }));
+        let request = text_request(&call, 0);
+        self.queue_control_first(slot, ControlPdu::Text(request), call.data);
+        self.arm_retransmit_if_erl1(now, slot);
     }
 
     /// Begins the text negotiation that waits for a connection.
@@ -152,6 +200,9 @@ impl Session {
             return self.fail_text();
         }
         let Some(slot) = on.or_else(|| self.any_up(None)) else { return };
+        if self.has_text_on(slot) {
+            return;
+        }
         let itt = self.next_tag();
         let Some(connection) = self
             .slots
@@ -178,23 +229,27 @@ impl Session {
     }
 
     fn send_text_request(&mut self, now: Instant, slot: Slot, call: OwnedTextRequest, lun: u64) {
-        if let Some(exchange) = self.text.as_mut() {
+        if let Some(exchange) = self.exchange_mut(slot, Itt(call.itt)) {
             exchange.said = now;
         }
         self.arm_retransmit_if_erl1(now, slot);
-        let request = TextRequest {
-            //= rfc7143#section-11.10.3
-            //# The I bit for all requests in a sequence also MUST be the same.
-            immediate: true,
-            is_final: call.is_final,
-            continues: call.cont,
-            lun,
-            itt: Itt(call.itt),
-            ttt: Ttt(call.ttt),
-            cmd_sn: CmdSn(0),
-            exp_stat_sn: StatSn(0),
-        };
+        let request = text_request(&call, lun);
         self.queue_control(slot, ControlPdu::Text(request), call.data);
+    }
+
+    /// Returns the text negotiation that runs on a connection.
+    fn text_on(&self, slot: Slot) -> Option<&TextExchange> {
+        let owners = self.text.as_deref().filter(|exchange| exchange.is_at(slot));
+        owners.or_else(|| self.connection(slot)?.own_text.as_deref())
+    }
+
+    /// Returns the text negotiation that runs on a connection under a tag.
+    fn exchange_mut(&mut self, slot: Slot, itt: Itt) -> Option<&mut TextExchange> {
+        let named = |exchange: &TextExchange| exchange.is_at(slot) && exchange.itt() == Some(itt);
+        if self.text.as_deref().is_some_and(named) {
+            return self.text.as_deref_mut();
+        }
+        self.connection_mut(slot)?.own_text.as_deref_mut().filter(|exchange| named(exchange))
     }
 
     pub(super) fn text_response(
@@ -210,21 +265,18 @@ impl Session {
         // Where a negotiation can be given up, or a PDU can arrive twice, an answer may arrive after the end
         // of its negotiation.
         let late = self.has_erl1() && pdu.itt.0 >> 30 == TAG_SMALL || self.stale_tags.contains(&pdu.itt);
-        let stray = || if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
-        let Some(exchange) = self.text.as_mut() else { return stray() };
-        let Some((at, itt, conversation)) = exchange.at.as_mut() else { return stray() };
-        if (*at, *itt) != (slot, pdu.itt) {
-            return stray();
-        }
-        match &mut exchange.topic {
-            Topic::Targets(list) => list.add(data).map_err(ProtocolError::Text)?,
-            Topic::Keys { answer, .. } => {
-                if answer.len().saturating_add(data.len()) > MAX_TEXT {
-                    return Err(ProtocolError::Text(BadText::TooLong));
-                }
-                answer.extend_from_slice(data);
+        let Some(exchange) = self.exchange_mut(slot, pdu.itt) else {
+            return if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
+        };
+        let Some((_, _, conversation)) = exchange.at.as_mut() else { return Err(ProtocolError::Bug) };
+        let twice = match &mut exchange.topic {
+            // Names and addresses may come again.
+            Topic::Targets(list) => list.add(data).map(|()| false),
+            Topic::Keys { answer, .. } | Topic::Requested(answer) | Topic::Reset(answer) => {
+                answer.add(data, pdu.continues)
             }
-        }
+        };
+        let twice = twice.map_err(ProtocolError::Text)?;
         let reply = TextReply {
             is_final: pdu.is_final,
             cont: pdu.continues,
@@ -232,7 +284,11 @@ impl Session {
             data: data.to_vec(),
             agreed: Agreed::default(),
         };
-        match conversation.handle(&reply).map_err(ProtocolError::TextNegotiation)? {
+        let next = conversation.handle(&reply).map_err(ProtocolError::TextNegotiation)?;
+        if twice {
+            return self.reset_text(now, slot, pdu);
+        }
+        match next {
             //= rfc7143#section-11.11.4
             //# The initiator MUST copy the Target Transfer Tag and LUN in its next request to indicate that
             //# it wants the rest of the data.
@@ -242,8 +298,25 @@ impl Session {
         Ok(())
     }
 
+    /// Resets a text negotiation in which the target said a key twice: none of its keys take effect. One that
+    /// is over cannot be reset, and nobody knows on which value the target settled; the session is lost.
+    fn reset_text(&mut self, now: Instant, slot: Slot, pdu: &TextResponse) -> Result<(), ProtocolError> {
+        let is_reset = self.text_on(slot).is_some_and(|exchange| matches!(exchange.topic, Topic::Reset(_)));
+        if pdu.is_final || is_reset {
+            return Err(ProtocolError::TextKeyTwice);
+        }
+        self.fail_text_on(Some(slot));
+        //= rfc7143#section-6.4
+        //# The initiator MUST reset the negotiation as outlined above.
+        self.start_empty_text(now, slot, pdu.itt, Topic::Reset(KeyAnswer::default()));
+        Ok(())
+    }
+
     fn finish_text(&mut self, slot: Slot) -> Result<(), ProtocolError> {
-        let Some(exchange) = self.text.take() else { return Ok(()) };
+        let owners = self.text.take_if(|exchange| exchange.is_at(slot));
+        let Some(exchange) = owners.or_else(|| self.connection_mut(slot)?.own_text.take()) else {
+            return Ok(());
+        };
         match exchange.topic {
             Topic::Targets(list) => {
                 let ignored = list.ignored();
@@ -253,11 +326,12 @@ impl Session {
                 })?;
                 self.events.push_back(Event::Targets { targets, ignored });
             }
-            Topic::Keys { answer, max_recv, quiet } => {
-                self.apply_agreed_keys(slot, &answer, max_recv);
-                if !quiet {
-                    self.events.push_back(Event::TextDone { answer });
-                }
+            Topic::Keys { answer, max_recv } => {
+                self.apply_agreed_keys(slot, &answer.text, max_recv);
+                self.events.push_back(Event::TextDone { answer: answer.text });
+            }
+            Topic::Requested(answer) | Topic::Reset(answer) => {
+                self.apply_agreed_keys(slot, &answer.text, None);
             }
         }
         Ok(())
@@ -278,23 +352,23 @@ impl Session {
         connection.framing.data_len_max = connection.parameters.initiator_max_recv;
     }
 
-    /// Gives up a text negotiation whose connection is lost.
+    /// Gives up the text negotiation that runs on a connection, or the owner's on any.
     pub(super) fn fail_text_on(&mut self, slot: Option<Slot>) {
-        let lost = |exchange: &mut Box<TextExchange>| match (&exchange.at, slot) {
-            (Some((at, _, _)), Some(slot)) => *at == slot,
-            (at, None) => at.is_some(),
-            (None, Some(_)) => false,
+        if let Some(connection) = slot.and_then(|slot| self.connection_mut(slot)) {
+            connection.own_text = None;
+        }
+        let runs = |exchange: &TextExchange| match slot {
+            Some(slot) => exchange.is_at(slot),
+            None => exchange.at.is_some(),
         };
-        if self.text.as_mut().is_some_and(lost) {
+        if self.text.as_deref().is_some_and(runs) {
             self.fail_text();
         }
     }
 
-    /// Gives up the text negotiation, if there is one.
+    /// Gives up the owner's text negotiation, if there is one.
     pub(super) fn fail_text(&mut self) {
-        if let Some(exchange) = self.text.take()
-            && !matches!(exchange.topic, Topic::Keys { quiet: true, .. })
-        {
+        if self.text.take().is_some() {
             self.events.push_back(Event::TextFailed);
         }
     }
@@ -302,36 +376,67 @@ impl Session {
     /// Gives up a text negotiation of which the request or the answer was lost in transit: neither can be
     /// sent twice.
     pub(super) fn fail_lost_text(&mut self, slot: Slot, synced: Instant) {
-        let lost = self.text.as_ref().is_some_and(|exchange| {
-            exchange.said < synced && exchange.at.as_ref().is_some_and(|(at, _, _)| *at == slot)
-        });
-        let itt = self.text.as_ref().and_then(|exchange| exchange.at.as_ref().map(|(_, itt, _)| *itt));
-        if lost && self.connection(slot).is_some_and(|connection| connection.missing_statuses(None).is_none())
+        let lost = self.text_on(slot).filter(|exchange| exchange.said < synced);
+        if let Some(itt) = lost.and_then(TextExchange::itt)
+            && self.connection(slot).is_some_and(|connection| connection.missing_statuses(None).is_none())
         {
             // The answer may only be late.
-            itt.into_iter().for_each(|itt| self.remember(itt));
+            self.remember(itt);
             self.fail_text_on(Some(slot));
         }
     }
 
     /// Returns when the last unanswered text was sent on this connection.
     pub(super) fn text_sent_at(&self, slot: Slot) -> Option<Instant> {
-        self.has_text_on(slot).then(|| self.text.as_ref().map(|exchange| exchange.said)).flatten()
+        self.text_on(slot).map(|exchange| exchange.said)
     }
 
     /// Returns whether a text negotiation waits for an answer on this connection.
     pub(super) fn has_text_on(&self, slot: Slot) -> bool {
-        self.text.as_ref().is_some_and(|exchange| exchange.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
+        self.text_on(slot).is_some()
+    }
+
+    /// Returns whether a text negotiation waits for an answer, or for a connection.
+    pub(super) fn has_text(&self) -> bool {
+        self.text.is_some()
+            || self
+                .slots
+                .iter()
+                .filter_map(|slot| slot.connection.as_ref())
+                .any(|connection| connection.own_text.is_some())
     }
 
     /// Handles the rejection of a text.
-    pub(super) fn text_refused(&mut self, itt: Itt) {
-        if self
-            .text
-            .as_ref()
-            .is_some_and(|exchange| exchange.at.as_ref().is_some_and(|(_, at, _)| *at == itt))
-        {
-            self.fail_text_on(None);
+    pub(super) fn text_refused(&mut self, slot: Slot, itt: Itt) {
+        if self.exchange_mut(slot, itt).is_some() {
+            self.fail_text_on(Some(slot));
         }
+    }
+}
+
+impl TextExchange {
+    /// Returns whether the negotiation runs on a connection.
+    fn is_at(&self, slot: Slot) -> bool {
+        self.at.as_ref().is_some_and(|(at, _, _)| *at == slot)
+    }
+
+    /// Returns the tag of the negotiation, once it has begun.
+    fn itt(&self) -> Option<Itt> {
+        self.at.as_ref().map(|(_, itt, _)| *itt)
+    }
+}
+
+fn text_request(call: &OwnedTextRequest, lun: u64) -> TextRequest {
+    TextRequest {
+        //= rfc7143#section-11.10.3
+        //# The I bit for all requests in a sequence also MUST be the same.
+        immediate: true,
+        is_final: call.is_final,
+        continues: call.cont,
+        lun,
+        itt: Itt(call.itt),
+        ttt: Ttt(call.ttt),
+        cmd_sn: CmdSn(0),
+        exp_stat_sn: StatSn(0),
     }
 }

@@ -13,6 +13,7 @@ use super::contract::{Event, MAX_TMFS, Slot, SubmitError, TaskId, TaskResult, Tm
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
 use super::task::{Task, TaskState};
+use crate::negotiate::TaskReporting;
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader};
@@ -26,8 +27,8 @@ pub(super) struct Tmf {
     pub(super) function: TmfFunction,
     pub(super) lun: u64,
     pub(super) task: Option<Key>,
-    /// The tag and the CmdSN of the task that the request names.
-    pub(super) referenced: (Itt, CmdSn),
+    /// The tag and the CmdSN of the task that the request names; an immediate task has no CmdSN of its own.
+    pub(super) referenced: (Itt, Option<CmdSn>),
     pub(super) slot: Slot,
     pub(super) cmd_sn: CmdSn,
     pub(super) numbered: bool,
@@ -59,7 +60,7 @@ impl Tmf {
             function,
             lun: 0,
             task: None,
-            referenced: (Itt::NONE, CmdSn(0)),
+            referenced: (Itt::NONE, Some(CmdSn(0))),
             slot,
             cmd_sn: CmdSn(0),
             numbered: false,
@@ -103,7 +104,7 @@ impl Session {
     /// The reason for which the session refuses the request.
     pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
         let TmfParameters { function, lun, task } = wanted;
-        if self.phase == Phase::Down {
+        if self.phase == Phase::Down || self.session_logout.is_some() {
             return Err(SubmitError::Down);
         }
         if self.tmfs.len() >= MAX_TMFS {
@@ -117,8 +118,10 @@ impl Session {
         //= rfc7143#section-11.5.4
         //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
         let key = task.map(|TaskId(key)| key).filter(|_| names_task);
-        let named =
-            key.and_then(|key| self.tasks.get(key)).map(|task| (task.state, task.cmd_sn, task.was_sent()));
+        let named = key.and_then(|key| self.tasks.get(key)).map(|task| {
+            let cmd_sn = (!task.request.immediate).then_some(task.cmd_sn);
+            (task.state, cmd_sn, task.was_sent())
+        });
         if names_task && named.is_none() {
             return Err(SubmitError::NoTask);
         }
@@ -135,7 +138,7 @@ impl Session {
         //# ABORT TASK MUST be issued on the same connection to which the task to be aborted is allegiant at
         //# the time the task management request is issued.
         let own = match named {
-            Some((TaskState::Sent(slot), _, _)) => Some(slot),
+            Some((TaskState::Sent(slot), _, _)) => Some(slot).filter(|slot| !self.is_closing(*slot)),
             _ => None,
         };
         let slot = own
@@ -185,17 +188,14 @@ impl Session {
         if let (TmfOrigin::Reassign, Some(task)) =
             (tmf.origin, tmf.task.and_then(|task| self.tasks.get_mut(task)))
         {
-            exp_data_sn = match (tmf.exp_data_sn, task.resegmentation) {
+            exp_data_sn = match tmf.exp_data_sn {
                 // Sent again: data may have arrived since the target executed the first request, and the gaps
                 // in that data stay known.
-                (Some(first), _) => first,
-                // The numbers of resegmented data are meaningless: the data begins where the target knows it
-                // as acknowledged.
-                (None, Some(_)) => DataSn(0),
+                Some(first) => first,
                 //= rfc7143#section-7.2.2
                 //# Initiators MUST NOT subsequently request data retransmission through Data SNACK for PDUs
                 //# numbered less than the ExpDataSN (i.e., prior to the acknowledged sequence number).
-                (None, None) => task.data_sns.rewind(),
+                None => task.rewind(),
             };
             if tmf.exp_data_sn.replace(exp_data_sn).is_none() {
                 task.segment_max = segment_max;
@@ -217,6 +217,14 @@ impl Session {
         }
         tmf.numbered |= takes_number;
         (tmf.sent, tmf.sent_at) = (true, now);
+        //= rfc7143#section-11.5.1
+        //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be
+        //# that of the task management request itself (i.e., the CmdSN and RefCmdSN are equal); otherwise,
+        //# the RefCmdSN MUST be set to the CmdSN of the task to be aborted (lower than the CmdSN).
+        //= rfc7143#section-11.5.5
+        //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be
+        //# that of the task management request itself (i.e., the CmdSN and RefCmdSN are equal).
+        let ref_cmd_sn = tmf.referenced.1.unwrap_or(tmf.cmd_sn);
         let request = TmfRequest {
             immediate: !tmf.numbered,
             function: tmf.function,
@@ -225,7 +233,7 @@ impl Session {
             referenced_task_tag: tmf.referenced.0,
             cmd_sn: tmf.cmd_sn,
             exp_stat_sn,
-            ref_cmd_sn: tmf.referenced.1,
+            ref_cmd_sn,
             exp_data_sn,
         };
         self.order += 1;
@@ -238,6 +246,41 @@ impl Session {
         }
         self.stats.pdus_out += 1;
         self.arm_retransmit_if_erl1(now, slot);
+    }
+
+    /// Returns whether no data of a task may be sent, because a function that ends it was sent on this
+    /// connection. Its R2Ts stay known: if the target refuses the function, they are answered after all.
+    pub(super) fn is_data_out_stopped(&self, slot: Slot, task: &Task) -> bool {
+        //= rfc7143#section-4.2.3.4
+        //# a) MUST NOT send any more Data-Out PDUs for affected tasks on the issuing connection of
+        //# the issuing iSCSI session once the TMF is sent to the target.
+        self.parameters.task_reporting == TaskReporting::FastAbort
+            && self
+                .tmfs
+                .iter()
+                .any(|(_, tmf)| tmf.sent && tmf.slot == slot && task.order < tmf.order && tmf.affects(task))
+    }
+
+    /// Sends the data of tasks that a function was to end, and that the target did not end.
+    fn resume_data_out(&mut self, tmf: &Tmf) {
+        let mut kept: alloc::vec::Vec<_> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.state == TaskState::Sent(tmf.slot) && tmf.affects(task))
+            .map(|(key, task)| (task.order, key))
+            .collect();
+        kept.sort_unstable();
+        for (_, key) in kept {
+            let Some(task) = self.tasks.get(key) else { continue };
+            let r2ts: smallvec::SmallVec<[u32; 4]> =
+                task.data_out.bursts.iter().map(|burst| burst.r2t_sn).collect();
+            if task.data_out.unsolicited.is_some() {
+                self.queue(tmf.slot, QueuedPdu::Unsolicited(key));
+            }
+            for r2t_sn in r2ts {
+                self.queue(tmf.slot, QueuedPdu::SolicitedData(key, r2t_sn));
+            }
+        }
     }
 
     pub(super) fn tmf_response(
@@ -286,6 +329,8 @@ impl Session {
             //# d) MUST treat the TMF Response as terminating all affected tasks for which responses
             //# have not been received
             self.abort_affected_tasks(&tmf);
+        } else if self.parameters.task_reporting == TaskReporting::FastAbort {
+            self.resume_data_out(&tmf);
         }
         if let (TmfFunction::ABORT_TASK, Some(task)) = (tmf.function, tmf.task) {
             // The task does not exist at the target, and no status of it is missing: its command never

@@ -50,7 +50,8 @@ pub struct TextReply {
     pub is_final: bool,
     /// C: the text continues in the next response.
     pub cont: bool,
-    /// The tag that the next request must carry; [`NO_TAG`] in the last response.
+    /// The tag that the next request must carry. The target sends [`NO_TAG`] in the last response, where the
+    /// initiator ignores it.
     pub ttt: u32,
     /// The text.
     pub data: Vec<u8>,
@@ -422,7 +423,9 @@ impl InitiatorText {
         if speaking && (reply.is_final || reply.cont || !reply.data.is_empty()) {
             return Err(TextNegotiationError::TextAmidAnswer);
         }
-        if reply.is_final != (reply.ttt == NO_TAG) {
+        //= rfc7143#section-11.10.4
+        //# The initiator MUST ignore the Target Transfer Tag in the Text Response when the F bit is set to 1.
+        if !reply.is_final && reply.ttt == NO_TAG {
             return Err(TextNegotiationError::NoSuchConversation);
         }
         self.ttt = reply.ttt;

@@ -11,7 +11,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 pub struct ScsiResponse {
     /// Whether the target could execute the command at all.
     pub response: ServiceResponse,
-    /// The SCSI status; means something only with [`ServiceResponse::COMPLETED`].
+    /// The SCSI status; 0 without [`ServiceResponse::COMPLETED`].
     pub status: u8,
     /// The status qualifier of SAM-5; 0 if RFC 7144 was not negotiated.
     pub status_qualifier: u16,
@@ -23,7 +23,8 @@ pub struct ScsiResponse {
     pub sn: TargetSn,
     /// How many Data-In and R2T PDUs the target sent for the command.
     pub exp_data_sn: DataSn,
-    /// The residual count of the read data of a bidirectional command.
+    /// The residual count of the read data of a bidirectional command; none without
+    /// [`ServiceResponse::COMPLETED`], like the other one.
     pub bidirectional_read_residual: Residual,
     /// The residual count of the data.
     pub residual: Residual,
@@ -46,9 +47,14 @@ impl PduHeader for ScsiResponse {
         expect(bhs, Self::OPCODE)?;
         let raw: Layout = zerocopy::transmute!(*bhs);
         let bidirectional = raw.bidirectional_read_residual.get();
+        //= rfc7143#section-11.4.3
+        //# A non-zero response field indicates a failure to execute the command, in which case the Status and
+        //# Flag fields are undefined and MUST be ignored on reception.
+        let completed = raw.response == ServiceResponse::COMPLETED.0;
+        let flags = if completed { raw.flags } else { 0 };
         Ok(Self {
             response: ServiceResponse(raw.response),
-            status: raw.status,
+            status: if completed { raw.status } else { 0 },
             status_qualifier: raw.status_qualifier.get(),
             itt: Itt(raw.itt.get()),
             snack_tag: raw.snack_tag.get(),
@@ -59,12 +65,12 @@ impl PduHeader for ScsiResponse {
             },
             exp_data_sn: DataSn(raw.exp_data_sn.get()),
             bidirectional_read_residual: Residual::read(
-                raw.flags,
+                flags,
                 BIDIRECTIONAL_OVERFLOW,
                 BIDIRECTIONAL_UNDERFLOW,
                 bidirectional,
             )?,
-            residual: Residual::read(raw.flags, OVERFLOW, UNDERFLOW, raw.residual.get())?,
+            residual: Residual::read(flags, OVERFLOW, UNDERFLOW, raw.residual.get())?,
         })
     }
 

@@ -1,5 +1,5 @@
-//! Requests of an owner other than commands: abort of one task, negotiation of keys; and the acknowledgements
-//! of an idle session. The test scripts the target.
+//! Requests of an owner other than commands, and the acknowledgements of an idle session. The test scripts
+//! the target.
 
 use alloc::vec::Vec;
 
@@ -10,18 +10,11 @@ use transport::task_management::{TmfFunction, TmfResult};
 use super::pair::{LUN, Setup, cdb, pattern, read, write};
 use super::scripted_target::ScriptedTarget;
 use crate::initiator::contract::*;
-use crate::initiator::protocol_error::ProtocolError;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::nop_out::NopOut;
-use crate::pdu::reject::{Reject, RejectReason};
-use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::text_request::TextRequest;
-use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader, Ttt};
-use crate::serial::DataSn;
-use crate::text::TextBuilder;
 
 fn abort(task: TaskId) -> TmfParameters {
     TmfParameters { function: TmfFunction::ABORT_TASK, lun: LUN, task: Some(task) }
@@ -61,6 +54,34 @@ fn a_task_is_aborted_by_its_name_and_number() {
 }
 
 #[test]
+fn an_immediate_task_is_aborted_under_the_number_of_the_request() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be that
+    //# of the task management request itself (i.e., the CmdSN and RefCmdSN are equal); otherwise, the RefCmdSN
+    //# MUST be set to the CmdSN of the task to be aborted (lower than the CmdSN).
+    //= rfc7143#section-11.5.5
+    //= type=test
+    //# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be that
+    //# of the task management request itself (i.e., the CmdSN and RefCmdSN are equal).
+    for level in [0, 1] {
+        let (mut raw, conn) = ScriptedTarget::level(level, &[]);
+        let task = raw.session.submit(raw.now, Request { immediate: true, ..read(0, 512) }).unwrap();
+        raw.drain();
+        let command: crate::pdu::scsi_command::ScsiCommand = raw.expect(conn);
+        let (later, numbered) = raw.start(conn, read(8, 512));
+        for (task, itt, own) in [(task, command.itt, None), (later, numbered.itt, Some(numbered.cmd_sn))] {
+            raw.session.submit_tmf(raw.now, abort(task)).unwrap();
+            raw.drain();
+            let request: TmfRequest = raw.expect(conn);
+            assert_eq!(request.referenced_task_tag, itt);
+            assert_eq!(request.ref_cmd_sn, own.unwrap_or(request.cmd_sn), "level {level}");
+            assert!(request.cmd_sn.after(command.cmd_sn), "the two numbers differ");
+        }
+    }
+}
+
+#[test]
 fn a_task_that_never_left_is_aborted_without_a_word_even_while_nobody_is_there() {
     let mut raw = ScriptedTarget::new(Setup::default());
     let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
@@ -87,176 +108,6 @@ fn a_task_that_was_to_be_aborted_is_never_carried_out_again() {
     assert_eq!(raw.outcome(other).end, TaskResult::Lost);
     assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
     assert_eq!(raw.session.open_tasks(), 0);
-}
-
-fn text(pairs: &[(&str, &str)]) -> TextBuilder {
-    let mut text = TextBuilder::new();
-    for (name, value) in pairs {
-        text.put(name, value);
-    }
-    text
-}
-
-fn say(raw: &mut ScriptedTarget, conn: ConnId, request: &TextRequest, data: &[u8]) {
-    let sn = raw.next_sn(conn);
-    let response =
-        TextResponse { is_final: true, continues: false, lun: 0, itt: request.itt, ttt: Ttt::NONE, sn };
-    raw.send(conn, &response, data);
-}
-
-fn max_recv(raw: &ScriptedTarget) -> (u32, u32) {
-    let view = raw.session.connections().next().unwrap();
-    (view.parameters.initiator_max_recv, view.parameters.target_max_recv)
-}
-
-#[test]
-fn longest_segments_are_declared_anew_while_the_session_lives() {
-    //= rfc7143#section-6.4
-    //= type=test
-    //# The initiator MUST indicate its intent to finish the negotiation by setting the F bit
-    //# to 1; the target sets the F bit to 1 on the last response.
-    //= rfc7143#section-11.10
-    //= type=test
-    //# An initiator MUST NOT have more than one outstanding Text Request on a connection at any given time.
-    let keys = ["MaxRecvDataSegmentLength=8192"];
-    let (mut raw, conn) = ScriptedTarget::level(1, &keys);
-    let (ours, theirs) = max_recv(&raw);
-    raw.session.send_text(raw.now, Some(Slot(0)), text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
-    assert_eq!(raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])), Err(SubmitError::Full));
-    raw.drain();
-    let sent = raw.expect_any(conn);
-    let request: TextRequest = sent.read();
-    assert_eq!(&*sent.data, b"MaxRecvDataSegmentLength=1024\0");
-    assert_eq!((request.is_final, request.ttt, request.itt == Itt::NONE), (true, Ttt::NONE, false));
-    assert_eq!(max_recv(&raw), (ours, theirs), "nothing holds before it is answered");
-    say(&mut raw, conn, &request, b"MaxRecvDataSegmentLength=4096\0");
-    assert_eq!(max_recv(&raw), (1024, 4096));
-    let answer = raw.events.iter().find_map(|event| match event {
-        Event::TextDone { answer } => Some(&**answer),
-        _ => None,
-    });
-    assert_eq!(answer, Some(&b"MaxRecvDataSegmentLength=4096\0"[..]));
-    // From now on a longer segment breaks the rules.
-    let (_, command) = raw.start(conn, read(0, 2048));
-    let pdu = raw.data_in(conn, command.itt, 0, 0);
-    raw.send(conn, &pdu, &pattern(1, 1028));
-    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::DataSegmentTooLong)));
-}
-
-#[test]
-fn a_longer_segment_may_come_before_the_answer_to_its_declaration() {
-    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
-    for len in ["1024", "8192"] {
-        raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", len)])).unwrap();
-        raw.drain();
-        let request: TextRequest = raw.expect(conn);
-        if len == "8192" {
-            // The target read the declaration, and sent this PDU before its answer.
-            let (task, command) = raw.start(conn, read(0, 2560));
-            let pdu = raw.data_in(conn, command.itt, 0, 0);
-            let pdu = raw.with_status(conn, pdu);
-            raw.send(conn, &pdu, &pattern(1, 2560));
-            assert!(raw.outcome(task).end.is_good());
-        }
-        say(&mut raw, conn, &request, b"");
-    }
-    assert_eq!(max_recv(&raw).0, 8192);
-}
-
-#[test]
-fn what_a_target_refuses_is_not_taken_for_agreed() {
-    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
-    let before = max_recv(&raw);
-    let ask = |raw: &mut ScriptedTarget| {
-        let text = text(&[("MaxRecvDataSegmentLength", "1024")]);
-        raw.session.send_text(raw.now, None, text).unwrap();
-        raw.drain();
-        raw.expect_any(conn)
-    };
-    let refused = ask(&mut raw);
-    let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn: raw.next_sn(conn), data_sn: DataSn(0) };
-    raw.send(conn, &reject, refused.bhs.bytes());
-    assert!(raw.events.iter().any(|event| matches!(event, Event::TextFailed)), "{:?}", raw.events);
-    assert_eq!(max_recv(&raw), before);
-    for answer in [&b"MaxRecvDataSegmentLength=Reject\0"[..], b"MaxRecvDataSegmentLength=NotUnderstood\0"] {
-        let request = ask(&mut raw).read();
-        say(&mut raw, conn, &request, answer);
-        assert_eq!(max_recv(&raw), before);
-    }
-    // The old length still holds: a segment of that length is legal.
-    let (task, command) = raw.start(conn, read(0, 4096));
-    let pdu = raw.data_in(conn, command.itt, 0, 0);
-    let pdu = raw.with_status(conn, pdu);
-    raw.send(conn, &pdu, &pattern(1, 4096));
-    assert!(raw.outcome(task).end.is_good());
-}
-
-#[test]
-fn only_what_may_be_said_in_full_feature_phase_is_said() {
-    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
-    for wrong in [
-        &[][..],
-        &[("HeaderDigest", "None")],
-        &[("ErrorRecoveryLevel", "0")],
-        &[("TargetAlias", "me")],
-        &[("SendTargets", "All")],
-        &[("MaxRecvDataSegmentLength", "511")],
-        &[("MaxRecvDataSegmentLength", "16777216")],
-        &[("X-org.me", "1"), ("X-org.me", "2")],
-        &[("bad name", "1")],
-        &[("X-org.me", "1\0HeaderDigest=None")],
-    ] {
-        let answer = raw.session.send_text(raw.now, None, text(wrong));
-        assert_eq!(answer, Err(SubmitError::NotPossible), "{wrong:?}");
-    }
-    let elsewhere = raw.session.send_text(raw.now, Some(Slot(1)), text(&[("X-org.me", "1")]));
-    assert_eq!(elsewhere, Err(SubmitError::NotUp));
-    raw.drain();
-    assert!(raw.receive(conn).is_none());
-}
-
-#[test]
-fn a_target_that_asks_to_be_asked_is_heard() {
-    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
-    let (ours, _) = max_recv(&raw);
-    let message = AsyncMessage {
-        lun: 0,
-        event: AsyncEventCode::NEGOTIATION_REQUEST,
-        vendor_code: 0,
-        parameter1: 0,
-        parameter2: 0,
-        parameter3: 3,
-        sn: raw.next_sn(conn),
-    };
-    raw.send(conn, &message, &[]);
-    let request: TextRequest = raw.expect(conn);
-    say(&mut raw, conn, &request, b"MaxRecvDataSegmentLength=2048\0");
-    assert_eq!(max_recv(&raw), (ours, 2048));
-    assert!(!raw.events.iter().any(|event| matches!(event, Event::TextDone { .. } | Event::TextFailed)));
-}
-
-#[test]
-fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
-    //= rfc7143#section-11.16.3
-    //= type=test
-    //# If the initiator MaxRecvDataSegmentLength changed between the original transmission and the time the
-    //# initiator requests retransmission, the initiator MUST issue a R-Data SNACK (see Section 11.16.1).
-    let (mut raw, conn) = ScriptedTarget::level(2, &[]);
-    let (_, command) = raw.start(conn, read(0, 4096));
-    raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
-    raw.drain();
-    let request: TextRequest = raw.expect(conn);
-    say(&mut raw, conn, &request, b"");
-    // The first Data-In is missing.
-    let pdu = raw.data_in(conn, command.itt, 1, 1024);
-    raw.send(conn, &pdu, &pattern(1, 1024));
-    raw.pass(Duration::from_secs(3));
-    let kinds: Vec<SnackKind> = core::iter::from_fn(|| raw.receive(conn))
-        .filter_map(|sent| Snack::decode(&sent.bhs).ok())
-        .map(|snack| snack.kind)
-        .collect();
-    assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == SnackKind::R_DATA), "{kinds:?}");
-    assert_eq!(raw.why(), None);
 }
 
 /// Returns the NOP-Outs that request no answer and answer no ping.
@@ -436,6 +287,49 @@ fn an_r2t_is_answered_although_its_task_is_to_end() {
     assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
 }
 
+/// With FastAbort, no data of tasks that are to end follows the request. If the target refuses the request,
+/// the data follows the refusal.
+#[test]
+fn fast_abort_stops_the_data_of_tasks_that_are_to_end() {
+    //= rfc7143#section-4.2.3.4
+    //= type=test
+    //# a) MUST NOT send any more Data-Out PDUs for affected tasks on the issuing connection of
+    //# the issuing iSCSI session once the TMF is sent to the target.
+    for (result, stops) in [(TmfResult::COMPLETE, true), (TmfResult::NOT_SUPPORTED, false)] {
+        let mut setup = Setup::default();
+        setup.plan.keys.task_reporting = &["FastAbort"];
+        let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxOutstandingR2T=2", "TaskReporting=FastAbort"];
+        let (mut raw, conn) = ScriptedTarget::up(setup, &keys);
+        let (task, command) = raw.start(conn, write(0, 1, &pattern(1, 1024)));
+        let (_, other) = raw.start(conn, Request { lun: 2 << 48, ..write(8, 2, &[8; 512]) });
+        let reset = TmfParameters { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None };
+        raw.session.submit_tmf(raw.now, reset).unwrap();
+        raw.drain();
+        let request: TmfRequest = raw.expect(conn);
+        for sn in [0, 1] {
+            let r2t = raw.r2t(conn, command.itt, sn, sn * 512, 512);
+            raw.send(conn, &r2t, &[]);
+            assert!(raw.receive(conn).is_none(), "the task is to end");
+        }
+        // A task of another unit, and one that was sent after the request, get on.
+        let (_, later) = raw.start(conn, write(16, 3, &[7; 512]));
+        for (itt, lun, byte) in [(other.itt, 2 << 48, 8), (later.itt, LUN, 7)] {
+            let r2t = crate::pdu::r2t::R2t { lun, ..raw.r2t(conn, itt, 0, 0, 512) };
+            raw.send(conn, &r2t, &[]);
+            assert_eq!(raw.expect_any(conn).data, [byte; 512]);
+        }
+        let sn = raw.next_sn(conn);
+        raw.send(conn, &TmfResponse { response: result, itt: request.itt, sn }, &[]);
+        if stops {
+            assert_eq!(raw.outcome(task).end, TaskResult::Aborted);
+        } else {
+            let data: Vec<u8> = [0, 1].into_iter().flat_map(|_| raw.expect_any(conn).data).collect();
+            assert_eq!(data, pattern(1, 1024));
+        }
+        assert!(raw.receive(conn).is_none() && raw.session.is_up());
+    }
+}
+
 #[test]
 fn unsolicited_data_comes_in_the_order_of_the_commands() {
     //= rfc7143#section-4.2.5.2
@@ -473,19 +367,4 @@ fn unsolicited_data_comes_in_the_order_of_the_commands() {
     //# but the unsolicited Data-Out PDUs for command N MUST precede the unsolicited Data-Out PDUs
     //# of command N + 1).
     assert_eq!((commands.len(), data), (16, commands));
-}
-
-#[test]
-fn a_second_conversation_waits_for_the_end_of_the_first() {
-    let (mut raw, conn) = ScriptedTarget::level(0, &[]);
-    raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])).unwrap();
-    raw.drain();
-    raw.expect::<TextRequest>(conn);
-    //= rfc7143#section-6.2
-    //= type=test
-    //# There MUST NOT be more than one outstanding Text Request, or Text Response PDU on an iSCSI
-    //# connection.
-    assert_eq!(raw.session.send_text(raw.now, None, text(&[("X-org.me", "2")])), Err(SubmitError::Full));
-    raw.drain();
-    assert!(raw.receive(conn).is_none());
 }

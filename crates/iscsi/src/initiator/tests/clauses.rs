@@ -8,14 +8,14 @@ use transport::command::Cdb;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, SENSE, Setup, cdb, pattern, read, write};
-use super::recovery::level_2;
-use super::scripted_target::ScriptedTarget;
+use super::scripted_target::{ScriptedTarget, level_2};
 use crate::initiator::contract::*;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ServiceResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
@@ -286,6 +286,26 @@ fn data_with_a_hole_is_not_acknowledged() {
     raw.send(conn, &pdu, &[0; 1000]);
     let ack: Snack = raw.expect(conn);
     assert_eq!((ack.kind, ack.beg_run, ack.tag), (SnackKind::DATA_ACK, 2, 77));
+}
+
+#[test]
+fn status_and_flags_of_a_failure_mean_nothing() {
+    //= rfc7143#section-11.4.3
+    //= type=test
+    //# A non-zero response field indicates a failure to execute the command, in which case the Status and Flag
+    //# fields are undefined and MUST be ignored on reception.
+    for (response, flags) in [(1, 0x80), (1, 0x9e), (0x80, 0x86), (0xff, 0x98)] {
+        let (mut raw, conn) = ScriptedTarget::level(0, &[]);
+        let (task, command) = raw.start(conn, read(0, 512));
+        let mut bytes = raw.response(conn, command.itt, 0).encode().to_bytes();
+        (bytes[1], bytes[2], bytes[3]) = (flags, response, 0x18);
+        // Both residual counts.
+        bytes[40..48].fill(0xff);
+        raw.feed(conn, &bytes);
+        let failed = TaskResult::Failed(ServiceResponse(response));
+        assert_eq!(raw.outcome(task).end, failed, "flags {flags:#x}: {:?}", raw.why());
+        assert!(raw.session.is_up());
+    }
 }
 
 #[test]

@@ -65,9 +65,52 @@ fn data_in_out_of_order_or_for_nobody_is_refused() {
             (DataIn { itt: Itt(itt), ..pdu }.encode(), alloc::vec![0; 4])
         });
     }
-    check_read(ProtocolError::AckWithoutRecovery, |_, pdu| {
-        (DataIn { acknowledge: true, ttt: Ttt(1), ..pdu }.encode(), alloc::vec![0; 4])
-    });
+}
+
+/// The LUN of a Data-In means something only with the A bit, and the A bit only at level 1 and up.
+#[test]
+fn data_in_for_another_lun_is_refused_before_it_is_read() {
+    //= rfc7143#section-4.2.5.3
+    //= type=test
+    //# the iSCSI initiator and target MUST verify that all other fields used in task-related PDUs have values
+    //# that are consistent with the values used at the task instantiation
+    //= rfc7143#section-11.7.2
+    //= type=test
+    //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
+    let other = 2 << 48;
+    for (level, acknowledge, lun, refused) in [
+        (0, false, 0, false),
+        (0, false, u64::MAX, false),
+        (0, true, other, false),
+        (1, false, 0, false),
+        (1, false, other, false),
+        (1, true, LUN, false),
+        (1, true, 0, true),
+        (1, true, other, true),
+    ] {
+        let (mut raw, conn) = ScriptedTarget::level(level, &[]);
+        let (task, command) = raw.start(conn, read(0, 1000));
+        let ttt = if acknowledge { Ttt(1) } else { Ttt::NONE };
+        let pdu = DataIn { acknowledge, lun, ttt, ..raw.data_in(conn, command.itt, 0, 0) };
+        // The header alone decides: no byte of the data is needed, and none is placed.
+        let bytes = raw.frame(conn, pdu.encode(), &[7; 1000]);
+        raw.feed(conn, &bytes[..48]);
+        let why = refused.then_some(ConnectionDown::ProtocolError(ProtocolError::DataInOtherLun));
+        assert_eq!(raw.why(), why, "level {level}, A {acknowledge}, LUN {lun:#x}");
+        if refused {
+            let outcome = raw.outcome(task);
+            assert_eq!((outcome.end, outcome.data_in), (TaskResult::Lost, None));
+            continue;
+        }
+        raw.feed(conn, &bytes[48..]);
+        let acknowledged = core::iter::from_fn(|| raw.receive(conn))
+            .filter(|sent| sent.bhs.opcode() == Opcode::SNACK)
+            .count();
+        assert_eq!(acknowledged, usize::from(level > 0 && acknowledge));
+        let response = raw.response(conn, command.itt, 1);
+        raw.send(conn, &response, &[]);
+        assert_eq!(raw.outcome(task).data_in.as_deref(), Some(&[7; 1000][..]));
+    }
 }
 
 #[test]
@@ -121,8 +164,14 @@ fn r2ts_that_lie_are_refused_and_send_nothing() {
     //= type=test
     //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is reserved
     //# and MUST NOT be sent by a target in an R2T.
+    //= rfc7143#section-4.2.5.3
+    //= type=test
+    //# (e.g., the LUN used in an R2T PDU MUST be the same as the one used in the SCSI Command PDU used to
+    //# instantiate the task)
     type Lie = (ProtocolError, fn(R2t) -> R2t);
-    let lies: [Lie; 8] = [
+    let lies: [Lie; 10] = [
+        (ProtocolError::R2tOtherLun, |r2t| R2t { lun: 0, ..r2t }),
+        (ProtocolError::R2tOtherLun, |r2t| R2t { lun: 2 << 48, ..r2t }),
         (ProtocolError::R2tBeyondData, |r2t| R2t { buffer_offset: u32::MAX, ..r2t }),
         (ProtocolError::R2tBeyondData, |r2t| R2t {
             buffer_offset: u32::MAX - 511,

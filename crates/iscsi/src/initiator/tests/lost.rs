@@ -145,7 +145,7 @@ fn a_second_answer_to_a_management_request_is_passed_over_where_pdus_can_be_repe
 /// A logout for recovery that is answered late is sent again, and both answers arrive in the end.
 #[test]
 fn a_late_answer_to_a_logout_for_recovery_does_no_harm() {
-    let (mut raw, conns) = super::recovery::level_2(2);
+    let (mut raw, conns) = super::scripted_target::level_2(2);
     let request = Request::new(LUN, cdb(0, 0, 0));
     let (_, _) = raw.start(conns[0], request.clone());
     let (task, command) = raw.start(conns[1], request);

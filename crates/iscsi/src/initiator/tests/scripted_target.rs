@@ -390,3 +390,20 @@ impl ScriptedTarget {
         })
     }
 }
+
+/// Returns a session at level 2 with this many connections.
+pub(super) fn level_2(connections: u16) -> (ScriptedTarget, Vec<ConnId>) {
+    let mut setup = Setup::default();
+    setup.plan.connections = connections;
+    setup.plan.keys.max_connections = 4;
+    let (mut raw, first) =
+        ScriptedTarget::up(setup, &["MaxConnections=4", "ErrorRecoveryLevel=2", "DefaultTime2Wait=1"]);
+    let mut conns = Vec::from([first]);
+    for at in 1..u32::from(connections) {
+        let request = raw.log_in(ConnId(at), 7, &[]);
+        assert_eq!((request.tsih, u32::from(request.cid)), (7, at));
+        conns.push(ConnId(at));
+    }
+    raw.events.clear();
+    (raw, conns)
+}

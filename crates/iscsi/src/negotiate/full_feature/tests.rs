@@ -348,7 +348,6 @@ fn the_initiator_drops_a_target_that_strays() {
         TextReply { is_final: true, cont: false, ttt: NO_TAG, data: vec![], agreed: Agreed::default() };
     for (piece_max, reply, why) in [
         (99, TextReply { cont: true, ..fine.clone() }, TextNegotiationError::FinalWithContinue),
-        (99, TextReply { ttt: 1, ..fine.clone() }, TextNegotiationError::NoSuchConversation),
         (99, TextReply { is_final: false, ..fine.clone() }, TextNegotiationError::NoSuchConversation),
         (3, fine.clone(), TextNegotiationError::TextAmidAnswer),
         (
@@ -363,10 +362,16 @@ fn the_initiator_drops_a_target_that_strays() {
         initiator.start();
         assert_eq!(initiator.handle(&reply), Err(why));
     }
-    let mut initiator = InitiatorText::new(1, TextBuilder::new(), 99);
-    initiator.start();
-    assert_eq!(initiator.handle(&fine), Ok(None));
-    assert_eq!(initiator.handle(&fine), Err(TextNegotiationError::NoSuchConversation));
+    //= rfc7143#section-11.10.4
+    //= type=test
+    //# The initiator MUST ignore the Target Transfer Tag in the Text Response when the F bit is set to 1.
+    for ttt in [NO_TAG, 0, 1] {
+        let mut initiator = InitiatorText::new(1, TextBuilder::new(), 99);
+        initiator.start();
+        let last = TextReply { ttt, ..fine.clone() };
+        assert_eq!(initiator.handle(&last), Ok(None));
+        assert_eq!(initiator.handle(&last), Err(TextNegotiationError::NoSuchConversation));
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) fn submit(disk: &UnalignedStore, action: OpAction, watch: &EventHandl
         OpAction::Read { .. } => "read",
         OpAction::Write { .. } => "write",
         OpAction::Flush => "flush",
-        OpAction::CryptoErase => "forget the key",
+        OpAction::CryptoErase => "crypto erase",
         OpAction::Deallocate { .. } => "discard",
         OpAction::WriteZeroes { .. } => "write zeroes",
         // Block status is a hint, so a failed query is not worth an event.

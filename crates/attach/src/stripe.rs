@@ -23,13 +23,13 @@ const CHUNKS_LISTED_MAX: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StripeError {
     /// There are no media.
-    #[error("there is nothing to stripe")]
+    #[error("no disks to stripe")]
     Nothing,
     /// The chunk length is not allowed.
-    #[error("a stripe of {0} bytes is none: it is a power of two, from 4K to 1G")]
+    #[error("a stripe cannot have {0} bytes: it must be a power of two, from 4K to 1G")]
     Chunk(u64),
     /// The chunk length is no multiple of a medium's logical block length.
-    #[error("a stripe of {chunk} bytes cuts the blocks of {granule} bytes of a disk")]
+    #[error("a stripe of {chunk} bytes is not a multiple of the block length of a disk, {granule} bytes")]
     Blocks {
         /// The chunk length in bytes.
         chunk: u64,
@@ -37,7 +37,7 @@ pub enum StripeError {
         granule: u32,
     },
     /// A medium is smaller than a chunk.
-    #[error("disk {0} is smaller than a stripe")]
+    #[error("disk {0} is smaller than one stripe")]
     Small(usize),
 }
 

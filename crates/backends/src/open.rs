@@ -195,7 +195,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// There is no such file, and no size to create it with.
-    #[error("{path} does not exist, and no size is given to create it with")]
+    #[error("{path} does not exist, and no size was given to create it")]
     Missing {
         /// The medium.
         path: PathBuf,
@@ -223,7 +223,7 @@ pub enum OpenError {
         expected: &'static str,
     },
     /// The medium is larger than the size given; making it smaller would lose data.
-    #[error("{path} has {have} bytes, more than the {want} given; it is not cut")]
+    #[error("{path} has {have} bytes, more than the {want} that were requested; it is not truncated")]
     Larger {
         /// The medium.
         path: PathBuf,
@@ -233,13 +233,13 @@ pub enum OpenError {
         want: u64,
     },
     /// The medium is smaller than a single sector.
-    #[error("{path} is empty, and no size is given")]
+    #[error("{path} is empty, and no size was given")]
     Empty {
         /// The medium.
         path: PathBuf,
     },
     /// The medium cannot get the size given, or the storage for it.
-    #[error("cannot give {path} {size} bytes")]
+    #[error("cannot extend {path} to {size} bytes")]
     Size {
         /// The medium.
         path: PathBuf,

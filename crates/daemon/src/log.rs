@@ -65,7 +65,7 @@ pub fn write(level: Level, line: Arguments<'_>) {
     };
     let mut text = String::new();
     if dropped > 0 {
-        text += &formatted(now, Level::Warn, format_args!("{dropped} more lines were left out"));
+        text += &formatted(now, Level::Warn, format_args!("{dropped} more log lines were dropped"));
     }
     if LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND_MAX || level == Level::Error {
         text += &formatted(now, level, line);

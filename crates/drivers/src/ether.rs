@@ -122,7 +122,7 @@ pub enum PortError {
     #[error("there is no interface `{0}`")]
     NoInterface(String),
     /// The interface is not Ethernet.
-    #[error("interface `{0}` is no Ethernet")]
+    #[error("interface `{0}` is not an Ethernet interface")]
     NotEthernet(String),
     /// The kernel reported another error.
     #[error("interface `{0}`")]

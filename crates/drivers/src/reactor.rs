@@ -381,7 +381,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         let Some(candidate) = self.dials.over(attempt) else { return };
         let portal = candidate.portal;
         if self.connections.admit(&mut *self.engine, machine, now, candidate).is_none() {
-            self.dials.failed(portal, io::Error::other("the connection broke at once"));
+            self.dials.failed(portal, io::Error::other("the connection was closed at once"));
         }
     }
 

@@ -123,7 +123,7 @@ impl Client {
                 Worker::new(driver, shared, last_orders).run();
             }
         })?;
-        let died = || ReactorError::Io(std::io::Error::other("the thread died as it started"));
+        let died = || ReactorError::Io(std::io::Error::other("the thread ended while it started"));
         let (reactor, hand_over) = started.recv().map_err(|_| died())??;
         let (last_orders, ordered) = std::sync::mpsc::channel();
         let thread = Mutex::new(Some(thread));

@@ -172,10 +172,10 @@ pub enum CommandError {
     #[error("check condition without sense data")]
     NoSense,
     /// Another initiator holds a reservation.
-    #[error("reservation conflict: another initiator holds a reservation")]
+    #[error("RESERVATION CONFLICT: another initiator holds a reservation")]
     ReservationConflict,
     /// The unit was busy for longer than the command is retried.
-    #[error("the unit stays busy")]
+    #[error("the unit stays BUSY")]
     Busy,
     /// Another initiator, or the owner of the command, aborted it.
     #[error("the command was aborted")]
@@ -183,24 +183,24 @@ pub enum CommandError {
     /// A reset, or another initiator, ended the commands of the unit. The unit attention with this additional
     /// sense code reported it.
     #[error(
-        "the commands of the unit were ended ({}: {:02x}h/{:02x}h); whether this one was carried out is not known",
+        "the unit ended its commands ({}: {:02x}h/{:02x}h); it is unknown whether this one was executed",
         cleared_by(*.0), .0.0 >> 8, .0.0 & 0xff
     )]
     Cleared(Asc),
     /// The target did not respond within the command timeout, and the command was aborted.
-    #[error("the target did not answer in time; whether the command was carried out is not known")]
+    #[error("the target did not respond in time; it is unknown whether the command was executed")]
     Silence,
     /// An unexpected status.
-    #[error("the target answered with status {0:02x}h")]
+    #[error("the target returned status {0:02x}h")]
     Status(u8),
     /// The target reported a failure without a status.
-    #[error("the target failed and gave no status")]
+    #[error("the target reported a failure without a status")]
     TargetFailure,
     /// The target rejected the PDU of the command.
     #[error("the target rejected the command (reason {:02x}h)", .0.0)]
     Rejected(RejectReason),
     /// The target sent less data than the command needs.
-    #[error("the target sent {came} bytes of {wanted}")]
+    #[error("the target sent {came} bytes instead of {wanted}")]
     Short {
         /// How many bytes were received.
         came: usize,
@@ -208,13 +208,13 @@ pub enum CommandError {
         wanted: usize,
     },
     /// The data that was received is malformed.
-    #[error("the target answered nonsense: {0}")]
+    #[error("the target sent an invalid response: {0}")]
     Nonsense(&'static str),
     /// The target refused a text negotiation, or the connection was lost before its answer was complete.
-    #[error("the target refused the text, or its answer did not come whole")]
+    #[error("the target rejected the Text Request, or its Text Response is incomplete")]
     NoText,
     /// The session was lost, and it is unknown whether the command was executed.
-    #[error("the session was lost{}; whether the command was carried out is not known", because(.0.as_ref()))]
+    #[error("the session was lost{}; it is unknown whether the command was executed", because(.0.as_ref()))]
     Lost(Option<SessionLoss>),
     /// Another device is now behind the LUN. The command was not executed there.
     #[error("{0}")]

@@ -165,7 +165,7 @@ impl RemoteDisk {
         let geometry = self.geometry();
         let (lba, blocks) = geometry.blocks(at, data.len() / 2)?;
         let count = u8::try_from(blocks).ok().filter(|count| *count <= geometry.compare_and_write_max);
-        let count = count.ok_or(DiskError::Unsupported("COMPARE AND WRITE of so many blocks"))?;
+        let count = count.ok_or(DiskError::Unsupported("a COMPARE AND WRITE of this length"))?;
         if !data.len().is_multiple_of(2) {
             return Err(DiskError::Unaligned);
         }

@@ -80,7 +80,7 @@ pub struct HyperScsiDiscovery {
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// The endpoint is one of the other protocol, or has no group.
-    #[error("a group and an interface are needed")]
+    #[error("the URL must name a group and an interface")]
     NotAGroup,
     /// An interface cannot be used.
     #[error(transparent)]
@@ -92,7 +92,7 @@ pub enum SearchError {
     #[error("cannot listen for frames")]
     System(#[from] io::Error),
     /// A name in an answer is not a valid iSCSI name.
-    #[error("a target's name is none: {0}")]
+    #[error("a server announced an invalid target name: {0}")]
     Name(#[from] BadName),
 }
 

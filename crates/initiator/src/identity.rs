@@ -64,7 +64,10 @@ impl Identity {
     /// version.
     pub(crate) fn is_same(&self, answer: &[u8]) -> Result<(), OtherDevice> {
         let Some(other) = Self::learn(self.page, answer) else {
-            return Err(OtherDevice { was: self.to_string(), is: "one without a name".to_owned() });
+            return Err(OtherDevice {
+                was: self.to_string(),
+                is: "a device without an identifier".to_owned(),
+            });
         };
         let of = |names: &[(u8, Vec<u8>)], kind: u8| names.iter().any(|name| name.0 == kind);
         let kinds = TELLING.iter().map(|kind| kind.0).chain([SERIAL]);
@@ -100,7 +103,7 @@ impl fmt::Debug for Identity {
 /// The error for another device behind a LUN.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "another device is there than before: it was {was}, it is {is}; nothing is read from it or written to it"
+    "the LUN leads to another device than before: it was {was}, it is {is}; nothing is read from it or written to it"
 )]
 pub struct OtherDevice {
     /// The previous device.

@@ -20,13 +20,13 @@ pub enum PlanError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The name of the host is not valid in an iSCSI name.
-    #[error("this host has no name that makes an iSCSI name ({0}); give one with initiator=")]
+    #[error("this host's name cannot be used in an iSCSI name ({0}); set one with initiator=")]
     Name(#[from] BadName),
     /// The endpoint is not one of iSCSI.
-    #[error("a portal of iSCSI is wanted here")]
+    #[error("this needs an iSCSI portal")]
     NotIscsi,
     /// An iSCSI name that is not valid in HyperSCSI.
-    #[error("\"{0}\" is no name in HyperSCSI, which knows letters, digits, '-', '.' and ':'")]
+    #[error("\"{0}\" is not a HyperSCSI name: it may contain only letters, digits, '-', '.' and ':'")]
     EtherName(String),
 }
 

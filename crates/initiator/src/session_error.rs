@@ -50,7 +50,7 @@ pub(crate) fn because(loss: Option<&SessionLoss>) -> String {
 /// before or after the command was submitted.
 pub(crate) fn ended(down: &SessionError) -> String {
     if down.is_given_up() {
-        return format!("the session was lost ({down}); the command was not carried out");
+        return format!("the session was lost ({down}); the command was not executed");
     }
     down.to_string()
 }
@@ -97,7 +97,7 @@ impl fmt::Display for SessionError {
             (ProtocolEndReason::Iscsi(why), ..) => why,
             (ProtocolEndReason::HyperScsi(why), ..) => why,
         };
-        write!(f, "the session is over: {down}")
+        write!(f, "the session has ended: {down}")
     }
 }
 
@@ -113,8 +113,8 @@ impl From<Stopped> for SessionError {
 /// Returns the text for an address that could not be reached.
 pub(crate) fn unreachable(address: SocketAddr, why: &io::Error) -> String {
     let text = match why.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
-        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        io::ErrorKind::ConnectionRefused => "connection refused (no process listens there)".to_owned(),
+        io::ErrorKind::TimedOut => "timed out".to_owned(),
         _ => why.to_string(),
     };
     format!("cannot connect to {address}: {text}")
@@ -122,7 +122,7 @@ pub(crate) fn unreachable(address: SocketAddr, why: &io::Error) -> String {
 
 /// Returns the text for a name that could not be resolved.
 pub(crate) fn unresolved(name: &str, why: &io::Error) -> String {
-    format!("cannot find the host {name}: {why}")
+    format!("cannot resolve the host name {name}: {why}")
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
         };
         assert_eq!(down.to_string(), why);
         let lost = CommandError::Lost(Some(SessionLoss::HyperScsi(replaced))).to_string();
-        let unknown = "whether the command was carried out is not known";
+        let unknown = "it is unknown whether the command was executed";
         assert_eq!(lost, format!("the session was lost ({why}); {unknown}"));
         assert_eq!(CommandError::Lost(None).to_string(), format!("the session was lost; {unknown}"));
     }
@@ -153,8 +153,8 @@ mod tests {
         };
         assert_eq!(
             down(SessionEnd::RetriesExhausted(ConnectionDown::Lost)),
-            "the session was lost (the connection was lost); the command was not carried out"
+            "the session was lost (the connection was lost); the command was not executed"
         );
-        assert!(down(SessionEnd::LoggedOut).starts_with("the session is over: "));
+        assert!(down(SessionEnd::LoggedOut).starts_with("the session has ended: "));
     }
 }

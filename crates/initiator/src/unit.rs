@@ -93,7 +93,7 @@ impl LogicalUnit {
     pub async fn inquiry(&self) -> Result<StandardInquiry, CommandError> {
         let reply = self.read(inquiry(None, 255), 255).await?;
         StandardInquiry::parse(reply.bytes())
-            .map_err(|_| CommandError::Nonsense("INQUIRY data of less than 36 bytes"))
+            .map_err(|_| CommandError::Nonsense("INQUIRY data shorter than 36 bytes"))
     }
 
     /// Reads a VPD page, its header included, at most 65,535 bytes; `None` if the unit has no such page.
@@ -110,10 +110,10 @@ impl LogicalUnit {
             };
             let bytes = reply.bytes();
             let Ok(view) = vpd::Page::parse(bytes) else {
-                return Err(CommandError::Nonsense("a page of vital product data without a header"));
+                return Err(CommandError::Nonsense("a vital product data page without a header"));
             };
             if view.code != page {
-                return Err(CommandError::Nonsense("another page of vital product data than was asked for"));
+                return Err(CommandError::Nonsense("a vital product data page that was not requested"));
             }
             let told = bytes.get(2..4).and_then(|len| len.try_into().ok()).map_or(0, u16::from_be_bytes);
             let whole = told.saturating_add(4);
@@ -197,7 +197,7 @@ impl LogicalUnit {
             let whole = told.saturating_add(8).min(LUNS_LEN_MAX);
             if whole <= len {
                 return scsi::supported::parse_luns(bytes)
-                    .map_err(|_| CommandError::Nonsense("a list of LUNs without a header"));
+                    .map_err(|_| CommandError::Nonsense("REPORT LUNS data without a header"));
             }
             len = whole;
         }
@@ -227,10 +227,10 @@ pub enum UnitError {
     #[error(transparent)]
     Capacity(#[from] BadCapacity),
     /// There is no unit at this LUN.
-    #[error("there is no LUN {0} at this target")]
+    #[error("this target has no LUN {0}")]
     NoUnit(u16),
     /// The unit is no disk.
-    #[error("LUN {lun} is no disk but a device of type {kind:02x}h")]
+    #[error("LUN {lun} is not a disk but a device of type {kind:02x}h")]
     NotADisk {
         /// The LUN.
         lun: u16,

@@ -93,47 +93,48 @@ pub struct Login {
 pub enum BadUrl {
     /// The scheme is unknown.
     #[error(
-        "a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN, or with hyperscsi://, as in hyperscsi://GROUP@INTERFACE/IQN/LUN"
+        "a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN, or with hyperscsi://, as in \
+         hyperscsi://GROUP@INTERFACE/IQN/LUN"
     )]
     Scheme,
     /// The URL has no group.
-    #[error("there is no group in the URL; it begins with hyperscsi://GROUP@INTERFACE")]
+    #[error("the URL has no group; it must begin with hyperscsi://GROUP@INTERFACE")]
     NoGroup,
     /// The group is not valid.
-    #[error("\"{0}\" is no group: 1 to 64 bytes without control characters")]
+    #[error("\"{0}\" is not a group name, which has 1 to 64 bytes without control characters")]
     Group(String),
     /// The interface is not valid.
-    #[error("\"{0}\" is no network interface: 1 to 15 bytes without slashes and spaces")]
+    #[error("\"{0}\" is not an interface name, which has 1 to 15 bytes without slashes and spaces")]
     Interface(String),
     /// The URL has no host.
-    #[error("there is no host in the URL")]
+    #[error("the URL has no host")]
     NoHost,
     /// The host is not valid.
-    #[error("\"{0}\" is no host; an IPv6 address stands in brackets, as in [::1]:3260")]
+    #[error("\"{0}\" is not a host; write an IPv6 address in brackets, as in [::1]:3260")]
     Host(String),
     /// The port is not valid.
-    #[error("\"{0}\" is no port, which is a number from 1 to 65535")]
+    #[error("\"{0}\" is not a port, which is a number from 1 to 65535")]
     Port(String),
     /// The URL has no target.
-    #[error("there is no target in the URL; it goes on with /IQN/LUN behind the host")]
+    #[error("the URL has no target; write /IQN/LUN after the host")]
     NoTarget,
     /// The target is not valid.
-    #[error("\"{0}\" is no target: {1}")]
+    #[error("\"{0}\" is not a target name: {1}")]
     Target(String, iscsi::name::BadName),
     /// The URL has no LUN.
-    #[error("there is no LUN in the URL; it goes on with /LUN behind the target, such as /0")]
+    #[error("the URL has no LUN; write /LUN after the target, such as /0")]
     NoLun,
     /// The LUN is not valid.
-    #[error("\"{0}\" is no LUN, which is a number from 0 to 16383")]
+    #[error("\"{0}\" is not a LUN, which is a number from 0 to 16383")]
     Lun(String),
     /// There is more text behind the LUN.
-    #[error("\"{0}\" follows the LUN, where only ? and a query may")]
+    #[error("\"{0}\" follows the LUN, where only ? and a query may follow")]
     Trailing(String),
     /// The text has a path where only a portal is allowed.
-    #[error("only HOST[:PORT] is wanted here, without \"/{0}\"")]
+    #[error("write only HOST[:PORT] here, without \"/{0}\"")]
     NotAnEndpoint(String),
     /// A percent sign is not followed by two hex digits.
-    #[error("\"{0}\": a percent sign is followed by two hex digits; write %25 for itself")]
+    #[error("\"{0}\": a percent sign must be followed by two hex digits; write %25 for a percent sign")]
     Percent(String),
     /// The user name is not usable.
     #[error("the user name is empty or longer than 255 bytes")]
@@ -150,26 +151,24 @@ pub enum BadUrl {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// There is a user without a password.
-    #[error(
-        "there is no password for user \"{0}\"; give it with password_file=PATH or in {PASSWORD_VARIABLE}"
-    )]
+    #[error("user \"{0}\" has no password; set it with password_file=PATH or in {PASSWORD_VARIABLE}")]
     Missing(String),
     /// There is a target user without a password.
     #[error(
-        "there is no password of the target's user \"{0}\"; give it with target_password_file=PATH or in \
+        "the target's user \"{0}\" has no password; set it with target_password_file=PATH or in \
          {TARGET_PASSWORD_VARIABLE}"
     )]
     TargetMissing(String),
     /// The target is to authenticate itself (mutual CHAP), but the URL has no user of ours.
     #[error(
-        "the target can only be asked for a proof (target_user) when we give one too; there is no user in the URL"
+        "the target can authenticate itself (target_user) only if the initiator does so too; the URL has no user"
     )]
     NoUser,
     /// There is a password without a user.
-    #[error("there is a password (password_file) and no user; write iscsi://USER@HOST/…")]
+    #[error("the URL has a password (password_file) but no user; write iscsi://USER@HOST/…")]
     PasswordOfNobody,
     /// The file cannot be read.
-    #[error("cannot read the password in {path}")]
+    #[error("cannot read the password file {path}")]
     File {
         /// The path.
         path: String,

@@ -128,6 +128,8 @@ def keeps_every_rule_that_can_be_seen(rig):
     """Everything that the judge can see of an initiator on a good wire."""
     judge = rig.target.watch = Judge()
     rig.verify()
+    overruns = sum(port.overruns() for port in rig.ports)
+    expect(overruns == 0, f"{overruns} frames found no room in the second target's receive buffer; {judge.examples}")
     expect(not judge.broken, f"{judge.examples}")
     return f"{dict(judge.seen)}"
 

@@ -63,7 +63,7 @@ pub enum FuseStartError {
         source: io::Error,
     },
     /// The system has no thread or descriptor to spare.
-    #[error("cannot start to serve")]
+    #[error("cannot start the server")]
     Start(#[source] io::Error),
 }
 

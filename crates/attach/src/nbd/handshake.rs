@@ -74,7 +74,7 @@ impl Negotiation {
                 option_reply(out, option, Rep::ACK, &[]);
             }
             Opt::LIST | Opt::STRUCTURED_REPLY => {
-                Refusal(Rep::ERR_INVALID, "this option has no data").reply(option, out);
+                Refusal(Rep::ERR_INVALID, "this option takes no data").reply(option, out);
             }
             Opt::LIST_META_CONTEXT | Opt::SET_META_CONTEXT => {
                 match self.meta_contexts(export, option, data) {
@@ -88,7 +88,7 @@ impl Negotiation {
                     Err(refusal) => refusal.reply(option, out),
                 }
             }
-            _ => Refusal(Rep::ERR_UNSUP, "this server does not know this option").reply(option, out),
+            _ => Refusal(Rep::ERR_UNSUP, "this server does not support this option").reply(option, out),
         }
         Next::Option
     }
@@ -160,7 +160,11 @@ impl Negotiation {
             self.contexts_of = None;
         }
         if !self.structured {
-            return Err(Refusal(Rep::ERR_INVALID, "contexts need structured replies, which come first"));
+            return Err(Refusal(
+                Rep::ERR_INVALID,
+                "metadata contexts need structured replies, which must be negotiated \
+                                                  first",
+            ));
         }
         let (name, queries) = asked_contexts(data).map_err(|UnexpectedEof| MALFORMED)?;
         if !is_name_of(export, name) {
@@ -184,8 +188,8 @@ impl Refusal {
     }
 }
 
-const MALFORMED: Refusal = Refusal(Rep::ERR_INVALID, "the lengths in this option do not fit together");
-const UNKNOWN_EXPORT: Refusal = Refusal(Rep::ERR_UNKNOWN, "there is no such export");
+const MALFORMED: Refusal = Refusal(Rep::ERR_INVALID, "the lengths in this option are inconsistent");
+const UNKNOWN_EXPORT: Refusal = Refusal(Rep::ERR_UNKNOWN, "this server has no such export");
 
 fn is_name_of(export: &Export, name: &[u8]) -> bool {
     name.is_empty() || name == export.name.as_bytes()

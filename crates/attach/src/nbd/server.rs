@@ -46,10 +46,10 @@ pub enum NbdStartError {
     #[error("{}: another process listens on this socket", .0.display())]
     InUse(PathBuf),
     /// A file that is no socket has this path.
-    #[error("{}: there is a file that is no socket", .0.display())]
+    #[error("{}: the file is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The path is longer than the system allows for a socket.
-    #[error("{}: a path of a socket has at most 107 bytes", .0.display())]
+    #[error("{}: the path of a socket has at most 107 bytes", .0.display())]
     PathTooLong(PathBuf),
     /// Any other error about the path.
     #[error("cannot listen on {}", path.display())]
@@ -60,7 +60,7 @@ pub enum NbdStartError {
         source: io::Error,
     },
     /// The system has no thread or descriptor to spare.
-    #[error("cannot start to serve")]
+    #[error("cannot start the server")]
     Start(#[source] io::Error),
 }
 

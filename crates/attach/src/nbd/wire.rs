@@ -29,10 +29,10 @@ pub enum ProtocolError {
 impl std::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::UnknownClientFlags => "it set flags that were not offered",
-            Self::NotAnOption => "it sent something that is no option",
-            Self::NotARequest => "it sent something that is no request",
-            Self::UnknownExport => "it asked for an export that does not exist",
+            Self::UnknownClientFlags => "the client set flags that were not offered",
+            Self::NotAnOption => "the client sent a malformed option",
+            Self::NotARequest => "the client sent a malformed request",
+            Self::UnknownExport => "the client requested an export that does not exist",
         })
     }
 }

@@ -48,7 +48,7 @@ pub enum UblkStartError {
     #[error("ublk needs io_uring, which this system does not allow (see kernel.io_uring_disabled)")]
     NoRing(#[source] io::Error),
     /// Another process serves the device.
-    #[error("{} is this disk already, attached by process {server}", path.display())]
+    #[error("this disk is already attached as {}, by process {server}", path.display())]
     InUse {
         /// The path of the device.
         path: PathBuf,
@@ -57,8 +57,8 @@ pub enum UblkStartError {
     },
     /// A device waits for its server, but for another disk.
     #[error(
-        "{} waits for the disk that was attached under this name, and this is another one: nothing was written to \
-         either; bring the first one back, or give the device up (ublk del)",
+        "{} waits for the disk that was attached under this name, and this is another disk: nothing was written to \
+         either; restore the first one, or delete the device (ublk del)",
         .0.display()
     )]
     OtherDisk(PathBuf),
@@ -71,10 +71,10 @@ pub enum UblkStartError {
         source: Unfit,
     },
     /// The disk cannot be a device.
-    #[error("it makes no block device")]
+    #[error("the disk cannot be a block device")]
     Unfit(#[source] Unfit),
     /// The control device refused a command.
-    #[error("the kernel's ublk control refuses")]
+    #[error("the kernel's ublk control device refuses a command")]
     Control(#[source] io::Error),
     /// The device's own node cannot be used.
     #[error("cannot use {}", path.display())]
@@ -85,7 +85,7 @@ pub enum UblkStartError {
         source: io::Error,
     },
     /// The system has no thread or descriptor to spare.
-    #[error("cannot start to serve")]
+    #[error("cannot start the server")]
     Start(#[source] io::Error),
 }
 
@@ -93,10 +93,10 @@ pub enum UblkStartError {
 #[derive(Debug, Error)]
 pub enum EndError {
     /// The last writes may be lost.
-    #[error("what was written last may be lost: flush: {}", .0.fault)]
+    #[error("the last writes may be lost: flush: {}", .0.fault)]
     NotDurable(Failure),
     /// This process cannot serve the device any more, and leaves it for the next server.
-    #[error("the device is served no more; it waits to be attached again")]
+    #[error("the device is no longer served; it waits to be attached again")]
     Broken(#[source] io::Error),
 }
 
@@ -277,7 +277,9 @@ fn prepare(control: &mut Control, key: DeviceKey, disk: &DeviceParams) -> Result
         let told = DeviceParams::of(&control.params(number).map_err(UblkStartError::Control)?);
         told.fits(disk).map_err(|source| UblkStartError::OtherForm { path, source })?;
         if (info.queues, info.depth) != (1, DEPTH) {
-            return Err(UblkStartError::Control(io::Error::other("it has other queues than ours have")));
+            return Err(UblkStartError::Control(io::Error::other(
+                "its queues differ from those of this version",
+            )));
         }
         begin_recovery(control, number, info.server)?;
         return Ok(Begun { number, node: opened(number)?, started: Started::TakenOver });
@@ -333,7 +335,7 @@ fn serve(
         served
     };
     let thread = std::thread::Builder::new().name("ublk".to_owned()).spawn(run)?;
-    told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread died as it started")))?;
+    told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended while it started")))?;
     Ok(thread)
 }
 

@@ -30,7 +30,7 @@ pub(super) const LEN: u32 = size_of::<Params>() as u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The disk is smaller than one block.
-    #[error("the disk is smaller than one of its blocks")]
+    #[error("the disk is smaller than one block")]
     Empty,
     /// A device that waits for its server has other parameters than the disk.
     #[error(

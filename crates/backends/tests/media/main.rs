@@ -392,15 +392,15 @@ fn says_why_a_medium_cannot_be_opened() {
     fs::write(scratch.file("some"), [1; 5000]).unwrap();
     fs::write(scratch.file("empty"), []).unwrap();
     let table: [(FileSpec, &str); 6] = [
-        (file("missing"), "missing does not exist, and no size is given to create it with"),
+        (file("missing"), "missing does not exist, and no size was given to create it"),
         (file("no/such/directory"), "cannot open"),
-        (file("empty"), "empty is empty, and no size is given"),
+        (file("empty"), "empty is empty, and no size was given"),
         (
             FileSpec { size: Some(100), ..file("some") },
-            "some has 5000 bytes, more than the 100 given; it is not cut",
+            "some has 5000 bytes, more than the 100 that were requested; it is not truncated",
         ),
         (file("."), "is not a regular file"),
-        (FileSpec { size: Some(u64::MAX / 2), ..file("vast") }, "cannot give"),
+        (FileSpec { size: Some(u64::MAX / 2), ..file("vast") }, "cannot extend"),
     ];
     for (spec, expected) in table {
         let said = spec.open().unwrap_err().to_string();

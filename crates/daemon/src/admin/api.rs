@@ -128,41 +128,41 @@ macro_rules! words {
 }
 
 words! {
-    /// What a client can ask.
+    /// The requests of a client.
     Method {
-        /// How the daemon is.
+        /// The state of the daemon.
         Status = "status",
-        /// Who is logged in.
+        /// The sessions.
         Sessions = "sessions",
-        /// What is served.
+        /// The LUNs that are served.
         Luns = "luns",
     }
 }
 
 object! {
-    /// A question: one line.
+    /// A request: one line.
     Request {
-        /// What is asked.
+        /// The request.
         method: Method,
     }
 }
 
 words! {
-    /// Why there is no result.
+    /// Why a request failed.
     ErrorKind {
-        /// The line is no request.
+        /// The line is not a request.
         Malformed = "malformed",
         /// The line is too long; the connection is closed.
         TooLong = "too-long",
         /// Too many clients; the connection is closed.
         Busy = "busy",
-        /// A reactor did not answer in time, or the daemon ends.
+        /// A reactor did not answer in time, or the daemon is stopping.
         Unavailable = "unavailable",
     }
 }
 
 object! {
-    /// What went wrong.
+    /// An error.
     Failure {
         /// For programs.
         kind: ErrorKind,
@@ -177,46 +177,46 @@ object! {
 pub enum Response<T> {
     /// The object that belongs to the method.
     Result(T),
-    /// What went wrong.
+    /// An error.
     Error(Failure),
 }
 
 object! {
-    /// How the daemon is.
+    /// The state of the daemon.
     Status {
         /// The version of this protocol.
         api: u32,
         /// The version of targe.
         version: String,
-        /// Its process.
+        /// Its process ID.
         pid: u32,
-        /// For how long it has been running, in seconds.
+        /// Its uptime, in seconds.
         uptime_s: u64,
-        /// The configuration file; null when the flags were all.
+        /// The configuration file; null if the daemon was configured by flags alone.
         config: Option<String>,
-        /// How often the configuration was read again.
+        /// How often the configuration was reloaded.
         reloads: u64,
         /// The last reload; null before the first.
         reload: Option<Reload>,
-        /// Where persistent state is kept.
+        /// The state directory.
         state_dir: String,
-        /// The most sessions in all.
+        /// The maximum number of sessions.
         max_sessions: u32,
-        /// Sessions now.
+        /// The present number of sessions.
         sessions: u32,
-        /// Logins that succeeded, since the start.
+        /// Successful logins since the start.
         logins: u64,
-        /// Logins that were refused, since the start.
+        /// Rejected logins since the start.
         failed_logins: u64,
-        /// Logins that ended the session of another host which uses the same initiator name, since the start.
+        /// Logins since the start that ended the session of another host with the same initiator name.
         rival_logins: u64,
-        /// How often files and devices that are served now have failed, in all.
+        /// How often the files and devices that are served now have failed.
         medium_errors: u64,
-        /// How many disks are not ready because their file or device is not what it was.
+        /// How many disks are not ready because their file or device has changed.
         not_ready: u32,
         /// Number of internal errors (violated invariants and panics) since the start.
         bugs: u64,
-        /// What was lost or damaged on the way, since the start, in sessions at hand and gone.
+        /// What was lost or damaged on the network since the start, in present and past sessions.
         repairs: Repairs,
         /// The portals.
         portals: Vec<Portal>,
@@ -224,7 +224,7 @@ object! {
         interfaces: Vec<String>,
         /// The HyperSCSI groups.
         groups: Vec<Group>,
-        /// What HyperSCSI did, since the start, in sessions at hand and gone.
+        /// Counters of HyperSCSI since the start, of present and past sessions.
         hyperscsi: FrameTotals,
         /// The targets.
         targets: Vec<Target>,
@@ -234,14 +234,14 @@ object! {
 }
 
 object! {
-    /// The last time that the configuration was read again.
+    /// The last reload of the configuration.
     Reload {
-        /// How long ago, in seconds.
+        /// The time since then, in seconds.
         ago_s: u64,
-        /// Whether it was applied. If not, nothing was changed but what it takes away, which `message` tells
-        /// then.
+        /// Whether it was applied. If not, only its access restrictions were applied, if it has any;
+        /// `message` then lists them.
         applied: bool,
-        /// What changed, or why nothing did.
+        /// What changed, or why it was not applied.
         message: String,
     }
 }
@@ -251,7 +251,7 @@ object! {
     Portal {
         /// The address.
         listen: String,
-        /// What SendTargets names instead.
+        /// The address that SendTargets reports instead.
         announce: Option<String>,
         /// The portal group tag.
         tag: u16,
@@ -265,13 +265,13 @@ object! {
         name: String,
         /// Whether it has a password.
         password: bool,
-        /// The least protection of whatever its members do: `none`, `integrity` or `encrypt`.
+        /// The least protection of the commands of its members: `none`, `integrity` or `encrypt`.
         protection: String,
         /// The names of the interfaces on which it is served.
         interfaces: Vec<String>,
         /// How many targets are exported to it.
         targets: u32,
-        /// Sessions now.
+        /// The present number of sessions.
         sessions: u32,
     }
 }
@@ -283,29 +283,29 @@ object! {
         name: String,
         /// Its alias.
         alias: Option<String>,
-        /// How many LUNs it has.
+        /// The number of its LUNs.
         luns: u32,
-        /// Sessions now.
+        /// The present number of sessions.
         sessions: u32,
-        /// The most sessions.
+        /// The maximum number of sessions.
         max_sessions: u32,
     }
 }
 
 object! {
-    /// A thread that serves.
+    /// A reactor thread.
     Reactor {
-        /// How it drives sockets and files: `io_uring` or `epoll`.
+        /// Its I/O interface: `io_uring` or `epoll`.
         engine: String,
-        /// Why it is not io_uring, although that would have been preferred.
+        /// Why it is not io_uring, although io_uring was preferred.
         fallback: Option<String>,
-        /// The core it runs on; null when it may wander.
+        /// The core that it is pinned to; null if it is not pinned.
         core: Option<u16>,
         /// Open connections.
         connections: u64,
-        /// Connections that a limit turned away.
+        /// Connections refused because of a limit.
         refused: u64,
-        /// Times it woke up.
+        /// How often it woke up.
         wakeups: u64,
         /// System calls that wait or submit.
         enters: u64,
@@ -317,17 +317,17 @@ object! {
         frames_in: u64,
         /// Ethernet frames sent.
         frames_out: u64,
-        /// Ethernet frames lost because they came while there was no room.
+        /// Ethernet frames lost because the receive buffer was full.
         frames_dropped: u64,
     }
 }
 
 object! {
-    /// Who is logged in.
+    /// The sessions.
     Sessions {
-        /// The iSCSI sessions, by target, then by initiator.
+        /// The iSCSI sessions, sorted by target, then by initiator.
         sessions: Vec<Session>,
-        /// The HyperSCSI sessions, likewise.
+        /// The HyperSCSI sessions, in the same order.
         hyperscsi: Vec<FrameSession>,
     }
 }
@@ -339,17 +339,16 @@ object! {
         target: String,
         /// The initiator's name.
         initiator: String,
-        /// What distinguishes the initiator's ports, 12 hexadecimal digits.
+        /// The identifier of the initiator port, 12 hexadecimal digits.
         isid: String,
-        /// The group that it came with.
+        /// The group of the session.
         group: String,
-        /// Whether the initiator proved that it knows the group's password; without that nothing is
-        /// protected.
+        /// Whether the initiator authenticated with the group's password; otherwise nothing is protected.
         authenticated: bool,
-        /// The least protection of whatever it does, as its group demands now: `none`, `integrity` or
-        /// `encrypt`. A LUN can demand more.
+        /// The least protection of its commands that its group requires now: `none`, `integrity` or
+        /// `encrypt`. A LUN can require more.
         protection: String,
-        /// How many tasks are open.
+        /// The number of outstanding tasks.
         tasks: u32,
         /// SCSI commands so far.
         commands: u64,
@@ -357,71 +356,72 @@ object! {
         data_in_bytes: u64,
         /// Bytes received from the initiator as data so far.
         data_out_bytes: u64,
-        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it
-        /// has logged out.
+        /// LUNs that are not the disk that the initiator opened. They are withheld from it until it has
+        /// logged out.
         other_disk_luns: Vec<u16>,
         /// Its paths.
         paths: Vec<Path>,
-        /// What was lost, damaged, repeated or late, and passed over or repaired.
+        /// What was lost, damaged, repeated or late, and was ignored or repaired.
         repairs: FrameRepairs,
     }
 }
 
 object! {
-    /// What HyperSCSI did.
+    /// Counters of HyperSCSI.
     FrameTotals {
-        /// SCSI commands taken. Each was handed to its unit once, but for those that were refused.
+        /// SCSI commands received. Each was passed to its unit once, except those that were refused.
         commands: u64,
-        /// Task management requests taken.
+        /// Task management requests received.
         management: u64,
-        /// Commands refused because they had less protection than their unit demands.
+        /// Commands refused because they had less protection than their unit requires.
         refused_level: u64,
         /// Commands answered BUSY because memory was short.
         busy: u64,
-        /// Frames that are none, or of another version.
+        /// Frames that are malformed, or of another version.
         bad_frames: u64,
-        /// Frames to sessions that there are not.
+        /// Frames to sessions that do not exist.
         unknown_sessions: u64,
-        /// Handshakes that were refused.
+        /// Handshakes that were rejected.
         handshakes_refused: u64,
-        /// Handshakes that their initiator did not finish; a wrong password is seen there, and is not told.
+        /// Handshakes that their initiator did not finish, which includes those with a wrong password.
         handshakes_unfinished: u64,
-        /// Handshakes that were put off, since there was no room or too much was guessed lately.
+        /// Handshakes that were deferred because memory was short or the limit on password guesses was
+        /// reached.
         handshakes_put_off: u64,
-        /// What was lost, damaged, repeated or late, and passed over or repaired.
+        /// What was lost, damaged, repeated or late, and was ignored or repaired.
         repairs: FrameRepairs,
     }
 }
 
 object! {
-    /// What was lost, damaged, repeated or late in HyperSCSI, and passed over or repaired.
+    /// What was lost, damaged, repeated or late in HyperSCSI, and was ignored or repaired.
     FrameRepairs {
-        /// Requests that came again and were not carried out again.
+        /// Repeated requests, which were not executed again.
         duplicate_requests: u64,
-        /// Frames of commands that are over: passed over.
+        /// Frames of commands that have ended, which were ignored.
         late_frames: u64,
-        /// Frames whose CRC or tag did not fit.
+        /// Frames with a wrong CRC or authentication tag.
         damaged_frames: u64,
-        /// Frames that had come before: repeated by the network, or by somebody.
+        /// Duplicate or replayed frames.
         replayed_frames: u64,
-        /// Frames passed over for other reasons: from elsewhere, without the protection that they must have,
-        /// beyond the credit, or with a payload or an acknowledgement that makes no sense.
+        /// Frames ignored for other reasons: from another address, without the required protection, beyond
+        /// the credit, or with an invalid payload or acknowledgement.
         refused_frames: u64,
-        /// Frames of ours that were given up as lost: what they carried was sent again.
+        /// Sent frames that were declared lost. Their content was sent again.
         frames_lost: u64,
-        /// Of those, frames that arrived after all.
+        /// Of those, frames that had arrived.
         frames_lost_wrongly: u64,
-        /// Times that nothing was heard for too long, so that the oldest data was sent again.
+        /// Probe timeouts, after which the oldest data was sent again.
         timeouts: u64,
-        /// Frames that came while an interface had no room, whosever they were.
+        /// Frames lost because the receive buffer of an interface was full, whatever their session.
         overruns: u64,
     }
 }
 
 object! {
-    /// A way between an interface of ours and one of the initiator's.
+    /// A path between an interface of this host and one of the initiator.
     Path {
-        /// The name of our interface.
+        /// The name of this host's interface.
         interface: String,
         /// The initiator's address.
         peer: String,
@@ -429,15 +429,15 @@ object! {
         up: bool,
         /// The longest frames it carries, as Ethernet payload in bytes.
         mtu: u64,
-        /// What our interface takes.
+        /// The MTU of this host's interface.
         interface_mtu: u64,
-        /// What the initiator says that its interface takes.
+        /// The MTU of the initiator's interface, as the initiator reports it.
         peer_mtu: u64,
         /// Frames sent on it so far.
         frames_out: u64,
-        /// Frames that came on it so far and were taken.
+        /// Frames received on it and accepted so far.
         frames_in: u64,
-        /// Frames sent on it that were given up as lost.
+        /// Frames sent on it that were declared lost.
         frames_lost: u64,
         /// The smoothed round trip, in microseconds.
         round_trip_us: u64,
@@ -451,17 +451,17 @@ object! {
         target: Option<String>,
         /// The initiator's name.
         initiator: String,
-        /// The initiator's half of the session identifier, 12 hexadecimal digits.
+        /// The ISID, 12 hexadecimal digits.
         isid: String,
-        /// Our half of the session identifier.
+        /// The TSIH.
         tsih: u16,
-        /// The address that its first connection comes from; null while it has none.
+        /// The initiator's address of its first connection; null while it has none.
         peer: Option<String>,
-        /// How many connections it has.
+        /// The number of its connections.
         connections: u64,
-        /// The error recovery level.
+        /// The ErrorRecoveryLevel.
         error_recovery_level: u16,
-        /// How many tasks are open.
+        /// The number of outstanding tasks.
         tasks: u32,
         /// SCSI commands so far.
         commands: u64,
@@ -471,12 +471,12 @@ object! {
         data_out_bytes: u64,
         /// Its connections, the first one first.
         members: Vec<Connection>,
-        /// How many of its connections were lost and have tasks that wait for another.
+        /// The number of lost connections with tasks that wait for reassignment.
         lost_connections: u64,
         /// What was repaired so far.
         repairs: Repairs,
-        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it
-        /// has logged out.
+        /// LUNs that are not the disk that the initiator opened. They are withheld from it until it has
+        /// logged out.
         other_disk_luns: Vec<u16>,
     }
 }
@@ -486,21 +486,21 @@ object! {
     Connection {
         /// Its number in the session (CID).
         cid: u16,
-        /// The address that it comes from.
+        /// The initiator's address.
         peer: String,
         /// Whether headers carry a digest.
         header_digest: bool,
         /// Whether data carries a digest.
         data_digest: bool,
-        /// How many answers the initiator has not acknowledged; always 0 at error recovery level 0.
+        /// The number of responses that the initiator has not acknowledged; always 0 at ErrorRecoveryLevel 0.
         unacknowledged: u64,
     }
 }
 
 object! {
-    /// What was lost or damaged on the way and repaired without the initiator's SCSI layer noticing.
+    /// What was lost or damaged on the network and repaired below the initiator's SCSI layer.
     Repairs {
-        /// PDUs with a wrong header digest that were passed over.
+        /// PDUs ignored because of a wrong header digest.
         header_digest_errors: u64,
         /// PDUs with a wrong data digest.
         data_digest_errors: u64,
@@ -514,15 +514,15 @@ object! {
 }
 
 object! {
-    /// What is served.
+    /// The LUNs that are served.
     Luns {
-        /// The LUNs, by target, then by number.
+        /// The LUNs, sorted by target, then by number.
         luns: Vec<Lun>,
     }
 }
 
 object! {
-    /// A LUN of a target. A shared unit appears once for each target that shows it.
+    /// A LUN of a target. A shared unit appears once for each target that exports it.
     Lun {
         /// The target's name.
         target: String,
@@ -536,28 +536,27 @@ object! {
         block_bytes: u32,
         /// Whether it is write-protected.
         read_only: bool,
-        /// Whether unmapped blocks give their storage back.
+        /// Whether UNMAP deallocates storage.
         thin: bool,
         /// Whether writes are acknowledged before they are durable.
         write_cache: bool,
-        /// Whether what it holds is stored encrypted.
+        /// Whether its data is stored encrypted.
         encrypted: bool,
         /// The unit serial number.
         serial: String,
         /// The world-wide name, in hexadecimal digits.
         naa: String,
-        /// Commands so far, through every target that shows the unit.
+        /// Commands so far, through every target that exports the unit.
         commands: u64,
         /// Bytes read so far.
         read_bytes: u64,
         /// Bytes written so far.
         write_bytes: u64,
-        /// How often its file or device failed so far: no space, an error of the device, a file that ends too
-        /// early.
+        /// How often its file or device failed so far: no space, an I/O error, or a file that is too short.
         medium_errors: u64,
         /// How often its file or device took longer than `io_timeout` so far.
         io_timeouts: u64,
-        /// Why it is not ready: its file or device is not what it was. Null when it is ready.
+        /// Why it is not ready: how its file or device has changed. Null if it is ready.
         not_ready: Option<String>,
     }
 }

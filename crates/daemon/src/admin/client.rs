@@ -17,13 +17,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens on the socket.
-    #[error("no targe is running (nobody answers on {})", path.display())]
+    #[error("no targe is running (no process listens on {})", path.display())]
     Absent {
         /// The socket.
         path: PathBuf,
     },
     /// The socket belongs to another user.
-    #[error("not allowed to ask: {} belongs to another user", path.display())]
+    #[error("permission denied: {} belongs to another user", path.display())]
     Denied {
         /// The socket.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum ClientError {
 pub fn request(path: &Path, method: Method) -> Result<Value, ClientError> {
     let broken = |why: String| ClientError::Broken { path: path.to_path_buf(), why };
     let io = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => broken("no answer in time".to_owned()),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => broken("the daemon did not answer in time".to_owned()),
         _ => broken(os_error(&error)),
     };
     let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -67,9 +67,11 @@ pub fn request(path: &Path, method: Method) -> Result<Value, ClientError> {
     let limit = u64::try_from(LINE_LEN_MAX).unwrap_or(u64::MAX);
     BufReader::new(&stream).take(limit).read_until(b'\n', &mut line).map_err(io)?;
     if line.last() != Some(&b'\n') {
-        return Err(broken("the daemon broke off".to_owned()));
+        return Err(broken("the daemon closed the connection".to_owned()));
     }
-    match serde_json::from_slice(&line).map_err(|error| broken(format!("not an answer: {error}")))? {
+    match serde_json::from_slice(&line)
+        .map_err(|error| broken(format!("the daemon sent a malformed response: {error}")))?
+    {
         Response::Result(result) => Ok(result),
         Response::Error(failure) => Err(ClientError::Refused(failure)),
     }

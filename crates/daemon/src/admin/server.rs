@@ -41,7 +41,7 @@ pub trait RequestHandler: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminSocketError {
     /// Another daemon listens on the socket.
-    #[error("another targe is running: it holds the admin socket {}", path.display())]
+    #[error("another targe is running: it listens on the admin socket {}", path.display())]
     AlreadyRunning {
         /// The socket.
         path: PathBuf,
@@ -220,7 +220,7 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
     }
     let Ok(other) = stream.try_clone() else { return };
     if !clients.register(number, other) {
-        let message = format!("{CLIENTS_MAX} clients wait for their answers already");
+        let message = format!("{CLIENTS_MAX} clients already wait for their responses");
         send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Busy, message }));
         return;
     }
@@ -230,7 +230,7 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
         serve_client(&stream, &*answers, &seat);
     });
     if let Err(error) = spawned {
-        crate::warning!("admin socket: no thread for a client: {}", os_error(&error));
+        crate::warning!("admin socket: cannot start a thread for a client: {}", os_error(&error));
     }
 }
 
@@ -258,7 +258,7 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, seat: &Client
         seat.clients.set_asking(seat.number, true);
         let response = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
-                crate::debug!("admin socket: asked for {:?}", request.method);
+                crate::debug!("admin socket: request for {:?}", request.method);
                 match answers.handle(request.method) {
                     Ok(result) => Response::Result(result),
                     Err(failure) => Response::Error(failure),

@@ -42,31 +42,31 @@ impl SocketLock {
             .truncate(false)
             .mode(0o600)
             .open(&lock_path)
-            .map_err(|error| failed("cannot open its lock", &error))?;
+            .map_err(|error| failed("cannot open its lock file", &error))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(AdminSocketError::AlreadyRunning { path: path.to_path_buf() });
             }
-            Err(TryLockError::Error(error)) => return Err(failed("cannot lock", &error)),
+            Err(TryLockError::Error(error)) => return Err(failed("cannot lock its lock file", &error)),
         }
         match path.symlink_metadata() {
             Ok(meta) if meta.file_type().is_socket() => {
                 fs::remove_file(path)
-                    .map_err(|error| failed("cannot remove what a dead daemon left", &error))?;
+                    .map_err(|error| failed("cannot remove the socket of a daemon that has ended", &error))?;
             }
             Ok(_) => {
-                let why = "something else than a socket stands there".to_owned();
+                let why = "the file is not a socket".to_owned();
                 return Err(AdminSocketError::Socket { path: path.to_path_buf(), why });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("cannot look there", &error)),
+            Err(error) => return Err(failed("cannot query the file", &error)),
         }
         // Between these two calls only the directory's mode keeps other users out; `check_directory` made
         // sure that it does.
         let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", &error))?;
         fs::set_permissions(path, Permissions::from_mode(0o600))
-            .map_err(|error| failed("cannot close it", &error))?;
+            .map_err(|error| failed("cannot set its mode", &error))?;
         Ok((Self { path: path.to_path_buf(), _lock: lock }, listener))
     }
 
@@ -100,7 +100,9 @@ fn check_directory(path: &Path) -> Result<(), AdminSocketError> {
     }
     if meta.mode() & 0o077 != 0 {
         let mode = meta.mode() & 0o777;
-        return Err(refuse(format!("{name} is open to others (mode {mode:03o}); it must have mode 700")));
+        return Err(refuse(format!(
+            "other users have access to {name} (mode {mode:03o}); it must have mode 700"
+        )));
     }
     Ok(())
 }

@@ -154,7 +154,7 @@ fn only_the_owner_can_open_it() {
     drop(server);
     fs::set_permissions(scratch.path().join("run"), Permissions::from_mode(0o750)).unwrap();
     let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
-    assert!(refused.ends_with("run is open to others (mode 750); it must have mode 700"), "{refused}");
+    assert!(refused.ends_with("(mode 750); it must have mode 700"), "{refused}");
     assert!(!scratch.socket().exists());
 }
 
@@ -181,7 +181,7 @@ fn whatever_else_stands_there_is_not_removed() {
     drop(scratch.serve());
     fs::write(scratch.socket(), "precious").unwrap();
     let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
-    assert!(refused.ends_with("something else than a socket stands there"), "{refused}");
+    assert!(refused.ends_with("the file is not a socket"), "{refused}");
     assert_eq!(fs::read_to_string(scratch.socket()).unwrap(), "precious");
 }
 
@@ -204,6 +204,6 @@ fn an_answer_that_breaks_off_is_told_as_such() {
         { &stream }.write_all(b"{\"result\":").unwrap();
     });
     let error = request(&scratch.socket(), Method::Status).unwrap_err().to_string();
-    assert!(error.ends_with("the daemon broke off"), "{error}");
+    assert!(error.ends_with("the daemon closed the connection"), "{error}");
     daemon.join().unwrap();
 }

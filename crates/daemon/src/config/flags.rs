@@ -59,15 +59,18 @@ impl Flags {
         }
         if self.config.is_some() {
             if let Some(name) = &self.target {
-                report.error(&flag_span("--target", name), "the targets are those of the --config file");
+                report.error(&flag_span("--target", name), "the --config file defines the targets");
             }
             for (flag, values) in [("--iface", &self.interfaces), ("--group", &self.groups)] {
                 for value in values {
-                    report.error(&flag_span(flag, value), "HyperSCSI is as the --config file says");
+                    report.error(
+                        &flag_span(flag, value),
+                        "the --config file defines the HyperSCSI interfaces and groups",
+                    );
                 }
             }
             for spec in &self.luns {
-                report.error(&flag_span("--lun", spec), "the LUNs are those of the --config file");
+                report.error(&flag_span("--lun", spec), "the --config file defines the LUNs");
             }
             return;
         }
@@ -93,7 +96,7 @@ impl Flags {
                 [("--iface", &self.interfaces, "--group"), ("--group", &self.groups, "--iface")]
             {
                 if let Some(value) = values.first() {
-                    report.error(&flag_span(flag, value), format!("HyperSCSI needs {other} as well"));
+                    report.error(&flag_span(flag, value), format!("HyperSCSI also needs {other}"));
                 }
             }
             return;

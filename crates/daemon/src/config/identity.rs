@@ -44,7 +44,7 @@ pub(crate) fn instance(state_dir: &std::path::Path) -> [u8; 16] {
 /// A fragment that describes the mistake.
 pub(crate) fn parse_naa(text: &str) -> Result<Naa, String> {
     let digits = text.strip_prefix("naa.").or(text.strip_prefix("0x")).unwrap_or(text);
-    let wrong = || format!("\"{text}\" is no NAA name: 16 or 32 hexadecimal digits");
+    let wrong = || format!("\"{text}\" is not an NAA name: it has 16 or 32 hexadecimal digits");
     let nibbles = digits
         .chars()
         .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
@@ -60,8 +60,8 @@ pub(crate) fn parse_naa(text: &str) -> Result<Naa, String> {
         return Ok(Naa::Long(bytes));
     }
     match nibbles.len() {
-        16 => Err(format!("\"{text}\" is no NAA name: 16 digits begin with 2, 3 or 5")),
-        32 => Err(format!("\"{text}\" is no NAA name: 32 digits begin with 6")),
+        16 => Err(format!("\"{text}\" is not an NAA name: one of 16 digits begins with 2, 3 or 5")),
+        32 => Err(format!("\"{text}\" is not an NAA name: one of 32 digits begins with 6")),
         _ => Err(wrong()),
     }
 }

@@ -25,8 +25,10 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
         }
         _ => {
             let hint = did_you_mean(kind, ["file", "block", "ram", "null"]);
-            report
-                .error(span, format!("a LUN begins with file:, block:, ram: or null:, not \"{kind}\"{hint}"));
+            report.error(
+                span,
+                format!("a LUN must begin with file:, block:, ram: or null:, not \"{kind}\"{hint}"),
+            );
             None
         }
     };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use iscsi::name::MAX_NAME;
 
-/// A pattern of initiator names: `*` stands for any run of characters.
+/// A pattern of initiator names: `*` matches any sequence of characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePattern(String);
 
@@ -16,10 +16,10 @@ impl NamePattern {
     pub fn parse(text: &str) -> Result<Self, String> {
         let pattern = text.to_lowercase();
         if pattern.is_empty() || pattern.len() > MAX_NAME {
-            return Err(format!("a pattern of names has 1 to {MAX_NAME} bytes"));
+            return Err(format!("a pattern of initiator names has 1 to {MAX_NAME} bytes"));
         }
         if let Some(bad) = pattern.chars().find(|c| !c.is_alphanumeric() && !"-.:_*".contains(*c)) {
-            return Err(format!("\"{text}\" contains {bad:?}, which no initiator name does"));
+            return Err(format!("\"{text}\" contains {bad:?}, which no initiator name contains"));
         }
         let known = ["iqn.", "eui.", "naa."];
         let fits = match pattern.split_once('*') {
@@ -28,7 +28,7 @@ impl NamePattern {
         };
         if !fits {
             return Err(format!(
-                "\"{text}\" fits no initiator name: they begin with \"iqn.\", \"eui.\" or \"naa.\""
+                "\"{text}\" matches no initiator name: they begin with \"iqn.\", \"eui.\" or \"naa.\""
             ));
         }
         Ok(Self(pattern))
@@ -54,7 +54,7 @@ pub(crate) fn check_label(text: &str) -> Result<(), String> {
     if text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
         Ok(())
     } else {
-        Err(format!("\"{text}\" is no name: only letters, digits, '-', '_' and '.'"))
+        Err(format!("\"{text}\" is not a name: it may contain only letters, digits, '-', '_' and '.'"))
     }
 }
 

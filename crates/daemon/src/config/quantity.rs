@@ -20,8 +20,8 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
     if let Some(letter) = unit.strip_suffix('B').filter(|letter| is_letter(letter)) {
         return Err(format!(
-            "\"{text}\" can be read as powers of 1000 or of 1024; write {digits}{letter}iB or {digits}{letter}, which are \
-             powers of 1024"
+            "\"{text}\" is ambiguous: powers of 1000 or of 1024; write {digits}{letter}iB or \
+             {digits}{letter}, which are powers of 1024"
         ));
     }
     let letter = unit.strip_suffix("IB").filter(|letter| is_letter(letter)).unwrap_or(&unit);
@@ -33,7 +33,7 @@ pub fn size(text: &str) -> Result<u64, String> {
             })?
         }
     };
-    number.checked_mul(1 << shift).ok_or_else(|| format!("\"{text}\" is more than 64 bits hold"))
+    number.checked_mul(1 << shift).ok_or_else(|| format!("\"{text}\" does not fit in 64 bits"))
 }
 
 fn is_letter(unit: &str) -> bool {
@@ -55,7 +55,7 @@ pub fn show_size(bytes: u64) -> String {
 /// A fragment that describes the mistake.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
-    let wrong = || format!("\"{text}\" is not a span of time (such as 5s, 250ms or 2m)");
+    let wrong = || format!("\"{text}\" is not a duration (such as 5s, 250ms or 2m)");
     let number: u64 = digits.parse().map_err(|_| wrong())?;
     let factor = match unit {
         "ms" => return Ok(Duration::from_millis(number)),

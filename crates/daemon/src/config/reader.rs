@@ -132,7 +132,7 @@ impl<'r> Reader<'r> {
         let Kind::Span { min_ms, max_ms } = key.kind else { return None };
         let text = match value.value {
             RawValue::Text(text) => text,
-            other => return self.wrong(name, "a span of time such as \"5s\"", &other, &value.span),
+            other => return self.wrong(name, "a duration such as \"5s\"", &other, &value.span),
         };
         let range = Duration::from_millis(min_ms)..=Duration::from_millis(max_ms);
         match quantity::duration(&text) {

@@ -27,7 +27,7 @@ const SEGMENT: Kind = Size { min: 512, max: (1 << 24) - 1 };
 
 pub(crate) static ROOT: Section = Section {
     noun: "the configuration",
-    doc: "The top level: what concerns the daemon as a whole.",
+    doc: "The top level: settings of the daemon as a whole.",
     keys: &[
         key(
             "state_dir",
@@ -39,20 +39,20 @@ pub(crate) static ROOT: Section = Section {
             "admin_socket",
             Path,
             Told("`$XDG_RUNTIME_DIR/targe/admin.sock`, else `admin/admin.sock` in `state_dir`"),
-            "The Unix socket that `targe status`, `sessions` and `luns` talk to. Its directory is created with mode \
-             0700 if missing, and must be closed to everyone else.",
+            "The Unix socket that `targe status`, `sessions` and `luns` connect to. Its directory is created \
+             with mode 0700 if missing. No other user may have access to it.",
         ),
         key(
             "log",
             Choice(&["error", "warn", "info", "debug"]),
             Value("info"),
-            "How much is logged to stderr.",
+            "The log level: which messages are logged to stderr.",
         ),
         key(
             "reactor",
             Choice(&["auto", "uring", "epoll"]),
             Value("auto"),
-            "How sockets and files are driven. `auto` takes io_uring where the kernel allows it.",
+            "The I/O interface of the reactors. `auto` uses io_uring where the kernel allows it, else epoll.",
         ),
         key(
             "cores",
@@ -64,15 +64,16 @@ pub(crate) static ROOT: Section = Section {
             "poll",
             Switch,
             Value("false"),
-            "Whether reactors spin instead of sleeping: less delay, and every core in `cores` always busy.",
+            "Whether reactors busy-poll instead of sleeping: latency is lower, but every core in `cores` is \
+             always busy.",
         ),
         key(
             "look",
             Switch,
             Value("true"),
-            "Whether reactors that do not spin look for more for up to 100 µs before they sleep, while that makes the work faster and no \
-             thread of the machine waits for a core (with io_uring). Where commands come one by one they are answered several times as \
-             fast, and a core is busy that would sleep in between.",
+            "Whether idle reactors busy-poll for up to 100 µs before they sleep, while that increases \
+             throughput and no other thread waits for a core (with io_uring). Commands that arrive one at a \
+             time are answered several times as fast, but the core is busy between them.",
         ),
         key(
             "memory",
@@ -84,7 +85,7 @@ pub(crate) static ROOT: Section = Section {
             "max_sessions",
             Count { min: 1, max: 65_535 },
             Value("4096"),
-            "The most sessions of each reactor. One more is refused with `Out of resources`.",
+            "The most sessions of each reactor. A further login is rejected with `Out of resources`.",
         ),
         key(
             "max_connections",
@@ -96,47 +97,50 @@ pub(crate) static ROOT: Section = Section {
             "login_timeout",
             Span { min_ms: 100, max_ms: 30_000 },
             Value("15s"),
-            "How long a connection may take from arriving to the end of its login.",
+            "How long a connection may take from its acceptance to the end of its login.",
         ),
         key(
             "queue_depth",
             Count { min: 1, max: 1024 },
             Value("128"),
-            "The command window of a session: how many commands it may have outstanding. A target can have its own.",
+            "The command window of a session: how many commands it may have outstanding. A target can override it.",
         ),
         key(
             "nop_interval",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("30s"),
-            "After this much silence an initiator is asked whether it is still there. `0s` never asks. A target can have its own.",
+            "After this long without a PDU from the initiator, a connection is probed with a NOP-In. `0s` \
+             disables the probes. A target can override it.",
         ),
         key(
             "nop_timeout",
             Span { min_ms: 100, max_ms: 3_600_000 },
             Value("15s"),
-            "A connection that leaves the question unanswered for so long is dropped. A target can have its own.",
+            "A connection whose initiator leaves the NOP-In unanswered for this long is dropped. A target \
+             can override it.",
         ),
         key(
             "nop_idle_timeout",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("5m"),
-            "A connection may be silent for so long, the question unanswered, while its session has no command under way: \
-             firmware answers nothing while it waits in a menu. When `max_sessions` is reached, a new login replaces such a \
-             session. `0s` drops it after `nop_timeout` like any other.",
+            "While its session has no outstanding command, an initiator may leave the NOP-In unanswered for \
+             this long before the connection is dropped: firmware does not answer while it waits in a menu. \
+             When `max_sessions` is reached, a new login replaces such a session. `0s` drops the connection \
+             after `nop_timeout` like any other.",
         ),
         key(
             "names",
             Choice(&["strict", "lenient"]),
             Value("strict"),
-            "Which initiator names are taken: those of the form of RFC 7143, or also any other text without spaces, slashes, \
-             quotes and commas, as the target of Linux takes them.",
+            "Which initiator names are accepted: names in the format of RFC 7143, or also any other text \
+             without spaces, slashes, quotes and commas, as Linux's target (LIO) accepts.",
         ),
         key(
             "send_timeout",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("30s"),
-            "A connection whose initiator takes nothing of what is sent to it for so long is dropped, at most half as \
-             much later. `0s` waits for ever.",
+            "A connection whose initiator acknowledges none of the data sent to it for this long is dropped, \
+             at the latest after half as long again. `0s` disables this limit.",
         ),
         key(
             "portal",
@@ -160,14 +164,14 @@ pub(crate) static ROOT: Section = Section {
         key(
             "hyperscsi",
             Table(&HYPERSCSI),
-            Told("HyperSCSI is not spoken"),
-            "HyperSCSI: SCSI straight on Ethernet. Where it is given and no `portal` is, there is no iSCSI.",
+            Told("HyperSCSI is not served"),
+            "HyperSCSI: SCSI directly on Ethernet. With this table and without a `portal`, iSCSI is not served.",
         ),
         key(
             "lun",
             Tables(&SHARED_LUN),
             Told("no shared LUNs"),
-            "Logical units that several targets show. A target takes one with `share = NAME`.",
+            "Logical units that several targets export. A target exports one with `share = NAME`.",
         ),
         key("target", Tables(&TARGET), Required, "The targets."),
     ],
@@ -181,9 +185,9 @@ pub(crate) static PORTAL: Section = Section {
             "listen",
             Text { len_max: 64 },
             Required,
-            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260. An IPv6 address \
-             with a port needs brackets. `fd00::10:20` without brackets is refused, since its end could be a port; write \
-             `[fd00::10:20]` or `[fd00::10]:20`.",
+            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260. An IPv6 \
+             address with a port needs brackets. `fd00::10:20` without brackets is rejected, since its end \
+             could be a port; write `[fd00::10:20]` or `[fd00::10]:20`.",
         ),
         key(
             "announce",
@@ -202,7 +206,8 @@ pub(crate) static PORTAL: Section = Section {
             "tag",
             Count { min: 1, max: 65_535 },
             Value("1"),
-            "The portal group tag. The connections of one session come over portals of one tag. With `[hyperscsi]`, at most 32767: the others are for the target ports of groups.",
+            "The portal group tag. All connections of a session must use portals with the same tag. With \
+             `[hyperscsi]`, at most 32767: larger tags are reserved for the target ports of HyperSCSI groups.",
         ),
     ],
 };
@@ -217,12 +222,12 @@ pub(crate) static GROUP: Section = Section {
     noun: "group",
     doc: "A named list of initiators.",
     keys: &[
-        key("name", Text { len_max: LABEL_LEN_MAX }, Required, "Its name; an access list says `@NAME`."),
+        key("name", Text { len_max: LABEL_LEN_MAX }, Required, "Its name, `@NAME` in access lists."),
         key(
             "initiators",
             Texts { what: "initiator names or patterns" },
             Required,
-            "Initiator names. `*` stands for any run of characters.",
+            "Initiator names. `*` matches any sequence of characters.",
         ),
     ],
 };
@@ -236,27 +241,26 @@ pub(crate) static AUTH: Section = Section {
             "method",
             Choice(&["chap", "none"]),
             Value("chap"),
-            "`none` lets an entry of an access list in without CHAP where its target asks for it.",
+            "`none` admits the initiators of an access list entry without CHAP where their target requires it.",
         ),
         key(
             "user",
             Text { len_max: NAME_LEN_MAX },
-            Told("needed for CHAP"),
+            Told("required for CHAP"),
             "The name the initiator gives (`CHAP_N`).",
         ),
         key(
             "secret_file",
             Path,
-            Told("needed for CHAP, unless `secret` is given"),
-            "A file that holds the initiator's secret; one newline at its end does not count. It must not be readable \
-             by group or others.",
+            Told("required for CHAP, unless `secret` is given"),
+            "A file that holds the initiator's secret; one newline at its end is ignored. It must not be \
+             readable by group or others.",
         ),
         key(
             "secret",
             Text { len_max: 255 },
             Told("none"),
-            "The secret itself. Refused unless the configuration file is closed to group and others; prefer \
-             `secret_file`.",
+            "The secret itself. Rejected if group or others can read the configuration file; prefer `secret_file`.",
         ),
         key(
             "mutual_user",
@@ -268,35 +272,35 @@ pub(crate) static AUTH: Section = Section {
             "mutual_secret_file",
             Path,
             Told("none"),
-            "A file that holds the target's secret, which must be another one.",
+            "A file that holds the target's secret, which must differ from the initiator's.",
         ),
-        key("mutual_secret", Text { len_max: 255 }, Told("none"), "The target's secret itself; as `secret`."),
+        key("mutual_secret", Text { len_max: 255 }, Told("none"), "Likewise, the target's secret."),
         key(
             "algorithms",
             Choices(CHAP_ALGORITHMS),
             Value("SHA3-256 SHA-256 SHA1 MD5"),
-            "The algorithms that are accepted. Of those, an initiator's first choice is taken.",
+            "The accepted algorithms. The first one in the initiator's list that is accepted is used.",
         ),
     ],
 };
 
 pub(crate) static SESSION: Section = Section {
     noun: "session",
-    doc: "What a target offers and bounds in a session (RFC 7143 §13).",
+    doc: "The operational parameters of a target's sessions (RFC 7143 §13).",
     keys: &[
         key(
             "header_digest",
             Choice(DIGEST_POLICIES),
             Value("offer"),
-            "CRC32C over headers: `offer` takes it if the initiator does, `require` refuses a login without, \
-             `forbid` never uses it.",
+            "CRC32C over headers: `offer` uses it if the initiator supports it, `require` rejects a login \
+             without it, `forbid` never uses it.",
         ),
         key("data_digest", Choice(DIGEST_POLICIES), Value("offer"), "CRC32C over data, likewise."),
         key(
             "max_recv_data_segment_length",
             SEGMENT,
             Value("256K"),
-            "The longest data segment that we receive (`MaxRecvDataSegmentLength`).",
+            "The longest data segment that the target receives (`MaxRecvDataSegmentLength`).",
         ),
         key("max_burst_length", SEGMENT, Value("1M"), "The longest solicited burst (`MaxBurstLength`)."),
         key(
@@ -315,14 +319,13 @@ pub(crate) static SESSION: Section = Section {
             "initial_r2t",
             Switch,
             Value("false"),
-            "Whether an initiator waits for an R2T before it sends more than \
-             immediate data (`InitialR2T`).",
+            "Whether an initiator must wait for an R2T before it sends more than immediate data (`InitialR2T`).",
         ),
         key(
             "immediate_data",
             Switch,
             Value("true"),
-            "Whether a command may bring data along (`ImmediateData`).",
+            "Whether a command PDU may carry data (`ImmediateData`).",
         ),
         key("data_pdu_in_order", Switch, Value("true"), "`DataPDUInOrder`."),
         key("data_sequence_in_order", Switch, Value("true"), "`DataSequenceInOrder`."),
@@ -336,14 +339,14 @@ pub(crate) static SESSION: Section = Section {
             "error_recovery_level",
             Count { min: 0, max: iscsi::target::MAX_ERROR_RECOVERY_LEVEL as u64 },
             Value("2"),
-            "`ErrorRecoveryLevel`: 0 ends a session at the first damaged PDU, 1 repairs within a connection, 2 also moves \
-             tasks from a lost connection to another. The initiator may want less.",
+            "`ErrorRecoveryLevel`: 0 ends a session at the first damaged PDU, 1 repairs within a connection, 2 also \
+             moves tasks from a lost connection to another. The initiator may negotiate a lower level.",
         ),
         key(
             "time2wait",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("2s"),
-            "`DefaultTime2Wait`, in whole seconds: how long an initiator waits before it comes back.",
+            "`DefaultTime2Wait`, in whole seconds: how long an initiator waits before it reconnects.",
         ),
         key(
             "time2retain",
@@ -359,70 +362,74 @@ macro_rules! lun_keys {
         &[
             $($extra,)*
             key("type", Choice(&["file", "block", "ram", "null"]), $type_default,
-                "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at exit), `null` \
-                 (reads as zeros, forgets writes)."),
-            key("path", Path, Told("needed for `file` and `block`"), "The file or device."),
-            key("size", Size { min: 1 << 20, max: 1 << 60 }, Told("the size that the file or device has"),
-                "Needed for `ram` and `null`. A file that is missing is created with it, a shorter one is made this \
-                 long; none is ever cut."),
+                "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
+                 exit), `null` (reads as zeros, discards writes)."),
+            key("path", Path, Told("required for `file` and `block`"), "The file or device."),
+            key("size", Size { min: 1 << 20, max: 1 << 60 }, Told("the size of the file or device"),
+                "Required for `ram` and `null`. A missing file is created with this size, and a shorter one \
+                 is extended to it; a file is never truncated."),
             key("bs", Choice(&["512", "4096"]), Value("512"), "The length of a logical block in bytes."),
             key("physical_bs", Choice(&["512", "4096", "8192", "16384", "32768", "65536"]), Value("4096"),
-                "The length of a physical block that is reported; at least `bs`."),
+                "The physical block length that is reported; at least `bs`."),
             key("ro", Switch, Value("false"),
-                "Whether the medium is write-protected for everyone. Where the LUN shows a shared disk (`share`): whether \
-                 those who see it here may change nothing that others meet; reservations, mode parameters and resets are \
-                 refused to them as well."),
+                "Whether the medium is write-protected. For a LUN with `share`: whether initiators of this \
+                 target may only read the shared disk; reservations, mode parameters and resets, which \
+                 affect other initiators, are refused to them as well."),
             key("direct", Switch, Value("false"), "Whether a file or device bypasses the page cache (O_DIRECT)."),
             key("provisioning", Choice(&["thin", "full"]), Value("thin"),
-                "`thin`: unmapped blocks give their storage back. `full`: everything is allocated at the start, and \
-                 UNMAP is not offered."),
+                "`thin`: UNMAP deallocates storage. `full`: all storage is allocated at the start, and UNMAP \
+                 is not supported."),
             key("write_cache", Switch, Value("true"),
-                "Whether writes are acknowledged before they are durable, as a disk with a write cache does. Initiators \
-                 flush it."),
+                "Whether the disk has a volatile write cache: writes are acknowledged before they are \
+                 durable, and initiators flush the cache."),
             key("io_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("60s"),
                 "How long the medium may take for one read, write or flush before its command fails with ABORTED COMMAND, TIMEOUT \
                  ON LOGICAL UNIT, which initiators retry. `0s` waits for ever. See [A disk that hangs](serve.md#a-disk-that-hangs)."),
             key("encrypt", Path, Told("not encrypted"),
-                "A file with at least 32 secret bytes, readable by its owner alone: everything is then stored encrypted (see \
-                 [Encryption at rest](#encryption-at-rest)). Not for `null`."),
+                "A file with at least 32 secret bytes that only its owner can read. All data is then stored \
+                 encrypted (see [Encryption at rest](#encryption-at-rest)). Not for `null`."),
             key("atomic_bs", Choice(&["512", "4096", "8192", "16384", "32768", "65536"]), Told("any number of blocks"),
-                "WRITE ATOMIC is taken in whole, aligned pieces of this many bytes only, as from a disk that reports such \
-                 a granularity; at least `bs`. For `ram` and `null`, which alone write atomically."),
+                "The granularity and alignment that are reported and required for WRITE ATOMIC, in bytes; at \
+                 least `bs`. For `ram` and `null`, the only media that support atomic writes."),
             key("removable", Switch, Value("false"), "Whether the medium is reported as removable."),
             key("long_cdbs", Switch, Value("false"),
-                "Whether the 32-byte commands are offered: READ(32) and its kin, which are made for protection \
-                 information."),
+                "Whether the 32-byte commands are supported: READ(32) and the related commands, which are \
+                 defined for protection information."),
             key("tst", Choice(&["0", "1"]), Value("1"),
-                "Task sets (TST of the control mode page). `1`: every initiator has its own, so that ORDERED commands, \
-                 CLEAR TASK SET and QERR of one do not reach another. `0`: one for all, which lets an initiator that sends \
-                 an ORDERED write and not its data stop every other."),
+                "Task sets (TST of the control mode page). `1`: each I_T nexus has its own task set, so that ORDERED \
+                 commands, CLEAR TASK SET and QERR of one initiator do not affect others. `0`: all share one task set, \
+                 so that an initiator that sends an ORDERED write without its data blocks all others."),
             key("tas", Switch, Value("true"),
                 "Whether a command that another initiator aborts, as by LOGICAL UNIT RESET, is answered with TASK ABORTED \
                  (TAS of the control mode page). Otherwise the aborted command gets no response; its initiator gets a \
                  unit attention with its next command and times out on the aborted one. MODE SELECT can change it."),
             key("spc", Choice(&["3", "4", "5"]), Value("4"),
-                "The standard that INQUIRY claims in its VERSION field. `3`, for initiators that refuse what is newer, also \
-                 names no later standard elsewhere, and offers no ODX, no EXTENDED COPY(LID4) and no WRITE ATOMIC. `4` names \
-                 SPC-5 and SBC-4 among the version descriptors, `5` in the field too."),
+                "The standard that the VERSION field of INQUIRY data claims. `3`, for initiators that reject \
+                 newer versions, also lists no later standard among the version descriptors, and disables \
+                 ODX, EXTENDED COPY(LID4) and WRITE ATOMIC. `4` lists SPC-5 and SBC-4 among the version \
+                 descriptors, `5` also claims SPC-5 in the VERSION field."),
             key("rotation", Choice(&["0", "ssd", "5400", "5900", "7200", "10000", "10500", "15000"]),
-                Told("`ssd`, or `0` where the device below spins"),
-                "The rotation rate that is reported: `ssd`, turns per minute, or `0` for none, which Linux takes for a \
-                 spinning disk."),
+                Told("`ssd`, or `0` if the device below is rotational"),
+                "The medium rotation rate that is reported: `ssd`, revolutions per minute, or `0` for not \
+                 reported, which Linux treats as a rotational disk."),
             key("unmapped", Choice(&["zeros", "unspecified"]), Value("zeros"),
-                "What is promised of unmapped blocks: `zeros` (LBPRZ, where the medium keeps it), or nothing, for a disk that \
-                 is to move to a medium that does not."),
+                "What is reported about reads of unmapped blocks: `zeros` (LBPRZ, where the medium guarantees it), or \
+                 nothing, for a disk that may move to a medium that does not guarantee it."),
             key("write_same_to_end", Switch, Value("false"),
-                "Whether a WRITE SAME of no blocks goes to the end of the disk, as SBC allows. Otherwise it is refused (WSNZ): \
-                 a zero by mistake overwrites nothing."),
+                "Whether a WRITE SAME with a number of blocks of zero writes to the end of the disk, as SBC \
+                 allows. Otherwise it is rejected (WSNZ), so that a zero by mistake overwrites nothing."),
             key("compare_and_write_max", Count { min: 1, max: 255 }, Value("1"),
-                "The most blocks of one COMPARE AND WRITE. VMware's ATS, which it is for, takes one."),
+                "The maximum length of a COMPARE AND WRITE in blocks. VMware's ATS uses one block."),
             key("serial", Text { len_max: 36 }, Told("derived like `naa`"), "The unit serial number, printable ASCII."),
             key("naa", Text { len_max: 36 }, Told("derived from the names of target and medium"),
                 "The world-wide name: 16 or 32 hexadecimal digits that begin with 2, 3, 5 or 6. Two LUNs never share \
                  one."),
-            key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor that INQUIRY tells, printable ASCII."),
-            key("product", Text { len_max: 16 }, Value("Virtual Disk"), "The product that INQUIRY tells, printable ASCII."),
-            key("revision", Text { len_max: 4 }, Told("the version of targe"), "The revision that INQUIRY tells, printable ASCII."),
+            key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor identification in INQUIRY data, \
+                                                                printable ASCII."),
+            key("product", Text { len_max: 16 }, Value("Virtual Disk"), "The product identification in \
+                                                                         INQUIRY data, printable ASCII."),
+            key("revision", Text { len_max: 4 }, Told("the version of targe"), "The product revision level in INQUIRY \
+                                                                                data, printable ASCII."),
         ]
     };
 }
@@ -434,21 +441,22 @@ pub(crate) static LUN: Section = Section {
     noun: "lun",
     doc: "A logical unit of a target. `--lun` takes the same keys: `file:PATH,size=10G,ro,bs=4096`.",
     keys: lun_keys!(
-        key("lun", Count { min: 0, max: LUN_MAX }, Told("the lowest that is free"), "Its number."),
-        key("share", Text { len_max: LABEL_LEN_MAX }, Told("an own LUN"),
-            "Shows the top-level `lun` of this name instead; only `lun`, `ro`, `protection` and `groups` can be given with it."),
+        key("lun", Count { min: 0, max: LUN_MAX }, Told("the lowest free number"), "The logical unit number."),
+        key("share", Text { len_max: LABEL_LEN_MAX }, Told("a LUN of its own"),
+            "Exports the top-level `lun` of this name instead; only `lun`, `ro`, `protection` and `groups` \
+             can be given with it."),
         key("protection", Choice(LEVELS), Value("none"),
-            "The least protection with which it is reached: `none`, `integrity` or `encrypt`. What is more than `none` is not \
-             shown over iSCSI."),
+            "The least protection that access to it requires: `none`, `integrity` or `encrypt`. A LUN that \
+             requires more than `none` is not exported over iSCSI."),
         key("groups", Texts { what: "names of HyperSCSI groups" }, Told("every group of the target"),
-            "The HyperSCSI groups that see it, of those that the target is exported to.");
-        Told("needed unless `share` is given")
+            "The HyperSCSI groups that can access it, among those that the target is exported to.");
+        Told("required unless `share` is given")
     ),
 };
 
 pub(crate) static SHARED_LUN: Section = Section {
     noun: "lun",
-    doc: "A logical unit that several targets show.",
+    doc: "A logical unit that several targets export.",
     keys: lun_keys!(
         key("name", Text { len_max: LABEL_LEN_MAX }, Required, "The name that a target's `share` uses.");
         Required
@@ -463,22 +471,22 @@ pub(crate) static TARGET: Section = Section {
             "name",
             Text { len_max: NAME_LEN_MAX },
             Required,
-            "Its iSCSI name: `iqn.YYYY-MM.REVERSED-DOMAIN:WHAT`, `eui.` with 16 or `naa.` with 16 or 32 hexadecimal \
-             digits. Upper case is made lower.",
+            "Its iSCSI name: `iqn.YYYY-MM.REVERSED-DOMAIN:WHAT`, `eui.` with 16 or `naa.` with 16 or 32 \
+             hexadecimal digits. Upper case is converted to lower case.",
         ),
         key("alias", Text { len_max: NAME_LEN_MAX }, Told("none"), "A name for display (`TargetAlias`)."),
         key(
             "portals",
             Texts { what: "names of portals" },
             Told("every portal"),
-            "The portals it is reached over.",
+            "The portals on which it is served.",
         ),
         key(
             "groups",
             Texts { what: "names of HyperSCSI groups" },
             Told("none"),
-            "The HyperSCSI groups that it is exported to. Access lists count for their members as well, by the names that \
-             they give.",
+            "The HyperSCSI groups that it is exported to. Access lists apply to their members as well, by \
+             the initiator names that they present.",
         ),
         key(
             "max_sessions",
@@ -496,22 +504,24 @@ pub(crate) static TARGET: Section = Section {
             "nop_interval",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Told("the top-level `nop_interval`"),
-            "The silence after which its initiators are asked whether they are still there; `0s` never asks.",
+            "The time without a PDU from the initiator after which a connection is probed with a NOP-In; \
+             `0s` disables the probes.",
         ),
         key(
             "nop_timeout",
             Span { min_ms: 100, max_ms: 3_600_000 },
             Told("the top-level `nop_timeout`"),
-            "How long they may leave that unanswered.",
+            "How long an initiator may leave the NOP-In unanswered.",
         ),
-        key("session", Table(&SESSION), Told("the top-level `session`"), "What this target offers instead."),
-        key("auth", Table(&AUTH), Told("no authentication"), "The CHAP that every initiator needs."),
+        key("session", Table(&SESSION), Told("the top-level `session`"), "Overrides of single keys."),
+        key("auth", Table(&AUTH), Told("no authentication"), "CHAP for every initiator."),
         key("lun", Tables(&LUN), Required, "Its logical units."),
         key(
             "acl",
             Tables(&ACL),
             Told("every initiator may use every LUN"),
-            "Its access list. The first entry that fits an initiator counts; who fits none is refused.",
+            "Its access list. The first entry that matches an initiator applies; an initiator that matches \
+             none is rejected.",
         ),
     ],
 };
@@ -530,15 +540,16 @@ pub(crate) static ACL: Section = Section {
             "luns",
             Mappings(&MAPPING),
             Told("every LUN under its own number"),
-            "What the initiator sees: numbers, or tables `{ lun = 2, as = 0, ro = true }`.",
+            "The LUNs that the initiator can access: numbers, or tables `{ lun = 2, as = 0, ro = true }`.",
         ),
         key(
             "ro",
             Switch,
             Value("false"),
-            "Whether the initiator may only read: what changes something for others, reservations, mode parameters and resets among it, is refused.",
+            "Whether the initiator may only read: commands that affect others, including reservations, mode \
+             parameters and resets, are refused.",
         ),
-        key("auth", Table(&AUTH), Told("the target's `auth`"), "The CHAP that these initiators need."),
+        key("auth", Table(&AUTH), Told("the target's `auth`"), "CHAP for these initiators."),
     ],
 };
 

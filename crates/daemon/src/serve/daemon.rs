@@ -178,7 +178,7 @@ impl Daemon {
                 Ok(DaemonEvent::Reload) => self.reload(),
                 Ok(DaemonEvent::Stop) | Err(_) => return self.stop(),
                 Ok(DaemonEvent::ReactorEnded(index)) => {
-                    let sentence = format!("reactor {index} ended by itself; this is a bug of targe");
+                    let sentence = format!("reactor {index} ended unexpectedly; this is a bug in targe");
                     crate::error!("{sentence}");
                     // The other reactors are stopped in order, so that their sessions log out.
                     self.stop()?;
@@ -309,8 +309,8 @@ impl Daemon {
             let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
             if Instant::now() >= deadline {
                 return Err(format!(
-                    "{}: the disk that was removed before has something under way in {}; try again when the log says that it is \
-                     closed",
+                    "{}: the disk that was removed earlier has outstanding I/O on {}; try again when the log \
+                     says that it is closed",
                     unit.label,
                     unit.medium.path().map_or(String::new(), |path| path.display().to_string())
                 ));
@@ -418,7 +418,7 @@ impl Daemon {
             }
         }
         if panics::count() > 0 {
-            failed.push(format!("{} threads panicked; this is a bug of targe", panics::count()));
+            failed.push(format!("{} threads panicked; this is a bug in targe", panics::count()));
         }
         for unit in &runtime.config.units {
             if let Err(error) = media::sync(unit) {

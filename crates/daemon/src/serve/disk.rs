@@ -57,14 +57,14 @@ impl DiskInfo {
         let path = self.path.display();
         match FileIdentity::of_path(&self.path) {
             Ok((identity, _)) if identity != self.identity => {
-                Err(format!("{path} is another file or device than the one that is served"))
+                Err(format!("{path} is not the file or device that is served"))
             }
             Ok((_, Some(has))) if has < len => {
                 Err(format!("{path} has shrunk to {has} bytes; {} are served", self.len()))
             }
             Ok(_) => Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(format!("{path} is gone; what is served has that name no more"))
+                Err(format!("{path} no longer exists; the file or device that is served has lost this name"))
             }
             // If the daemon may not access the file, or cannot at the moment, the file is assumed to be
             // unchanged.
@@ -156,7 +156,7 @@ impl Disk {
             return false;
         }
         crate::error!(
-            "{}: {why}: nothing is read or written until that is put right and the configuration is read again",
+            "{}: {why}: nothing is read or written until this is corrected and the configuration is reloaded",
             inner.label
         );
         inner.withheld = Some(why.to_owned());
@@ -182,12 +182,12 @@ impl Inner {
     /// Counts a failure, and logs it unless another failure was logged less than [`TELL_EVERY`] ago.
     fn failed(&mut self, failure: Failure) {
         let what = match failure.fault {
-            Fault::NoSpace => "no space is left",
-            Fault::ReadOnly => "it cannot be written",
+            Fault::NoSpace => "no space left",
+            Fault::ReadOnly => "it is not writable",
             Fault::Gone if self.store.is_truncated() => "the file ends before the disk does",
             Fault::Gone => "it does not respond",
-            Fault::Medium => "reading or writing failed",
-            Fault::Hardware | Fault::Bug => "targe failed",
+            Fault::Medium => "read or write failed",
+            Fault::Hardware | Fault::Bug => "internal error of targe",
             // These failures are not caused by the medium.
             Fault::OutOfRange
             | Fault::Unsupported
@@ -206,7 +206,7 @@ impl Inner {
         self.told = Some(Instant::now());
         let more = match std::mem::take(&mut self.untold) {
             0 => String::new(),
-            more => format!(" ({more} more failures since the last one that was told)"),
+            more => format!(" ({more} more failures since the last one that was logged)"),
         };
         let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));

@@ -76,7 +76,7 @@ impl Drop for FileRollback {
         while let Some(undo) = self.0.pop() {
             let path = undo.path().to_path_buf();
             if let Err(error) = undo.undo() {
-                crate::warning!("{} cannot be made as it was: {}", path.display(), os_error(&error));
+                crate::warning!("cannot undo the change of {}: {}", path.display(), os_error(&error));
             }
         }
     }
@@ -117,7 +117,7 @@ pub(super) fn grow(unit: &Unit, provisional: &mut FileRollback) -> Result<(), Me
         return Ok(());
     }
     let failed = |error: std::io::Error| {
-        let why = format!("cannot make {} longer: {}", path.display(), os_error(&error));
+        let why = format!("cannot extend {}: {}", path.display(), os_error(&error));
         MediaError { unit: unit.label.clone(), why }
     };
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;

@@ -65,13 +65,16 @@ pub(super) fn of(
             Ok(true) => {
                 Err(format!("it is encrypted, as {name} shows; name the file with its secret (encrypt = …)"))
             }
-            Err(error) => Err(format!("cannot tell whether it is encrypted: {name}: {}", os_error(&error))),
+            Err(error) => {
+                Err(format!("cannot determine whether it is encrypted: {name}: {}", os_error(&error)))
+            }
         };
     };
     let wrap = Wrap::new(&secret::key_file(secret)?);
     let data_unit = if unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
     let Some(path) = path else {
-        let key = fresh().map_err(|error| format!("no random bytes for a key: {}", os_error(&error)))?;
+        let key =
+            fresh().map_err(|error| format!("cannot get random bytes for a key: {}", os_error(&error)))?;
         return Ok(Some(MediaKeys { key, unit: data_unit, kept: None }));
     };
     let (key, data_unit) = match read(&path)? {
@@ -108,13 +111,13 @@ fn first_key(
     let medium = unit.medium.path().map_or(path, PathBuf::as_path);
     let missing = path.display();
     if unit.read_only {
-        return Err(format!("there is no {missing}, and \"ro\" forbids to begin encrypting"));
+        return Err(format!("{missing} does not exist, and \"ro\" does not allow starting encryption"));
     }
     let blank = is_blank(medium).map_err(|error| format!("cannot look for data: {}", os_error(&error)))?;
     if !blank {
         return Err(format!(
-            "there is no {missing}, but the disk holds data: if it is encrypted, bring that file back; if it is not, it \
-             cannot be encrypted where it is"
+            "{missing} does not exist, but the disk holds data: if the data is encrypted, restore that file; \
+             if it is not, it cannot be encrypted in place"
         ));
     }
     let made = fresh().and_then(|key| Ok((replace(path, &wrap.seal(&key, data_unit)?), key)));
@@ -124,7 +127,7 @@ fn first_key(
     match made {
         Ok((Step::Done, key)) => Ok(key),
         Ok((Step::Kept(error) | Step::Unknown(error), _)) | Err(error) => {
-            Err(format!("cannot keep a key in {missing}: {}", os_error(&error)))
+            Err(format!("cannot store a key in {missing}: {}", os_error(&error)))
         }
     }
 }
@@ -265,7 +268,7 @@ impl Wrap {
         file.extend([Version::One as u8, AES_256_XTS, u8::from(unit == DataUnit::B4096), 0]);
         let payload = Payload { msg: key.bytes(), aad: &file };
         let sealed = self.cipher().encrypt(&Nonce::from(nonce), payload);
-        let sealed = sealed.map_err(|_| io::Error::other("the key cannot be sealed"))?;
+        let sealed = sealed.map_err(|_| io::Error::other("the key cannot be encrypted"))?;
         file.extend(nonce);
         file.extend(sealed);
         Ok(file)
@@ -275,18 +278,18 @@ impl Wrap {
     fn open(&self, file: &[u8]) -> Result<(MediaKey, DataUnit), &'static str> {
         let parts = file.split_at_checked(HEADER_LEN);
         let Some((header @ [magic @ .., version, cipher, unit, 0], rest)) = parts else {
-            return Err("this is no media key");
+            return Err("this is not a media key");
         };
         if magic != MAGIC {
-            return Err("this is no media key");
+            return Err("this is not a media key");
         }
         let unit = match (*version, *cipher, *unit) {
             (version, AES_256_XTS, 0) if version == Version::One as u8 => DataUnit::B512,
             (version, AES_256_XTS, 1) if version == Version::One as u8 => DataUnit::B4096,
-            _ => return Err("this media key is of a version that this release does not know"),
+            _ => return Err("this media key has a version that this release does not support"),
         };
         let Some((nonce, sealed)) = rest.split_first_chunk::<NONCE_LEN>() else {
-            return Err("this media key is cut short");
+            return Err("this media key is truncated");
         };
         let payload = Payload { msg: sealed, aad: header };
         let opened = self.cipher().decrypt(&Nonce::from(*nonce), payload).map(Zeroizing::new);
@@ -294,7 +297,7 @@ impl Wrap {
             .map_err(|_| "the secret is not the one that this media key was made with, or it is damaged")?;
         match opened.as_chunks().0 {
             [data, tweak] if opened.len() == MEDIA_KEY_LEN => Ok((MediaKey::new([*data, *tweak]), unit)),
-            _ => Err("this is no media key"),
+            _ => Err("this is not a media key"),
         }
     }
 }
@@ -325,7 +328,7 @@ impl<W: Fn() + Clone + Send + 'static> KeyStore for Keeper<W> {
             wake();
         });
         if let Err(error) = thread {
-            crate::error!("a media key is not replaced: {}", os_error(&error));
+            crate::error!("cannot replace a media key: {}", os_error(&error));
             let _ = not_begun.send(Replaced::Kept);
         }
     }
@@ -345,7 +348,7 @@ fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
     let key = match fresh() {
         Ok(key) => key,
         Err(error) => {
-            crate::error!("no random bytes for a media key: {}", os_error(&error));
+            crate::error!("cannot get random bytes for a media key: {}", os_error(&error));
             return Replaced::Kept;
         }
     };
@@ -354,11 +357,13 @@ fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
     let path = path.display();
     match step {
         Step::Done => {
-            crate::info!("{path}: a fresh key; nothing that the disk held can be read any more");
+            crate::info!(
+                "{path}: the media key was replaced; earlier data of the disk can no longer be read"
+            );
             Replaced::Fresh(key)
         }
         Step::Kept(error) => {
-            crate::error!("{path} cannot be replaced: {}; the old key is kept", os_error(&error));
+            crate::error!("{path} cannot be replaced: {}; the old key stays in use", os_error(&error));
             Replaced::Kept
         }
         Step::Unknown(error) => {

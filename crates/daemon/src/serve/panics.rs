@@ -34,7 +34,7 @@ fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<DaemonEvent>>) {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let message = text.unwrap_or("no message");
-    crate::error!("thread {name} panicked{place}: {message}; this is a bug of targe");
+    crate::error!("thread {name} panicked{place}: {message}; this is a bug in targe");
     // If the main thread itself panics, no thread receives the event, and the process ends with the main
     // thread.
     let _ = occasions.lock().unwrap_or_else(PoisonError::into_inner).send(DaemonEvent::ThreadPanicked);

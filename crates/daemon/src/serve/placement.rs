@@ -12,7 +12,10 @@ pub(super) type Owners = BTreeMap<IscsiName, usize>;
 
 /// Targets that must be on the same reactor run on different ones. Only a restart can move them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} and {1} belong together now, but run on different reactors; restart targe to apply this")]
+#[error(
+    "{0} and {1} must run on one reactor now, since they share a LUN, but run on different ones; restart \
+     targe to apply this"
+)]
 pub struct PlacementConflict(String, String);
 
 /// The reactor of each target and unit of a running daemon.
@@ -203,8 +206,8 @@ mod tests {
         let parted = owners(&config(&[("b", &[0]), ("c", &[0])]), &placement, 2).unwrap_err();
         assert_eq!(
             parted.to_string(),
-            "iqn.2001-04.com.example:b and iqn.2001-04.com.example:c belong together now, but run on different \
-             reactors; restart targe to apply this"
+            "iqn.2001-04.com.example:b and iqn.2001-04.com.example:c must run on one reactor now, since they \
+             share a LUN, but run on different ones; restart targe to apply this"
         );
     }
 

@@ -131,8 +131,8 @@ impl ReactorShard {
             Err(why @ UnitError::SavedState(_)) => {
                 let path = state.map_or(String::new(), |(_, path)| path);
                 crate::error!(
-                    "{label}: {path}: {why}; who had reserved it is not known, so it refuses nearly every command \
-                     until an initiator replaces the lost reservation"
+                    "{label}: {path}: {why}; the holder of its persistent reservation is unknown, so it \
+                     rejects nearly every command until an initiator replaces the lost reservation"
                 );
                 LogicalUnit::new_without_reservations(config, store(), self.pool.clone())
             }
@@ -141,10 +141,12 @@ impl ReactorShard {
         let mut made = made.map_err(|why| format!("{label}: {why}"))?;
         match entropy() {
             Ok(entropy) => made.seed(&entropy),
-            Err(why) => crate::warning!("{label}: no random bytes, so no copies by ROD tokens: {why}"),
+            Err(why) => {
+                crate::warning!("{label}: no random bytes, so ROD tokens are not supported: {why}")
+            }
         }
         if !self.shard.add_disk(now, id, made, disk) {
-            return Err(format!("{label}: there is no number for it"));
+            return Err(format!("{label}: no unit number is free"));
         }
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
@@ -218,7 +220,7 @@ impl ReactorShard {
             self.close_removed();
             if let Some((_, waits)) = self.retiring.last_mut().filter(|(known, _)| *known == id) {
                 let label = &waits.label;
-                crate::info!("{label} is removed; it is closed when its medium has ended what is under way");
+                crate::info!("{label} is removed; it is closed when its outstanding I/O has ended");
                 waits.told = true;
             }
         }
@@ -255,7 +257,7 @@ impl ReactorShard {
             match disk.accept_current_file() {
                 Ok((changed, withheld)) => {
                     if changed {
-                        crate::info!("{label} has another size now");
+                        crate::info!("the size of {label} has changed");
                         self.shard.capacity_changed(now, id);
                     }
                     if withheld {
@@ -263,7 +265,9 @@ impl ReactorShard {
                         self.shard.withhold_medium(now, id, false);
                     }
                 }
-                Err(error) => crate::error!("{label} cannot be measured: {}", crate::os_error(&error)),
+                Err(error) => {
+                    crate::error!("cannot determine the size of {label}: {}", crate::os_error(&error))
+                }
             }
         }
     }
@@ -359,8 +363,8 @@ impl ReactorShard {
                 ShardEvent::LunWithheld { initiator, target, lun } => {
                     let of = target.map_or(String::new(), |target| format!(" of {target}"));
                     crate::warning!(
-                        "LUN {lun}{of} is another disk now than the one that {initiator} opened: it finds no disk there \
-                         until it has logged out and in again, or the LUN is that disk again"
+                        "LUN {lun}{of} is not the disk that {initiator} opened: it is withheld from this initiator \
+                         until the initiator has logged out and in again, or until the LUN is that disk again"
                     );
                 }
                 ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {
@@ -429,11 +433,11 @@ impl ReactorShard {
             ShardEvent::PortUp { port, state } if self.index == 0 => {
                 let PortState { mac, mtu, receive_slots } = state;
                 let on = self.interface(port);
-                crate::info!("interface {on} is up: {mac}, MTU {mtu}, room for {receive_slots} frames");
+                crate::info!("interface {on} is up: {mac}, MTU {mtu}, buffer for {receive_slots} frames");
                 if receive_slots < FEW_SLOTS {
                     crate::warning!(
-                        "interface {on} has room for {receive_slots} frames only, which makes transfers slow: raise \
-                         net.core.rmem_max, or grant CAP_NET_ADMIN"
+                        "the receive buffer of interface {on} holds only {receive_slots} frames, which makes \
+                         transfers slow: raise net.core.rmem_max, or grant CAP_NET_ADMIN"
                     );
                 }
             }
@@ -447,7 +451,7 @@ impl ReactorShard {
     /// Returns the name of an interface.
     fn interface(&self, port: EtherPort) -> &str {
         let known = self.runtime.interfaces.iter().find(|(known, _)| *known == port);
-        known.map_or("an interface that is gone", |(_, name)| name)
+        known.map_or("an interface that no longer exists", |(_, name)| name)
     }
 
     /// Returns every HyperSCSI session, with the names of the interfaces that its paths are on.
@@ -494,8 +498,8 @@ fn log_initiator_note(note: &InitiatorNote) {
             );
         }
         NoteKind::SharedName { isid, other, times } => crate::warning!(
-            "two hosts use the name {initiator}: {other} and {} log in with ISID {isid}{with} and end each other's session \
-             ({times} times since this was told last); give each host an InitiatorName of its own",
+            "two hosts use the name {initiator}: {other} and {} log in with ISID {isid}{with} and end each other's \
+             session ({times} times since this was logged last); give each host an InitiatorName of its own",
             peer.ip()
         ),
     }

@@ -155,10 +155,7 @@ fn pin(config: &Config, index: usize) -> Option<u16> {
     match sched_setaffinity(None, &set) {
         Ok(()) => Some(core),
         Err(errno) => {
-            crate::warning!(
-                "reactor {index} cannot run on core {core} alone: {}",
-                crate::os_error(&errno.into())
-            );
+            crate::warning!("cannot pin reactor {index} to core {core}: {}", crate::os_error(&errno.into()));
             None
         }
     }

@@ -107,8 +107,8 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
                 return Ok(());
             }
             Err(format!(
-                "{}: {name} has {} bytes, and {} were served when targe ran last; put back what is missing, or change \"size\" \
-                 to what is left, or remove {forget} to have it filled with zeros",
+                "{}: {name} has {} bytes, and {} were served when targe ran last; restore the missing data, or change \
+                 \"size\" to the present size, or remove {forget} to have the file extended with zeros",
                 unit.label,
                 facts.len(),
                 record.len
@@ -117,8 +117,8 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
         // The file was removed from the same directory: the operator wants a new file.
         Err(_) if directory(path).is_none_or(|now| now == record.directory) => Ok(()),
         Err(_) => Err(format!(
-            "{}: {name} is missing, and its directory is another one than when it was served last: is its file system \
-             mounted? Remove {forget} to begin with an empty disk",
+            "{}: {name} is missing, and its directory is not the one that it was last served from: is its \
+             file system mounted? Remove {forget} to start with an empty disk",
             unit.label
         )),
     }

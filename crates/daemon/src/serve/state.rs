@@ -136,11 +136,11 @@ impl StateDir {
         let path = self.ports();
         match fs::read_to_string(&path) {
             Ok(text) => TargetPorts::decode(&text).map_err(|Damaged| StateError {
-                what: "make sense of the identifiers of target ports in",
+                what: "parse the target port identifiers in",
                 path,
                 source: io::Error::new(
                     ErrorKind::InvalidData,
-                    "it is damaged; bring it back, or remove it and register all reservations again",
+                    "it is damaged; restore it from a backup, or remove it and register all reservations again",
                 ),
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -178,11 +178,14 @@ fn check_closed(path: &Path) -> Result<(), StateError> {
     let mode = path.metadata().map_err(failed)?.mode();
     if mode & 0o002 != 0 {
         let mode = mode & 0o7777;
-        let why = format!("everybody may write to it (mode {mode:03o}); take that right away (chmod o-w)");
+        let why = format!("every user can write to it (mode {mode:03o}); run chmod o-w on it");
         return Err(failed(io::Error::new(ErrorKind::PermissionDenied, why)));
     }
     if mode & 0o020 != 0 {
-        crate::warning!("the group of {} may write to it; what is reserved is kept there", path.display());
+        crate::warning!(
+            "the group of {} can write to it, and it holds the persistent reservations",
+            path.display()
+        );
     }
     Ok(())
 }
@@ -295,7 +298,7 @@ mod tests {
             let place = path.join(place);
             fs::set_permissions(&place, fs::Permissions::from_mode(mode)).unwrap();
             let error = StateDir::open(&path).unwrap_err().to_string();
-            assert!(error.contains(&format!("everybody may write to it (mode {mode:03o})")), "{error}");
+            assert!(error.contains(&format!("every user can write to it (mode {mode:03o})")), "{error}");
             fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
         }
         drop(StateDir::open(&path).unwrap());

@@ -40,7 +40,7 @@ fn keep_all(state: &StateDir, state_writer: &Receiver<StateWrite>) {
     for StateWrite { reactor, unit, ticket, naa, state: bytes } in state_writer {
         let kept = state.save(naa, &bytes);
         if let Err(error) = &kept {
-            crate::error!("{error}; the command that wanted it kept is refused");
+            crate::error!("{error}; the command that needed it stored is refused");
         }
         let ok = kept.is_ok();
         // A reactor that has stopped answers no command, so an error is ignored.

@@ -113,8 +113,8 @@ impl TargetPorts {
                     }
                     let number = self.free(config, &port, given, next)?;
                     crate::warning!(
-                        "{}: a port has relative port identifier {number} now instead of {known}, which another port of \
-                         the same disks has: what was registered through it must be registered again",
+                        "{}: a port has relative port identifier {number} now instead of {known}, which another port \
+                         of the same disks uses: reservations registered through it must be registered again",
                         target.name
                     );
                     seen.insert(number);

@@ -352,7 +352,7 @@ fn what_cannot_be_opened_says_why() {
         |interface: &str| PortSocket::open(PortConfig::new(interface, ETHER_TYPE)).unwrap_err().to_string();
     assert_eq!(refused("absent0"), "there is no interface `absent0`");
     ip("tuntap add dev tunnel mode tun");
-    assert_eq!(refused("tunnel"), "interface `tunnel` is no Ethernet");
+    assert_eq!(refused("tunnel"), "interface `tunnel` is not an Ethernet interface");
     let cable = Cable::lay();
     assert!(PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap().state().is_some());
     let mut sets = capabilities(None).unwrap();

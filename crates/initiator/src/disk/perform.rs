@@ -26,13 +26,13 @@ pub enum DiskError {
     #[error(transparent)]
     Command(#[from] CommandError),
     /// Offset or length is no multiple of the logical block length.
-    #[error("offset and length must be multiples of the block size")]
+    #[error("offset and length must be multiples of the logical block length")]
     Unaligned,
     /// The range extends beyond the end of the disk.
     #[error("beyond the end of the disk")]
     BeyondTheEnd,
     /// The unit does not support the operation.
-    #[error("the unit does not support this: {0}")]
+    #[error("the unit does not support {0}")]
     Unsupported(&'static str),
 }
 
@@ -51,7 +51,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
         // Only the owner of a unit sanitizes it, not a user who accesses it as a disk.
-        OpAction::CryptoErase => Err((DiskError::Unsupported("forgetting its key"), done)),
+        OpAction::CryptoErase => Err((DiskError::Unsupported("CRYPTOGRAPHIC ERASE"), done)),
         OpAction::Flush => {
             flush_if(inner, geometry.write_cache, DataList::new(), done);
             Ok(())
@@ -183,7 +183,7 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
     let max = if geometry.unmap_max != 0 { geometry.unmap_max } else { geometry.write_same_max };
     let by_unmap = geometry.unmap_max != 0;
     if !by_unmap && !geometry.write_same_unmaps {
-        return Err((DiskError::Unsupported("taking storage away"), done));
+        return Err((DiskError::Unsupported("deallocating storage"), done));
     }
     let mut runs = Runs { next: first.0, left: blocks, max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));

@@ -116,9 +116,7 @@ impl SessionEntry {
             Err(_) if guarded_lun.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
                 return self.ask_later(now, probe);
             }
-            Err(why) => {
-                OtherDevice { was: guarded_lun.identity.to_string(), is: format!("not known: {why}") }
-            }
+            Err(why) => OtherDevice { was: guarded_lun.identity.to_string(), is: format!("unknown: {why}") },
         };
         guarded_lun.other = Some(other.clone());
         self.session.fail_identity(lun.0);

@@ -77,13 +77,13 @@ pub enum BadOption {
     #[error("\"{0}\" in the query is not key=value")]
     NoPair(String),
     /// The option is unknown.
-    #[error("there is no option \"{0}\" in a URL; {known}", known = known(.0))]
+    #[error("a URL has no option \"{0}\"; {known}", known = known(.0))]
     Unknown(String),
     /// The option occurs twice.
-    #[error("option {0} stands in the URL twice")]
+    #[error("the URL has option {0} twice")]
     Twice(&'static str),
     /// The value is not valid.
-    #[error("{key}={value}: wanted is {wanted}")]
+    #[error("{key}={value}: the value must be {wanted}")]
     Value {
         /// The key.
         key: &'static str,
@@ -93,13 +93,13 @@ pub enum BadOption {
         wanted: &'static str,
     },
     /// Encryption is requested, which iSCSI does not support.
-    #[error("protection=encrypt is for hyperscsi:// URLs; iSCSI knows none and integrity in this build")]
+    #[error("protection=encrypt is for hyperscsi:// URLs; iSCSI supports none and integrity in this build")]
     NoEncryption,
     /// The option belongs to the other protocol.
     #[error("option {0} is for {1}:// URLs")]
     OtherProtocol(&'static str, Scheme),
     /// Two options contradict each other.
-    #[error("protection=integrity needs both digests; {0} switches one off")]
+    #[error("protection=integrity needs both digests; {0} disables one")]
     ProtectionAgainst(&'static str),
 }
 
@@ -154,11 +154,11 @@ pub static KEYS: [OptionKey; 28] = [
             Some(())
         },
     ),
-    both("initiator", "an iSCSI name", "our own name", |options, value| {
+    both("initiator", "an iSCSI name", "the initiator name", |options, value| {
         options.initiator = Some(IscsiName::parse(value.as_bytes()).ok()?);
         Some(())
     }),
-    both("isid", ISIDS, "our half of the session's identifier", |options, value| {
+    both("isid", ISIDS, "the ISID", |options, value| {
         let digits = value
             .as_bytes()
             .chunks(2)
@@ -168,14 +168,19 @@ pub static KEYS: [OptionKey; 28] = [
         options.isid = Some(bytes.try_into().ok()?);
         Some(())
     }),
-    both("password_file", "a path", "the file with our CHAP password", |options, value| {
+    both("password_file", "a path", "the file with the initiator's CHAP password", |options, value| {
         options.password_file = Some(filled(value)?);
         Some(())
     }),
-    iscsi("target_user", "a name", "the CHAP name that the target must prove", |options, value| {
-        options.target_user = Some(filled(value).filter(|name| name.len() <= 255)?);
-        Some(())
-    }),
+    iscsi(
+        "target_user",
+        "a name",
+        "the CHAP name as which the target must authenticate itself",
+        |options, value| {
+            options.target_user = Some(filled(value).filter(|name| name.len() <= 255)?);
+            Some(())
+        },
+    ),
     iscsi("target_password", "1 to 255 bytes", "the target's CHAP password", |options, value| {
         options.target_password = Some(Secret::of_any_strength(value.as_bytes()).ok()?);
         Some(())
@@ -187,7 +192,7 @@ pub static KEYS: [OptionKey; 28] = [
     iscsi(
         "chap",
         "a list of md5, sha1, sha256 and sha3-256",
-        "the CHAP algorithms we offer",
+        "the CHAP algorithms that the initiator offers",
         |options, value| {
             options.chap = Some(algorithms(value)?);
             Some(())
@@ -204,7 +209,7 @@ pub static KEYS: [OptionKey; 28] = [
     both(
         "command_timeout",
         "0 to 86400 seconds",
-        "how long a command may go unanswered; 0: for ever",
+        "how long a command may remain without a response; 0: no limit",
         |options, value| {
             options.command_timeout = Some(Duration::from_secs(number(value, 0, SECONDS_MAX)?.into()));
             Some(())
@@ -250,14 +255,19 @@ pub static KEYS: [OptionKey; 28] = [
         options.keys.data_sequence_in_order = flag(value)?;
         Some(())
     }),
-    hyperscsi("mtu", "1500 to 65535", "the longest frames we send and take, in bytes", |options, value| {
-        options.mtu = Some(short(value, 1500, 65535)?);
-        Some(())
-    }),
+    hyperscsi(
+        "mtu",
+        "1500 to 65535",
+        "the longest frames that the initiator sends and receives, in bytes",
+        |options, value| {
+            options.mtu = Some(short(value, 1500, 65535)?);
+            Some(())
+        },
+    ),
     hyperscsi(
         "retransmission",
         "selective or window",
-        "whether what was lost is sent again, or everything from there on",
+        "whether lost frames alone are retransmitted, or all from the first lost one on",
         |options, value| {
             options.retransmission = match value {
                 "selective" => Repair::Selective,
@@ -267,7 +277,7 @@ pub static KEYS: [OptionKey; 28] = [
             Some(())
         },
     ),
-    hyperscsi("paths", "a list of interfaces", "our other interfaces to the target", |options, value| {
+    hyperscsi("paths", "a list of interfaces", "further local interfaces to the target", |options, value| {
         options.paths = filled(value)?.split(',').map(ToOwned::to_owned).collect();
         Some(())
     }),

@@ -41,33 +41,36 @@ fn says_what_is_wrong_with_a_url() {
         ("127.0.0.1", "a URL starts with iscsi://"),
         ("http://h/x/0", "a URL starts with iscsi://"),
         ("hyperscsi://eth0/iqn.2001-04.com.example:x/0", "no group"),
-        ("hyperscsi://group@/iqn.2001-04.com.example:x/0", "\"\" is no network interface"),
-        ("hyperscsi://group@sixteen-letters0/iqn.2001-04.com.example:x/0", "is no network interface"),
-        ("hyperscsi://group@eth0/t/0", "\"t\" is no target"),
+        ("hyperscsi://group@/iqn.2001-04.com.example:x/0", "\"\" is not an interface name"),
+        ("hyperscsi://group@sixteen-letters0/iqn.2001-04.com.example:x/0", "is not an interface name"),
+        ("hyperscsi://group@eth0/t/0", "\"t\" is not a target name"),
         ("hyperscsi://group@eth0", "no target"),
         ("hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?erl=2", "option erl is for iscsi:// URLs"),
         (
             "hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?paths=eth1,a/b",
-            "\"a/b\" is no network interface",
+            "\"a/b\" is not an interface name",
         ),
-        ("hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?mtu=1400", "mtu=1400: wanted is 1500 to 65535"),
+        (
+            "hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?mtu=1400",
+            "mtu=1400: the value must be 1500 to 65535",
+        ),
         ("iscsi:///iqn.2001-04.com.example:x/0", "no host"),
         ("iscsi://:3260/iqn.2001-04.com.example:x/0", "no host"),
-        ("iscsi://::1/iqn.2001-04.com.example:x/0", "stands in brackets"),
-        ("iscsi://[::1/iqn.2001-04.com.example:x/0", "is no host"),
-        ("iscsi://[::1]x/iqn.2001-04.com.example:x/0", "is no host"),
-        ("iscsi://a b/iqn.2001-04.com.example:x/0", "is no host"),
-        ("iscsi://h:0/iqn.2001-04.com.example:x/0", "\"0\" is no port"),
-        ("iscsi://h:65536/iqn.2001-04.com.example:x/0", "\"65536\" is no port"),
-        ("iscsi://h:+1/iqn.2001-04.com.example:x/0", "\"+1\" is no port"),
+        ("iscsi://::1/iqn.2001-04.com.example:x/0", "in brackets"),
+        ("iscsi://[::1/iqn.2001-04.com.example:x/0", "is not a host"),
+        ("iscsi://[::1]x/iqn.2001-04.com.example:x/0", "is not a host"),
+        ("iscsi://a b/iqn.2001-04.com.example:x/0", "is not a host"),
+        ("iscsi://h:0/iqn.2001-04.com.example:x/0", "\"0\" is not a port"),
+        ("iscsi://h:65536/iqn.2001-04.com.example:x/0", "\"65536\" is not a port"),
+        ("iscsi://h:+1/iqn.2001-04.com.example:x/0", "\"+1\" is not a port"),
         ("iscsi://h", "no target"),
         ("iscsi://h/", "no target"),
-        ("iscsi://h/disk/0", "\"disk\" is no target: an iSCSI name starts with"),
+        ("iscsi://h/disk/0", "\"disk\" is not a target name: an iSCSI name starts with"),
         ("iscsi://h/iqn.2001-04.com.example%zz/0", "two hex digits"),
         ("iscsi://h/iqn.2001-04.com.example:x", "no LUN"),
         ("iscsi://h/iqn.2001-04.com.example:x/", "no LUN"),
-        ("iscsi://h/iqn.2001-04.com.example:x/16384", "\"16384\" is no LUN"),
-        ("iscsi://h/iqn.2001-04.com.example:x/-1", "\"-1\" is no LUN"),
+        ("iscsi://h/iqn.2001-04.com.example:x/16384", "\"16384\" is not a LUN"),
+        ("iscsi://h/iqn.2001-04.com.example:x/-1", "\"-1\" is not a LUN"),
         ("iscsi://h/iqn.2001-04.com.example:x/0/1", "\"1\" follows the LUN"),
         ("iscsi://@h/iqn.2001-04.com.example:x/0", "user name is empty"),
         ("iscsi://me%@h/iqn.2001-04.com.example:x/0", "the password is empty"),
@@ -126,23 +129,23 @@ fn every_option_is_checked() {
     assert_eq!(parse("").unwrap(), Options::default());
     for (query, told) in [
         ("erl", "\"erl\" in the query is not key=value"),
-        ("erl=3", "erl=3: wanted is 0, 1 or 2"),
-        ("erl=+1", "erl=+1: wanted is"),
-        ("erl=1&erl=1", "erl stands in the URL twice"),
-        ("connections=17", "connections=17: wanted is 1 to 16"),
-        ("connections=0", "wanted is 1 to 16"),
+        ("erl=3", "erl=3: the value must be 0, 1 or 2"),
+        ("erl=+1", "erl=+1: the value must be"),
+        ("erl=1&erl=1", "the URL has option erl twice"),
+        ("connections=17", "connections=17: the value must be 1 to 16"),
+        ("connections=0", "the value must be 1 to 16"),
         ("headerdigest=none", "did you mean header_digest?"),
-        ("bogus=1", "there is no option \"bogus\" in a URL; known are header_digest, "),
-        ("header_digest=md5", "wanted is crc32c, none"),
+        ("bogus=1", "a URL has no option \"bogus\"; known are header_digest, "),
+        ("header_digest=md5", "the value must be crc32c, none"),
         ("protection=encrypt", "for hyperscsi:// URLs"),
         ("mtu=9000", "option mtu is for hyperscsi:// URLs"),
-        ("protection=integrity&data_digest=none", "data_digest=none switches one off"),
-        ("initiator=me", "wanted is an iSCSI name"),
-        ("isid=0080000000", "wanted is 12 hexadecimal digits"),
-        ("isid=+08000000001", "wanted is 12 hexadecimal digits"),
-        ("chap=md4", "wanted is a list of"),
-        ("max_burst_length=1", "wanted is 512 to 16777215"),
-        ("timeout=86401", "wanted is 0 to 86400 seconds"),
+        ("protection=integrity&data_digest=none", "data_digest=none disables one"),
+        ("initiator=me", "the value must be an iSCSI name"),
+        ("isid=0080000000", "the value must be 12 hexadecimal digits"),
+        ("isid=+08000000001", "the value must be 12 hexadecimal digits"),
+        ("chap=md4", "the value must be a list of"),
+        ("max_burst_length=1", "the value must be 512 to 16777215"),
+        ("timeout=86401", "the value must be 0 to 86400 seconds"),
     ] {
         let error = parse(query).unwrap_err().to_string();
         assert!(error.contains(told), "{query}: {error}");
@@ -185,7 +188,7 @@ fn discovery_is_pointed_at_a_portal() {
         assert_eq!(Endpoint::parse(text).unwrap().to_string(), shown);
     }
     let error = Endpoint::parse(&format!("iscsi://h/{IQN}/0")).unwrap_err().to_string();
-    assert!(error.contains("only HOST[:PORT] is wanted here"), "{error}");
+    assert!(error.contains("write only HOST[:PORT] here"), "{error}");
     assert_eq!(Endpoint::parse(""), Err(BadUrl::NoHost));
 }
 
@@ -236,17 +239,14 @@ fn secrets_come_from_a_file_the_url_or_the_environment() {
     }
     assert!(matches!(auth("iscsi://h", &drawer), Ok(AuthPlan::None)));
     for (url, told) in [
-        ("iscsi://h?target_user=t", "there is no user in the URL"),
-        ("iscsi://me@h?password_file=/gone", "cannot read the password in /gone"),
+        ("iscsi://h?target_user=t", "the URL has no user"),
+        ("iscsi://me@h?password_file=/gone", "cannot read the password file /gone"),
         ("iscsi://me@h?password_file=/empty", "the password in /empty is empty"),
     ] {
         assert!(auth(url, &drawer).unwrap_err().to_string().contains(told), "{url}");
     }
     let error = auth("iscsi://me@h", &Drawer::default()).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "there is no password for user \"me\"; give it with password_file=PATH or in TARGE_PASSWORD"
-    );
+    assert_eq!(error, "user \"me\" has no password; set it with password_file=PATH or in TARGE_PASSWORD");
 }
 
 #[test]

@@ -16,10 +16,13 @@ fn each_obstacle_is_named() {
     let at = daemon.address;
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (place, told) in [
-        (format!("iscsi://{closed}/{NAME}/0"), "nobody listens there"),
+        (format!("iscsi://{closed}/{NAME}/0"), "no process listens there"),
         (format!("iscsi://{at}/iqn.2001-04.com.example:other/0"), "there is no such target"),
-        (format!("iscsi://{at}/{NAME}/7"), "there is no LUN 7 at this target"),
-        (format!("iscsi://no-such-host.invalid/{NAME}/0"), "cannot find the host no-such-host.invalid"),
+        (format!("iscsi://{at}/{NAME}/7"), "this target has no LUN 7"),
+        (
+            format!("iscsi://no-such-host.invalid/{NAME}/0"),
+            "cannot resolve the host name no-such-host.invalid",
+        ),
     ] {
         for args in [
             &["info", &place][..],
@@ -37,7 +40,7 @@ fn each_obstacle_is_named() {
     assert!(!fixture.path("socket").exists(), "there is no disk, and no socket of one");
     let (code, _, said) = fixture.run(&["discover", &closed.to_string()]);
     assert_eq!(code, 1);
-    assert!(said.contains("nobody listens there"), "{said}");
+    assert!(said.contains("no process listens there"), "{said}");
 }
 
 #[test]
@@ -45,13 +48,13 @@ fn bad_usage_is_told_before_anything_is_tried() {
     let fixture = Fixture::new();
     for (args, told) in [
         (&["info", "127.0.0.1"][..], "a URL starts with iscsi://"),
-        (&["info", "hyperscsi://eth0/iqn.2001-04.com.example:x/0"], "there is no group in the URL"),
-        (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x"], "there is no LUN in the URL"),
-        (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x/0?erl=7"], "erl=7: wanted is 0, 1 or 2"),
+        (&["info", "hyperscsi://eth0/iqn.2001-04.com.example:x/0"], "the URL has no group"),
+        (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x"], "the URL has no LUN"),
         (
-            &["read", "iscsi://me@127.0.0.1/iqn.2001-04.com.example:x/0"],
-            "there is no password for user \"me\"",
+            &["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x/0?erl=7"],
+            "erl=7: the value must be 0, 1 or 2",
         ),
+        (&["read", "iscsi://me@127.0.0.1/iqn.2001-04.com.example:x/0"], "user \"me\" has no password"),
         (&["read", "iscsi://h/iqn.2001-04.com.example:x/0", "--length", "x"], "\"x\" is not a size"),
         (&["discover"], "which portal? Give HOST[:PORT]"),
         (&["discover", "--group", "g"], "--iface"),
@@ -67,7 +70,7 @@ fn bad_usage_is_told_before_anything_is_tried() {
             &["bench", "hyperscsi://g@lo/iqn.2001-04.com.example:x/0", "--connections", "2"],
             "--connections is for iscsi:// URLs",
         ),
-        (&["discover", "iscsi://h/iqn.2001-04.com.example:x/0"], "only HOST[:PORT] is wanted here"),
+        (&["discover", "iscsi://h/iqn.2001-04.com.example:x/0"], "write only HOST[:PORT] here"),
         (&["discover", "h", "--initiator", "me"], "--initiator: an iSCSI name starts with"),
     ] {
         let (code, text, said) = fixture.run(args);
@@ -153,11 +156,11 @@ fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_wit
         ("vm@", "", "correct-house", "the login was refused"),
         ("vm@", "?password_file=wrong", "", "the login was refused"),
         ("", "", "", "the login was refused"),
-        ("vm@", "?target_user=other", "correct-horse", "no password of the target's user"),
+        ("vm@", "?target_user=other", "correct-horse", "the target's user \"other\" has no password"),
         ("vm@", "?target_user=san&target_password_file=wrong", "correct-horse", "the login failed"),
-        ("vm@", "?password_file=missing", "", "cannot read the password in missing"),
+        ("vm@", "?password_file=missing", "", "cannot read the password file missing"),
         ("vm@", "?password_file=exposed", "", "can be read by others (mode 644); run: chmod 600 exposed"),
-        ("", "?password_file=right", "", "there is a password (password_file) and no user"),
+        ("", "?password_file=right", "", "the URL has a password (password_file) but no user"),
     ] {
         let (code, told) = info(user, query, password);
         assert_ne!(code, 0, "{user}{query}");

@@ -200,7 +200,7 @@ fn a_file_that_another_was_renamed_over_is_withheld_until_it_is_back() {
     // No reload is requested: the daemon checks the file by itself.
     assert_eq!(withheld(&mut initiator), WITHHELD);
     let told = daemon.reload();
-    assert!(told["message"].as_str().unwrap().contains("is another file or device"), "{told}");
+    assert!(told["message"].as_str().unwrap().contains("is not the file or device"), "{told}");
     assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(WITHHELD));
     fs::rename(fixture.path("kept.img"), fixture.path("a.img")).unwrap();
     assert_eq!(
@@ -258,7 +258,7 @@ fn places_that_cannot_be_used_are_named() {
         ("state_dir = \"file/below\"", "file/below"),
         ("admin_socket = \"open/admin.sock\"", "open"),
         ("admin_socket = \"file/admin.sock\"", "file"),
-        ("admin_socket = \"socket/admin.sock\"", "something else than a socket stands there"),
+        ("admin_socket = \"socket/admin.sock\"", "the file is not a socket"),
     ] {
         fixture.write("targe.toml", &format!("{line}\n{}", crate::ram_targets(&["a"])));
         let (exit, stdout, stderr) = fixture.run(&serve);
@@ -376,8 +376,8 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
     assert!(kept.ping() && !evicted.ping());
     // No space is allocated before the whole configuration can be applied, and files that were created for it
     // are removed again.
-    let more = ", { type = \"file\", path = \"new.img\", size = \"1M\", provisioning = \"full\" }, \
-                 { type = \"file\", path = \"vast.img\", size = \"1000000T\", provisioning = \"full\" }";
+    let more = ", { type = \"file\", path = \"new.img\", size = \"1M\", provisioning = \"full\" }, { type = \
+                \"file\", path = \"vast.img\", size = \"1000000T\", provisioning = \"full\" }";
     config("a", "*", more);
     let told = daemon.reload();
     assert_eq!(told["applied"], false, "{told}");
@@ -437,7 +437,7 @@ fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_re
     for other in ["type = \"null\"\nsize = \"1M\"", "type = \"ram\"\nsize = \"2M\"", file] {
         fixture.write("targe.toml", &disk(other, ""));
         let told = daemon.reload();
-        assert!(told["message"].as_str().unwrap().contains("what it holds would be lost"), "{told}");
+        assert!(told["message"].as_str().unwrap().contains("its data would be lost"), "{told}");
         assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(vec![7; 512]), "{other}");
     }
     assert_eq!(daemon.stop().0, 0);

@@ -65,7 +65,7 @@ fn what_stands_in_the_way_is_named() {
         (
             vec!["serve", "--listen", "127.0.0.1:0"],
             1,
-            "targe: another targe is running: it holds the admin socket",
+            "targe: another targe is running: it listens on the admin socket",
         ),
         ([&other[..], &[&listen, "--lun", "ram:1M"]].concat(), 1, "another program listens there"),
         (
@@ -84,8 +84,8 @@ fn what_stands_in_the_way_is_named() {
             2,
             "missing.toml: cannot read: no such file or directory",
         ),
-        (vec!["serve", "--iface", "eth0"], 2, "HyperSCSI needs --group as well"),
-        (vec!["serve", "--group", "lab"], 2, "HyperSCSI needs --iface as well"),
+        (vec!["serve", "--iface", "eth0"], 2, "HyperSCSI also needs --group"),
+        (vec!["serve", "--group", "lab"], 2, "HyperSCSI also needs --iface"),
         (vec!["serve", "--lnu", "ram:1M"], 2, "unexpected argument '--lnu'"),
         (vec!["status", "--socket", "none.sock"], 1, "no targe is running"),
     ] {
@@ -450,9 +450,9 @@ fn check_warns_of_open_doors_and_of_disks_that_their_file_system_cannot_hold() {
     for (place, told) in [
         (
             "2:10",
-            "everybody who reaches this host reaches target iqn.2001-04.com.example:vm_1 without a password",
+            "every host that can connect to this one can access target iqn.2001-04.com.example:vm_1 without a password",
         ),
-        ("4:8", "RFC 3722 has no '_'"),
+        ("4:8", "RFC 3722 does not allow '_'"),
         ("5:", "its file system holds "),
     ] {
         let line =
@@ -464,7 +464,9 @@ fn check_warns_of_open_doors_and_of_disks_that_their_file_system_cannot_hold() {
     let (exit, _, told) = fixture.run(&["serve", "--config", "targe.toml"]);
     assert_eq!(exit, 2);
     assert!(
-        told.starts_with("targe.toml:2:10: \"::1:3260\" is no address to listen on; write [::1]:3260 for"),
+        told.starts_with(
+            "targe.toml:2:10: \"::1:3260\" is not an address to listen on; write [::1]:3260 for"
+        ),
         "{told}"
     );
 }

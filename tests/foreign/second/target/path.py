@@ -19,9 +19,9 @@ CWND_MOST = 512 * 1024
 class Receiver:
     """One space of a path, as its receiver has it (§7.5, §9)."""
 
-    def __init__(self):
+    def __init__(self, initial=WINDOW_FIRST):
         self.ranges, self.largest, self.came = [], 0, 0.0
-        self.window, self.limit, self.told_at = WINDOW_FIRST, WINDOW_FIRST, time.monotonic()
+        self.window, self.limit, self.told_at = min(WINDOW_FIRST, initial), initial, time.monotonic()
         self.waiting = 0
         self.told_largest = 0
 
@@ -76,10 +76,11 @@ class Receiver:
             self.window = max(self.window // 2, WINDOW_LEAST)
         self.told_at, self.told_largest = now, self.largest
 
-    def ack(self, sealed, path, xid_limit, now, rtt):
-        """An Ack block (§4.4)."""
+    def ack(self, sealed, path, xid_limit, now, rtt, most=WINDOW_MOST):
+        """An Ack block (§4.4). `most` is this space's share of the port (§9.2)."""
         self.waiting = 0
         self.grow(now, rtt)
+        self.window = min(self.window, most)
         self.limit = max(self.limit, self.largest + self.window)
         top = path << 56
         newest = self.ranges[-1] if self.ranges else [1, 0]
@@ -157,9 +158,9 @@ def read_ack(fixed, info, further):
 class Path:
     """One path of a session, at the target."""
 
-    def __init__(self, number, port, address, initial, peer_frame_max, peer_delay, now):
+    def __init__(self, number, port, address, initial, own_initial, peer_frame_max, peer_delay, now):
         self.number, self.port, self.address = number, port, address
-        self.receivers = {0: Receiver(), 1: Receiver()}
+        self.receivers = {0: Receiver(own_initial), 1: Receiver(own_initial)}
         self.senders = {0: Sender(initial), 1: Sender(initial)}
         self.peer_delay, self.peer_frame_max = peer_delay, peer_frame_max
         self.rtt, self.variance, self.shortest, self.latest, self.measured = 0.001, 0.0005, None, 0.001, False

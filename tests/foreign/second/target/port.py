@@ -12,7 +12,9 @@ from .frames import ETHER_TYPE
 
 ETHERNET = struct.Struct(">6s6sH")
 PACKET_OTHERHOST, PACKET_OUTGOING = 3, 4
-SO_TIMESTAMPNS = 35
+SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
+SOL_PACKET, PACKET_STATISTICS = 263, 6
+BUFFER_BYTES = 32 << 20
 SIOCGIFMTU = 0x8921
 
 
@@ -22,13 +24,19 @@ class Port:
     def __init__(self, interface, open_socket=socket.socket):
         self.interface = interface
         self.socket = open_socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        with contextlib.suppress(OSError):
-            self.socket.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
+        except PermissionError:
+            # Root of a user namespace gets no more than net.core.rmem_max.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self.socket.bind((interface, ETHER_TYPE))
         self.socket.setblocking(False)
         self.mac = self.socket.getsockname()[4]
         request = fcntl.ioctl(self.socket, SIOCGIFMTU, struct.pack("16sI12x", interface.encode(), 0))
         self.mtu = struct.unpack_from("I", request, 16)[0]
+        # How many frames the receive buffer holds. The kernel counts the memory of a waiting frame: up to twice the frame, and
+        # up to 1 KiB of its own data about the frame.
+        self.slots = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // (2 * self.mtu + 1024)
         self.sent = self.received = 0
         # When the last frame came, by the kernel's clock; known once it was asked for.
         self.came_at = None
@@ -36,6 +44,11 @@ class Port:
     def stamps(self):
         """Asks the kernel when each frame comes from now on."""
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+    def overruns(self):
+        """How many frames the kernel dropped since the last call because the receive buffer was full."""
+        _, dropped = struct.unpack("II", self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
+        return dropped
 
     def fileno(self):
         return self.socket.fileno()

@@ -36,8 +36,12 @@ class Session:
         self.paths = {0: self.new_path(0, *place)}
 
     def new_path(self, number, port, address):
-        return Path(number, port, address, self.offer["frames_initial"], self.offer["frame_max"],
+        return Path(number, port, address, self.offer["frames_initial"], self.choice["frames_initial"], self.offer["frame_max"],
                     self.offer["ack_delay_max"] / 1e6, time.monotonic())
+
+    def spaces(self, port):
+        """How many packet number spaces the session uses on a port."""
+        return sum(path.port is port for path in self.paths.values()) * (1 + self.keyed)
 
     # Receiving.
 
@@ -237,7 +241,8 @@ class Session:
 
     def ack_block(self, path, sealed, now):
         """The Ack about one space, the XID LIMIT of its class with it."""
-        return path.receivers[sealed].ack(sealed, path.number, self.classes[sealed].limit(), now, path.rtt)
+        most = self.target.share(path.port)
+        return path.receivers[sealed].ack(sealed, path.number, self.classes[sealed].limit(), now, path.rtt, most)
 
     def acknowledge_all(self, now):
         """Ack frames for what waits, at once: so later than no ACK DELAY MAX (§9.1)."""

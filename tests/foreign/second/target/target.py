@@ -46,7 +46,14 @@ class Target:
         self.discovery, self.handshakes, self.unknown = Discovery(self), Handshakes(self), Bucket(256, 1 / 256)
 
     def offer(self, port, keyed):
-        return OWN | {"frame_max": port.mtu, "levels": 7 if keyed else 1}
+        initial = min(OWN["frames_initial"], self.share(port, 1 + keyed))
+        return OWN | {"frame_max": port.mtu, "levels": 7 if keyed else 1, "frames_initial": initial}
+
+    def share(self, port, more=0):
+        """§9.2: the most frames that a window may have, so that all windows keep to 80 % of what the port holds, once there are
+        `more` spaces on it than now."""
+        spaces = more + sum(session.spaces(port) for session in self.sessions.values())
+        return max(1, port.slots * 4 // 5 // max(1, spaces))
 
     def new_sid(self):
         while True:

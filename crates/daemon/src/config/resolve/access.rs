@@ -44,7 +44,7 @@ pub(super) fn acl(
         if let Some(first) = entry.initiators.first()
             && resolved.iter().any(|earlier| earlier.initiators.iter().any(|p| p.as_str() == "*"))
         {
-            report.warn(&first.span, "an earlier entry of this access list fits every initiator");
+            report.warn(&first.span, "an earlier entry of this access list matches every initiator");
         }
         let initiators = initiators(&entry.initiators, groups, report);
         let mapped = match entry.luns {
@@ -100,7 +100,7 @@ fn mappings_of(
         }
         let shown = mapping.shown_as.unwrap_or_else(|| lun.clone());
         if !seen.insert(shown.value) {
-            report.error(&shown.span, format!("two LUNs are shown as {}", shown.value));
+            report.error(&shown.span, format!("two LUNs are exported as {}", shown.value));
         }
         if let Some(own) = luns.mapped.iter().find(|own| own.lun == lun.value) {
             let read_only = own.read_only || mapping.ro || all_read_only;
@@ -156,7 +156,7 @@ pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut C
     if let (Some(secret), Some(mutual), Some(span)) = (&secret, &mutual, &mutual_place)
         && secret == mutual
     {
-        report.error(span, "the mutual secret must be another one than the initiator's");
+        report.error(span, "the mutual secret must differ from the initiator's");
     }
     if algorithms.is_empty() {
         report.missing(&span, "auth accepts no algorithm");
@@ -210,7 +210,8 @@ fn check_inline(key: &str, span: &SourceSpan, environment: &Environment, report:
                 "\"{key}\" in a file that others can read (mode {mode:03o}); use \"{key}_file\" or chmod 600"
             ),
         ),
-        _ => report
-            .warn(span, format!("\"{key}\" is written in the configuration; \"{key}_file\" keeps it apart")),
+        _ => {
+            report.warn(span, format!("\"{key}\" is stored in the configuration file; prefer \"{key}_file\""))
+        }
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn resolve(
         if frames.interfaces.contains(&name.value) {
             report.error(&name.span, format!("interface \"{}\" is given twice", name.value));
         } else if !is_interface(&name.value) {
-            report.error(&name.span, format!("\"{}\" is no name of an interface", name.value));
+            report.error(&name.span, format!("\"{}\" is not an interface name", name.value));
         }
         frames.interfaces.push(name.value.clone());
     }
@@ -47,7 +47,7 @@ pub(super) fn resolve(
     }
     if let Some(portal) = portals.iter().find(|portal| HyperScsiService::PORT_TAGS.contains(&portal.tag)) {
         let message = format!(
-            "portal {} has the tag {}; those from 32768 on are for HyperSCSI's ports",
+            "portal {} has the tag {}; tags from 32768 on are reserved for the target ports of HyperSCSI groups",
             portal.listen, portal.tag
         );
         report.error(&written.span, message);
@@ -59,7 +59,7 @@ pub(super) fn resolve(
             report.error(&name.span, format!("group \"{}\" is given twice{}", name.value, at_line(&first)));
         }
         let Some(known) = GroupName::new(&name.value) else {
-            report.error(&name.span, format!("\"{}\" is no name of a group", name.value));
+            report.error(&name.span, format!("\"{}\" is not a group name", name.value));
             continue;
         };
         groups.places.insert(name.value.clone(), frames.groups.len());
@@ -140,7 +140,10 @@ impl HyperScsiGroups {
         for (_, span) in
             targets.iter().filter(|(exported, _)| *exported == GroupSet::NONE && portals.is_empty())
         {
-            report.warn(span, "nobody reaches this target: there is no \"portal\", and it has no \"groups\"");
+            report.warn(
+                span,
+                "no initiator can reach this target: there is no \"portal\", and it has no \"groups\"",
+            );
         }
     }
 
@@ -160,7 +163,8 @@ impl HyperScsiGroups {
             };
             if !known.into_iter().any(reaches) {
                 let message = format!(
-                    "LUN {} is protected, so that iSCSI does not show it, and no group with a password sees it",
+                    "LUN {} requires protection, so that it is not exported over iSCSI, and no group with a \
+                     password can access it",
                     lun.lun
                 );
                 report.warn(span, message);

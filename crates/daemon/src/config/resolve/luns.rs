@@ -106,7 +106,7 @@ impl<'a> UnitResolver<'a> {
         let mut shown: BTreeMap<String, SourceSpan> = BTreeMap::new();
         for lun in luns {
             let Some(number) = lun.lun.as_ref().map(|at| at.value).or_else(|| lowest_free(&numbers)) else {
-                report.error(&lun.span, "the target has no number free for another LUN");
+                report.error(&lun.span, "the target has no free number for another LUN");
                 continue;
             };
             numbers.insert(number);
@@ -115,7 +115,8 @@ impl<'a> UnitResolver<'a> {
                 Some(name) => {
                     if let Some(first) = shown.insert(name.value.clone(), name.span.clone()) {
                         let line = at_line(&first);
-                        report.error(&name.span, format!("the target shows \"{}\" twice{line}", name.value));
+                        report
+                            .error(&name.span, format!("the target exports \"{}\" twice{line}", name.value));
                     }
                     self.shared_unit(&lun, name, scope, report)
                 }
@@ -139,7 +140,7 @@ impl<'a> UnitResolver<'a> {
     pub(super) fn finish(self, report: &mut ConfigReport) -> Vec<Unit> {
         for (name, shared) in &self.shared {
             if !shared.used {
-                report.warn(&shared.span, format!("no target shows lun \"{name}\""));
+                report.warn(&shared.span, format!("no target exports lun \"{name}\""));
             }
         }
         self.units
@@ -174,7 +175,7 @@ impl<'a> UnitResolver<'a> {
         report: &mut ConfigReport,
     ) -> Option<UnitIndex> {
         for (key, span) in &lun.own_keys {
-            report.error(span, format!("\"{key}\" belongs to the shared lun, not to the target's"));
+            report.error(span, format!("\"{key}\" must be set in the shared lun, not in the target's"));
         }
         let Some(shared) = self.shared.get_mut(&name.value) else {
             let hint = did_you_mean(&name.value, self.shared.keys().map(String::as_str));
@@ -260,7 +261,7 @@ impl<'a> UnitResolver<'a> {
         unit.identity.naa = naa;
         unit.identity.serial = given.serial.unwrap_or_else(|| naa.to_string());
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
-            report.error(&span, format!("the name naa.{naa} is already that of {other}"));
+            report.error(&span, format!("the name naa.{naa} is already used by {other}"));
         }
     }
 
@@ -317,8 +318,8 @@ impl<'a> UnitResolver<'a> {
                 let known =
                     medium_keys(&path).into_iter().map(|key| self.media.insert(key, label.to_owned()));
                 if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
-                    let hint =
-                        "; to show one medium in several targets, make it a top-level [[lun]] and share it";
+                    let hint = "; to export one medium through several targets, make it a top-level [[lun]] \
+                                and share it";
                     report.error(
                         &at.span,
                         format!("{} is already the medium of {other}{hint}", path.display()),
@@ -429,7 +430,7 @@ fn block_size_of(
 fn whole_blocks(size: &Located<u64>, bs: BlockSize, report: &mut ConfigReport) -> bool {
     let whole = size.value.is_multiple_of(u64::from(bs.bytes()));
     if !whole {
-        let message = format!("\"size\" is no multiple of the block length ({})", bs.bytes());
+        let message = format!("\"size\" is not a multiple of the block length ({})", bs.bytes());
         report.error(&size.span, message);
     }
     whole
@@ -466,7 +467,7 @@ fn check_file(
         report.warn(&size.span, format!("{name} is longer than \"size\" ({len}) and is served whole"));
     }
     if meta.len() % u64::from(bs.bytes()) != 0 && lun.size.is_none() {
-        report.warn(span, format!("the end of {name} is no whole block and is not served"));
+        report.warn(span, format!("{name} ends with a partial block, which is not served"));
     }
     Ok(())
 }
@@ -477,12 +478,12 @@ fn check_creation(path: &Path, lun: &raw::Lun) -> Result<(), String> {
         return Err(format!("{name} does not exist; give \"size\" to create it"));
     }
     if lun.ro {
-        return Err(format!("{name} does not exist, and \"ro\" forbids to create it"));
+        return Err(format!("{name} does not exist, and \"ro\" does not allow creating it"));
     }
     match path.parent().map(Path::metadata) {
         Some(Ok(parent)) if parent.is_dir() => Ok(()),
         Some(Err(error)) => Err(format!("cannot create {name}: its directory: {}", os_error(&error))),
-        _ => Err(format!("cannot create {name}: its directory is none")),
+        _ => Err(format!("cannot create {name}: its parent is not a directory")),
     }
 }
 
@@ -512,7 +513,7 @@ fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
     let whole = system.f_blocks.saturating_mul(system.f_frsize);
     if size.value > whole && whole > 0 {
         let message = format!(
-            "{} is to be {} long, and its file system holds {whole} bytes: writes will fail when that is full",
+            "{} is to be {} long, but its file system holds {whole} bytes: writes will fail when it is full",
             path.display(),
             show_size(size.value)
         );

@@ -182,7 +182,7 @@ fn target_name(
     if value.contains('_') {
         report.warn(
             span,
-            format!("\"{value}\": RFC 3722 has no '_' in iSCSI names; some initiators refuse it"),
+            format!("\"{value}\": RFC 3722 does not allow '_' in iSCSI names; some initiators reject it"),
         );
     }
     seen.insert(name.clone(), span.clone());

@@ -36,7 +36,7 @@ pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut Config
             announce: portal.announce.as_ref().and_then(|at| {
                 let announced = announced(&at.value, listen.port());
                 if announced.is_none() {
-                    let message = format!("\"{}\" is no HOST, HOST:PORT or [IPV6]:PORT", at.value);
+                    let message = format!("\"{}\" is not HOST, HOST:PORT or [IPV6]:PORT", at.value);
                     report.error(&at.span, message);
                 }
                 announced
@@ -77,8 +77,8 @@ impl Portals {
                 report.warn(
                     &span.span,
                     format!(
-                        "everybody who reaches this host reaches target {} without a password ({} is every address, and \
-                         names of initiators prove nothing)",
+                        "every host that can connect to this one can access target {} without a password ({} \
+                         is every address, and an initiator name is not authentication)",
                         target.name,
                         portal.listen.ip()
                     ),
@@ -120,7 +120,7 @@ fn listen_address(
             Some((ip, port)) => format!("; write [{ip}]:{port} for a port, [{}] for none", at.value),
             None => " (such as 127.0.0.1:3260 or [::1]:3260)".to_owned(),
         };
-        report.error(&at.span, format!("\"{}\" is no address to listen on{hint}", at.value));
+        report.error(&at.span, format!("\"{}\" is not an address to listen on{hint}", at.value));
         return None;
     };
     let clash = listening.iter().find(|(other, _)| {

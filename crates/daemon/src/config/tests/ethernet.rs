@@ -66,8 +66,9 @@ fn a_group_without_a_target_and_a_target_without_a_group_are_odd() {
     let report = scratch.load(text).unwrap().report;
     check(
         &scratch.told(&report),
-        "DIR/targe.toml:5:16: warning: no target is exported to group \"backup\" (by its \"groups\")\n\
-         DIR/targe.toml:6:9: warning: nobody reaches this target: there is no \"portal\", and it has no \"groups\"",
+        "DIR/targe.toml:5:16: warning: no target is exported to group \"backup\" (by its \
+         \"groups\")\nDIR/targe.toml:6:9: warning: no initiator can reach this target: there is no \
+         \"portal\", and it has no \"groups\"",
     );
     let log: Vec<String> = report.warning_lines().collect();
     assert!(log.len() == 2 && !log.concat().contains("warning"), "a log says so by itself: {log:?}");
@@ -98,9 +99,9 @@ fn mistakes_about_hyperscsi_have_their_places() {
     check(
         &told,
         r#"
-        DIR/targe.toml:3:9: portal 127.0.0.1:3260 has the tag 65535; those from 32768 on are for HyperSCSI's ports
+        DIR/targe.toml:3:9: portal 127.0.0.1:3260 has the tag 65535; tags from 32768 on are reserved for the target ports of HyperSCSI groups
         DIR/targe.toml:4:31: interface "eth0" is given twice
-        DIR/targe.toml:4:39: "eth/0" is no name of an interface
+        DIR/targe.toml:4:39: "eth/0" is not an interface name
         DIR/targe.toml:7:25: secret file DIR/open.password can be read by others (mode 644); run: chmod 600 DIR/open.password
         DIR/targe.toml:9:16: group "backup" is given twice (first on line 6)
         DIR/targe.toml:10:22: protection "encrypt" needs a "password_file"
@@ -135,5 +136,5 @@ fn flags_serve_hyperscsi_with_or_without_iscsi() {
     assert_eq!(scratch.flags(&beside).map_err(|report| report.to_string()).unwrap().config.portals.len(), 1);
     let half = Flags { interfaces: text(&["eth0"]), ..Flags::default() };
     let told = scratch.flags(&half).unwrap_err().to_string();
-    assert!(told.contains("--iface eth0: HyperSCSI needs --group as well"), "{told}");
+    assert!(told.contains("--iface eth0: HyperSCSI also needs --group"), "{told}");
 }

@@ -64,8 +64,11 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN begins with file:, block:, ram: or null:, not \"disk.img\""),
-        ("fill:/x", "a LUN begins with file:, block:, ram: or null:, not \"fill\" (did you mean \"file\"?)"),
+        ("disk.img", "a LUN must begin with file:, block:, ram: or null:, not \"disk.img\""),
+        (
+            "fill:/x",
+            "a LUN must begin with file:, block:, ram: or null:, not \"fill\" (did you mean \"file\"?)",
+        ),
         ("tape:/x", "media of type \"tape\" are not in this build"),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
         ("ram:", "\"ram\" has no size (such as ram:512M)"),
@@ -121,7 +124,7 @@ fn flags_go_over_the_file() {
     };
     check(
         &scratch.told(&scratch.flags(&both).unwrap_err()),
-        "--lun ram:1M: the LUNs are those of the --config file\n\
-         --target iqn.2001-04.com.example:b: the targets are those of the --config file",
+        "--lun ram:1M: the --config file defines the LUNs\n--target iqn.2001-04.com.example:b: the --config \
+         file defines the targets",
     );
 }

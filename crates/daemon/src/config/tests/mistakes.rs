@@ -54,15 +54,15 @@ user = "alice"
         DIR/targe.toml:3:7: "log" must be one of error, warn, info, debug, not "loud"
         DIR/targe.toml:4:10: "memory" must be 16M to 16T
         DIR/targe.toml:5:16: "max_sessions" must be 1 to 65535
-        DIR/targe.toml:6:17: "5" is not a span of time (such as 5s, 250ms or 2m)
+        DIR/targe.toml:6:17: "5" is not a duration (such as 5s, 250ms or 2m)
         DIR/targe.toml:7:9: "cores" must be numbers and ranges such as "0-3,6" up to 1023, not "3-1"
         DIR/targe.toml:8:8: "poll" must be true or false, not "yes"
-        DIR/targe.toml:10:10: "localhost:3260" is no address to listen on (such as 127.0.0.1:3260 or [::1]:3260)
+        DIR/targe.toml:10:10: "localhost:3260" is not an address to listen on (such as 127.0.0.1:3260 or [::1]:3260)
         DIR/targe.toml:11:7: "tag" must be 1 to 65535
         DIR/targe.toml:12:1: portal has no "listen"
-        DIR/targe.toml:13:12: "a b" is no HOST, HOST:PORT or [IPV6]:PORT
-        DIR/targe.toml:15:8: "vm hosts" is no name: only letters, digits, '-', '_' and '.'
-        DIR/targe.toml:16:15: "host1" fits no initiator name: they begin with "iqn.", "eui." or "naa."
+        DIR/targe.toml:13:12: "a b" is not HOST, HOST:PORT or [IPV6]:PORT
+        DIR/targe.toml:15:8: "vm hosts" is not a name: it may contain only letters, digits, '-', '_' and '.'
+        DIR/targe.toml:16:15: "host1" matches no initiator name: they begin with "iqn.", "eui." or "naa."
         DIR/targe.toml:16:24: "initiators" must be a list of strings, not a number
         DIR/targe.toml:18:17: "header_digest" must be one of offer, require, forbid, not "required" (did you mean "require"?)
         DIR/targe.toml:19:22: "first_burst_length" is more than "max_burst_length"
@@ -75,15 +75,15 @@ user = "alice"
         DIR/targe.toml:31:8: DIR/missing.img does not exist; give "size" to create it
         DIR/targe.toml:33:9: no lun is named "date" (did you mean "data"?)
         DIR/targe.toml:35:8: "type" must be one of file, block, ram, null, not "tape"
-        DIR/targe.toml:36:8: "size" is no multiple of the block length (512)
+        DIR/targe.toml:36:8: "size" is not a multiple of the block length (512)
         DIR/targe.toml:38:15: no group is named "vmhosts" (did you mean "vm hosts"?)
-        DIR/targe.toml:38:27: "x*" fits no initiator name: they begin with "iqn.", "eui." or "naa."
+        DIR/targe.toml:38:27: "x*" matches no initiator name: they begin with "iqn.", "eui." or "naa."
         DIR/targe.toml:39:9: the target has no LUN 9
         DIR/targe.toml:39:31: unknown key "rw" in luns entry (did you mean "ro"?)
-        DIR/targe.toml:39:52: two LUNs are shown as 1
+        DIR/targe.toml:39:52: two LUNs are exported as 1
         DIR/targe.toml:39:57: an entry of "luns" must be a number or a table, not a string
         DIR/targe.toml:40:1: auth has no "secret_file"
-        DIR/targe.toml:23:8: warning: no target shows lun "data"
+        DIR/targe.toml:23:8: warning: no target exports lun "data"
         "#,
     );
 }
@@ -148,24 +148,24 @@ fn contradictions_are_reported_where_the_second_word_stands() {
         (format!("{target}{ram}lun = 3\n{ram}lun = 3\n"), "10:7: LUN 3 is given twice (first on line 6)"),
         (
             format!("{target}{ram}naa = \"3000000000000001\"\n{ram}naa = \"3000000000000001\"\n"),
-            "10:7: the name naa.3000000000000001 is already that of iqn.2001-04.com.example:a/0",
+            "10:7: the name naa.3000000000000001 is already used by iqn.2001-04.com.example:a/0",
         ),
         (
             format!(
                 "{target}[[target.lun]]\ntype = \"file\"\npath = \"a.img\"\n[[target.lun]]\ntype = \"file\"\npath = \"b.img\"\n"
             ),
-            "8:8: DIR/b.img is already the medium of iqn.2001-04.com.example:a/0; to show one medium in several \
-             targets, make it a top-level [[lun]] and share it",
+            "8:8: DIR/b.img is already the medium of iqn.2001-04.com.example:a/0; to export one medium \
+             through several targets, make it a top-level [[lun]] and share it",
         ),
         (
             format!("{target}[[target.lun]]\ntype = \"file\"\npath = \"new.img\"\nsize = 1048577\n"),
-            "6:8: \"size\" is no multiple of the block length (512)",
+            "6:8: \"size\" is not a multiple of the block length (512)",
         ),
         (
             format!(
                 "{target}[[target.lun]]\ntype = \"file\"\npath = \"new.img\"\nsize = \"1M\"\nro = true\n"
             ),
-            "5:8: DIR/new.img does not exist, and \"ro\" forbids to create it",
+            "5:8: DIR/new.img does not exist, and \"ro\" does not allow creating it",
         ),
         (
             format!("{target}[[target.lun]]\ntype = \"file\"\npath = \"no/new.img\"\nsize = \"1M\"\n"),
@@ -195,10 +195,8 @@ fn contradictions_are_reported_where_the_second_word_stands() {
             format!(
                 "{target}{ram}bs = 4096\nphysical_bs = 512\nnaa = \"x\"\nserial = \"é\"\nvendor = \"TOO LONG!\"\n"
             ),
-            "7:15: \"physical_bs\" is less than \"bs\" (4096)\n\
-             8:7: \"x\" is no NAA name: 16 or 32 hexadecimal digits\n\
-             9:10: \"é\" is not printable ASCII\n\
-             10:10: \"vendor\" is longer than 8 bytes",
+            "7:15: \"physical_bs\" is less than \"bs\" (4096)\n8:7: \"x\" is not an NAA name: it has 16 or 32 \
+             hexadecimal digits\n9:10: \"é\" is not printable ASCII\n10:10: \"vendor\" is longer than 8 bytes",
         ),
         (
             format!(
@@ -215,8 +213,8 @@ fn contradictions_are_reported_where_the_second_word_stands() {
             format!(
                 "[[lun]]\nname = \"x\"\ntype = \"ram\"\nsize = \"1M\"\n{target}[[target.lun]]\nshare = \"x\"\nbs = 512\n[[target.lun]]\nshare = \"x\"\n"
             ),
-            "9:1: \"bs\" belongs to the shared lun, not to the target's\n\
-             11:9: the target shows \"x\" twice (first on line 8)",
+            "9:1: \"bs\" must be set in the shared lun, not in the target's\n11:9: the target exports \"x\" \
+             twice (first on line 8)",
         ),
     ] {
         let told = scratch.errors(&text).replace("DIR/targe.toml:", "");
@@ -233,8 +231,8 @@ fn warnings_stop_nothing() {
                 [[target.acl]]\ninitiators = ['*']\n[[target.acl]]\ninitiators = ['iqn.*']\n";
     check(
         &scratch.told(&scratch.load(text).unwrap().report),
-        "DIR/targe.toml:2:19: warning: \"max_connections\" is less than \"max_sessions\" (9)\n\
-         DIR/targe.toml:7:8: warning: the end of DIR/odd.img is no whole block and is not served\n\
-         DIR/targe.toml:11:15: warning: an earlier entry of this access list fits every initiator",
+        "DIR/targe.toml:2:19: warning: \"max_connections\" is less than \"max_sessions\" \
+         (9)\nDIR/targe.toml:7:8: warning: DIR/odd.img ends with a partial block, which is not \
+         served\nDIR/targe.toml:11:15: warning: an earlier entry of this access list matches every initiator",
     );
 }

@@ -37,7 +37,7 @@ fn secrets_must_be_closed_long_enough_and_two() {
         ),
         (
             "user = 'u'\nsecret_file = 'good'\nmutual_user = 't'\nmutual_secret_file = 'same'",
-            "10:22: the mutual secret must be another one than the initiator's",
+            "10:22: the mutual secret must differ from the initiator's",
         ),
         (
             "user = 'u'\nsecret_file = 'good'\nmutual_user = 't'",
@@ -81,7 +81,7 @@ fn a_secret_in_the_configuration_needs_a_closed_file() {
     let closed = scratch.load(text).unwrap();
     check(
         &scratch.told(&closed.report),
-        "DIR/targe.toml:3:31: warning: \"secret\" is written in the configuration; \"secret_file\" keeps it apart",
+        "DIR/targe.toml:3:31: warning: \"secret\" is stored in the configuration file; prefer \"secret_file\"",
     );
     assert!(!format!("{:?}", closed.config).contains("alas"));
 }

@@ -75,8 +75,8 @@ impl Daemon {
             let id = known.and_then(|at| self.runtime.number(UnitIndex(at)));
             if let Some(facts) = id.and_then(|id| self.media_watch.find(id)).filter(|facts| facts.read_only) {
                 return Err(format!(
-                    "{}: \"ro\" of {} cannot be taken back while it is served, since it was opened for reading only; take the \
-                     LUN out, reload, and put it back, or restart targe",
+                    "{}: \"ro\" of {} cannot be cleared while it is served, since it was opened for reading \
+                     only; remove the LUN, reload, add it again and reload, or restart targe",
                     unit.label,
                     facts.path.display()
                 ));
@@ -124,8 +124,8 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
         let kept = |was: &&Unit| new.units.iter().any(|other| other.key() == was.key());
         if let Some(was) = was.filter(|was| !kept(was) && would_lose(&was.medium, &unit.medium)) {
             return Err(format!(
-                "{}: {} cannot become {} while it is served: what it holds would be lost; take the LUN out, reload, and put it \
-                 back, or restart targe",
+                "{}: {} cannot become {} while it is served: its data would be lost; remove the LUN, reload, \
+                 add it again and reload, or restart targe",
                 unit.label, was.medium, unit.medium
             ));
         }

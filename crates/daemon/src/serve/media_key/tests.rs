@@ -101,14 +101,17 @@ fn a_disk_with_data_and_no_key_is_not_touched() {
     world.write((4 << 20) - 1, b"x");
     assert_eq!(
         world.refusal(),
-        "there is no /disk.img.media-key, but the disk holds data: if it is encrypted, bring that file back; if it is \
-         not, it cannot be encrypted where it is"
+        "/disk.img.media-key does not exist, but the disk holds data: if the data is encrypted, restore that \
+         file; if it is not, it cannot be encrypted in place"
     );
     assert!(!world.kept().exists());
     // Zeros that occupy storage count as blank.
     world.write(0, &vec![0; 4 << 20]);
     world.unit.read_only = true;
-    assert_eq!(world.refusal(), "there is no /disk.img.media-key, and \"ro\" forbids to begin encrypting");
+    assert_eq!(
+        world.refusal(),
+        "/disk.img.media-key does not exist, and \"ro\" does not allow starting encryption"
+    );
     world.unit.read_only = false;
     world.keys();
 }
@@ -141,11 +144,11 @@ fn a_file_that_is_no_media_key_is_named_and_stays() {
         bytes
     };
     for (bytes, why) in [
-        (vec![], "this is no media key"),
-        (changed(0, b'T'), "this is no media key"),
-        (changed(16, 2), "this media key is of a version that this release does not know"),
-        (changed(17, 9), "this media key is of a version that this release does not know"),
-        (whole[..25].to_vec(), "this media key is cut short"),
+        (vec![], "this is not a media key"),
+        (changed(0, b'T'), "this is not a media key"),
+        (changed(16, 2), "this media key has a version that this release does not support"),
+        (changed(17, 9), "this media key has a version that this release does not support"),
+        (whole[..25].to_vec(), "this media key is truncated"),
         (
             whole[..60].to_vec(),
             "the secret is not the one that this media key was made with, or it is damaged",
@@ -267,6 +270,6 @@ fn only_a_key_that_was_made_is_told_of_as_created() {
     assert_eq!(created(), Vec::<PathBuf>::new());
     let plain = Unit { encrypt: None, ..world.unit.clone() };
     let told = of(&plain, &world.state, &mut |_| {}).unwrap_err();
-    assert!(told.starts_with("cannot tell whether it is encrypted: /"), "{told}");
+    assert!(told.starts_with("cannot determine whether it is encrypted: /"), "{told}");
     assert!(path.symlink_metadata().is_ok());
 }

@@ -341,9 +341,9 @@ enum SendTargetsScope {
 /// normal session the empty value, or the name of the target of the session.
 fn send_targets_scope(value: &[u8], context: &TextContext<'_>) -> SendTargetsScope {
     match (context.kind, value) {
-        (SessionKind::Discovery, b"All") => SendTargetsScope::All,
-        (SessionKind::Discovery, b"") => SendTargetsScope::Refused,
-        (SessionKind::Discovery, name) => {
+        (SessionKind::Discovery { .. }, b"All") => SendTargetsScope::All,
+        (SessionKind::Discovery { .. }, b"") => SendTargetsScope::Refused,
+        (SessionKind::Discovery { .. }, name) => {
             IscsiName::parse(name).map_or(SendTargetsScope::Refused, SendTargetsScope::One)
         }
         (SessionKind::Normal { name, .. }, b"") => SendTargetsScope::One(name.clone()),

@@ -85,6 +85,9 @@ pub enum TextNegotiationError {
     /// The text negotiation has no result after too many texts or responses.
     #[error("the conversation goes round in circles")]
     TooLong,
+    /// A text negotiation in a discovery session does not ask for targets.
+    #[error("a text in a discovery session asks for no targets")]
+    NoSendTargets,
     /// The text is not legal.
     #[error(transparent)]
     Text(#[from] BadText),
@@ -244,6 +247,11 @@ impl TextNegotiation {
             } else {
                 self.take(key, &pair, &mut out);
             }
+        }
+        // §4.3: a discovery session serves only Text Requests with the SendTargets key.
+        let asks = self.seen & (1 << Key::SendTargets.index()) != 0;
+        if !asks && matches!(context.kind, SessionKind::Discovery { .. }) {
+            return Err(TextNegotiationError::NoSendTargets);
         }
         let mut listed = Vec::new();
         match &list {

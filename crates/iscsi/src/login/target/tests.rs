@@ -1,7 +1,7 @@
 use super::super::directory::{DiscoveryAccess, SessionInfo, TargetAddress, TargetId, TargetLookup};
 use super::super::test_site::{
     FFP, GROUP, INITIATOR, ISID, NAMES, OP, SEC, Said, TARGET, Talk, TestSite, guarded, itself, name, open,
-    user, zeroed,
+    spaced, user, zeroed,
 };
 use super::*;
 use crate::chap::{Algorithm, Algorithms, Response};
@@ -131,6 +131,24 @@ fn chooses_the_first_method_that_the_policy_takes() {
             (Err(want), Said::Refuses(Status::AUTHENTICATION_FAILURE, why)) => assert_eq!(why, want),
             (_, said) => panic!("{offer}: {said:?}"),
         }
+    }
+}
+
+#[test]
+fn rejects_methods_of_which_the_policy_takes_none() {
+    //= rfc7143#section-6.3.2
+    //= type=test
+    //# unless it does not support any, in which case it MUST answer with "Reject" (see Section 6.2).
+    for offer in ["AuthMethod=CHAP", "AuthMethod=KRB5,SRP"] {
+        let mut talk = Talk::at(TestSite::open());
+        let data = zeroed(&format!("{NAMES} {offer}"));
+        let request = LoginRequest { transit: true, nsg: Stage(OP), ..talk.request(SEC, &data) };
+        let step = talk.send(&request);
+        let LoginStep::Fail { response, why: LoginError::NoCommonAuthMethod } = step else {
+            panic!("{step:?}");
+        };
+        assert_eq!(response.status(), Status::AUTHENTICATION_FAILURE);
+        assert_eq!(spaced(&response.data), "AuthMethod=Reject");
     }
 }
 
@@ -707,12 +725,30 @@ fn a_discovery_session_needs_no_target_and_has_one_connection() {
     //= rfc7143#section-7.4.1
     //= type=test
     //# The operational ErrorRecoveryLevel for Discovery sessions thus MUST be 0.
+    //= rfc7143#section-6.3.1
+    //= type=test
+    //# During the Login Phase, the iSCSI target MUST return the TargetPortalGroupTag key with
+    //# the first Login Response PDU with which it is allowed to do so (i.e., the first Login
+    //# Response issued after the first Login Request with the C bit set to 0) for all session
+    //# types.
     let finder = format!("InitiatorName={INITIATOR} SessionType=Discovery");
     let mut talk = Talk::at(TestSite::open());
     let said = talk.go(OP, FFP, &format!("{finder} MaxBurstLength=512 ErrorRecoveryLevel=2"));
     let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
-    assert_eq!(outcome.kind, SessionKind::Discovery);
-    assert_eq!(text, "MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 MaxRecvDataSegmentLength=262144");
+    assert_eq!(outcome.kind, SessionKind::Discovery { named: None });
+    assert_eq!(
+        text,
+        "TargetPortalGroupTag=1 MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 MaxRecvDataSegmentLength=262144"
+    );
+    // With the name of a target, the session is named, and has the portal group of that target.
+    for (target, named) in [(TARGET, Some((TargetId(3), GROUP))), ("iqn.2026-11.com.example:none", None)] {
+        let mut talk = Talk::at(TestSite::open());
+        let said = talk.go(OP, FFP, &format!("{finder} TargetName={target}"));
+        let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
+        assert_eq!(outcome.kind, SessionKind::Discovery { named });
+        let group = named.map_or(1, |(_, group)| group.0);
+        assert_eq!(text, format!("TargetPortalGroupTag={group} MaxRecvDataSegmentLength=262144"));
+    }
     let mut talk = Talk::at(TestSite { sessions: vec![facts(9)], ..TestSite::open() });
     talk.tsih = 9;
     assert_eq!(talk.go(OP, FFP, &finder).status(), Status::SESSION_DOES_NOT_EXIST);

@@ -73,11 +73,11 @@ fn a_load_that_cannot_be_is_bad_usage() {
     let (fixture, daemon) = two_disks();
     let url = url(&daemon, 1);
     for (flags, told) in [
-        (&["--bs", "512"][..], "has blocks of 4096 bytes; commands of 512 do not fit"),
+        (&["--bs", "512"][..], "has blocks of 4096 bytes; 512 bytes per command is not a multiple"),
         (&["--bs", "2M"], "takes at most 1048576 bytes in one command"),
         (&["--range", "1M,4K"], "the range from 1048576 on holds no whole command"),
         (&["--range", "1K,8K"], "does not start at a block"),
-        (&["--range", "512K,1M"], "the range goes beyond that, to 1572864"),
+        (&["--range", "512K,1M"], "the range ends beyond that, at 1572864"),
         (&["--bs", "0"], "--bs: from one block"),
         (&["--rw", "mixed:101"], "expected read, write, mixed"),
         (&["--reactor", "kqueue"], "unknown reactor `kqueue`"),

@@ -171,7 +171,7 @@ pub enum CommandError {
     #[error("check condition without sense data")]
     NoSense,
     /// Another initiator holds a reservation.
-    #[error("RESERVATION CONFLICT: another initiator holds a reservation")]
+    #[error("reservation conflict: another initiator holds a reservation")]
     ReservationConflict,
     /// The unit was busy for longer than the command is retried.
     #[error("the unit stays BUSY")]

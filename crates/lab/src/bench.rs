@@ -109,7 +109,7 @@ pub enum BenchError {
     #[error("{0}")]
     Plan(String),
     /// A reactor failed.
-    #[error("cannot run a reactor: {0}")]
+    #[error("cannot start a reactor: {0}")]
     Reactor(String),
     /// A session was lost for good, or a command failed.
     #[error("{name}: {why}")]
@@ -158,7 +158,7 @@ pub fn run(plan: &BenchPlan, stop: &AtomicBool) -> Result<BenchReport, BenchErro
 }
 
 fn died() -> BenchError {
-    BenchError::Reactor("its thread died".to_owned())
+    BenchError::Reactor("its thread ended early".to_owned())
 }
 
 impl BenchPlan {
@@ -169,7 +169,7 @@ impl BenchPlan {
             let block = geometry.block_size().bytes();
             if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(block) {
                 return wrong(format!(
-                    "{name} has blocks of {block} bytes; commands of {} do not fit",
+                    "{name} has blocks of {block} bytes; {} bytes per command is not a multiple",
                     self.block_bytes
                 ));
             }
@@ -184,20 +184,20 @@ impl BenchPlan {
             if !from.is_multiple_of(block.into()) || end.saturating_sub(from) < self.block_bytes.into() {
                 return wrong(format!(
                     "{name} has {} bytes; the range from {from} on holds no whole command of {}, or does not start at \
-                     a block",
+                     a block boundary",
                     geometry.bytes(),
                     self.block_bytes
                 ));
             }
             if to > geometry.bytes() && to != u64::MAX {
                 return wrong(format!(
-                    "{name} has {} bytes; the range goes beyond that, to {to}",
+                    "{name} has {} bytes; the range ends beyond that, at {to}",
                     geometry.bytes()
                 ));
             }
         }
         if self.jobs.is_empty() || self.depth == 0 {
-            return wrong("there is nothing to do".to_owned());
+            return wrong("there are no LUNs or no commands to run".to_owned());
         }
         Ok(())
     }

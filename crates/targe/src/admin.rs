@@ -113,7 +113,7 @@ fn target(name: &str, other_disks: &[u16]) -> String {
         [] => name.to_owned(),
         luns => {
             let luns: Vec<String> = luns.iter().map(u16::to_string).collect();
-            format!("{name} (LUN {}: another disk than it opened)", luns.join(", "))
+            format!("{name} (LUN {}: not the disk that it opened)", luns.join(", "))
         }
     }
 }
@@ -123,11 +123,11 @@ fn frames_repaired(repairs: &FrameRepairs) -> String {
     in_words(&[
         (repairs.frames_lost, "lost"),
         (repairs.damaged_frames, "damaged"),
-        (repairs.replayed_frames, "came twice"),
-        (repairs.duplicate_requests, "requests came twice"),
+        (repairs.replayed_frames, "duplicate"),
+        (repairs.duplicate_requests, "repeated requests"),
         (repairs.late_frames, "late"),
         (repairs.refused_frames, "refused"),
-        (repairs.overruns, "without room"),
+        (repairs.overruns, "lost at the port"),
     ])
 }
 
@@ -237,7 +237,7 @@ fn request_any_socket(method: Method) -> Result<Value, Failure> {
         return Err(Failure::Failed(match refused {
             Some(error) => error.to_string(),
             None => format!(
-                "no targe is running where one could be expected (nobody answers on {}); name its socket with --socket",
+                "no targe is running at the usual places (no process listens on {}); name its socket with --socket",
                 names.join(", ")
             ),
         }));
@@ -246,14 +246,15 @@ fn request_any_socket(method: Method) -> Result<Value, Failure> {
         eprintln!("targe: the daemon on {} answers", socket.display());
     }
     for (other, _) in answers {
-        eprintln!("targe: another daemon is on {}; ask it with --socket", other.display());
+        eprintln!("targe: another daemon listens on {}; select it with --socket", other.display());
     }
     Ok(answer)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
-    serde_json::from_value(answer)
-        .map_err(|error| Failure::Failed(format!("the daemon speaks another version: {error}")))
+    serde_json::from_value(answer).map_err(|error| {
+        Failure::Failed(format!("the daemon uses another version of the admin protocol: {error}"))
+    })
 }
 
 fn show_status(status: &Status) -> String {
@@ -272,7 +273,7 @@ fn show_status(status: &Status) -> String {
     head.row(&["logins", &format!("{}, and {} refused", status.logins, status.failed_logins)]);
     if status.rival_logins > 0 {
         let text =
-            format!("{} logins ended the session of another host under the same name", status.rival_logins);
+            format!("{} logins ended the session of another host with the same name", status.rival_logins);
         head.row(&["name clash", &text]);
     }
     head.row(&["repaired", &repaired(&status.repairs)]);
@@ -281,7 +282,7 @@ fn show_status(status: &Status) -> String {
         head.row(&["media", &text]);
     }
     if status.bugs > 0 {
-        head.row(&["bugs", &format!("{}; this is a defect of targe", status.bugs)]);
+        head.row(&["bugs", &format!("{}; this is a bug in targe", status.bugs)]);
     }
     for reactor in &status.reactors {
         let core = reactor.core.map_or(String::new(), |core| format!(" on core {core}"));
@@ -293,7 +294,10 @@ fn show_status(status: &Status) -> String {
         let frames = match (reactor.frames_in, reactor.frames_out) {
             (0, 0) => String::new(),
             (into, out) => {
-                format!(", {into} frames in, {out} out, {} lost for lack of room", reactor.frames_dropped)
+                format!(
+                    ", {into} frames in, {out} out, {} lost because the receive buffer was full",
+                    reactor.frames_dropped
+                )
             }
         };
         let text = format!("{text}{frames}");
@@ -305,13 +309,13 @@ fn show_status(status: &Status) -> String {
         let handshakes = in_words(&[
             (done.handshakes_refused, "refused"),
             (done.handshakes_unfinished, "unfinished"),
-            (done.handshakes_put_off, "put off"),
+            (done.handshakes_put_off, "deferred"),
         ]);
         head.row(&["HyperSCSI", &format!("on {}", status.interfaces.join(", "))]);
         head.row(&["  handshakes", &handshakes]);
         let commands = in_words(&[
             (done.commands, "taken"),
-            (done.refused_level, "refused for want of protection"),
+            (done.refused_level, "refused for lack of protection"),
             (done.busy, "BUSY"),
         ]);
         head.row(&["  commands", &commands]);

@@ -45,7 +45,7 @@ pub(crate) struct AttachArgs {
     url: Vec<String>,
     #[command(flatten)]
     way: Way,
-    /// Join several LUNs, in the order given, by chunks of so many bytes in turn (RAID 0)
+    /// Stripe several LUNs, in the order given, by chunks of this many bytes (RAID 0)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     stripe: Option<u64>,
 }
@@ -76,9 +76,7 @@ enum Wakeup {
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let urls = args.url.iter().map(|url| connect::url(url)).collect::<Result<Vec<_>, _>>()?;
     if urls.len() > 1 && args.stripe.is_none() {
-        return Err(Failure::Misused(
-            "several LUNs are joined by --stripe SIZE, such as --stripe 128K".into(),
-        ));
+        return Err(Failure::Misused("several LUNs need --stripe SIZE, such as --stripe 128K".into()));
     }
     for (number, url) in urls.iter().enumerate() {
         if urls.iter().take(number).any(|other| other == url) {
@@ -102,7 +100,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let whole = joined(&disks, args.stripe)?;
     if !free_of_own_pages && args.way.nbd.is_none() {
         eprintln!(
-            "targe: without CAP_SYS_RESOURCE, a host short of memory may hang on a file system on this disk"
+            "targe: without CAP_SYS_RESOURCE, a host that is short of memory may hang on a file system on this disk"
         );
     }
     let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
@@ -111,14 +109,14 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let signals_obeyed = if args.way.nbd.is_some() { 1 } else { 2 };
     let is_last = Arc::new(AtomicBool::new(false));
     watch_signals(tell.clone(), signals_obeyed, Arc::clone(&is_last))
-        .map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
+        .map_err(|error| Failure::Failed(format!("cannot install signal handlers: {error}")))?;
     let still = StallWatch::of(disks.iter().map(|disk| disk.session().clone()).collect());
     let end = Shutdown { occasions, tell: tell.clone(), still, is_last };
     let served = match (&args.way.nbd, &args.way.fuse, &device) {
         (Some(socket), _, _) => serve_nbd(socket, whole, &name, &end),
         (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &end),
         (_, _, Some(device)) => device::serve(whole, &disks, &name, device, (tell, &end)),
-        _ => Err(Failure::Misused("say where: --nbd SOCKET, --fuse DIR or --ublk".into())),
+        _ => Err(Failure::Misused("choose one of --nbd SOCKET, --fuse DIR or --ublk".into())),
     };
     for disk in &disks {
         // If the logout does not reach the target, it detects the loss itself; no command is under way any
@@ -223,7 +221,7 @@ fn serve_file(
     while let Ok(Wakeup::Stop) = end.occasions.recv() {
         end.stop_requested();
         if detached {
-            eprintln!("targe: cut off from those who still use it");
+            eprintln!("targe: processes that still use the file are disconnected");
             mount.abort();
             break;
         }
@@ -232,13 +230,16 @@ fn serve_file(
             Ok(Detached::OnceClosed) => {
                 detached = true;
                 eprintln!(
-                    "targe: somebody still uses {}: it is served until he closes it (losetup --detach); \
-                     another signal cuts him off",
+                    "targe: a process still uses {}: the file is served until that process closes it (losetup \
+                     --detach); another signal disconnects it",
                     file.display()
                 );
             }
             Err(error) => {
-                eprintln!("targe: cannot unmount {}: {error}; another signal ends it anyway", dir.display());
+                eprintln!(
+                    "targe: cannot unmount {}: {error}; another signal ends targe anyway",
+                    dir.display()
+                );
                 detached = true;
             }
         }
@@ -248,7 +249,7 @@ fn serve_file(
 }
 
 fn not_durable(failure: store::api::Failure) -> Failure {
-    Failure::Failed(format!("what was written last may be lost: flush: {}", failure.fault))
+    Failure::Failed(format!("the last writes may be lost: flush: {}", failure.fault))
 }
 
 /// Returns the URI of a socket, as QEMU and libnbd accept it.
@@ -277,10 +278,10 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
             }
             SessionEvent::Up(_) if waiting => {
                 waiting = false;
-                eprintln!("targe: {url}: reached again");
+                eprintln!("targe: {url}: reconnected");
             }
             SessionEvent::PathLost { interface, peer } => {
-                eprintln!("targe: {url}: nothing gets through on {interface} to {peer}");
+                eprintln!("targe: {url}: no frames get through on {interface} to {peer}");
                 lost.insert((interface.clone(), peer.0));
             }
             SessionEvent::PathUp { interface, peer } if lost.remove(&(interface.clone(), peer.0)) => {
@@ -291,7 +292,10 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
             }
             // Otherwise this command closed the session itself.
             SessionEvent::Down(why) if why.is_given_up() => {
-                eprintln!("targe: {url}: given up: {}; requests fail from now on", connect::error_chain(why));
+                eprintln!(
+                    "targe: {url}: the session has ended: {}; requests fail from now on",
+                    connect::error_chain(why)
+                );
             }
             _ => {}
         }
@@ -314,11 +318,11 @@ fn event_logger() -> EventHandler {
             let others = if untold > 0 { format!(" (and {untold} more before)") } else { String::new() };
             eprintln!("targe: {what} of {len} bytes at {at}: {}{others}", failure.fault);
         }
-        AttachEvent::Misbehaved(why) => eprintln!("targe: a client was cut off: {why}"),
-        AttachEvent::TooManyClients => eprintln!("targe: a client was turned away: there are too many"),
+        AttachEvent::Misbehaved(why) => eprintln!("targe: the connection of a client was closed: {why}"),
+        AttachEvent::TooManyClients => eprintln!("targe: a client was refused: there are too many"),
         AttachEvent::Refused { errno } => {
             let why = std::io::Error::from_raw_os_error(errno);
-            eprintln!("targe: the kernel takes one request less at a time from now on: {why}");
+            eprintln!("targe: the queue of the block device is one request shorter from now on: {why}");
         }
     })
 }

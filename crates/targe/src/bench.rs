@@ -82,10 +82,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         other => Failure::Failed(connect::error_chain(&other)),
     })?;
     if report.connections < wanted {
-        eprintln!("targe: {} of {wanted} connections were up; the target allows no more", report.connections);
+        eprintln!(
+            "targe: {} of {wanted} connections were established; the target allows no more",
+            report.connections
+        );
     }
     if report.connections_lost > 0 {
-        eprintln!("targe: {} connections were lost on the way", report.connections_lost);
+        eprintln!("targe: {} connections were lost during the run", report.connections_lost);
     }
     if args.json {
         print(&format!("{:#}\n", as_json(&plan, &report)));
@@ -93,10 +96,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         print(&show(&plan, &report));
     }
     if let Some(why) = &report.failure {
-        return Err(Failure::Failed(format!(
-            "{why}; what is told was measured in the {:.1} s before",
-            report.seconds
-        )));
+        return Err(Failure::Failed(format!("{why}; the report covers the {:.1} s before", report.seconds)));
     }
     if stop.load(Ordering::Relaxed) {
         return Err(Failure::Failed(format!("a signal ended it after {:.1} s", report.seconds)));
@@ -174,7 +174,7 @@ fn show(plan: &BenchPlan, report: &BenchReport) -> String {
     }
     let order = if plan.random { "random" } else { "sequential" };
     format!(
-        "{table}\n{order} commands of {} bytes, {} under way in each of {} sessions, {} connections, {} reactors \
+        "{table}\n{order} commands of {} bytes, {} outstanding in each of {} sessions, {} connections, {} reactors \
          ({})\n{:.1} s, {:.2} s of processor time, {:.2} system calls for each command\n",
         plan.block_bytes,
         plan.depth,

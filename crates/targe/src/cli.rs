@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// The help text of `--lun`; its brackets are no links.
 const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T; \
-                        lun=N fixes its number, protection=encrypt is the least that it is reached with; \
-                        docs/config.md lists the keys";
+                        lun=N sets its number, protection=encrypt requires encrypted access; docs/config.md lists the \
+                        keys";
 
 /// Serve disks over the network.
 #[derive(Debug, Parser)]
@@ -19,11 +19,11 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve disks until a signal ends it; without a flag, one of 1 GiB on 127.0.0.1:3260
+    /// Serve disks until a signal; without flags, one disk of 1 GiB on 127.0.0.1:3260
     Serve(Box<ServeArgs>),
-    /// Validate a configuration; mistakes are told as FILE:LINE:COLUMN, all at once
+    /// Validate a configuration and print all mistakes with FILE:LINE:COLUMN
     Check(CheckArgs),
-    /// Tell how the running daemon is
+    /// Show the state of the running daemon
     Status(AdminArgs),
     /// List the sessions of the running daemon
     Sessions(AdminArgs),
@@ -31,39 +31,39 @@ pub(crate) enum Command {
     Luns(AdminArgs),
     /// List the targets of an iSCSI portal, or of a HyperSCSI group, and their LUNs
     Discover(DiscoverArgs),
-    /// Tell what a LUN is: inquiry, vital product data, capacity, negotiated parameters
+    /// Show what a LUN reports: INQUIRY, vital product data, capacity, negotiated parameters
     Info(InfoArgs),
     /// Write blocks of a LUN to stdout
     Read(ReadArgs),
     /// Write stdin to a LUN
     Write(WriteArgs),
-    /// Load LUNs and tell rates and latencies
+    /// Benchmark LUNs: generate load, report throughput and latency
     Bench(Box<BenchArgs>),
-    /// Write blocks that say what they are, and tell whether every one still is that
+    /// Write blocks that hold their own identity, read them back and report every wrong one
     Verify(Box<VerifyArgs>),
-    /// Make LUNs a local disk, until a signal detaches it
+    /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
-    /// Run experiments, and the instruments they are made of
+    /// Run test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
-    /// Test whether a target or an initiator of any vendor keeps to RFC 7143
+    /// Test the conformance of any target or initiator to RFC 7143
     Conform(crate::conform::ConformArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Serve what a configuration file says
+    /// Serve the targets of a configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Listen on an address; replaces the portals of the file [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Vec<String>,
-    /// Serve HyperSCSI on an Ethernet interface, without --listen that alone; several are separated by commas
+    /// Serve HyperSCSI on these Ethernet interfaces, separated by commas; without --listen, no iSCSI
     #[arg(long, value_delimiter = ',')]
     pub(crate) iface: Vec<String>,
     /// Serve HyperSCSI to a group
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Vec<String>,
-    /// Ask the groups for the password in this file; each group its own is for --config
+    /// Require the password in this file of all groups; --config can set one for each group
     #[arg(long, value_name = "FILE", requires = "group")]
     pub(crate) group_password_file: Option<PathBuf>,
     /// Name the target
@@ -71,22 +71,22 @@ pub(crate) struct ServeArgs {
     pub(crate) target: Option<String>,
     #[arg(long, value_name = "SPEC", help = LUN_HELP)]
     pub(crate) lun: Vec<String>,
-    /// Drive sockets and files by io_uring or epoll: auto, uring or epoll
+    /// Use this I/O interface for sockets and files: auto, uring or epoll
     #[arg(long, value_name = "KIND")]
     pub(crate) reactor: Option<String>,
-    /// Spin instead of sleeping
+    /// Busy-poll instead of sleeping
     #[arg(long)]
     pub(crate) poll: bool,
     /// Run reactors on these cores, such as 0-3,6
     #[arg(long, value_name = "LIST")]
     pub(crate) cores: Option<String>,
-    /// Keep state here [default: $XDG_STATE_HOME/targe or ~/.local/state/targe]
+    /// Keep persistent state in this directory [default: $XDG_STATE_HOME/targe or ~/.local/state/targe]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Answer questions on this admin socket
+    /// Serve the admin API on this socket
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Log this much: error, warn, info or debug
+    /// Log messages of this level and above: error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log: Option<String>,
 }
@@ -118,35 +118,36 @@ pub(crate) struct DiscoverArgs {
     /// Print one JSON array with an object for each LUN
     #[arg(long)]
     pub(crate) json: bool,
-    /// Prove to be this CHAP user
+    /// Authenticate as this CHAP user
     #[arg(long, value_name = "NAME", conflicts_with = "group")]
     pub(crate) user: Option<String>,
     /// Read the CHAP password from a file [default: $TARGE_PASSWORD]
     #[arg(long, value_name = "FILE", conflicts_with = "group")]
     pub(crate) password_file: Option<String>,
-    /// Have the target prove to be this CHAP user
+    /// Require the target to authenticate as this CHAP user
     #[arg(long, value_name = "NAME", conflicts_with = "group")]
     pub(crate) target_user: Option<String>,
     /// Read the target's CHAP password from a file [default: $TARGE_TARGET_PASSWORD]
     #[arg(long, value_name = "FILE", conflicts_with = "group")]
     pub(crate) target_password_file: Option<String>,
-    /// Be this initiator
+    /// Use this initiator name
     #[arg(long, value_name = "IQN", conflicts_with = "group")]
     pub(crate) initiator: Option<String>,
-    /// Look for what is exported to a HyperSCSI group, on the networks of --iface; that takes no password
+    /// Discover the targets of a HyperSCSI group on the networks of --iface; this needs no password
     #[arg(long, value_name = "NAME", requires = "iface", conflicts_with = "portal")]
     pub(crate) group: Option<String>,
-    /// Look on this Ethernet interface; several are separated by commas
+    /// Search on these Ethernet interfaces, separated by commas
     #[arg(long, value_delimiter = ',', requires = "group")]
     pub(crate) iface: Vec<String>,
-    /// Wait so many seconds for answers [default: as long as new ones come; 2 if none does]
+    /// Wait this many seconds for answers [default: until no new ones arrive; 2 if there is none]
     #[arg(long, value_name = "SECONDS", requires = "group", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) wait: Option<u64>,
 }
 
 /// The help text of `URL`; its brackets are no links.
-pub(crate) const URL_HELP: &str = "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...], or hyperscsi://GROUP@INTERFACE/IQN/LUN[?...]; \
-     docs/initiator.md lists the keys. A password comes from ?password_file=FILE or $TARGE_PASSWORD";
+pub(crate) const URL_HELP: &str = "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...], or \
+                                   hyperscsi://GROUP@INTERFACE/IQN/LUN[?...]; docs/initiator.md lists the keys. A \
+                                   password comes from ?password_file=FILE or $TARGE_PASSWORD";
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
@@ -163,7 +164,7 @@ pub(crate) struct ReadArgs {
     pub(crate) url: String,
     #[command(flatten)]
     pub(crate) span: SpanArgs,
-    /// Write to a terminal, whatever the bytes do to it
+    /// Write to stdout even if it is a terminal
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -174,23 +175,23 @@ pub(crate) struct WriteArgs {
     pub(crate) url: String,
     #[command(flatten)]
     pub(crate) span: SpanArgs,
-    /// Write without asking
+    /// Write without confirmation
     #[arg(long)]
     pub(crate) write: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SpanArgs {
-    /// Start so many bytes into the LUN
+    /// Start at this byte of the LUN
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
     pub(crate) offset: u64,
-    /// Move so many bytes [default: to the end of the LUN, or of the input]
+    /// Transfer this many bytes [default: to the end of the LUN, or of the input]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) length: Option<u64>,
-    /// Move so many bytes in each command
+    /// Transfer this many bytes in each command
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size)]
     pub(crate) bs: u64,
-    /// Keep so many commands under way
+    /// Queue depth: keep this many commands outstanding
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) depth: u32,
 }
@@ -202,46 +203,47 @@ pub(crate) struct BenchArgs {
     /// Read, write, or mix both: read, write, mixed or mixed:PERCENT-OF-READS
     #[arg(long, value_name = "KIND", default_value = "read", value_parser = read_percent)]
     pub(crate) rw: u8,
-    /// Choose addresses at random; else go through in order
+    /// Use random addresses instead of sequential ones
     #[arg(long)]
     pub(crate) random: bool,
-    /// Move so many bytes in each command
+    /// Transfer this many bytes in each command
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub(crate) bs: u64,
-    /// Keep so many commands under way in each session
+    /// Queue depth: keep this many commands outstanding in each session
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) depth: u32,
-    /// Use so many connections in each session [default: what the URL says, else 1]
+    /// Use this many connections in each session [default: that of the URL, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) connections: Option<u16>,
-    /// Open so many sessions with each URL
+    /// Open this many sessions with each URL
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) sessions: u32,
-    /// Share the sessions among so many reactors [default: one for each session, up to the processors]
+    /// Distribute the sessions over this many reactors [default: one for each session, up to the processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Option<u32>,
-    /// Measure for so many seconds
+    /// Measure for this many seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = some_seconds)]
     pub(crate) time: std::time::Duration,
-    /// Load for so many seconds before that
+    /// Warm up for this many seconds before the measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) warmup: std::time::Duration,
-    /// Instead, measure so many commands of each session, from the start of the first to the end of the last
+    /// Instead, measure this many commands of each session, from the start of the first to the end of the
+    /// last
     #[arg(long, value_name = "N", conflicts_with_all = ["time", "warmup"], value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     /// Use this part of each LUN only: LENGTH, or OFFSET,LENGTH
     #[arg(long, value_name = "RANGE", value_parser = range)]
     pub(crate) range: Option<(u64, u64)>,
-    /// Take addresses and data from this seed
+    /// Derive addresses and data from this seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Drive sockets by io_uring or epoll: auto, uring or epoll
+    /// Use this I/O interface for sockets: auto, uring or epoll
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub(crate) reactor: drivers::config::EngineChoice,
-    /// Spin instead of sleeping
+    /// Busy-poll instead of sleeping
     #[arg(long)]
     pub(crate) poll: bool,
-    /// Write without asking; what is on the LUNs is lost
+    /// Write without confirmation; data on the LUNs is lost
     #[arg(long)]
     pub(crate) write: bool,
     /// Print one JSON object
@@ -253,13 +255,13 @@ pub(crate) struct BenchArgs {
 pub(crate) struct VerifyArgs {
     #[arg(help = URL_HELP)]
     pub(crate) url: String,
-    /// Write every block of the LUN, not as many as time allows
+    /// Write every block of the LUN instead of as many as time allows
     #[arg(long)]
     pub(crate) full: bool,
-    /// Without --full, write for so many seconds
+    /// Without --full, write for this many seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub(crate) time: std::time::Duration,
-    /// Do so many random operations instead of a time; at --depth 1, the seed repeats such a run exactly
+    /// Perform this many random operations instead; with --depth 1, the same seed repeats the run exactly
     #[arg(long, value_name = "N", conflicts_with_all = ["full", "time"])]
     pub(crate) count: Option<u64>,
     /// Fill blocks with this pattern: fixed, walking-one, walking-zero, long-runs, checksum-neutral, random,
@@ -272,40 +274,40 @@ pub(crate) struct VerifyArgs {
     /// Sign blocks of this length, 512 to 64K [default: 4K, more on large LUNs]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) unit: Option<u64>,
-    /// Move at most so many bytes in each command
+    /// Transfer at most this many bytes in each command
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size)]
     pub(crate) bs: u64,
-    /// Keep so many commands under way
+    /// Queue depth: keep this many commands outstanding
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) depth: u32,
-    /// Take addresses and contents from this seed [default: a new one, which is told]
+    /// Derive addresses and contents from this seed [default: a new one, which is printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// End at the first wrong block
     #[arg(long)]
     pub(crate) stop_on_corruption: bool,
-    /// Only write: make no zeros (WRITE SAME), free no storage (UNMAP)
+    /// Only write: use no WRITE SAME and no UNMAP
     #[arg(long)]
     pub(crate) no_zeroes: bool,
-    /// Write without conditions: no COMPARE AND WRITE
+    /// Use no COMPARE AND WRITE
     #[arg(long)]
     pub(crate) no_compare: bool,
-    /// End after so many failed commands
+    /// End after this many failed commands
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) errors: u64,
-    /// Keep a journal of what was sent and acknowledged in this new file
+    /// Record what was sent and acknowledged in this new journal file
     #[arg(long, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
-    /// Let each entry of the journal reach stable storage before its command is sent
+    /// Flush each entry of the journal to stable storage before its command is sent
     #[arg(long, requires = "journal")]
     pub(crate) sync_journal: bool,
     /// Write nothing: judge the LUN by the journal of an earlier run
     #[arg(long, requires = "journal", conflicts_with_all = ["full", "sync_journal"])]
     pub(crate) check: bool,
-    /// With --check: the target lost its power, so what was not flushed may be lost
+    /// With --check: the target lost power, so writes that were not flushed may be lost
     #[arg(long, requires = "check")]
     pub(crate) power_lost: bool,
-    /// Write without asking; what is on the LUN is lost
+    /// Write without confirmation; data on the LUN is lost
     #[arg(long)]
     pub(crate) write: bool,
     /// Print one JSON object
@@ -320,7 +322,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// Parses a duration that is longer than zero.
 fn some_seconds(text: &str) -> Result<std::time::Duration, String> {
     match seconds(text)? {
-        std::time::Duration::ZERO => Err("that is no time at all".to_owned()),
+        std::time::Duration::ZERO => Err("the duration must be longer than zero".to_owned()),
         span => Ok(span),
     }
 }

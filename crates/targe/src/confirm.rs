@@ -10,14 +10,15 @@ pub(crate) fn ask(given: bool, what: &str) -> Result<(), Failure> {
     if given {
         return Ok(());
     }
-    let refused = || Failure::Misused(format!("{what}: say --write to do this without a terminal to ask on"));
+    let refused =
+        || Failure::Misused(format!("{what}: without a terminal to confirm on, this needs --write"));
     if !std::io::stderr().is_terminal() {
         return Err(refused());
     }
     let mut terminal =
         std::fs::File::options().read(true).write(true).open("/dev/tty").map_err(|_| refused())?;
     // If the question cannot be written, no answer can be read either.
-    let _ = write!(terminal, "targe: {what}. Go on? [y/N] ");
+    let _ = write!(terminal, "targe: {what}. Continue? [y/N] ");
     let mut answer = String::new();
     let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(terminal), &mut answer);
     match answer.trim() {

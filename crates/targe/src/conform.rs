@@ -21,20 +21,20 @@ pub(crate) struct ConformArgs {
 pub(crate) enum Conformed {
     /// Test a target
     Target(Box<ConformTarget>),
-    /// Test an initiator: serve it a scripted disk
+    /// Test an initiator by serving it a scripted disk
     Initiator(Box<ConformInitiator>),
 }
 
-/// Which cases, and how they are told of.
+/// The cases to run, and how they are reported.
 #[derive(Debug, Args)]
 pub(crate) struct ConformShown {
-    /// Run the cases that these patterns name, such as `ffp-t-16.*`
+    /// Run the cases that match these patterns, such as `ffp-t-16.*`
     #[arg(long, value_name = "PATTERN")]
     pub(crate) only: Vec<String>,
     /// List the cases and run none
     #[arg(long)]
     pub(crate) list: bool,
-    /// Print one JSON object, and the lines on stderr
+    /// Print one JSON object on stdout, and the lines on stderr
     #[arg(long)]
     pub(crate) json: bool,
     /// Show the PDUs of every case, not only of those that failed
@@ -43,13 +43,13 @@ pub(crate) struct ConformShown {
     /// Write a report in Markdown too
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// What the report is on [default: the address]
+    /// The subject of the report [default: the address]
     #[arg(long, value_name = "TEXT")]
     pub(crate) subject: Option<String>,
-    /// The longest that one case may take, in seconds [default: 20 for a target, 30 for an initiator]
+    /// The time limit of one case, in seconds [default: 20 for a target, 30 for an initiator]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) limit: Option<u64>,
-    /// How long an answer may take, in milliseconds [default: 3000 for a target, 5000 for an initiator]
+    /// The time limit of a response, in milliseconds [default: 3000 for a target, 5000 for an initiator]
     #[arg(long, value_name = "MS")]
     pub(crate) patience: Option<u64>,
 }
@@ -68,20 +68,20 @@ pub(crate) struct ConformTarget {
     /// Let cases overwrite the first blocks of the LUN
     #[arg(long)]
     pub(crate) write: bool,
-    /// Bring the target back with this when it cannot be reached any more, and go on; the first line that it
-    /// prints is told with the case. Without it, the cases that are left are skipped
+    /// Restart the target with this command when it cannot be reached any more, and continue; the first line
+    /// that the command prints is reported with the case. Without it, the remaining cases are skipped
     #[arg(long, value_name = "CMD")]
     pub(crate) revive: Option<String>,
-    /// Log in by this name
+    /// Log in with this initiator name
     #[arg(long, value_name = "IQN")]
     pub(crate) initiator: Option<String>,
-    /// Log in by CHAP as this user; the password may also come from TARGE_PASSWORD
+    /// Authenticate by CHAP as this user; the password may also come from TARGE_PASSWORD
     #[arg(long, value_name = "NAME[%PASSWORD]")]
     pub(crate) user: Option<String>,
     /// Read the password of --user from a file
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-    /// Let the target prove that it is this user; the password may also come from TARGE_MUTUAL_PASSWORD
+    /// Require the target to authenticate as this user; the password may also come from TARGE_MUTUAL_PASSWORD
     #[arg(long, value_name = "NAME[%PASSWORD]")]
     pub(crate) mutual_user: Option<String>,
     /// Read the password of --mutual-user from a file
@@ -96,11 +96,11 @@ pub(crate) struct ConformInitiator {
     /// Listen on this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Start the initiator with this, once for each case; {url}, {portal}, {iqn} and {id} are put in. Without
-    /// it, start one by hand when a case asks for it
+    /// Start the initiator with this command, once for each case; {url}, {portal}, {iqn} and {id} are
+    /// replaced. Without it, start one by hand when a case asks for it
     #[arg(long, value_name = "CMD")]
     pub(crate) exec: Option<String>,
-    /// Let the initiator discover targets with this
+    /// Start the discovery of targets by the initiator with this command
     #[arg(long, value_name = "CMD")]
     pub(crate) discover: Option<String>,
     #[command(flatten)]
@@ -118,7 +118,7 @@ fn on_target(args: &ConformTarget) -> Result<(), Failure> {
     let shown = &args.shown;
     let selection = Selection::new(&shown.only);
     if let Some(pattern) = selection.idle(&target::list()) {
-        return Err(Failure::Misused(format!("--only {pattern}: names no case; see --list")));
+        return Err(Failure::Misused(format!("--only {pattern}: no case matches; see --list")));
     }
     if shown.list {
         list(&target::list(), &selection);
@@ -135,14 +135,14 @@ fn on_initiator(args: &ConformInitiator) -> Result<(), Failure> {
     let shown = &args.shown;
     let selection = Selection::new(&shown.only);
     if let Some(pattern) = selection.idle(&initiator::list()) {
-        return Err(Failure::Misused(format!("--only {pattern}: names no case; see --list")));
+        return Err(Failure::Misused(format!("--only {pattern}: no case matches; see --list")));
     }
     if shown.list {
         list(&initiator::list(), &selection);
         return Ok(());
     }
     let Some(listen) = args.listen else {
-        return Err(Failure::Misused("say where to listen: --listen ADDR:PORT".to_owned()));
+        return Err(Failure::Misused("name an address to listen on: --listen ADDR:PORT".to_owned()));
     };
     let options = initiator::Options {
         listen,

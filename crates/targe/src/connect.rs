@@ -49,16 +49,17 @@ pub(crate) fn network_logger(url: &Url) -> Watcher {
             }
             SessionEvent::Unanswered { lun, step } => {
                 let done = match step {
-                    EscalationStep::AbortTask => "they are aborted",
-                    EscalationStep::LogicalUnitReset => "the logical unit is reset",
-                    EscalationStep::LogIn => "the session is given up and logged in anew",
+                    EscalationStep::AbortTask => "the initiator aborts them",
+                    EscalationStep::LogicalUnitReset => "the initiator resets the logical unit",
+                    EscalationStep::LogIn => "the initiator drops the session and logs in again",
                 };
                 let lun = lun.number().unwrap_or_default();
-                eprintln!("targe: {url}: LUN {lun} does not answer commands in time: {done}");
+                eprintln!("targe: {url}: LUN {lun} does not complete commands in time: {done}");
             }
             SessionEvent::OtherServer { interface, peer } => {
                 eprintln!(
-                    "targe: {url}: two servers with one identity: {peer} on {interface} says too that this target is its own"
+                    "targe: {url}: two servers with one identity: {peer} on {interface} also announces this target as \
+                     its own"
                 );
             }
             _ => {}

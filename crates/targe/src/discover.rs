@@ -28,7 +28,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
     let told = block_on(targets(&client, &place, &EnvSecrets)).map_err(|why| failure(&why))?;
     if told.ignored > 0 {
         eprintln!(
-            "targe: {} entries of the list are no legal names or addresses and were left out",
+            "targe: {} entries of the list are not legal names or addresses and were omitted",
             told.ignored
         );
     }
@@ -58,7 +58,7 @@ fn place(args: &DiscoverArgs) -> Result<Endpoint, Failure> {
     let portal = args
         .portal
         .as_deref()
-        .ok_or_else(|| misused("which portal? Give HOST[:PORT], or --group and --iface".to_owned()))?;
+        .ok_or_else(|| misused("no portal is given; name HOST[:PORT], or --group and --iface".to_owned()))?;
     let mut place = Endpoint::parse(portal).map_err(|why| misused(why.to_string()))?;
     if let Some(user) = &args.user {
         if user.is_empty() || user.len() > 255 {
@@ -92,7 +92,7 @@ fn failure(why: &DiscoverError) -> Failure {
 
 fn show(found: &[(&Discovered, Vec<FoundUnit>)]) {
     if found.is_empty() {
-        eprintln!("targe: the portal names no target");
+        eprintln!("targe: the portal lists no targets");
     }
     let mut text = String::new();
     for (target, units) in found {

@@ -23,32 +23,32 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Instrument {
-    /// Stand between initiators and a target and break what passes, after TCP
+    /// Proxy iSCSI connections between initiators and a target and inject faults into PDUs, above TCP
     Proxy(ProxyArgs),
-    /// Lie between two Ethernet interfaces and lose, repeat, swap and damage frames
+    /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
     Wire(Box<wire::WireArgs>),
 }
 
 #[derive(Debug, Args)]
 struct ProxyArgs {
-    /// Listen for initiators here; port 0 takes a free one, which is told on stderr
+    /// Listen for initiators on this address; port 0 selects a free port, which is printed on stderr
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// The target
     #[arg(long, value_name = "HOST:PORT")]
     upstream: String,
-    /// What happens to PDUs: data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500; kinds are header,
-    /// header_digest, data, data_digest, drop, duplicate, stall, cut, silence, and delay, rate, bits, limit,
-    /// login, unprotected
+    /// Faults to inject into PDUs: data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500; kinds are
+    /// header, header_digest, data, data_digest, drop, duplicate, stall, cut, silence, and delay, rate, bits,
+    /// limit, login, unprotected
     #[arg(long, value_name = "PLAN", default_value = "")]
     faults: String,
-    /// Where all chance comes from: the same seed does the same to the same PDUs
+    /// Seed of the random numbers: the same seed injects the same faults into the same PDUs
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// End after so many seconds; otherwise when a signal says so
+    /// End after this many seconds [default: at a signal]
     #[arg(long, value_name = "S")]
     time: Option<u64>,
-    /// Tell each fault on stderr
+    /// Print each fault on stderr
     #[arg(long)]
     verbose: bool,
     /// Print the report as one JSON object

@@ -10,7 +10,7 @@ const VARIABLE: &str = "TARGE_PLANTED";
 pub(crate) fn plant_from_environment() -> Result<(), String> {
     let Some(name) = std::env::var_os(VARIABLE) else { return Ok(()) };
     let name = name.to_string_lossy();
-    let bug = Bug::named(&name).ok_or_else(|| format!("{VARIABLE}={name}: there is no such bug"))?;
+    let bug = Bug::named(&name).ok_or_else(|| format!("{VARIABLE}={name}: no such bug"))?;
     inject(Some(bug));
     eprintln!("targe: planted {bug:?}: this process breaks its promises on purpose");
     Ok(())

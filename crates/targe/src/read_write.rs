@@ -15,10 +15,8 @@ use crate::{Failure, confirm, connect, signals};
 
 pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() && !args.force {
-        let hint = "redirect it (> FILE, | xxd), or take --force";
-        return Err(Failure::Misused(format!(
-            "stdout is a terminal, which blocks of a disk may confuse; {hint}"
-        )));
+        let hint = "redirect it (> FILE, | xxd), or use --force";
+        return Err(Failure::Misused(format!("stdout is a terminal, which binary data may garble; {hint}")));
     }
     let url = connect::url(&args.url)?;
     let client = connect::client()?;
@@ -77,7 +75,7 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
         && given > end - args.span.offset
     {
         return Err(Failure::Failed(format!(
-            "{url}: the input has {given} bytes, and there is room for {}; nothing was written",
+            "{url}: the input has {given} bytes, but the range has only {}; nothing was written",
             end - args.span.offset
         )));
     }
@@ -98,7 +96,7 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
     flushed?;
     match args.span.length {
         Some(length) if bytes < length => Err(Failure::Failed(format!(
-            "the input ended after {bytes} of {length} bytes, which are written"
+            "the input ended after {bytes} of {length} bytes, which were written"
         ))),
         _ => {
             progress.finish("wrote");
@@ -120,7 +118,7 @@ impl BlockRange {
         let block = u64::from(geometry.block_size().bytes());
         if args.bs == 0 || !args.bs.is_multiple_of(block) || args.bs > 64 << 20 {
             return Err(Failure::Misused(format!(
-                "--bs: the LUN has blocks of {block} bytes; give a multiple of that, 64M at most"
+                "--bs: the logical block length is {block} bytes; use a multiple of it, at most 64M"
             )));
         }
         // A LUN ends at a block boundary.
@@ -142,7 +140,7 @@ fn end_of(span: &SpanArgs, geometry: &Geometry) -> Result<u64, Failure> {
         None => Some(size),
     };
     end.filter(|end| *end <= size && span.offset <= size)
-        .ok_or_else(|| Failure::Failed(format!("the LUN ends after {size} bytes; the range goes beyond it")))
+        .ok_or_else(|| Failure::Failed(format!("the range exceeds the LUN, which has {size} bytes")))
 }
 
 struct Writer<'a> {
@@ -182,7 +180,7 @@ impl Writer<'_> {
         }
         if length.is_none() && input.read(&mut [0]).is_ok_and(|more| more > 0) {
             return Err(Failure::Failed(format!(
-                "{}: the input goes on beyond the end of the LUN; {} bytes were written",
+                "{}: the input is longer than the LUN; {} bytes were written",
                 self.url,
                 at - offset
             )));

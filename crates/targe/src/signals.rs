@@ -42,7 +42,8 @@ impl LogoutGuard {
     pub(crate) fn new(session: &Session) -> Result<Self, Failure> {
         let ignored = ignored_signals();
         let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-        let failed = |error: std::io::Error| Failure::Failed(format!("cannot take over signals: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::Failed(format!("cannot install signal handlers: {error}"));
         let mut signals = Signals::new(wanted).map_err(failed)?;
         let held = Arc::new(Mutex::new(Some(session.clone())));
         let session = Arc::clone(&held);
@@ -122,7 +123,8 @@ impl StallWatch {
     /// Watches a session from the next SIGINT or SIGTERM on.
     pub(crate) fn after_signal(session: &Session) -> Result<Self, Failure> {
         let still = Self::of(vec![session.clone()]);
-        let failed = |error: std::io::Error| Failure::Failed(format!("cannot take over signals: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::Failed(format!("cannot install signal handlers: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         let held = Arc::clone(&still.held);
         std::thread::Builder::new()
@@ -171,10 +173,11 @@ fn close_when_stalled(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> boo
         match watch.judge(Instant::now(), &seen, span.is_none()) {
             StallVerdict::Progressing => {}
             StallVerdict::Answering => eprintln!(
-                "targe: the target answers, but what is under way takes its time: waiting for it; another signal ends at once"
+                "targe: the target answers pings, but outstanding commands take long: waiting for them; another signal \
+                 ends targe at once"
             ),
             StallVerdict::Stalled => {
-                eprintln!("targe: the target does not answer: what is under way is given up");
+                eprintln!("targe: the target does not answer: outstanding commands are aborted");
                 sessions.iter().for_each(Session::close);
                 return true;
             }
@@ -274,7 +277,7 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>, Failure> {
     for signal in [SIGINT, SIGTERM] {
         let registered = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&ends))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&ends)));
-        registered.map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
+        registered.map_err(|error| Failure::Failed(format!("cannot install signal handlers: {error}")))?;
     }
     Ok(ends)
 }

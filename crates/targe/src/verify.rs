@@ -74,7 +74,7 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<VerifyPlan, Failure> {
     let pattern = args.pattern.as_deref().map(|name| {
         let names = || Pattern::ALL.map(Pattern::name).join(", ");
         Pattern::by_name(name)
-            .ok_or_else(|| Failure::Misused(format!("--pattern {name}: those are {}", names())))
+            .ok_or_else(|| Failure::Misused(format!("--pattern {name}: known patterns are {}", names())))
     });
     let profile = disk.capabilities();
     let (from, len) = match args.range {
@@ -192,7 +192,7 @@ fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &VerifyReport) 
     } else if report.errors > 0 {
         Some(connect::with_loss(disk.session(), format!("{} operations failed", report.errors)))
     } else if !report.complete {
-        Some("ended before everything was verified".to_owned())
+        Some("the run ended before everything was verified".to_owned())
     } else {
         None
     };
@@ -227,11 +227,11 @@ fn show(report: &VerifyReport) -> String {
         bytes(report.read_bytes)
     ));
     if report.zeroed + report.freed > 0 {
-        row(&format!("{} ranges made zeros, {} freed", report.zeroed, report.freed));
+        row(&format!("{} ranges zeroed, {} unmapped", report.zeroed, report.freed));
     }
     if report.compared + report.differed > 0 {
         let (same, other) = (report.compared, report.differed);
-        row(&format!("{same} writes on a condition that held, {other} on one that did not"));
+        row(&format!("{same} COMPARE AND WRITE commands that matched, {other} that did not"));
     }
     row(&format!(
         "{} of {} verified, {:.1} s in all",

@@ -91,7 +91,7 @@ def kill_and_restart(server, disk, fio):
         time.sleep(DEAD_S)
         server.start(fresh=False)
         deadline = time.monotonic() + 30
-        while disk.said().count("reached again") <= number:
+        while disk.said().count("reconnected") <= number:
             expect(time.monotonic() < deadline, f"after restart {number + 1} the target is not reached again: {disk.said()[-300:]}")
             time.sleep(0.05)
 

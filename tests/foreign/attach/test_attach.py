@@ -177,7 +177,7 @@ def test_nbd_replaces_stale_sockets_only(server):
         pass
     code, said = refused(disk.command())
     os.remove(disk.place)
-    expect(code == 1 and "no socket" in said, f"on a file it ends with {code}: {said}")
+    expect(code == 1 and "not a socket" in said, f"on a file it ends with {code}: {said}")
 
 
 def test_nbd_refuses_what_cannot_be(server):

@@ -175,7 +175,7 @@ impl<'a> Worker<'a> {
                 break;
             }
             if worker.now >= deadline {
-                return Err(BenchError::Plan("the sessions do not come up".to_owned()));
+                return Err(BenchError::Plan("the sessions were not established".to_owned()));
             }
         }
         Ok(worker)
@@ -246,7 +246,7 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         if self.under_way > 0 && !self.gate.failed.load(Ordering::Relaxed) {
-            return Err(BenchError::Reactor(format!("{} commands never ended", self.under_way)));
+            return Err(BenchError::Reactor(format!("{} commands did not end", self.under_way)));
         }
         for lane in &self.lanes {
             let stats = self.driver.stats(lane.session);

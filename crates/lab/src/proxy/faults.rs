@@ -25,19 +25,19 @@ pub struct Faults {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultPlanError {
     /// The word names no kind of fault.
-    #[error("`{0}` is no fault; those are {KINDS}")]
+    #[error("`{0}` is not a fault; the faults are {KINDS}")]
     Unknown(String),
     /// The kind needs a value.
-    #[error("`{0}` wants a value, as in `{0}=1%`")]
+    #[error("`{0}` needs a value, as in `{0}=1%`")]
     Missing(String),
     /// The text is no probability.
-    #[error("`{0}` are no odds; write 0.5%, 1/2000 or 500ppm, at most 100%")]
+    #[error("`{0}` is not a probability; write 0.5%, 1/2000 or 500ppm, at most 100%")]
     Odds(String),
     /// The text is no time.
-    #[error("`{0}` is no time; write 200us, 200ms or 2s")]
+    #[error("`{0}` is not a duration; write 200us, 200ms or 2s")]
     Time(String),
     /// The text is no number.
-    #[error("`{0}` is no number")]
+    #[error("`{0}` is not a number")]
     Number(String),
 }
 

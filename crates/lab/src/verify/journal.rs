@@ -44,7 +44,7 @@ pub struct JournalHeader {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file does not start with the header of a journal.
-    #[error("this is no journal of `targe verify`")]
+    #[error("this is not a journal of `targe verify`")]
     NotOne,
     /// The range of the journal does not fit the device.
     #[error("the journal does not fit the device: {0}")]

@@ -87,12 +87,10 @@ impl Default for VerifyPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The length of a signed block is out of bounds.
-    #[error("a signed block is 512 to 65536 bytes long, a power of two, not {0}")]
+    #[error("the length of a signed block must be a power of two from 512 to 65536, not {0}")]
     Unit(usize),
     /// The length of a signed block is no multiple of the device's logical block length.
-    #[error(
-        "the device is addressed in blocks of {block_len} bytes, so signed blocks of {unit} bytes cannot be"
-    )]
+    #[error("the logical block length is {block_len} bytes, so a signed block cannot have {unit} bytes")]
     Granule {
         /// The length of a signed block that was asked for.
         unit: usize,
@@ -115,7 +113,8 @@ pub enum RunError {
     Empty,
     /// The history of so many blocks would take too much memory.
     #[error(
-        "{units} signed blocks of {unit} bytes are more than the {} that can be remembered; choose longer blocks or a smaller range",
+        "{units} signed blocks of {unit} bytes are more than the maximum of {}; choose longer blocks or a smaller \
+         range",
         super::plan::UNITS_MAX
     )]
     TooMany {

@@ -247,7 +247,7 @@ fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
     // Both the response and a block that must not have been written show this fault.
     for report in judge_random(Lie::WriteAnyway, true) {
         assert!(report.errors > 0 && report.wrong.unsubmitted > 0, "{report:?}");
-        assert!(report.error_texts[0].contains("carried out although"), "{:?}", report.error_texts);
+        assert!(report.error_texts[0].contains("executed although"), "{:?}", report.error_texts);
     }
     for report in judge_random(Lie::DifferAlways, true) {
         assert!(report.errors > 0 && report.differed > 0 && report.wrong.total() == 0, "{report:?}");

@@ -34,7 +34,7 @@ pub(super) fn ready(name: &str) -> Result<(), Failure> {
     let waiting =
         ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     if waiting.is_some() {
-        eprintln!("targe: a device of this disk waits for a server; it is taken over");
+        eprintln!("targe: a device of this disk waits for a server; this process takes it over");
     }
     Ok(())
 }
@@ -95,20 +95,20 @@ fn wait_for_the_end(device: &Device, end: &Shutdown) -> DeviceUse {
     loop {
         let why = match device.check_use() {
             Ok(DeviceUse::Free) => return DeviceUse::Free,
-            Ok(DeviceUse::InUse) => "somebody still uses it (mounted, mapped or open)".to_owned(),
-            Err(error) => format!("it cannot be told whether somebody uses it: {error}"),
+            Ok(DeviceUse::InUse) => "a process still uses it (mounted, mapped or open)".to_owned(),
+            Err(error) => format!("cannot determine whether a process uses it: {error}"),
         };
         if !told && asked.elapsed() > PASSING {
             told = true;
             eprintln!(
-                "targe: {}: {why}; it is served until he lets it go, another signal cuts him off",
+                "targe: {}: {why}; it is served until the last user closes it, another signal disconnects all users",
                 path.display()
             );
         }
         match end.occasions.recv_timeout(ASK_AGAIN) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Wakeup::Stop) => {
-                eprintln!("targe: {}: cut off from those who still use it", path.display());
+                eprintln!("targe: {}: processes that still use it are disconnected", path.display());
                 return DeviceUse::InUse;
             }
             Ok(Wakeup::Unused) | Err(RecvTimeoutError::Disconnected) => return DeviceUse::Free,

@@ -49,21 +49,21 @@ pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure>
     }
     let names: Vec<&str> = found.disputed.iter().map(|name| &**name).collect();
     Err(Failure::Failed(format!(
-        "two servers with one identity: {} is said by more than one server to be its own",
+        "two servers with one identity: more than one server announces {} as its own",
         names.join(", ")
     )))
 }
 
 fn warn(found: &HyperScsiDiscovery) {
     for interface in &found.interfaces_down {
-        eprintln!("targe: interface {interface} is not up, or takes no frames of 1500 bytes");
+        eprintln!("targe: interface {interface} is not up, or its MTU is less than 1500");
     }
     if found.targets.is_empty() {
         let version = if found.other_version { " in this version of HyperSCSI" } else { "" };
-        eprintln!("targe: nobody exports anything to this group here{version}");
+        eprintln!("targe: no server exports a target to this group here{version}");
     }
     if found.left_out > 0 {
-        eprintln!("targe: {} answers were left out, since there were too many", found.left_out);
+        eprintln!("targe: {} answers were omitted, since there were too many", found.left_out);
     }
 }
 

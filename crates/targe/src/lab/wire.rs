@@ -19,55 +19,55 @@ use crate::{Failure, print};
 
 #[derive(Debug, Args)]
 pub(crate) struct WireArgs {
-    /// One end
+    /// The first interface
     #[arg(long, value_name = "IFACE")]
     a: String,
-    /// The other end
+    /// The second interface
     #[arg(long, value_name = "IFACE")]
     b: String,
-    /// Lose a frame, this often: 0.5%, 1/2000 or 500ppm, as all odds
-    #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
+    /// Probability of dropping a frame, written like all probabilities as 0.5%, 1/2000 or 500ppm
+    #[arg(long, value_name = "PROBABILITY", value_parser = odds, default_value = "0%")]
     loss: Probability,
-    /// After a loss, lose the next one too, this often
-    #[arg(long, value_name = "ODDS", value_parser = odds)]
+    /// Probability of dropping the frame after a dropped one
+    #[arg(long, value_name = "PROBABILITY", value_parser = odds)]
     burst: Option<Probability>,
-    /// Deliver a frame twice, this often
-    #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
+    /// Probability of duplicating a frame
+    #[arg(long, value_name = "PROBABILITY", value_parser = odds, default_value = "0%")]
     dup: Probability,
-    /// Hold a frame back so that others overtake it, this often
-    #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
+    /// Probability of delaying a frame so that others overtake it
+    #[arg(long, value_name = "PROBABILITY", value_parser = odds, default_value = "0%")]
     reorder: Probability,
-    /// For so long at most
+    /// Longest such delay
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "300us")]
     reorder_by: Duration,
-    /// Flip bits of a frame, this often
-    #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
+    /// Probability of flipping bits of a frame
+    #[arg(long, value_name = "PROBABILITY", value_parser = odds, default_value = "0%")]
     corrupt: Probability,
-    /// Let every frame take so long
+    /// Delay of every frame
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0us")]
     delay: Duration,
-    /// Carry no more than so many bits in a second, such as 100M or 1G
+    /// Limit the rate to this many bits per second, such as 100M or 1G
     #[arg(long, value_name = "BITS", value_parser = bits)]
     rate: Option<u64>,
-    /// With --rate: let at most so many bytes wait; others are lost
+    /// With --rate: queue at most this many bytes and drop further frames
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M", requires = "rate")]
     queue: u64,
-    /// Lose frames whose payload is longer, as a switch does
+    /// Drop frames with a longer payload, as a switch does
     #[arg(long, value_name = "LENGTH")]
     mtu: Option<usize>,
-    /// Cut the wire: FROM:SECONDS after the start; may be given often
+    /// Cut the link: FROM:SECONDS after the start; may be repeated
     #[arg(long, value_name = "FROM:SECONDS", value_parser = cut)]
     cut: Vec<(Instant, Instant)>,
-    /// Do all this in both directions or one; the other is a good one
+    /// Impair both directions or only one
     #[arg(long, value_enum, default_value_t = Ways::Both)]
     way: Ways,
-    /// Carry frames of this EtherType only, in hexadecimal, or all
+    /// Forward only frames of this EtherType, in hexadecimal, or all
     #[arg(long, value_name = "TYPE", value_parser = ether_type, default_value = "889a")]
     ethertype: EtherTypes,
-    /// Where all chance comes from: the same seed does the same to the same frames
+    /// Seed of the random numbers: the same seed impairs the same frames in the same way
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// End after so many seconds; otherwise when a signal says so
+    /// End after this many seconds [default: at a signal]
     #[arg(long, value_name = "S")]
     time: Option<u64>,
     /// Print the counts as a table, not as one JSON object
@@ -143,7 +143,7 @@ fn time(text: &str) -> Result<Duration, String> {
 
 /// Parses `100M` as a hundred million: link rates are decimal.
 fn bits(text: &str) -> Result<u64, String> {
-    let bad = || "expected a number of bits in a second, such as 100M, 1G or 64k".to_owned();
+    let bad = || "expected a number of bits per second, such as 100M, 1G or 64k".to_owned();
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let factor = match text.get(digits.len()..).unwrap_or_default() {
         "" => 1,
@@ -157,7 +157,7 @@ fn bits(text: &str) -> Result<u64, String> {
 }
 
 fn cut(text: &str) -> Result<(Instant, Instant), String> {
-    let bad = || "expected FROM:SECONDS, such as 5:20 for 20 seconds from the fifth on".to_owned();
+    let bad = || "expected FROM:SECONDS, such as 5:20 for 20 seconds from second 5 on".to_owned();
     let (from, span) = text.split_once(':').ok_or_else(bad)?;
     let moment =
         |text: &str| text.parse::<u32>().map(|count| Duration::from_secs(count.into())).map_err(|_| bad());

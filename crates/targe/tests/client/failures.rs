@@ -56,7 +56,7 @@ fn bad_usage_is_told_before_anything_is_tried() {
         ),
         (&["read", "iscsi://me@127.0.0.1/iqn.2001-04.com.example:x/0"], "user \"me\" has no password"),
         (&["read", "iscsi://h/iqn.2001-04.com.example:x/0", "--length", "x"], "\"x\" is not a size"),
-        (&["discover"], "which portal? Give HOST[:PORT]"),
+        (&["discover"], "no portal is given; name HOST[:PORT]"),
         (&["discover", "--group", "g"], "--iface"),
         (
             &["discover", "--group", "", "--iface", "lo"],

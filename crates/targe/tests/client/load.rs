@@ -36,7 +36,10 @@ fn sessions_connections_and_units_are_loaded_together() {
     let report = json(&text);
     assert_eq!((&report["sessions"], &report["threads"]), (&json("4"), &json("2")), "{text}");
     let connections = report["connections"].as_u64().unwrap();
-    assert!(connections == 8 || told.contains("connections were up; the target allows no more"), "{told}");
+    assert!(
+        connections == 8 || told.contains("connections were established; the target allows no more"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -73,17 +76,17 @@ fn a_load_that_cannot_be_is_bad_usage() {
     let (fixture, daemon) = two_disks();
     let url = url(&daemon, 1);
     for (flags, told) in [
-        (&["--bs", "512"][..], "has blocks of 4096 bytes; commands of 512 do not fit"),
+        (&["--bs", "512"][..], "has blocks of 4096 bytes; 512 bytes per command is not a multiple"),
         (&["--bs", "2M"], "takes at most 1048576 bytes in one command"),
         (&["--range", "1M,4K"], "the range from 1048576 on holds no whole command"),
         (&["--range", "1K,8K"], "does not start at a block"),
-        (&["--range", "512K,1M"], "the range goes beyond that, to 1572864"),
+        (&["--range", "512K,1M"], "the range ends beyond that, at 1572864"),
         (&["--bs", "0"], "--bs: from one block"),
         (&["--rw", "mixed:101"], "expected read, write, mixed"),
         (&["--reactor", "kqueue"], "unknown reactor `kqueue`"),
         (&["--depth", "0"], "0 is not in 1..=8192"),
         (&["--time", "x"], "not a number of seconds"),
-        (&["--time", "0"], "that is no time at all"),
+        (&["--time", "0"], "the duration must be longer than zero"),
     ] {
         let (code, _, said) = fixture.run(&[&["bench", &url][..], flags].concat());
         assert_eq!(code, 2, "{flags:?}: {said}");
@@ -106,7 +109,7 @@ fn what_was_measured_before_a_failure_is_told() {
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("what is told was measured in the "), "{told}");
+    assert!(told.contains("the report covers the "), "{told}");
     let report = json(std::str::from_utf8(&output.stdout).unwrap());
     assert!(report["ios"].as_u64().unwrap() > 0, "{report}");
 }

@@ -169,7 +169,7 @@ fn nothing_is_written_without_consent() {
     {
         let (code, _, told) = feed(&fixture, args, &[1; 4096]);
         assert_eq!(code, 2);
-        assert!(told.contains("say --write"), "{told}");
+        assert!(told.contains("this needs --write"), "{told}");
     }
     assert_eq!(content(&fixture, &url, 0, 4 << 20), vec![0; 4 << 20]);
 }
@@ -183,15 +183,15 @@ fn input_that_does_not_fit_is_refused_before_a_block_is_written_if_its_length_is
     let output = fixture.command(&["write", &url, "--write"]).stdin(file).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(told.contains("there is room for 1048576; nothing was written"), "{told}");
+    assert!(told.contains("the range has only 1048576; nothing was written"), "{told}");
     assert_eq!(content(&fixture, &url, 0, 1 << 20), vec![0; 1 << 20]);
     let (code, _, told) = feed(&fixture, &["write", &url, "--write"], &vec![7; (1 << 20) + 1]);
     assert_eq!(code, 1);
-    assert!(told.contains("goes on beyond the end of the LUN; 1048576 bytes were written"), "{told}");
+    assert!(told.contains("is longer than the LUN; 1048576 bytes were written"), "{told}");
     for args in [["read", &url, "--offset", "2M"], ["write", &url, "--length", "2M"]] {
         let (code, data, told) =
             feed(&fixture, &[&args[..], &["--write"][..usize::from(args[0] == "write")]].concat(), &[]);
         assert_eq!((code, data.len()), (1, 0), "{told}");
-        assert!(told.contains("the LUN ends after 1048576 bytes"), "{told}");
+        assert!(told.contains("the range exceeds the LUN, which has 1048576 bytes"), "{told}");
     }
 }

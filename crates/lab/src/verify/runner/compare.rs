@@ -105,8 +105,8 @@ impl Runner<'_> {
             }
             (Ok(compared), _) => {
                 let what = match compared {
-                    Compared::Written => "carried out although something else is there",
-                    Compared::Differed => "refused although that is there",
+                    Compared::Written => "executed although the blocks hold other data",
+                    Compared::Differed => "miscompare although the blocks hold the expected data",
                 };
                 let (at, len) = (self.at(span), self.len_of(span));
                 self.report.failed(format!("compare and write of {len} bytes at byte {at}: {what}"));

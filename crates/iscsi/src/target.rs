@@ -20,7 +20,7 @@
 //! **Invariant:** this module and its submodules know neither the meaning of a CDB nor what a logical unit
 //! is.
 
-pub(crate) use base::{arena, memory_quota};
+pub(crate) use base::arena;
 mod admission;
 mod allegiance;
 mod command;

@@ -15,6 +15,7 @@ extern crate alloc;
 pub mod command;
 mod handle;
 pub mod initiator;
+pub mod quota;
 pub mod status;
 pub mod target;
 pub mod task_management;

@@ -119,9 +119,13 @@ impl Engine {
                 continue;
             };
             let room = to_usize(reassembly.len());
-            if !self.solicited_quota.try_reserve(self.now, &mut session.solicited_quota, room) {
+            if !self.quotas.solicited.try_reserve(self.now, &mut session.shares.solicited, room) {
                 self.stats.withheld += 1;
-                self.solicited_quota.enqueue_waiter(self.now, exchange.session, &mut session.solicited_quota);
+                self.quotas.solicited.enqueue_waiter(
+                    self.now,
+                    exchange.session,
+                    &mut session.shares.solicited,
+                );
                 exchange.out.waits = true;
                 break;
             }
@@ -200,8 +204,11 @@ impl Engine {
     /// Releases memory for Data-Out.
     pub(super) fn release_data_out_quota(&mut self, session: Key, freed: Freed) {
         let mut session = self.sessions.get_mut(session);
-        self.solicited_quota
-            .release(session.as_deref_mut().map(|session| &mut session.solicited_quota), freed.asked);
-        self.unsolicited_quota.release(session.map(|session| &mut session.unsolicited_quota), freed.unasked);
+        self.quotas
+            .solicited
+            .release(session.as_deref_mut().map(|session| &mut session.shares.solicited), freed.asked);
+        self.quotas
+            .unsolicited
+            .release(session.map(|session| &mut session.shares.unsolicited), freed.unasked);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! All memory that a peer can make the engine hold is bounded: sessions by [`EngineLimits::sessions_max`],
 //! exchanges of a session by the number of slots, received data by [`EngineLimits::data_out_bytes_max`], data
-//! that is not acknowledged by [`EngineLimits::data_in_bytes_max`]. [`base::memory_quota`] divides the memory
+//! that is not acknowledged by [`EngineLimits::data_in_bytes_max`]. [`transport::quota`] divides the memory
 //! among sessions when it is short.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 use base::arena::{Arena, Key};
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, PortState, ReceivedFrame};
-use base::memory_quota::MemoryQuota;
 use base::time::{Duration, Instant, soonest};
+use transport::quota::DataQuotas;
 use transport::target::SessionId;
 
 use super::contract::{Event, SessionDirectory, SessionView};
@@ -46,10 +46,8 @@ pub struct Engine {
     pub(super) deadlines: BTreeSet<(Instant, Key)>,
     /// Scratch list for the sessions whose deadline passed.
     due: Vec<Key>,
-    /// Memory quotas for unsolicited Data-Out, for solicited Data-Out, and for Data-In.
-    pub(super) unsolicited_quota: MemoryQuota,
-    pub(super) solicited_quota: MemoryQuota,
-    pub(super) data_in_quota: MemoryQuota,
+    /// Memory for data in flight.
+    pub(super) quotas: DataQuotas,
     pub(super) gateway: super::gateway::Gateway,
     /// The time at the last call.
     pub(super) now: Instant,
@@ -181,9 +179,11 @@ impl Engine {
             dirty: VecDeque::new(),
             deadlines: BTreeSet::new(),
             due: Vec::new(),
-            unsolicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            solicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            data_in_quota: MemoryQuota::new(limits.data_in_bytes_max),
+            quotas: DataQuotas::new(
+                limits.data_out_bytes_max,
+                limits.data_in_bytes_max,
+                limits.unsent_bytes_max,
+            ),
             gateway: super::gateway::Gateway::new(),
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
@@ -416,7 +416,7 @@ impl Engine {
                 .map(|transport| transport.paths().collect())
                 .unwrap_or_default(),
             tasks: session.tasks,
-            unacknowledged_bytes: session.data_in_quota.held(),
+            unacknowledged_bytes: session.shares.data_in.held(),
             traffic: session.traffic,
             drops: session.transport.as_ref().map(|transport| transport.stats().drops).unwrap_or_default(),
             totals: session.transport.as_ref().map(|transport| transport.stats().paths).unwrap_or_default(),
@@ -440,7 +440,7 @@ impl Engine {
 
     /// Returns how many bytes are reserved in the memory quotas: none when no task is open.
     pub const fn data_bytes(&self) -> usize {
-        self.unsolicited_quota.used() + self.solicited_quota.used() + self.data_in_quota.used()
+        self.quotas.used()
     }
 
     pub(super) fn transport(&mut self, key: Key) -> Option<&mut Connection> {

@@ -6,6 +6,7 @@ use base::arena::Key;
 use base::buffer::{Bytes, DataList, Pool};
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::quota::DataInReservation;
 use transport::status;
 use transport::status::SENSE_MAX;
 use transport::target::Finish;
@@ -253,11 +254,8 @@ pub(super) struct DataIn {
     pub(super) sent: u32,
     /// How many bytes of those are not acknowledged.
     pub(super) unacknowledged: usize,
-    /// Bytes reserved in the memory quota: for data that waits, for data that is not acknowledged, and for
-    /// data that may follow, up to the claim.
-    pub(super) reserved: usize,
-    /// How many bytes the command was assumed to have under way at a time.
-    pub(super) claimed: usize,
+    /// Bytes of the memory quota that it takes.
+    pub(super) reservation: DataInReservation,
 }
 
 impl DataIn {
@@ -276,28 +274,20 @@ impl DataIn {
 
     /// Records that no more data follows, and returns how many bytes of the quota that frees.
     pub(super) fn close(&mut self) -> usize {
-        self.claimed = 0;
-        self.spare()
+        let (here, end) = (self.unacknowledged + self.queued.len(), u64::from(self.end()));
+        self.reservation.close(here, end)
     }
 
     /// Returns how many reserved bytes are no longer needed, and removes them from the reservation.
     pub(super) fn spare(&mut self) -> usize {
-        let spare = self.reserved.saturating_sub(self.needs());
-        self.reserved -= spare;
-        spare
+        let (here, end) = (self.unacknowledged + self.queued.len(), u64::from(self.end()));
+        self.reservation.shrink(here, end)
     }
 
     /// Returns how many bytes the data exceeds its reservation by, and adds them to the reservation.
     pub(super) fn excess(&mut self) -> usize {
-        let excess = self.needs().saturating_sub(self.reserved);
-        self.reserved += excess;
-        excess
-    }
-
-    fn needs(&self) -> usize {
-        let here = self.unacknowledged + self.queued.len();
-        let left = (to_usize(self.len) + self.unacknowledged).saturating_sub(to_usize(self.sent));
-        here.max(left.min(self.claimed))
+        let (here, end) = (self.unacknowledged + self.queued.len(), u64::from(self.end()));
+        self.reservation.grow(here, end)
     }
 }
 

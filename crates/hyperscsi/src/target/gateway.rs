@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
 use base::ether::{EtherPort, FrameBatch, Mac, PortState};
-use base::memory_quota::QuotaShare;
 use base::time::{Duration, Instant};
+use transport::quota::DataShares;
 use transport::target::SessionId;
 
 use super::contract::{Event, SessionDirectory, SessionEnd, SessionUp, Traffic};
@@ -254,9 +254,7 @@ impl Engine {
             tables: PnSpace::ALL.map(ExchangeTable::new),
             wishes: Vec::new(),
             ready: VecDeque::new(),
-            unsolicited_quota: QuotaShare::default(),
-            solicited_quota: QuotaShare::default(),
-            data_in_quota: QuotaShare::default(),
+            shares: DataShares::default(),
             to_flush: VecDeque::new(),
             withdrawn: Vec::new(),
             refusals: Vec::new(),

@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::memory_quota::WAITERS_PER_TURN;
+use transport::quota::{Admission, DataInReservation};
 use transport::target::{Command, SessionId, TaskRef};
 
 use super::contract::Event;
 use super::engine::Engine;
 use super::exchange::{Holder, RequestState, TaskResult};
 use super::session::Waiting;
-use crate::exchange::reassembly::to_usize;
 use crate::exchange::xid::PnSpace;
 
 impl Engine {
@@ -76,10 +76,8 @@ impl Engine {
         match core::mem::replace(&mut exchange.request, RequestState::Started) {
             RequestState::Command(command) => {
                 exchange.holder = Holder::DeviceServer;
-                let claim = self
-                    .data_in_quota
-                    .reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
-                (exchange.data_in.reserved, exchange.data_in.claimed) = (claim, claim);
+                let claim = self.quotas.data_in_claim(command.data_in_len);
+                exchange.data_in.reservation = DataInReservation::new(claim, command.data_in_len);
                 self.events.push_back(Event::Command(Command {
                     task: TaskRef(key),
                     session: SessionId(session),
@@ -99,37 +97,29 @@ impl Engine {
         }
     }
 
-    /// Reserves memory for the Data-In of a command, for as much of it as is under way at a time. If the
-    /// memory quota is short, queues the session for it. The expected length is only the initiator's claim,
-    /// and may far exceed what the command returns.
+    /// Reserves memory for the Data-In of a command, or queues its session for it.
     fn reserve_data_in(&mut self, key: Key, len: u32) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
-        let held = session.data_in_quota.held();
-        let len = self.data_in_quota.reservation_len(to_usize(len), self.limits.unsent_bytes_max);
-        if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
-            return false;
-        }
-        let fits = self.data_in_quota.try_reserve(self.now, &mut session.data_in_quota, len);
-        if !fits {
+        let admission = self.quotas.admit(self.now, key, &mut session.shares, len);
+        if admission == Admission::OutOfMemory {
             self.stats.held_back += 1;
-            self.data_in_quota.enqueue_waiter(self.now, key, &mut session.data_in_quota);
         }
-        fits
+        admission == Admission::Admitted
     }
 
     /// Submits requests of the sessions that wait for memory.
     pub(super) fn serve_quota_waiters(&mut self) {
         for _ in 0..WAITERS_PER_TURN {
-            let Some(key) = self.data_in_quota.next_waiter(self.now) else { break };
+            let Some(key) = self.quotas.data_in.next_waiter(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
-                session.data_in_quota.mark_dequeued();
+                session.shares.data_in.mark_dequeued();
                 self.submit_ready(key);
             }
         }
         for _ in 0..WAITERS_PER_TURN {
-            let Some(key) = self.solicited_quota.next_waiter(self.now) else { break };
+            let Some(key) = self.quotas.solicited.next_waiter(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
-                session.solicited_quota.mark_dequeued();
+                session.shares.solicited.mark_dequeued();
                 self.pump_all(key);
             }
         }

@@ -226,7 +226,7 @@ impl Engine {
                     Ok(()) => {
                         let spare = exchange.out.reserved.saturating_sub(to_usize(len));
                         exchange.out.reserved -= spare;
-                        self.unsolicited_quota.release(Some(&mut session.unsolicited_quota), spare);
+                        self.quotas.unsolicited.release(Some(&mut session.shares.unsolicited), spare);
                         None
                     }
                     Err(_) => Some(TaskResult::GivenUp(AbortResult::BROKEN)),
@@ -234,9 +234,9 @@ impl Engine {
                 // Orphan data of this exchange found no memory.
                 None if exchange.out.waits => Some(TaskResult::busy()),
                 None if len == 0 => None,
-                None if self.unsolicited_quota.try_reserve(
+                None if self.quotas.unsolicited.try_reserve(
                     self.now,
-                    &mut session.unsolicited_quota,
+                    &mut session.shares.unsolicited,
                     to_usize(len),
                 ) =>
                 {
@@ -306,8 +306,11 @@ impl Engine {
         let exchange = self.claim(now, key, header, slot)?;
         let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
         let Some(state) = self.exchanges.get_mut(exchange) else { return Ok(()) };
-        if self.unsolicited_quota.try_reserve(self.now, &mut session.unsolicited_quota, to_usize(first_burst))
-        {
+        if self.quotas.unsolicited.try_reserve(
+            self.now,
+            &mut session.shares.unsolicited,
+            to_usize(first_burst),
+        ) {
             state.out.reserved = to_usize(first_burst);
             state.out.unsolicited = Some(Reassembly::new(0, first_burst));
         } else {

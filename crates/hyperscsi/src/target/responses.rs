@@ -44,7 +44,7 @@ impl Engine {
         }
         let excess = exchange.data_in.excess();
         if let Some(session) = self.sessions.get_mut(exchange.session) {
-            self.data_in_quota.charge(&mut session.data_in_quota, excess);
+            self.quotas.data_in.charge(&mut session.shares.data_in, excess);
         }
         self.list(key);
     }
@@ -117,8 +117,9 @@ impl Engine {
 
     /// Releases memory for Data-In, and submits the commands that waited for it.
     pub(super) fn release_data_in_quota(&mut self, session: Key, len: usize) {
-        self.data_in_quota
-            .release(self.sessions.get_mut(session).map(|session| &mut session.data_in_quota), len);
+        self.quotas
+            .data_in
+            .release(self.sessions.get_mut(session).map(|session| &mut session.shares.data_in), len);
         self.submit_ready(session);
     }
 
@@ -131,10 +132,8 @@ impl Engine {
         {
             self.flush_exchange(key, exchange);
         }
-        let pressed = self.sessions.get(key).is_some_and(|session| {
-            self.unsolicited_quota.should_throttle(&session.unsolicited_quota)
-                || self.solicited_quota.should_throttle(&session.solicited_quota)
-        });
+        let session = self.sessions.get(key);
+        let pressed = session.is_some_and(|session| self.quotas.should_throttle(&session.shares));
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(transport) = session.transport.as_deref_mut() else { return };
         while let Some(message) = session.withdrawn.pop() {
@@ -220,8 +219,8 @@ impl Engine {
             TaskResult::GivenUp(result) => {
                 // The messages of the exchange that are under way are withdrawn.
                 state.withdrawn.extend(exchange.messages.drain(..));
-                freed = core::mem::take(&mut exchange.data_in.unacknowledged);
-                exchange.data_in.reserved = exchange.data_in.reserved.saturating_sub(freed);
+                exchange.data_in.unacknowledged = 0;
+                freed = exchange.data_in.spare();
                 let level = exchange.level.max(safe);
                 words(transport.take_head_buffer(), exchange, Cmd::Abort, level, |out| {
                     Abort::GivenUp(*result).encode(out)
@@ -302,7 +301,7 @@ impl Engine {
     pub(super) fn remove_exchange(&mut self, key: Key) {
         let Some(mut exchange) = self.exchanges.remove(key) else { return };
         let session = exchange.session;
-        let (freed, answers) = (exchange.out.stop(&self.pool), exchange.data_in.reserved);
+        let (freed, answers) = (exchange.out.stop(&self.pool), exchange.data_in.reservation.take());
         exchange.data_in.stop(&self.pool);
         if let Some(state) = self.sessions.get_mut(session) {
             if let Some(tag) = exchange.tag {

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
 use base::ether::EtherPort;
-use base::memory_quota::QuotaShare;
 use base::time::Instant;
+use transport::quota::DataShares;
 
 use super::contract::Traffic;
 use super::exchange::Exchange;
@@ -34,9 +34,7 @@ pub(super) struct Session {
     pub(super) wishes: Vec<Key>,
     /// Requests that wait for memory for their Data-In, and the requests behind them.
     pub(super) ready: VecDeque<Key>,
-    pub(super) unsolicited_quota: QuotaShare,
-    pub(super) solicited_quota: QuotaShare,
-    pub(super) data_in_quota: QuotaShare,
+    pub(super) shares: DataShares,
     /// Exchanges that have something to send.
     pub(super) to_flush: VecDeque<Key>,
     /// Messages to withdraw from the transport.

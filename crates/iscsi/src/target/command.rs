@@ -3,9 +3,9 @@
 use alloc::collections::VecDeque;
 
 use base::fault_injection::{self, Bug};
-use base::int_cast::to_usize;
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
+use transport::quota::{Admission, DataInReservation};
 use transport::status::SENSE_MAX;
 use transport::target::{Command, Finish, SessionId, TaskRef};
 
@@ -262,39 +262,31 @@ impl Engine {
     fn deliver_command(&mut self, command: Command) {
         if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.result.is_none()) {
             task.holder = Holder::DeviceServer;
-            let claim = self
-                .data_in_quota
-                .reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
-            task.data_in.set_reservation(claim, command.data_in_len);
+            let claim = self.quotas.data_in_claim(command.data_in_len);
+            task.data_in.reservation = DataInReservation::new(claim, command.data_in_len);
             self.events.push_back(Event::Command(command));
         }
     }
 
-    /// Reserves memory for the Data-In of a command, or enqueues its session for it. It reserves at most
-    /// `unsent_bytes_max`: the initiator's expected length is only a claim, and may far exceed what the
-    /// command returns.
+    /// Reserves memory for the Data-In of a command, or enqueues its session for it.
     fn reserve_data_in(&mut self, session: Key, data_in_len: u32) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
-        let held = state.data_in_share.held();
-        let len = self.data_in_quota.reservation_len(to_usize(data_in_len), self.limits.unsent_bytes_max);
-        if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
-            // The session's earlier Data-In must be sent first, and acknowledged if it is retained until
-            // then.
-            self.ask_session_for_ack(session);
-            return false;
-        }
-        let fits = self.data_in_quota.try_reserve(self.now, &mut state.data_in_share, len);
-        if !fits {
+        let admission = self.quotas.admit(self.now, session, &mut state.shares, data_in_len);
+        if admission == Admission::OutOfMemory {
             self.stats.held_back += 1;
-            self.data_in_quota.enqueue_waiter(self.now, session, &mut state.data_in_share);
+        }
+        if admission != Admission::Admitted {
+            // The session's earlier Data-In must be sent, and acknowledged if it is retained until then.
             self.ask_session_for_ack(session);
         }
-        fits
+        admission == Admission::Admitted
     }
 
     /// Releases memory for Data-In.
     pub(super) fn release_data_in(&mut self, session: Key, len: usize) {
-        self.data_in_quota.release(self.sessions.get_mut(session).map(|state| &mut state.data_in_share), len);
+        self.quotas
+            .data_in
+            .release(self.sessions.get_mut(session).map(|state| &mut state.shares.data_in), len);
     }
 
     /// Delivers the waiting requests to the layer above, as far as memory and task management permit.

@@ -1,11 +1,10 @@
 //! Data for the initiator: the data of a task that waits to be sent, and the sent data that may be asked for
 //! again.
 
-use core::mem;
-
 use base::buffer::{Bytes, Pool};
 use base::int_cast::{to_u32, to_usize};
 use smallvec::SmallVec;
+use transport::quota::DataInReservation;
 
 use crate::pdu::Ttt;
 use crate::serial::DataSn;
@@ -23,12 +22,8 @@ pub(crate) struct DataIn {
     pub(crate) queued: usize,
     /// How many sent bytes are retained.
     pub(crate) kept: usize,
-    /// Bytes of the memory quota that it takes: data that waits or is retained, and, of the data still
-    /// expected, as much as was claimed.
-    reserved: usize,
-    /// How many bytes were reserved for the task at a time, and how many bytes it may return in all.
-    claimed: usize,
-    expected: u32,
+    /// Bytes of the memory quota that it takes.
+    pub(crate) reservation: DataInReservation,
     /// The offset of the next byte to send.
     pub(crate) offset: u32,
     pub(crate) data_sn: DataSn,
@@ -195,8 +190,7 @@ impl DataIn {
         self.log.clear();
         (self.part, self.part_sent, self.queued, self.kept) = (0, 0, 0, 0);
         (self.acked_sn, self.acked_offset, self.parts_start) = (self.data_sn, self.offset, self.offset);
-        self.claimed = 0;
-        mem::take(&mut self.reserved)
+        self.reservation.take()
     }
 
     /// As [`Self::stop`], for a task without a connection: the target learns which Data-In the initiator has
@@ -208,37 +202,22 @@ impl DataIn {
         freed
     }
 
-    /// Records the `claim` bytes that were reserved from the memory quota; the task returns at most
-    /// `expected` bytes.
-    pub(crate) const fn set_reservation(&mut self, claim: usize, expected: u32) {
-        (self.reserved, self.claimed, self.expected) = (claim, claim, expected);
-    }
-
     /// Records that no more data follows, and returns how many bytes of the memory quota that frees.
     pub(crate) fn end_input(&mut self) -> usize {
-        self.claimed = 0;
-        self.shrink_reservation()
+        let (here, end) = (self.queued + self.kept, self.end());
+        self.reservation.close(here, end)
     }
 
     /// Gives up the part of the reservation that is no longer needed, and returns its size in bytes.
     pub(crate) fn shrink_reservation(&mut self) -> usize {
-        let spare = self.reserved.saturating_sub(self.needs());
-        self.reserved -= spare;
-        spare
+        let (here, end) = (self.queued + self.kept, self.end());
+        self.reservation.shrink(here, end)
     }
 
     /// Extends the reservation to the data that is queued or retained, and returns by how many bytes.
     pub(crate) fn grow_reservation(&mut self) -> usize {
-        let excess = self.needs().saturating_sub(self.reserved);
-        self.reserved += excess;
-        excess
-    }
-
-    fn needs(&self) -> usize {
-        let here = self.queued + self.kept;
-        let to_come = u64::from(self.expected).saturating_sub(self.end());
-        let left = here.saturating_add(usize::try_from(to_come).unwrap_or(usize::MAX));
-        here.max(left.min(self.claimed))
+        let (here, end) = (self.queued + self.kept, self.end());
+        self.reservation.grow(here, end)
     }
 }
 
@@ -275,28 +254,37 @@ mod tests {
         assert_eq!(got, [&b"a"[..], b"bcd", b"", b"efgh", b"i"]);
         assert_eq!((data.queued, data.offset, data.end()), (0, 9, 9));
         data.push(Bytes::copied_from(b"j"));
-        data.reserved = 7;
-        assert_eq!((data.stop(&Pool::new(0)), data.queued, data.reserved), (7, 0, 0));
+        data.reservation = DataInReservation::new(7, 0);
+        assert_eq!((data.stop(&Pool::new(0)), data.queued, data.reservation.reserved()), (7, 0, 0));
     }
 
     #[test]
     fn what_is_taken_of_the_budget_is_what_is_here_and_what_was_claimed_of_the_rest() {
         for keep in [false, true] {
             let mut data = DataIn::default();
-            data.set_reservation(4, 20);
+            data.reservation = DataInReservation::new(4, 20);
             data.push(Bytes::copied_from(b"abc"));
-            assert_eq!((data.grow_reservation(), data.shrink_reservation(), data.reserved), (0, 0, 4));
+            assert_eq!(
+                (data.grow_reservation(), data.shrink_reservation(), data.reservation.reserved()),
+                (0, 0, 4)
+            );
             data.push(Bytes::copied_from(b"defghij"));
-            assert_eq!((data.grow_reservation(), data.reserved), (6, 10));
+            assert_eq!((data.grow_reservation(), data.reservation.reserved()), (6, 10));
             // While more data may follow, the claimed bytes stay reserved for it.
             data.take(10, keep, |_| {});
             assert_eq!(data.shrink_reservation(), if keep { 0 } else { 6 });
             data.push(Bytes::copied_from(b"kl"));
-            assert_eq!((data.grow_reservation(), data.reserved), if keep { (2, 12) } else { (0, 4) });
+            assert_eq!(
+                (data.grow_reservation(), data.reservation.reserved()),
+                if keep { (2, 12) } else { (0, 4) }
+            );
             assert_eq!(data.end_input(), if keep { 0 } else { 2 });
             data.take(2, keep, |_| {});
             assert_eq!(data.shrink_reservation(), if keep { 0 } else { 2 });
-            assert_eq!((data.stop(&Pool::new(0)), data.reserved), (if keep { 12 } else { 0 }, 0));
+            assert_eq!(
+                (data.stop(&Pool::new(0)), data.reservation.reserved()),
+                (if keep { 12 } else { 0 }, 0)
+            );
         }
     }
 
@@ -319,7 +307,12 @@ mod tests {
     #[test]
     fn what_was_sent_can_be_had_again_until_it_is_acknowledged() {
         for first in [DataSn(0), DataSn(u32::MAX - 1)] {
-            let mut data = DataIn { data_sn: first, acked_sn: first, reserved: 12, ..DataIn::default() };
+            let mut data = DataIn {
+                data_sn: first,
+                acked_sn: first,
+                reservation: DataInReservation::new(12, 0),
+                ..DataIn::default()
+            };
             for part in [&b"abcd"[..], b"efg", b"hijkl"] {
                 data.push(Bytes::copied_from(part));
             }
@@ -333,7 +326,7 @@ mod tests {
             assert!(data.sent_from(first.plus(3), first.plus(4)).is_none());
             // Six bytes are acknowledged: the first part of four bytes can be dropped.
             assert_eq!(data.acknowledge(first.plus(2), &Pool::new(0)), 4);
-            assert_eq!((data.kept, data.reserved), (5, 8));
+            assert_eq!((data.kept, data.reservation.reserved()), (5, 8));
             let sent = data.sent_from(first, first.plus(3)).unwrap();
             assert_eq!((sent.data_sn, again(&data, sent)), (first.plus(2), b"ghi".to_vec()));
             // The rest is resegmented.
@@ -342,7 +335,7 @@ mod tests {
             assert_eq!(send(&mut data, 4), b"ghij");
             assert_eq!(send(&mut data, 2), b"kl");
             assert_eq!(data.acknowledge(first.plus(4), &Pool::new(0)), 8);
-            assert_eq!((data.kept, data.reserved, data.offset), (0, 0, 12));
+            assert_eq!((data.kept, data.reservation.reserved(), data.offset), (0, 0, 12));
             assert_eq!(data.acknowledge(first.plus(4), &Pool::new(0)), 0);
         }
     }

@@ -8,6 +8,7 @@
 use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
 use base::int_cast::to_usize;
+use base::memory_quota::WAITERS_PER_TURN;
 use base::state_machine::ConnId;
 use transport::target::TaskRef;
 
@@ -16,7 +17,6 @@ use super::connection::{Incoming, Output};
 use super::contract::Event;
 use super::data_out_sequence::{PduDisposition, Sequence, SequenceEnd};
 use super::engine::Engine;
-use super::memory_quota::WAITERS_PER_TURN;
 use super::protocol_error::ProtocolError;
 use super::stall::SequenceProgress;
 use super::task::{Fetch, Freed, TaskResult};
@@ -102,14 +102,14 @@ impl Engine {
                     may && is_first && state.deprioritized_until.is_none_or(|until| until <= self.now);
                 if need > 0
                     && !(passes
-                        && self.solicited_quota.try_reserve(self.now, &mut state.solicited_share, need))
+                        && self.quotas.solicited.try_reserve(self.now, &mut state.shares.solicited, need))
                 {
                     if !core::mem::replace(&mut task.data_out.waits_for_quota, true) {
                         self.stats.withheld += 1;
                         state.quota_waiters.push_back(key);
                     }
                     if may {
-                        self.solicited_quota.enqueue_waiter(self.now, session, &mut state.solicited_share);
+                        self.quotas.solicited.enqueue_waiter(self.now, session, &mut state.shares.solicited);
                     }
                     return true;
                 }
@@ -189,13 +189,13 @@ impl Engine {
     /// Serves the sessions that wait for memory, as far as some is free now.
     pub(super) fn serve_quota_waiters(&mut self) {
         for _ in 0..WAITERS_PER_TURN {
-            let Some(session) = self.solicited_quota.next_waiter(self.now) else { break };
+            let Some(session) = self.quotas.solicited.next_waiter(self.now) else { break };
             self.serve(session);
         }
         for _ in 0..WAITERS_PER_TURN {
-            let Some(session) = self.data_in_quota.next_waiter(self.now) else { break };
+            let Some(session) = self.quotas.data_in.next_waiter(self.now) else { break };
             if let Some(state) = self.sessions.get_mut(session) {
-                state.data_in_share.mark_dequeued();
+                state.shares.data_in.mark_dequeued();
                 self.drain_ready(session);
             }
         }
@@ -204,7 +204,7 @@ impl Engine {
     /// Continues with the tasks of a session that wait for memory, until one finds none.
     fn serve(&mut self, session: Key) {
         if let Some(state) = self.sessions.get_mut(session) {
-            state.solicited_share.mark_dequeued();
+            state.shares.solicited.mark_dequeued();
         }
         while let Some(key) =
             self.sessions.get(session).and_then(|state| state.quota_waiters.front().copied())
@@ -342,8 +342,8 @@ impl Engine {
         if !unsolicited {
             return self.reserve_revoked_again(key, ttt);
         }
-        let room = self.sessions.get_mut(session).map(|state| &mut state.unsolicited_share);
-        let found = room.is_some_and(|share| self.unsolicited_quota.try_reserve(self.now, share, len));
+        let room = self.sessions.get_mut(session).map(|state| &mut state.shares.unsolicited);
+        let found = room.is_some_and(|share| self.quotas.unsolicited.try_reserve(self.now, share, len));
         if let Some(task) = self.tasks.get_mut(key).filter(|_| found) {
             task.data_out.reserved += len;
         }
@@ -609,16 +609,16 @@ impl Engine {
         self.restore_turn(session, freed.revoked);
         let state = self.sessions.get_mut(session).map(|state| {
             state.overdraft = state.overdraft.saturating_sub(freed.overdraft);
-            &mut state.solicited_share
+            &mut state.shares.solicited
         });
-        self.solicited_quota.release(state, freed.solicited);
+        self.quotas.solicited.release(state, freed.solicited);
         self.release_unsolicited(Some(session), freed.unsolicited);
     }
 
     /// Releases memory for unsolicited data; `session` may have ended.
     pub(super) fn release_unsolicited(&mut self, session: Option<Key>, len: usize) {
         let state = session.and_then(|key| self.sessions.get_mut(key));
-        self.unsolicited_quota.release(state.map(|state| &mut state.unsolicited_share), len);
+        self.quotas.unsolicited.release(state.map(|state| &mut state.shares.unsolicited), len);
     }
 
     pub(super) fn recycle_buf(&self, buf: Option<Buf>) {

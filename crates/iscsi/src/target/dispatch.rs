@@ -95,7 +95,7 @@ impl Engine {
         let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else {
             return DataSink::Discard;
         };
-        if !self.unsolicited_quota.try_reserve(self.now, &mut state.unsolicited_share, len) {
+        if !self.quotas.unsolicited.try_reserve(self.now, &mut state.shares.unsolicited, len) {
             return DataSink::Discard;
         }
         let buf = self.pool.take(len);

@@ -10,7 +10,7 @@
 //! All memory that a peer can make the engine hold is bounded: commands by the command window
 //! ([`Limits::queue_depth`]), Data-Out by [`Limits::data_out_bytes_max`], Data-In that the peer does not read
 //! by [`Limits::data_in_bytes_max`], and control PDUs by [`MAX_CONTROL_QUEUED`] per connection.
-//! `memory_quota` divides the memory among sessions when it is short.
+//! [`transport::quota`] divides the memory among sessions when it is short.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -20,13 +20,13 @@ use core::net::IpAddr;
 use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::{Duration, Instant};
+use transport::quota::DataQuotas;
 
 use super::allegiance::is_detached_id;
 use super::arena::{Arena, Key};
 use super::connection::{Connection, Output, index};
 use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionEnd};
 use super::initiator_notes::{Deviation, Notes};
-use super::memory_quota::MemoryQuota;
 use super::protocol_error::ProtocolError;
 use super::session::{Session, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
@@ -58,10 +58,8 @@ pub struct Engine {
     pub(super) events: VecDeque<Event>,
     pub(super) actions: VecDeque<Action>,
     pub(super) timers: Timers,
-    /// Memory quotas for unsolicited data, for solicited data, and for Data-In.
-    pub(super) unsolicited_quota: MemoryQuota,
-    pub(super) solicited_quota: MemoryQuota,
-    pub(super) data_in_quota: MemoryQuota,
+    /// Memory for data in flight.
+    pub(super) quotas: DataQuotas,
     /// Sessions whose pending logouts must be processed again.
     pub(super) dirty_sessions: VecDeque<Key>,
     /// Bytes of control PDUs that wait to be sent or acknowledged, and of text that is held, on all
@@ -277,9 +275,11 @@ impl Engine {
             events: VecDeque::new(),
             actions: VecDeque::new(),
             timers: Timers::default(),
-            unsolicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            solicited_quota: MemoryQuota::new(limits.data_out_bytes_max / 2),
-            data_in_quota: MemoryQuota::new(limits.data_in_bytes_max),
+            quotas: DataQuotas::new(
+                limits.data_out_bytes_max,
+                limits.data_in_bytes_max,
+                limits.unsent_bytes_max,
+            ),
             dirty_sessions: VecDeque::new(),
             control_bytes: 0,
             failed_logins: VecDeque::new(),
@@ -434,7 +434,7 @@ impl Engine {
 
     /// Returns how many bytes of data are reserved from the quotas: none when no task is open.
     pub const fn data_bytes(&self) -> usize {
-        self.unsolicited_quota.used() + self.solicited_quota.used() + self.data_in_quota.used()
+        self.quotas.used()
     }
 
     fn handle_timer(&mut self, now: Instant, owner: Owner, timer: Timer) {

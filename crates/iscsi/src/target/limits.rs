@@ -102,10 +102,8 @@ impl Engine {
 
     /// Returns how many commands of a session may be open while memory is as short as it is now.
     pub(super) fn depth_now(&self, session: Key) -> u32 {
-        let is_throttled = self.sessions.get(session).is_some_and(|session| {
-            self.unsolicited_quota.should_throttle(&session.unsolicited_share)
-                || self.solicited_quota.should_throttle(&session.solicited_share)
-        });
+        let session = self.sessions.get(session);
+        let is_throttled = session.is_some_and(|session| self.quotas.should_throttle(&session.shares));
         if is_throttled { DEPTH_UNDER_PRESSURE } else { u32::MAX }
     }
 

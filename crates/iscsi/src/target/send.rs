@@ -42,7 +42,7 @@ impl Engine {
         }
         let excess = state.data_in.grow_reservation();
         if let Some(session) = self.sessions.get_mut(session) {
-            self.data_in_quota.charge(&mut session.data_in_share, excess);
+            self.quotas.data_in.charge(&mut session.shares.data_in, excess);
         }
         if !state.in_send_queue && state.data_in.queued > 0 {
             state.in_send_queue = true;
@@ -258,7 +258,7 @@ impl Engine {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             task.data_in.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
         } else {
-            self.data_in_quota.release(Some(&mut state.data_in_share), task.data_in.shrink_reservation());
+            self.quotas.data_in.release(Some(&mut state.shares.data_in), task.data_in.shrink_reservation());
         }
         state.traffic.data_in_bytes += moved;
         let waiting = !state.ready.is_empty();

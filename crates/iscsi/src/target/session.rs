@@ -10,6 +10,7 @@ use base::buffer::Bytes;
 use base::state_machine::ConnId;
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::quota::DataShares;
 use transport::target::Command;
 use transport::task_management::TmfFunction;
 
@@ -19,7 +20,6 @@ use super::contract::{Repairs, SessionUp, Traffic};
 use super::engine::SessionLimits;
 use super::initiator_notes::Takeovers;
 use super::logout::PendingLogout;
-use super::memory_quota::QuotaShare;
 use super::response_fence::{Fence, UnackedFence};
 use super::states;
 use super::task::Task;
@@ -69,9 +69,7 @@ pub(crate) struct Session {
     pub(crate) holds_r2ts: bool,
     /// The session's share of each memory quota. The Data-In share covers reservations of commands under way
     /// and data that waits to be sent or acknowledged.
-    pub(crate) unsolicited_share: QuotaShare,
-    pub(crate) solicited_share: QuotaShare,
-    pub(crate) data_in_share: QuotaShare,
+    pub(crate) shares: DataShares,
     /// Its tasks that wait for memory for the data that they fetch.
     pub(crate) quota_waiters: VecDeque<Key>,
     /// How many fetches lost their reserved memory. Until their data is received or they end, the session
@@ -187,9 +185,7 @@ impl Session {
             tmfs: SmallVec::new(),
             ready: VecDeque::new(),
             holds_r2ts: false,
-            unsolicited_share: QuotaShare::default(),
-            solicited_share: QuotaShare::default(),
-            data_in_share: QuotaShare::default(),
+            shares: DataShares::default(),
             quota_waiters: VecDeque::new(),
             revoked: 0,
             overdraft: 0,

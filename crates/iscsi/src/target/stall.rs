@@ -238,7 +238,7 @@ impl Engine {
     /// Revokes the memory of stalled sequences of a connection, if a session waits for memory.
     fn revoke_stalled(&mut self, now: Instant, conn: ConnId) {
         let (asked, unasked) =
-            (self.solicited_quota.has_waiters(), self.unsolicited_quota.is_under_pressure());
+            (self.quotas.solicited.has_waiters(), self.quotas.unsolicited.is_under_pressure());
         let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
         if !asked && !unasked {
             return;
@@ -299,9 +299,9 @@ impl Engine {
         let at = now.after(POLL_INTERVAL_MAX);
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Detached, at);
         let wanted = Wanted {
-            asked: self.solicited_quota.has_waiters(),
-            unasked: self.unsolicited_quota.is_under_pressure(),
-            answers: self.data_in_quota.has_waiters() || !state.ready.is_empty(),
+            asked: self.quotas.solicited.has_waiters(),
+            unasked: self.quotas.unsolicited.is_under_pressure(),
+            answers: self.quotas.data_in.has_waiters() || !state.ready.is_empty(),
         };
         let is_due = |conn| {
             let mut lost = state.lost.iter();
@@ -362,7 +362,7 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session).filter(|_| revoked > 0) else { return };
         state.revoked = state.revoked.saturating_sub(revoked);
         if state.revoked == 0 && !state.quota_waiters.is_empty() {
-            self.solicited_quota.enqueue_waiter(self.now, session, &mut state.solicited_share);
+            self.quotas.solicited.enqueue_waiter(self.now, session, &mut state.shares.solicited);
         }
     }
 
@@ -378,13 +378,13 @@ impl Engine {
         };
         let Some(need) = fetch.revoked else { return true };
         let Some(state) = self.sessions.get_mut(task.session) else { return false };
-        if !self.solicited_quota.try_reserve(self.now, &mut state.solicited_share, need) {
-            let is_bounded = self.solicited_quota.used() < self.limits.data_out_bytes_max;
+        if !self.quotas.solicited.try_reserve(self.now, &mut state.shares.solicited, need) {
+            let is_bounded = self.quotas.solicited.used() < self.limits.data_out_bytes_max;
             let may = state.overdraft == 0 || state.overdraft.saturating_add(need) <= OVERDRAFT;
             if !is_bounded || !may {
                 return false;
             }
-            self.solicited_quota.charge(&mut state.solicited_share, need);
+            self.quotas.solicited.charge(&mut state.shares.solicited, need);
             state.overdraft += need;
             fetch.overdraft = need;
         }

@@ -28,7 +28,7 @@ impl Engine {
             members: session.conns.iter().filter_map(|conn| self.conn(*conn)).map(Connection::view).collect(),
             lost: session.lost.len(),
             tasks: session.tasks.saturating_sub(session.unacked_tasks),
-            unsent_bytes: session.data_in_share.held(),
+            unsent_bytes: session.shares.data_in.held(),
             traffic: session.traffic,
             repairs: session.repairs,
         })

@@ -603,7 +603,7 @@ impl Chaos {
         let engine = &self.world.engine;
         assert_eq!((engine.sessions().count(), engine.tasks.len(), engine.tmfs.len()), (0, 0, 0));
         assert_eq!(
-            [&engine.unsolicited_quota, &engine.solicited_quota, &engine.data_in_quota]
+            [&engine.quotas.unsolicited, &engine.quotas.solicited, &engine.quotas.data_in]
                 .map(|budget| budget.used()),
             [0; 3]
         );

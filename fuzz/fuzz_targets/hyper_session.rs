@@ -9,10 +9,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use transport::initiator::Request;
-use transport::command::Cdb;
-use transport::target::{Finish, SessionId};
-use transport::task_management::TmfResult;
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
@@ -29,6 +25,10 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
+use transport::command::Cdb;
+use transport::initiator::Request;
+use transport::target::{Finish, SessionId};
+use transport::task_management::TmfResult;
 
 const PORT: EtherPort = EtherPort(0);
 const TARGET: Mac = Mac([2, 0, 0, 0, 0, 1]);

@@ -230,8 +230,10 @@ impl World {
                 2 => self.engine.abort(command.task),
                 _ => {
                     let status = u8::from(!bytes.is_empty()) * 2;
-                    self.engine
-                        .finish(command.task, Finish { status, sense: bytes, transferable: sent.into() });
+                    self.engine.finish(
+                        command.task,
+                        Finish { status, sense: bytes, transferable: sent.into(), is_unit_attention: false },
+                    );
                 }
             }
         }

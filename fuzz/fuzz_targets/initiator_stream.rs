@@ -8,9 +8,6 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use transport::initiator::{Request, TaskId, TmfParameters};
-use transport::command::Cdb;
-use transport::task_management::TmfFunction;
 use base::buffer::{Bytes, DataList, Pool};
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
@@ -26,6 +23,9 @@ use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::{BHS_LEN, Bhs, PduHeader, TargetSn};
 use iscsi::serial::{CmdSn, StatSn};
 use libfuzzer_sys::fuzz_target;
+use transport::command::Cdb;
+use transport::initiator::{Request, TaskId, TmfParameters};
+use transport::task_management::TmfFunction;
 
 struct World {
     session: Session,

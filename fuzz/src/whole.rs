@@ -4,11 +4,6 @@
 
 use std::rc::Rc;
 
-use shard::config::{
-    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
-};
-use shard::shard::Shard;
-use target::units::UnitId;
 use base::buffer::Pool;
 use base::rng::Rng;
 use base::state_machine::{Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
@@ -24,7 +19,12 @@ use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
+use shard::config::{
+    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
+};
+use shard::shard::Shard;
 use store::ram::Ram;
+use target::units::UnitId;
 
 const PEERS: usize = 3;
 const MEDIUM_LEN: u64 = 1 << 20;

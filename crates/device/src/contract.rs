@@ -181,6 +181,7 @@ pub enum UnitEvent {
 pub struct SenseBytes {
     bytes: [u8; Sense::MAX_LEN],
     len: usize,
+    is_unit_attention: bool,
 }
 
 impl SenseBytes {
@@ -188,12 +189,17 @@ impl SenseBytes {
     pub fn new(sense: &Sense, descriptor_format: bool) -> Self {
         let mut bytes = [0; Sense::MAX_LEN];
         let len = sense.encode(descriptor_format, &mut bytes);
-        Self { bytes, len }
+        Self { bytes, len, is_unit_attention: sense.key == SenseKey::UNIT_ATTENTION }
     }
 
     /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// Returns whether they report a unit attention condition.
+    pub const fn is_unit_attention(&self) -> bool {
+        self.is_unit_attention
     }
 }
 

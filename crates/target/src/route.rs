@@ -201,8 +201,9 @@ fn finish(
     sense: Option<&SenseBytes>,
     transferable: u64,
 ) {
+    let is_unit_attention = sense.is_some_and(SenseBytes::is_unit_attention);
     let sense = sense.map(SenseBytes::bytes).unwrap_or_default();
-    transport.finish(task, Finish { status, sense, transferable });
+    transport.finish(task, Finish { status, sense, transferable, is_unit_attention });
 }
 
 /// The unit that executes each open task, for each transport.

@@ -134,12 +134,15 @@ pub struct Finish<'a> {
     /// How many bytes the command would have transferred had the initiator expected enough. The residual
     /// counts are computed from it.
     pub transferable: u64,
+    /// Whether the sense data reports a unit attention condition. iSCSI orders such a response with those of
+    /// the session's other connections (RFC 7143 §4.2.2.3.3).
+    pub is_unit_attention: bool,
 }
 
 impl Finish<'_> {
     /// Returns the outcome of a task that ended with status GOOD, with `transferable` bytes transferred.
     pub const fn good(transferable: u64) -> Self {
-        Self { status: status::GOOD, sense: &[], transferable }
+        Self { status: status::GOOD, sense: &[], transferable, is_unit_attention: false }
     }
 }
 

@@ -101,7 +101,7 @@ impl TaskResult {
 
     /// Returns the end of a task for which memory is short: BUSY. The initiator tries again.
     pub(super) fn busy() -> Self {
-        Self::of(Finish { status: status::BUSY, sense: &[], transferable: 0 })
+        Self::of(Finish { status: status::BUSY, sense: &[], transferable: 0, is_unit_attention: false })
     }
 
     /// Returns the end of a command with less protection than its logical unit demands: CHECK CONDITION,

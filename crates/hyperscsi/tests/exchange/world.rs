@@ -194,7 +194,12 @@ impl Server {
                     }
                     _ => engine.finish(
                         command.task,
-                        Finish { status: 2, sense: &[0x70, 0, 5, 0, 0, 0, 0, 0], transferable: 0 },
+                        Finish {
+                            status: 2,
+                            sense: &[0x70, 0, 5, 0, 0, 0, 0, 0],
+                            transferable: 0,
+                            is_unit_attention: false,
+                        },
                     ),
                 }
             }

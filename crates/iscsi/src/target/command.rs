@@ -339,6 +339,7 @@ impl Engine {
             status: finish.status,
             sense: (!sense.is_empty()).then(|| sense.into()),
             transferable: finish.transferable,
+            is_unit_attention: finish.is_unit_attention,
         });
         // Data-In that the layer above did not supply before will not follow.
         let spare = state.data_in.end_input();

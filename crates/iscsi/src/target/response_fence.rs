@@ -26,7 +26,6 @@ use super::connection::{Body, Control, Output, index};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::session::{Session, Tmf};
-use super::task::TaskResult;
 use super::timer::{Owner, Timer};
 use crate::pdu::TargetSn;
 use crate::pdu::tmf_response::TmfResponse;
@@ -141,7 +140,7 @@ impl Engine {
         //# The UA notification contained in the first SCSI Response PDU on each affected
         //# third-party I_T_L nexus after the TMF action thus MUST NOT pass the affected task
         //# responses on any of the iSCSI sessions accessing the LU.
-        let is_due = task.needs_fence || task.result.as_ref().is_some_and(TaskResult::is_unit_attention);
+        let is_due = task.needs_fence || task.result.as_ref().is_some_and(|result| result.is_unit_attention);
         let (session, conn) = (task.session, task.conn);
         let Some(state) = self.sessions.get(session).filter(|_| is_due) else { return false };
         if state.conns.len() < 2 || !state.conns.contains(&conn) {

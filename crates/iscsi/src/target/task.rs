@@ -70,9 +70,6 @@ pub(crate) struct SentStatus {
     pub(crate) phase_collapsed: bool,
 }
 
-/// The sense key of a unit attention condition.
-const UNIT_ATTENTION: u8 = 0x06;
-
 /// How many runs of a task wait to be sent again. Beyond that, one run of all unacknowledged PDUs replaces
 /// them.
 pub(crate) const MAX_RESEND_RUNS: usize = 8;
@@ -129,26 +126,24 @@ pub(crate) struct TaskResult {
     pub(crate) status: u8,
     pub(crate) sense: Option<Box<[u8]>>,
     pub(crate) transferable: u64,
+    /// Whether it reports a unit attention condition.
+    pub(crate) is_unit_attention: bool,
 }
 
 impl TaskResult {
     /// Returns the result of a task that fails with a condition of the transport.
     pub(crate) fn condition(condition: TransportSense) -> Self {
-        Self { status: status::CHECK_CONDITION, sense: Some(Box::new(condition.sense())), transferable: 0 }
+        Self {
+            status: status::CHECK_CONDITION,
+            sense: Some(Box::new(condition.sense())),
+            transferable: 0,
+            is_unit_attention: false,
+        }
     }
 
     /// Returns BUSY, the result of a task for which there is no memory. The initiator tries again.
     pub(crate) const fn busy() -> Self {
-        Self { status: status::BUSY, sense: None, transferable: 0 }
-    }
-
-    /// Returns whether it reports a unit attention condition (SPC-5 §4.5).
-    pub(crate) fn is_unit_attention(&self) -> bool {
-        let key = match self.sense.as_deref() {
-            Some([0x70 | 0x71, _, key, ..] | [0x72 | 0x73, key, ..]) => key & 0x0f,
-            _ => return false,
-        };
-        self.status == status::CHECK_CONDITION && key == UNIT_ATTENTION
+        Self { status: status::BUSY, sense: None, transferable: 0, is_unit_attention: false }
     }
 
     /// Returns whether the status can be sent in the last Data-In (phase collapse).

@@ -548,7 +548,8 @@ impl Pair {
         let sense: &[u8] = if command.cdb[0] == BROKEN { &SENSE } else { &[] };
         let status = if command.cdb[0] == BROKEN { 2 } else { 0 };
         let transferable = u64::try_from(moved).unwrap();
-        self.engine.finish(command.task, services::Finish { status, sense, transferable });
+        self.engine
+            .finish(command.task, services::Finish { status, sense, transferable, is_unit_attention: false });
     }
 
     pub(super) fn submit(&mut self, request: Request) -> TaskId {

@@ -518,7 +518,9 @@ impl Chaos {
                 let status = if good { 0 } else { 2 };
                 let transferable = held.sent.into();
                 self.held.remove(&task);
-                self.world.engine.finish(task, Finish { status, sense, transferable });
+                self.world
+                    .engine
+                    .finish(task, Finish { status, sense, transferable, is_unit_attention: false });
             }
             _ => {}
         }

@@ -303,7 +303,7 @@ fn sense_data_comes_in_a_response_of_its_own_behind_the_data() {
     let up = world.start(conn, &command, &[]);
     world.engine.data_in(up.task, 0, base::buffer::Bytes::copied_from(&[9; 301]).into());
     let sense = [0x70, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x11, 0, 0, 0, 0, 0];
-    world.finish(up.task, Finish { status: 2, sense: &sense, transferable: 301 });
+    world.finish(up.task, Finish { status: 2, sense: &sense, transferable: 301, is_unit_attention: false });
     let data: DataIn = world.expect(conn);
     assert!(data.is_final && data.status.is_none());
     let got = world.expect_any(conn);
@@ -363,7 +363,7 @@ fn long_cdbs_and_bidirectional_lengths_come_in_additional_headers() {
     let up = world.expect_command();
     assert_eq!((up.cdb.len(), &up.cdb[16..]), (32, &rest[..]));
     assert_eq!((up.data_in_len, up.data_out_len), (600, 512));
-    world.finish(up.task, Finish { status: 2, sense: &[0x70], transferable: 0 });
+    world.finish(up.task, Finish { status: 2, sense: &[0x70], transferable: 0, is_unit_attention: false });
     let response: ScsiResponse = world.expect(conn);
     assert_eq!(response.residual, Residual::Underflow(512));
     assert_eq!(response.bidirectional_read_residual, Residual::Underflow(600));

@@ -373,7 +373,7 @@ fn an_error_from_above_waits_for_the_sequences_too() {
     let (conn, _) = world.login(&KEYS);
     let command = ScsiCommand { is_final: false, ..world.write(conn, 40_000) };
     let task = world.start(conn, &command, &pattern(0, 512)).task;
-    world.finish(task, Finish { status: 2, sense: &[0x70, 0, 5], transferable: 0 });
+    world.finish(task, Finish { status: 2, sense: &[0x70, 0, 5], transferable: 0, is_unit_attention: false });
     world.expect_silence(conn);
     world.send(conn, &unsolicited(&command, 0, 512, false), &pattern(512, 512));
     world.expect_silence(conn);

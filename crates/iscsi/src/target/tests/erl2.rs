@@ -242,7 +242,7 @@ fn a_status_that_was_not_acknowledged_is_given_again_with_a_number_of_the_new_co
         .collect();
     let sense = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0, 0, 0];
     for (task, _) in &commands {
-        world.finish(*task, Finish { status: 2, sense: &sense, transferable: 0 });
+        world.finish(*task, Finish { status: 2, sense: &sense, transferable: 0, is_unit_attention: false });
     }
     let first: ScsiResponse = world.expect(conns[0]);
     world.expect::<ScsiResponse>(conns[0]);

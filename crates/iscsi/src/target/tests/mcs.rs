@@ -457,7 +457,8 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
 
 /// Sense data of a unit attention condition: a bus device reset function occurred.
 const RESET_OCCURRED: [u8; 18] = [0x70, 0, 0x06, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 0x03, 0, 0, 0, 0];
-const UNIT_ATTENTION: Finish<'_> = Finish { status: 0x02, sense: &RESET_OCCURRED, transferable: 0 };
+const UNIT_ATTENTION: Finish<'_> =
+    Finish { status: 0x02, sense: &RESET_OCCURRED, transferable: 0, is_unit_attention: true };
 
 /// Issues a command on one connection. Returns its tag and its task.
 fn start(world: &mut World, conns: &[ConnId], on: ConnId) -> (Itt, TaskRef) {

@@ -46,8 +46,15 @@ fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {
     for sense in [&[0x70, 0, 5][..], &[]] {
         let command = world.command(conn);
         let up = world.start(conn, &command, &[]);
-        world
-            .finish(up.task, Finish { status: if sense.is_empty() { 0 } else { 2 }, sense, transferable: 0 });
+        world.finish(
+            up.task,
+            Finish {
+                status: if sense.is_empty() { 0 } else { 2 },
+                sense,
+                transferable: 0,
+                is_unit_attention: false,
+            },
+        );
         sent.push(world.expect_any(conn));
     }
     let (itt, cmd_sn) = world.numbers(conn);

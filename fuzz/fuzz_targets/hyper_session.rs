@@ -9,13 +9,17 @@
 
 use std::sync::{Arc, OnceLock};
 
+use transport::initiator::Request;
+use transport::command::Cdb;
+use transport::target::{Finish, SessionId};
+use transport::task_management::TmfResult;
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use ground::Operations;
 use hyperscsi::aead::{Level, put_crc};
 use hyperscsi::frame::{HEADER_LEN, Header};
-use hyperscsi::initiator::contract::{Request, SessionPlan};
+use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{self, Export, GroupAccess, TargetAccess};
 use hyperscsi::login::{Password, PasswordRecord};
@@ -25,9 +29,6 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
-use transport::command::Cdb;
-use transport::target::{Finish, SessionId};
-use transport::task_management::TmfResult;
 
 const PORT: EtherPort = EtherPort(0);
 const TARGET: Mac = Mac([2, 0, 0, 0, 0, 1]);

@@ -8,6 +8,9 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
+use transport::initiator::{Request, TaskId, TmfParameters};
+use transport::command::Cdb;
+use transport::task_management::TmfFunction;
 use base::buffer::{Bytes, DataList, Pool};
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
@@ -15,9 +18,7 @@ use base::transmit::Transmit;
 use ground::{Operations, TARGET};
 use iscsi::digest::Crc32c;
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{
-    ConnectionDown, Event, Portal, Purpose, Request, SessionPlan, TaskId, TmfParameters,
-};
+use iscsi::initiator::contract::{ConnectionDown, Event, Portal, Purpose, SessionPlan};
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
 use iscsi::pdu::login_request::LoginRequest;
@@ -25,8 +26,6 @@ use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::{BHS_LEN, Bhs, PduHeader, TargetSn};
 use iscsi::serial::{CmdSn, StatSn};
 use libfuzzer_sys::fuzz_target;
-use transport::command::Cdb;
-use transport::task_management::TmfFunction;
 
 struct World {
     session: Session,

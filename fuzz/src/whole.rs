@@ -2,13 +2,13 @@
 //! and one initiator whose disk none of them may see: what must hold is that its blocks stay as they are,
 //! that it is served at the end, and that nothing is left of the others, nor of units that were removed.
 
+use std::rc::Rc;
+
 use shard::config::{
     DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
 };
 use shard::shard::Shard;
-use std::rc::Rc;
 use target::units::UnitId;
-
 use base::buffer::Pool;
 use base::rng::Rng;
 use base::state_machine::{Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};

@@ -15,7 +15,7 @@ use base::buffer::{Buf, Bytes, DataList, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use hyperscsi::aead::Level;
-use hyperscsi::initiator::contract::{Event as Told, Request, SessionPlan};
+use hyperscsi::initiator::contract::{Event as Told, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -23,6 +23,7 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use transport::command::Cdb;
+use transport::initiator::Request;
 use transport::target::{Finish, SessionId};
 
 const LEN: u32 = 4096;

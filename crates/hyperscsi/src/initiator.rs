@@ -24,6 +24,7 @@ mod issue;
 mod nexus_loss;
 mod progress;
 mod reply;
+mod services;
 pub mod session;
 mod task;
 mod task_management;

@@ -15,7 +15,6 @@ pub mod connection;
 pub mod discovery;
 pub mod exchange;
 pub mod frame;
-mod handle;
 pub mod initiator;
 pub mod login;
 mod path;

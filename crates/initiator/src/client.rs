@@ -16,9 +16,10 @@ use drivers::config::Config;
 use drivers::message_queue::Handle;
 use drivers::reactor::ReactorError;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot, SubmitError};
+use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
 use iscsi::name::IscsiName;
 use scsi::lun::Lun;
+use transport::initiator::SubmitError;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::command::{Command, CommandError, Reply};

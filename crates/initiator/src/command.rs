@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use base::buffer::{Bytes, DataList};
-use iscsi::initiator::contract::{CommandResponse, Request, SubmitError};
-use iscsi::pdu::Residual;
 use iscsi::pdu::reject::RejectReason;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::opcode::{self, variable_length as variable};
 use scsi::sense::{Asc, Sense};
 use transport::command::TaskAttribute;
+use transport::initiator::{CommandResponse, Request, Residual, SubmitError};
 
 use crate::future::Stopped;
 use crate::identity::OtherDevice;

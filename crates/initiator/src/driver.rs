@@ -14,10 +14,11 @@ use drivers::message_queue::Handle;
 use drivers::reactor::{Reactor, ReactorError};
 use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
-use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot, SubmitError};
+use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
 use iscsi::name::IscsiName;
 use iscsi::text::TextBuilder;
 use scsi::lun::Lun;
+use transport::initiator::SubmitError;
 use transport::task_management::TmfFunction;
 
 use crate::command::Command;
@@ -190,7 +191,7 @@ impl Driver {
     pub fn log_out(&mut self, session: SessionId) {
         let now = self.reactor.now();
         if let Some(session) = self.sessions.session(session) {
-            session.logout(now);
+            session.services_mut().logout(now);
         }
     }
 
@@ -198,7 +199,7 @@ impl Driver {
     pub fn close(&mut self, session: SessionId) {
         let now = self.reactor.now();
         if let Some(session) = self.sessions.session(session) {
-            session.close(now);
+            session.services_mut().close(now);
         }
     }
 
@@ -209,7 +210,7 @@ impl Driver {
             return None;
         }
         let now = self.reactor.now();
-        self.sessions.session(session).map(|session| session.ping(now))
+        self.sessions.session(session).map(|session| session.services_mut().ping(now))
     }
 
     /// Forgets a session that is down, with its memory and its counters. Does nothing if the session is not

@@ -3,10 +3,11 @@
 use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract as ether;
 use hyperscsi::pdu::name::{GroupName, Name};
-use iscsi::initiator::contract::{Portal, Purpose, Retry, SessionPlan};
+use iscsi::initiator::contract::{Portal, Purpose, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
+use transport::initiator::Retry;
 
 use crate::url::{Endpoint, Options, Protection, SecretError, Secrets, Transport, Url};
 
@@ -139,8 +140,8 @@ fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
     plan.parameters.frame_max = options.mtu.unwrap_or(u16::MAX);
     plan.parameters.repair = options.retransmission;
     if let Some(patience) = options.patience {
-        let lasting = ether::Retry { timeout: patience, ..plan.retry };
-        plan.retry = if patience.is_zero() { ether::Retry::NONE } else { lasting };
+        let lasting = Retry { timeout: patience, ..plan.retry };
+        plan.retry = if patience.is_zero() { Retry::NONE } else { lasting };
     }
     if let Some(within) = options.connect_timeout {
         plan.limits.login_within = within;

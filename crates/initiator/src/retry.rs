@@ -11,14 +11,14 @@
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{Outcome, TaskResult};
-use iscsi::pdu::scsi_response::ServiceResponse;
+use iscsi::pdu::reject::RejectReason;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
+use transport::initiator::TaskId;
+use transport::initiator::{Outcome, ServiceResponse, TaskResult};
 
 use crate::command::{Command, CommandError, Reply};
 use crate::fault_injection::{self, Bug};
-use crate::protocol::Task;
 
 /// How often a command is retried at once: more unit attentions than a nexus can have pending (a power on, a
 /// changed capacity, mode, inquiry, list of LUNs, reservation), and some retries for aborted commands.
@@ -40,7 +40,7 @@ pub(crate) struct PendingCommand {
     pub(crate) token: u64,
     pub(crate) command: Command,
     /// The task that executes it, while the session has it.
-    pub(crate) task: Option<Task>,
+    pub(crate) task: Option<TaskId>,
     /// Whether its caller has aborted it: then it is not retried.
     pub(crate) abort_requested: bool,
     /// Whether it is an identity check of our own, which asks which device is behind a LUN.
@@ -155,7 +155,7 @@ impl PendingCommand {
             TaskResult::NotSent if self.abort_requested => {
                 return (RetryDecision::Finish(Err(CommandError::Aborted)), None);
             }
-            TaskResult::Rejected(reason) => CommandError::Rejected(reason),
+            TaskResult::Rejected(reason) => CommandError::Rejected(RejectReason(reason)),
             TaskResult::NotSent | TaskResult::Lost => CommandError::Lost(None),
         };
         let attention = match &error {
@@ -226,10 +226,10 @@ const BECOMES_READY: [Asc; 3] = [Asc(0x0401), Asc(0x040a), Asc::NOT_READY_SPACE_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iscsi::initiator::contract::CommandResponse;
     use scsi::cdb::Cdb;
     use scsi::lun::Lun;
     use scsi::sense::Sense;
+    use transport::initiator::CommandResponse;
 
     fn command(repeatable: bool) -> Command {
         let mut command = Command::new(Lun(0), Cdb::from_16([0; 16]));

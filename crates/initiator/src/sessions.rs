@@ -32,17 +32,19 @@ use base::time::Instant;
 use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    AsyncNotice, ConnectionView, Event as Asked, Outcome, SessionOrigin, SessionStats, Slot, SubmitError,
+    AsyncNotice, ConnectionView, Event as Asked, SessionOrigin, SessionStats, Slot,
 };
 use iscsi::login::directory::TargetAddress;
 use scsi::lun::Lun;
 use scsi::sense::{Sense, SenseKey};
+use transport::initiator::{Outcome, SubmitError};
+use transport::initiator::{TaskId, TmfId};
 use transport::task_management::TmfFunction;
 
 use crate::command::{Command, CommandError};
 use crate::fault_injection::{self, Bug};
 use crate::login::ProtocolPlan;
-use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession, Task, TmfHandle};
+use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession};
 use crate::retry::{PendingCommand, RetryDecision};
 use crate::session_error::{self, ProtocolEndReason, SessionError};
 
@@ -87,7 +89,7 @@ struct SessionEntry {
     ended: Vec<PendingCommand>,
     /// Task management requests of callers. The session may already use the index of a request that has ended
     /// for another one.
-    manages: BTreeMap<TmfHandle, command_timeout::CallerTmf>,
+    manages: BTreeMap<TmfId, command_timeout::CallerTmf>,
     /// The command timeouts.
     overdue: command_timeout::CommandTimeouts,
     /// Units with an identity check in every new session.
@@ -244,7 +246,7 @@ impl Sessions {
         now: Instant,
         id: SessionId,
         token: u64,
-        what: (TmfFunction, Lun, Option<Task>),
+        what: (TmfFunction, Lun, Option<TaskId>),
     ) {
         let (function, lun, task) = what;
         let taken = self.entry(id).and_then(|entry| {
@@ -258,7 +260,7 @@ impl Sessions {
     }
 
     /// Returns the task that executes a command.
-    pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<Task> {
+    pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<TaskId> {
         let entry = self.entries.get(&id)?;
         entry.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
@@ -362,11 +364,11 @@ impl Sessions {
             }
             Asked::Done { task, outcome } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                return entry.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
+                return entry.done(now, id, task, outcome, &mut self.events);
             }
             Asked::TmfDone { id: manage, result } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                return entry.tmf_done(now, id, TmfHandle::Iscsi(manage), result, &mut self.events);
+                return entry.tmf_done(now, id, manage, result, &mut self.events);
             }
             Asked::Up(up) => {
                 if let Some(entry) = self.entries.get_mut(&id) {
@@ -502,7 +504,7 @@ impl SessionEntry {
     }
 
     /// Records which task executes a command.
-    fn carried_by(&mut self, now: Instant, task: Task, mut pending: PendingCommand) {
+    fn carried_by(&mut self, now: Instant, task: TaskId, mut pending: PendingCommand) {
         pending.task = Some(task);
         pending.attempt = self.overdue.attempt(now);
         let before = self.tasks.get_mut(index(task.index())).and_then(Option::take);
@@ -511,7 +513,7 @@ impl SessionEntry {
     }
 
     /// Removes and returns the command that a task executed.
-    fn take(&mut self, task: Task) -> Option<PendingCommand> {
+    fn take(&mut self, task: TaskId) -> Option<PendingCommand> {
         let place = self.tasks.get_mut(index(task.index()))?;
         let mut pending = match place.take_if(|pending| pending.task == Some(task)) {
             Some(pending) => pending,
@@ -524,24 +526,11 @@ impl SessionEntry {
         Some(pending)
     }
 
-    /// Returns how many bytes the command of a task expected to move: its data-in, or else its data-out.
-    fn expected(&self, task: Task) -> u32 {
-        let here = self.tasks.get(index(task.index())).and_then(Option::as_ref);
-        let mut known = here.into_iter().chain(&self.ended);
-        known.find(|pending| pending.task == Some(task)).map_or(0, |pending| {
-            let Command { data_in_len, data_out, .. } = &pending.command;
-            match data_in_len {
-                0 => u32::try_from(data_out.len()).unwrap_or(u32::MAX),
-                len => *len,
-            }
-        })
-    }
-
     fn done(
         &mut self,
         now: Instant,
         id: SessionId,
-        task: Task,
+        task: TaskId,
         outcome: Outcome,
         events: &mut VecDeque<DriverEvent>,
     ) {

@@ -113,6 +113,7 @@ pub mod protocol_error;
 mod resegmentation;
 mod retransmission;
 mod send;
+mod services;
 mod session;
 mod session_recovery;
 mod task;

@@ -273,7 +273,10 @@ pub struct LoginOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionKind {
     /// A discovery session: the initiator can only ask for targets.
-    Discovery,
+    Discovery {
+        /// The target that the initiator named, if there is one, and its portal group.
+        named: Option<(TargetId, PortalGroupTag)>,
+    },
     /// A normal session with a target.
     Normal {
         /// The target, by its number in the directory.

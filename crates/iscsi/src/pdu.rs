@@ -10,6 +10,7 @@
 //! [`crate::digest`], the order of the parts in [`crate::framing`].
 
 use core::fmt;
+use transport::initiator::Residual;
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -282,66 +283,38 @@ pub struct TargetSn {
     pub max_cmd_sn: CmdSn,
 }
 
-/// The residual count of a command: the difference between the length that the initiator expected and the
-/// length of the data (§11.4.5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Residual {
-    /// No residual: exactly the expected length.
-    #[default]
-    None,
-    /// Overflow: this many bytes were not transferred, because the initiator expected fewer.
-    Overflow(u32),
-    /// Underflow: this many of the expected bytes were not transferred, because the command had fewer.
-    Underflow(u32),
+/// Returns the value of a Residual Count field (§11.4.5).
+pub(crate) const fn residual_count(residual: Residual) -> u32 {
+    match residual {
+        Residual::None => 0,
+        Residual::Overflow(by) | Residual::Underflow(by) => by,
+    }
 }
 
-impl Residual {
-    /// Compares the length that the device would have transferred with the length that the initiator
-    /// expected.
-    pub fn of(transferable: u64, expected: u32) -> Self {
-        let expected = u64::from(expected);
-        match u32::try_from(transferable.abs_diff(expected)).unwrap_or(u32::MAX) {
-            0 => Self::None,
-            //= rfc7143#section-11.4.5.2
-            //# If SPDTL > EDTL for a task, iSCSI Overflow MUST be signaled in the SCSI Response PDU as
-            //# specified in Section 11.4.5.1.
-            //= rfc7143#section-11.4.5.2
-            //# The Residual Count MUST be set to the numerical value of (SPDTL - EDTL).
-            by if transferable > expected => Self::Overflow(by),
-            //= rfc7143#section-11.4.5.2
-            //# If SPDTL < EDTL for a task, iSCSI Underflow MUST be signaled in the SCSI Response PDU as
-            //# specified in Section 11.4.5.1.
-            //= rfc7143#section-11.4.5.2
-            //# The Residual Count MUST be set to the numerical value of (EDTL - SPDTL).
-            by => Self::Underflow(by),
-        }
+/// Returns the flag of a residual count, where `overflow` and `underflow` are the flags of the PDU.
+pub(crate) const fn residual_flags(residual: Residual, overflow: u8, underflow: u8) -> u8 {
+    match residual {
+        Residual::None => 0,
+        Residual::Overflow(_) => overflow,
+        Residual::Underflow(_) => underflow,
     }
+}
 
-    pub(crate) const fn count(self) -> u32 {
-        match self {
-            Self::None => 0,
-            Self::Overflow(by) | Self::Underflow(by) => by,
-        }
-    }
-
-    pub(crate) const fn flags(self, overflow: u8, underflow: u8) -> u8 {
-        match self {
-            Self::None => 0,
-            Self::Overflow(_) => overflow,
-            Self::Underflow(_) => underflow,
-        }
-    }
-
-    pub(crate) const fn read(flags: u8, overflow: u8, underflow: u8, count: u32) -> Result<Self, Malformed> {
-        match (flags & overflow != 0, flags & underflow != 0) {
-            //= rfc7143#section-11.4.5.1
-            //# If neither bit is set, the Residual Count field MUST be ignored on reception and SHOULD be set
-            //# to 0 when sending.
-            (false, false) => Ok(Self::None),
-            (true, false) => Ok(Self::Overflow(count)),
-            (false, true) => Ok(Self::Underflow(count)),
-            (true, true) => Err(Malformed::OverflowAndUnderflow),
-        }
+/// Returns the residual count that the flags and the field of a PDU state.
+pub(crate) const fn read_residual(
+    flags: u8,
+    overflow: u8,
+    underflow: u8,
+    count: u32,
+) -> Result<Residual, Malformed> {
+    match (flags & overflow != 0, flags & underflow != 0) {
+        //= rfc7143#section-11.4.5.1
+        //# If neither bit is set, the Residual Count field MUST be ignored on reception and SHOULD be set
+        //# to 0 when sending.
+        (false, false) => Ok(Residual::None),
+        (true, false) => Ok(Residual::Overflow(count)),
+        (false, true) => Ok(Residual::Underflow(count)),
+        (true, true) => Err(Malformed::OverflowAndUnderflow),
     }
 }
 

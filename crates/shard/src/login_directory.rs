@@ -143,6 +143,10 @@ impl Directory for LoginDirectory<'_> {
         DiscoveryAccess::Granted { auth: discovery.auth.clone(), keys: discovery.keys.clone() }
     }
 
+    fn portal_group(&self, via: &ConnectionPath) -> PortalGroupTag {
+        self.config.portal(via).map_or(PortalGroupTag(1), |portal| portal.group)
+    }
+
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret> {
         let users: &[Credentials] = match realm {
             Realm::Discovery => &self.config.discovery.users,

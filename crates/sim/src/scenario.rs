@@ -7,14 +7,14 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::BlockSize;
 use hyperscsi::aead::Level;
-use hyperscsi::initiator::contract::Retry as FrameRetry;
 use hyperscsi::pdu::parameters::Repair;
-use iscsi::initiator::contract::{Limits as SessionLimits, Retry};
+use iscsi::initiator::contract::Limits as SessionLimits;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::Limits;
 use netem::frame::FramePlan;
 use netem::probability::{DurationRange, Probability};
 use netem::stream::StreamPlan;
+use transport::initiator::{Retry, Retry as FrameRetry};
 
 use crate::media::MediumPlan;
 

@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod command;
 mod handle;
+pub mod initiator;
 pub mod status;
 pub mod target;
 pub mod task_management;

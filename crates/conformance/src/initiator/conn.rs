@@ -5,9 +5,10 @@ use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use iscsi::pdu::{Itt, PduHeader, Residual, TargetSn, Ttt};
+use iscsi::pdu::scsi_response::ScsiResponse;
+use iscsi::pdu::{Itt, PduHeader, TargetSn, Ttt};
 use iscsi::serial::{CmdSn, DataSn, R2tSn, StatSn};
+use transport::initiator::{Residual, ServiceResponse};
 
 use crate::wire::{Damage, PduStream};
 

@@ -5,7 +5,8 @@ use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::reject::RejectReason;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::{Itt, Opcode, Residual};
+use iscsi::pdu::{Itt, Opcode};
+use transport::initiator::Residual;
 
 use crate::cdb;
 use crate::entropy::pattern;

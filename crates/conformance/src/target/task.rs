@@ -1,10 +1,11 @@
 //! A command from its first PDU to its status.
 
+use iscsi::pdu::Opcode;
 use iscsi::pdu::data_in::DataIn;
 use iscsi::pdu::r2t::R2t;
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::scsi_response::ScsiResponse;
-use iscsi::pdu::{Opcode, Residual};
+use transport::initiator::Residual;
 
 use crate::cdb::{self, Cdb};
 use crate::verdict::Outcome;

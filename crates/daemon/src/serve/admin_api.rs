@@ -1,6 +1,5 @@
 //! Makes the responses that the daemon returns over the admin socket.
 
-use shard::admin::{HyperScsiSessionReport, SessionReport};
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +12,7 @@ use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
 use serde_json::Value;
+use shard::admin::{HyperScsiSessionReport, SessionReport};
 
 use super::panics;
 use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};

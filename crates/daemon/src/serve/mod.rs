@@ -16,6 +16,7 @@ mod reactors;
 mod router;
 mod runtime_config;
 mod served_size;
+mod shard_log;
 mod signals;
 pub mod state;
 mod state_writer;

@@ -1,12 +1,8 @@
 //! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
 //! around it.
 
-use shard::admin::{HyperScsiSessionReport, SessionReport, ShardEvent};
-use shard::shard::Shard;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use target::target::{SaveRequest, UnitReport};
-use target::units::{DiskId, UnitId};
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
@@ -17,10 +13,11 @@ use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::PathTotals;
-use hyperscsi::login::target::HandshakeRefusal as Refused;
-use iscsi::name::IscsiName;
-use iscsi::target::contract::{FailedLogin, Repairs, SessionEnd};
-use iscsi::target::initiator_notes::{InitiatorNote, NoteKind};
+use iscsi::target::contract::Repairs;
+use shard::admin::{HyperScsiSessionReport, SessionReport};
+use shard::shard::Shard;
+use target::target::{SaveRequest, UnitReport};
+use target::units::{DiskId, UnitId};
 
 use super::disk::Disk;
 use super::media::OpenMedium;
@@ -32,10 +29,10 @@ use crate::config::{Medium, Naa, UnitIndex};
 
 /// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {
-    shard: Shard,
+    pub(super) shard: Shard,
     /// The index of this reactor.
-    index: usize,
-    runtime: RuntimeConfig,
+    pub(super) index: usize,
+    pub(super) runtime: RuntimeConfig,
     disks: BTreeMap<UnitId, Disk>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
@@ -341,113 +338,8 @@ impl ReactorShard {
         self.shard.units().into_iter().map(view).collect()
     }
 
-    fn log_notices(&mut self) {
-        while let Some(notice) = self.shard.poll_event() {
-            match notice {
-                ShardEvent::SessionUp { initiator, target, peer, user } => {
-                    let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
-                    let user = user.map_or(String::new(), |user| format!(" as {user:?}"));
-                    crate::info!("session of {initiator}{user}{from} with {target} is up");
-                }
-                ShardEvent::SessionDown { initiator, target, peer, why } => {
-                    let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
-                    let with = target.map_or(String::new(), |target| format!(" with {target}"));
-                    if matches!(why, SessionEnd::LoggedOut | SessionEnd::Reinstated | SessionEnd::Closed) {
-                        crate::info!("session of {initiator}{from}{with} is over: {why}");
-                    } else {
-                        crate::warning!("session of {initiator}{from}{with} is over: {why}");
-                    }
-                }
-                ShardEvent::LunWithheld { initiator, target, lun } => {
-                    let of = target.map_or(String::new(), |target| format!(" of {target}"));
-                    crate::warning!(
-                        "LUN {lun}{of} is not the disk that {initiator} opened: it is withheld from this initiator \
-                         until the initiator has logged out and in again, or until the LUN is that disk again"
-                    );
-                }
-                ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {
-                    let of = claims.initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
-                    // A string from a peer can hold any characters, so it is quoted.
-                    let user = claims.user.map_or(String::new(), |user| format!(" as {user:?}"));
-                    let to =
-                        claims.target.map_or(String::new(), |target| match target.parse::<IscsiName>() {
-                            Ok(name) => format!(" with {name}"),
-                            Err(_) => format!(" with {target:?}"),
-                        });
-                    crate::warning!("login{of}{user} from {peer}{to} is refused: {why}");
-                }
-                ShardEvent::Initiator(note) => log_initiator_note(&note),
-                notice => self.log_hyperscsi_notice(notice),
-            }
-        }
-    }
-
-    fn log_hyperscsi_notice(&self, notice: ShardEvent) {
-        match notice {
-            ShardEvent::HyperScsiSessionUp { initiator, target, group, peer, port, authenticated } => {
-                let on = self.interface(port);
-                let least =
-                    self.runtime.config.hyperscsi.as_ref().map(|frames| frames.min_protection(&group));
-                let protection = match (authenticated, least.unwrap_or_default()) {
-                    (false, _) => "no password, no protection".to_owned(),
-                    (true, least) => format!("password, protection at least {least}"),
-                };
-                crate::info!(
-                    "session of {initiator} from {peer} on {on} in group {group:?} ({protection}) with {target} is up"
-                );
-            }
-            ShardEvent::HyperScsiSessionDown { initiator, target, why } => {
-                use hyperscsi::target::contract::SessionEnd;
-                let with = target.map_or(String::new(), |target| format!(" with {target}"));
-                if matches!(
-                    why,
-                    SessionEnd::LoggedOut
-                        | SessionEnd::GivenUp
-                        | SessionEnd::Reinstated
-                        | SessionEnd::Closed
-                        | SessionEnd::ShutDown
-                ) {
-                    crate::info!("session of {initiator}{with} is over: {why}");
-                } else {
-                    crate::warning!("session of {initiator}{with} is over: {why}");
-                }
-            }
-            ShardEvent::HandshakeRefused(Refused { port, peer, initiator, group, why }) => {
-                let on = self.interface(port);
-                let (initiator, group): (&str, &str) = (&initiator, &group);
-                crate::warning!(
-                    "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
-                );
-            }
-            ShardEvent::Path { initiator, port, peer, change } => {
-                let on = self.interface(port);
-                if change.is_good() {
-                    crate::info!("session of {initiator} from {peer} on {on}: {change}");
-                } else {
-                    crate::warning!("session of {initiator} from {peer} on {on}: {change}");
-                }
-            }
-            // Every reactor has every interface; only the first reactor logs.
-            ShardEvent::PortUp { port, state } if self.index == 0 => {
-                let PortState { mac, mtu, receive_slots } = state;
-                let on = self.interface(port);
-                crate::info!("interface {on} is up: {mac}, MTU {mtu}, buffer for {receive_slots} frames");
-                if receive_slots < FEW_SLOTS {
-                    crate::warning!(
-                        "the receive buffer of interface {on} holds only {receive_slots} frames, which makes \
-                         transfers slow: raise net.core.rmem_max, or grant CAP_NET_ADMIN"
-                    );
-                }
-            }
-            ShardEvent::PortDown { port } if self.index == 0 => {
-                crate::warning!("interface {} is down", self.interface(port));
-            }
-            _ => {}
-        }
-    }
-
     /// Returns the name of an interface.
-    fn interface(&self, port: EtherPort) -> &str {
+    pub(super) fn interface(&self, port: EtherPort) -> &str {
         let known = self.runtime.interfaces.iter().find(|(known, _)| *known == port);
         known.map_or("an interface that no longer exists", |(_, name)| name)
     }
@@ -473,9 +365,6 @@ impl ReactorShard {
     }
 }
 
-/// An interface with fewer receive slots than this gives a peer a window that a fast link fills at once.
-const FEW_SLOTS: usize = 32;
-
 /// Returns random bytes of the operating system.
 pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
@@ -483,24 +372,6 @@ pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
     let filled = rustix::io::retry_on_intr(fill)?;
     // A request of up to 256 bytes is never filled partially (getrandom(2)).
     if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
-}
-
-/// Logs what an operator should know of an initiator that is served.
-fn log_initiator_note(note: &InitiatorNote) {
-    let InitiatorNote { initiator, target, peer, kind: matter } = note;
-    let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
-    match matter {
-        NoteKind::Deviation(departure) => {
-            crate::info!(
-                "{initiator} from {peer}{with} departs from the standard, which is harmless: {departure}"
-            );
-        }
-        NoteKind::SharedName { isid, other, times } => crate::warning!(
-            "two hosts use the name {initiator}: {other} and {} log in with ISID {isid}{with} and end each other's \
-             session ({times} times since this was logged last); give each host an InitiatorName of its own",
-            peer.ip()
-        ),
-    }
 }
 
 impl FrameMachine for ReactorShard {

@@ -1,6 +1,5 @@
 //! The reactor threads.
 
-use shard::shard::Shard;
 use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -15,6 +14,7 @@ use drivers::reactor::Reactor;
 use hyperscsi::target::engine::EngineLimits as FrameLimits;
 use iscsi::target::engine::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use shard::shard::Shard;
 
 use super::ServeError;
 use super::daemon::DaemonEvent;

@@ -4,16 +4,11 @@
 //! Identifiers are assigned once, on the thread that reads configurations, and stay with the items that they
 //! identify across reloads. The values for a shard are made on the reactor's thread, where they are used.
 
-use shard::config::{
-    DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
-    TargetConfig,
-};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
-use target::units::UnitId;
 
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
@@ -26,6 +21,11 @@ use iscsi::chap::{Algorithms, Credentials};
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use shard::config::{
+    DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
+    TargetConfig,
+};
+use target::units::UnitId;
 
 use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;

@@ -4,30 +4,17 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use core::num::NonZeroU8;
 
-use base::buffer::{Bytes, DataList};
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
-use transport::command::{Cdb, TaskAttribute};
-use transport::task_management::{TmfFunction, TmfResult};
+use transport::initiator::{Outcome, Retry, TaskId, TmfId};
+use transport::task_management::TmfResult;
 
 use crate::aead::{KeyLimits, Level};
 use crate::connection::{DropCounts, PathMtuStatus};
-use crate::handle::handle;
 use crate::login::Password;
 use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
-
-handle! {
-    /// Names a task from [`submit`](super::session::Session::submit) to its [`Event::Done`].
-    pub struct TaskId;
-}
-
-handle! {
-    /// Names a task management request from [`submit_tmf`](super::session::Session::submit_tmf) to its
-    /// [`Event::Managed`].
-    pub struct TmfId;
-}
 
 /// The most tasks that a session holds, queued or sent.
 pub const MAX_TASKS: usize = 8192;
@@ -93,46 +80,6 @@ impl SessionPlan {
     }
 }
 
-/// How long and how often a session recovers from a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// How long requests wait for a session, counted from its loss. After that they fail, and the session is
-    /// down for good. Zero: the session does not recover from its first loss.
-    pub timeout: Duration,
-    /// How many attempts in a row may fail; zero for any number within `timeout`.
-    pub attempts: u32,
-    /// How long to wait before the second attempt; doubled each time.
-    pub backoff: Duration,
-    /// The longest wait between attempts.
-    pub backoff_max: Duration,
-    /// Whether the very first attempt is repeated too when no target answers; else the session ends at once.
-    pub first: bool,
-}
-
-impl Retry {
-    /// No recovery: the first loss ends the session.
-    pub const NONE: Self = Self {
-        timeout: Duration::ZERO,
-        attempts: 1,
-        backoff: Duration::from_millis(200),
-        backoff_max: Duration::from_secs(5),
-        first: false,
-    };
-}
-
-impl Default for Retry {
-    /// Returns a timeout of two minutes, as Linux block drivers use.
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(120),
-            attempts: 0,
-            backoff: Duration::from_millis(200),
-            backoff_max: Duration::from_secs(5),
-            first: false,
-        }
-    }
-}
-
 /// What a session holds and how long it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
@@ -159,120 +106,6 @@ impl Default for SessionLimits {
             key_limits: KeyLimits::default(),
         }
     }
-}
-
-/// A SCSI command to be executed.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The logical unit, as SAM-5 §4.7 encodes it.
-    pub lun: u64,
-    /// The task attribute: when the task set may execute the task relative to others.
-    pub attribute: TaskAttribute,
-    /// Its priority, 1 (first) to 15, or 0 for none.
-    pub priority: u8,
-    /// The command descriptor block.
-    pub cdb: Cdb,
-    /// The data to send. Empty: the command does not write.
-    pub data_out: DataList,
-    /// How many bytes of Data-In the initiator expects. Zero: the command does not read.
-    pub data_in_len: u32,
-    /// Whether the session may execute the command again, from the start, after its session was lost and
-    /// recovered, though the command may have been executed before. Only the caller can know that this is
-    /// safe.
-    pub replay: bool,
-    /// Whether the command is part of an identity check of a guarded logical unit: it is sent ahead of
-    /// requests that wait for the check.
-    pub is_identity_check: bool,
-}
-
-impl Request {
-    /// Returns a SIMPLE command without data.
-    pub fn new(lun: u64, cdb: Cdb) -> Self {
-        Self {
-            lun,
-            attribute: TaskAttribute::SIMPLE,
-            priority: 0,
-            cdb,
-            data_out: DataList::new(),
-            data_in_len: 0,
-            replay: false,
-            is_identity_check: false,
-        }
-    }
-}
-
-/// Why a session does not accept a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// The limit of open requests is reached; one has to end first.
-    #[error("as many requests are open as may be")]
-    Full,
-    /// The session ends, or has ended.
-    #[error("the session is down")]
-    Down,
-    /// The session is not up at present, and this request cannot wait.
-    #[error("the session is not up")]
-    NotUp,
-    /// The task is not open any more.
-    #[error("there is no such task")]
-    NoTask,
-    /// The data is longer than a command can carry.
-    #[error("too much data for one command")]
-    TooLong,
-}
-
-/// How a task ended, and its data.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The target's response, or why there is none.
-    pub end: TaskResult,
-    /// The received data, from the start of the command's data, without gaps. Return it with
-    /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
-    pub data_in: Option<Bytes>,
-}
-
-/// How a task ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TaskResult {
-    /// The target executed it.
-    Status(CommandResponse),
-    /// The target could not execute it, and there is no status.
-    Failed,
-    /// A task management function aborted it; no status follows.
-    Aborted,
-    /// It was never sent, or the target never began it. It was not executed.
-    NotSent,
-    /// Its session was lost. Whether it was executed is unknown.
-    Lost,
-}
-
-/// The target's response at the end of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommandResponse {
-    /// The SCSI status.
-    pub status: u8,
-    /// How many bytes would have been transferred if the initiator had expected enough.
-    pub transferable: u64,
-    /// Sense data.
-    pub sense: Option<Box<[u8]>>,
-}
-
-impl TaskResult {
-    /// Returns whether the task ended with status GOOD.
-    pub const fn is_good(&self) -> bool {
-        matches!(self, Self::Status(CommandResponse { status: 0, .. }))
-    }
-}
-
-/// A task management request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TmfRequest {
-    /// The function to carry out.
-    pub function: TmfFunction,
-    /// The logical unit, for functions that have one.
-    pub lun: u64,
-    /// The task, for ABORT TASK and QUERY TASK.
-    pub task: Option<TaskId>,
 }
 
 /// Something that the owner must handle or record.
@@ -324,7 +157,7 @@ pub enum Event {
         outcome: Outcome,
     },
     /// A task management request was answered. The tasks that it ended were reported before.
-    Managed {
+    TmfDone {
         /// The request.
         id: TmfId,
         /// The target's answer; `None` when the session was lost before it was received.

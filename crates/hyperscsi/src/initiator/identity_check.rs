@@ -4,8 +4,8 @@
 use alloc::vec::Vec;
 
 use base::time::Instant;
+use transport::initiator::TaskResult;
 
-use super::contract::TaskResult;
 use super::session::Session;
 use super::task::{Task, TaskKind};
 

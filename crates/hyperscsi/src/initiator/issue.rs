@@ -3,9 +3,9 @@
 use base::arena::Key;
 use base::time::Instant;
 use transport::command::TaskAttribute;
+use transport::initiator::{Request, SubmitError, TaskId};
 use transport::task_management::TmfFunction;
 
-use super::contract::{Request, SubmitError, TaskId};
 use super::identity_check::MAX_PROBES;
 use super::session::{ExchangeSlots, Phase, Session};
 use super::task::{Task, TaskKind, Wire};

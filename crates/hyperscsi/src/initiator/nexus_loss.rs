@@ -4,8 +4,9 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::time::{Duration, Instant};
+use transport::initiator::TaskResult;
 
-use super::contract::{Event, LossReason, SessionEnd, TaskResult};
+use super::contract::{Event, LossReason, SessionEnd};
 use super::session::{Phase, Session};
 use super::task::{MAX_REPLAYS, TaskKind};
 use crate::pdu::disconnect::DisconnectReason;

@@ -2,8 +2,9 @@
 //! resort.
 
 use base::time::Instant;
+use transport::initiator::TaskId;
 
-use super::contract::{LossReason, TaskId};
+use super::contract::LossReason;
 use super::session::{Phase, Session};
 use crate::pdu::disconnect::DisconnectReason;
 

@@ -4,8 +4,10 @@
 //! had. Every offset and length is checked before a byte is copied.
 
 use base::arena::Key;
+use transport::initiator::{CommandResponse, Outcome, TaskId, TaskResult};
+use transport::initiator::{Residual, ServiceResponse};
 
-use super::contract::{CommandResponse, Event, LossReason, Outcome, ProtocolError, TaskId, TaskResult};
+use super::contract::{Event, LossReason, ProtocolError};
 use super::session::{EndCause, Session};
 use super::task::{MAX_READY, TaskKind, Wire};
 use crate::aead::Level;
@@ -112,7 +114,8 @@ impl Session {
             if task.data_in.reach() > end {
                 return Err(FrameError::Broken(ProtocolError::TwoEnds));
             }
-            let ending = CommandResponse { status: 0, transferable: u64::from(end), sense: None };
+            let residual = Residual::of(u64::from(end), task.expected());
+            let ending = CommandResponse { residual, ..CommandResponse::default() };
             task.response = Some((ending, end));
         }
         self.finish_if_whole(key);
@@ -166,8 +169,9 @@ impl Session {
         }
         if let Some(task) = self.tasks.get_mut(key) {
             let sense = (!response.sense.is_empty()).then(|| response.sense.into());
-            let ending =
-                CommandResponse { status: response.status, transferable: response.transferable, sense };
+            let residual = Residual::of(response.transferable, task.expected());
+            let status = response.status;
+            let ending = CommandResponse { status, residual, sense, ..CommandResponse::default() };
             task.response = Some((ending, len));
         }
         self.finish_if_whole(key);
@@ -211,7 +215,7 @@ impl Session {
             AbortResult::NEVER_BEGUN => TaskResult::NotSent,
             AbortResult::ABORTED => TaskResult::Aborted,
             AbortResult::HAD_ENDED => return Ok(()),
-            _ => TaskResult::Failed,
+            _ => TaskResult::Failed(ServiceResponse::TARGET_FAILURE),
         };
         if !self.tasks.get(key).is_some_and(super::task::Task::is_command) {
             return self.managed(key, transport::task_management::TmfResult::REJECTED);

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use smallvec::SmallVec;
+use transport::initiator::{CommandResponse, Request, TmfParameters};
 use transport::task_management::TmfResult;
 
-use super::contract::{CommandResponse, Request, TmfRequest};
 use crate::aead::Level;
 use crate::connection::MessageId;
 use crate::exchange::reassembly::{Reassembly, to_u32, to_usize};
@@ -40,7 +40,7 @@ pub(super) struct Task {
 pub(super) enum TaskKind {
     Command(Request),
     Manage {
-        wanted: TmfRequest,
+        wanted: TmfParameters,
         /// The exchange that it names; 0 for none.
         referenced: u32,
         /// The answer, while tasks that the function ended are not reported.
@@ -95,6 +95,14 @@ impl Task {
 
     pub(super) fn data_out_len(&self) -> u32 {
         if let TaskKind::Command(request) = &self.kind { to_u32(request.data_out.len()) } else { 0 }
+    }
+
+    /// Returns how many bytes the command expects to move: its Data-In, or else its Data-Out.
+    pub(super) fn expected(&self) -> u32 {
+        match &self.kind {
+            TaskKind::Command(request) if request.data_in_len > 0 => request.data_in_len,
+            _ => self.data_out_len(),
+        }
     }
 
     /// Records a Transfer Ready (request for data). Returns whether it is a new one; `None` when its number

@@ -7,30 +7,27 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::time::Instant;
+use transport::initiator::{SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
-use super::contract::{
-    Event, MAX_MANAGES, ProtocolError, SubmitError, TaskId, TaskResult, TmfId, TmfRequest,
-};
+use super::contract::{Event, MAX_MANAGES, ProtocolError};
 use super::reply::FrameError;
 use super::session::{Phase, Session};
 use super::task::{Task, TaskKind};
 
-impl TmfRequest {
-    /// Returns whether the function ends this task.
-    fn affects(&self, key: Key, task: &Task) -> bool {
-        task.is_command()
-            && match self.function {
-                TmfFunction::ABORT_TASK => self.task == Some(TaskId(key)),
-                TmfFunction::ABORT_TASK_SET
-                | TmfFunction::CLEAR_TASK_SET
-                | TmfFunction::LOGICAL_UNIT_RESET => task.lun() == self.lun,
-                TmfFunction::TARGET_WARM_RESET
-                | TmfFunction::TARGET_COLD_RESET
-                | TmfFunction::I_T_NEXUS_RESET => true,
-                _ => false,
+/// Returns whether a task management function ends this task.
+fn affects(function: &TmfParameters, key: Key, task: &Task) -> bool {
+    task.is_command()
+        && match function.function {
+            TmfFunction::ABORT_TASK => function.task == Some(TaskId(key)),
+            TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET => {
+                task.lun() == function.lun
             }
-    }
+            TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET
+            | TmfFunction::I_T_NEXUS_RESET => true,
+            _ => false,
+        }
 }
 
 impl Session {
@@ -39,7 +36,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SubmitError`], when the session does not accept the request.
-    pub fn submit_tmf(&mut self, now: Instant, wanted: TmfRequest) -> Result<TmfId, SubmitError> {
+    pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
         if self.phase == Phase::Down {
             return Err(SubmitError::Down);
         }
@@ -48,7 +45,7 @@ impl Session {
         }
         let names_task = matches!(wanted.function, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK);
         let named = wanted.task.filter(|_| names_task).and_then(|task| Some((task, self.tasks.get(task.0)?)));
-        let (mut wanted, mut referenced) = (TmfRequest { task: None, ..wanted }, 0);
+        let (mut wanted, mut referenced) = (TmfParameters { task: None, ..wanted }, 0);
         let mut is_out = true;
         if let Some((task, state)) = named {
             (wanted.task, wanted.lun) = (Some(task), state.lun());
@@ -61,7 +58,7 @@ impl Session {
             return Err(SubmitError::NotUp);
         }
         let unsent =
-            self.tasks.iter().filter(|(key, task)| task.wire.is_none() && wanted.affects(*key, task));
+            self.tasks.iter().filter(|(key, task)| task.wire.is_none() && affects(&wanted, *key, task));
         for key in unsent.map(|(key, _)| key).collect::<Vec<_>>() {
             self.finish(key, TaskResult::NotSent);
         }
@@ -85,7 +82,7 @@ impl Session {
     /// # Errors
     /// [`SubmitError`], when the session does not accept the request.
     pub fn abort(&mut self, now: Instant, task: TaskId) -> Result<TmfId, SubmitError> {
-        self.submit_tmf(now, TmfRequest { function: TmfFunction::ABORT_TASK, lun: 0, task: Some(task) })
+        self.submit_tmf(now, TmfParameters { function: TmfFunction::ABORT_TASK, lun: 0, task: Some(task) })
     }
 
     /// Processes the answer to a task management request.
@@ -103,7 +100,7 @@ impl Session {
             .iter()
             .filter(|(_, task)| answer == TmfResult::COMPLETE && task.wire.is_some() && task.order < order);
         let ended: Vec<Key> =
-            ended.filter(|(key, task)| wanted.affects(*key, task)).map(|(key, _)| key).collect();
+            ended.filter(|(key, task)| affects(&wanted, *key, task)).map(|(key, _)| key).collect();
         self.release(key);
         if ended.is_empty() {
             self.report(key, Some(answer));
@@ -143,7 +140,7 @@ impl Session {
         self.waiting.retain(|other| *other != key);
         if self.tasks.remove(key).is_some() {
             self.manages = self.manages.saturating_sub(1);
-            self.events.push_back(Event::Managed { id: TmfId(key), result });
+            self.events.push_back(Event::TmfDone { id: TmfId(key), result });
         }
     }
 }

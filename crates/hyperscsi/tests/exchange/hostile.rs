@@ -7,7 +7,7 @@ use base::time::Duration;
 use hyperscsi::aead::Level;
 use hyperscsi::exchange::xid::WINDOW;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
-use hyperscsi::initiator::contract::{self as ours, Request as Ask};
+use hyperscsi::initiator::contract as ours;
 use hyperscsi::pdu::abort::{Abort, AbortReason};
 use hyperscsi::pdu::ack::Ack;
 use hyperscsi::pdu::command::{Command, Request};
@@ -17,6 +17,7 @@ use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
+use transport::initiator::Request as Ask;
 
 use crate::world::*;
 
@@ -39,7 +40,7 @@ impl Raw {
     pub(crate) fn within(to_target: bool, limits: EngineLimits) -> Self {
         let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
         let mut plan = world.plan_of(1);
-        plan.retry = ours::Retry::NONE;
+        plan.retry = transport::initiator::Retry::NONE;
         world.join(plan);
         world.up();
         world.rest(SECOND);
@@ -318,7 +319,7 @@ fn an_initiator_takes_no_byte_beyond_its_buffer_and_believes_one_end() {
         let down = raw.world.initiators[0].down;
         let why = ours::LossReason::Misbehaved(ours::ProtocolError::DataInOutside);
         assert_eq!(down, Some(ours::SessionEnd::RetriesExhausted(why)), "{off} {len}");
-        assert_eq!(raw.world.end(0, task).end, ours::TaskResult::Lost);
+        assert_eq!(raw.world.end(0, task).end, transport::initiator::TaskResult::Lost);
     }
     let response = |status, data_in_len| {
         Reply::Response(Response { status, data_in_len, transferable: 512, sense: &[] })
@@ -332,7 +333,7 @@ fn an_initiator_takes_no_byte_beyond_its_buffer_and_believes_one_end() {
         raw.reply(0, 1, second);
         let why = ours::LossReason::Misbehaved(ours::ProtocolError::TwoEnds);
         assert_eq!(raw.world.initiators[0].down, Some(ours::SessionEnd::RetriesExhausted(why)));
-        assert_eq!(raw.world.end(0, task).end, ours::TaskResult::Lost);
+        assert_eq!(raw.world.end(0, task).end, transport::initiator::TaskResult::Lost);
     }
 }
 

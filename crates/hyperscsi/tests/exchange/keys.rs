@@ -51,7 +51,7 @@ fn keys_that_are_used_up_end_the_session_and_a_new_one_begins() {
     let tasks: Vec<_> = (0..40).map(|at| world.write(0, 0, at * 100, 60, 1)).collect();
     for task in tasks {
         let outcome = world.end(0, task);
-        assert!(outcome.end.is_good() || outcome.end == hyperscsi::initiator::contract::TaskResult::Lost);
+        assert!(outcome.end.is_good() || outcome.end == transport::initiator::TaskResult::Lost);
     }
     let events = &world.initiators[0].events;
     let lost = |event: &&hyperscsi::initiator::contract::Event| {

@@ -2,17 +2,18 @@
 
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
-use hyperscsi::initiator::contract::{self as ours, Request, SessionPlan, TaskResult};
+use hyperscsi::initiator::contract::{self as ours, SessionPlan};
 use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::target::contract::SessionEnd;
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
+use transport::initiator::{Request, TaskResult};
 
 use crate::world::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn lingering(world: &mut World, at: usize, replay: bool) -> ours::TaskId {
+fn lingering(world: &mut World, at: usize, replay: bool) -> transport::initiator::TaskId {
     world.submit(at, Request { replay, ..Request::new(0, cdb(LINGER, 0, 0)) })
 }
 
@@ -76,7 +77,7 @@ fn a_target_that_restarts_is_found_again_and_only_what_may_be_repeated_is() {
 fn who_does_not_want_another_session_is_down_when_the_target_forgot_him_and_stays_so() {
     for password in [None, Some("sesame")] {
         let mut world = World::new(5, FramePlan::CLEAN, password);
-        let plan = SessionPlan { retry: ours::Retry::NONE, ..world.plan_of(1) };
+        let plan = SessionPlan { retry: transport::initiator::Retry::NONE, ..world.plan_of(1) };
         world.join(plan);
         world.up();
         world.restart_target();
@@ -123,7 +124,7 @@ fn an_initiator_that_restarts_takes_the_place_of_its_older_session() {
 fn a_session_without_a_sign_of_life_is_collected_and_its_end_is_a_nexus_loss() {
     let mut world = World::new(6, FramePlan::CLEAN, Some("sesame"));
     let mut plan = world.plan_of(1);
-    plan.retry = ours::Retry::NONE;
+    plan.retry = transport::initiator::Retry::NONE;
     world.join(plan);
     world.up();
     let task = lingering(&mut world, 0, true);

@@ -33,10 +33,10 @@ fn is_last_step((_, _, payload): &(Mac, Mac, Vec<u8>)) -> bool {
 /// the session, and has just sent the last step of a handshake. The target's frames of the old session are
 /// withheld.
 fn at_the_last_step(password: Option<&'static str>) -> World {
-    at_the_last_step_with(password, ours::Retry::default())
+    at_the_last_step_with(password, transport::initiator::Retry::default())
 }
 
-fn at_the_last_step_with(password: Option<&'static str>, retry: ours::Retry) -> World {
+fn at_the_last_step_with(password: Option<&'static str>, retry: transport::initiator::Retry) -> World {
     let mut world = World::new(21, FramePlan::CLEAN, password);
     world.join(ours::SessionPlan { retry, ..world.plan_of(1) });
     world.up();
@@ -143,7 +143,7 @@ fn who_wants_no_second_session_is_told_once_that_the_first_was_forgotten() {
         // The end of the old session is reported before the ACCEPT of the new one, or that report is lost, or
         // the ACCEPT arrives first.
         for (accepted, ended) in [(false, true), (false, false), (true, true)] {
-            let mut world = at_the_last_step_with(password, ours::Retry::NONE);
+            let mut world = at_the_last_step_with(password, transport::initiator::Retry::NONE);
             let lively = world.withheld.len();
             assert!(world.run(SECOND, |world| world.engine.stats().sessions == 2));
             world.sockets[1].unplugged = !accepted;

@@ -4,9 +4,9 @@
 use base::buffer::Bytes;
 use base::time::Duration;
 use hyperscsi::aead::Level;
-use hyperscsi::initiator::contract::{Request, TaskId, TaskResult, TmfId, TmfRequest};
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
+use transport::initiator::{Request, TaskId, TaskResult, TmfId, TmfParameters};
 use transport::target::TaskRef;
 use transport::task_management::{TmfFunction, TmfResult};
 
@@ -20,7 +20,7 @@ fn linger(world: &mut World, at: usize, lun: u64) -> TaskId {
 
 fn manage(world: &mut World, at: usize, function: TmfFunction, lun: u64, task: Option<TaskId>) -> TmfId {
     let now = world.now;
-    world.initiators[at].session.submit_tmf(now, TmfRequest { function, lun, task }).unwrap()
+    world.initiators[at].session.submit_tmf(now, TmfParameters { function, lun, task }).unwrap()
 }
 
 fn answer(world: &mut World, at: usize, id: TmfId) -> Option<TmfResult> {

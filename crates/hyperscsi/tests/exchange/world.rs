@@ -10,7 +10,7 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use hyperscsi::aead::{Level, put_crc};
 use hyperscsi::frame::Header;
-use hyperscsi::initiator::contract::{self as ours, Outcome, Request, SessionPlan, TaskId};
+use hyperscsi::initiator::contract::{self as ours, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
 use hyperscsi::login::{Password, PasswordRecord};
@@ -21,6 +21,7 @@ use hyperscsi::target::contract::{Event, PathChange, PathNotice, SessionDirector
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use netem::frame::{FrameLink, FramePlan};
 use transport::command::{Cdb, TaskAttribute};
+use transport::initiator::{Outcome, Request, TaskId};
 use transport::target::{Finish, SessionId, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
@@ -243,7 +244,7 @@ impl Server {
 pub(crate) struct Initiator {
     pub(crate) session: Session,
     pub(crate) ended: BTreeMap<TaskId, Outcome>,
-    pub(crate) managed: BTreeMap<ours::TmfId, Option<TmfResult>>,
+    pub(crate) managed: BTreeMap<transport::initiator::TmfId, Option<TmfResult>>,
     pub(crate) events: Vec<ours::Event>,
     pub(crate) ups: u32,
     pub(crate) down: Option<ours::SessionEnd>,
@@ -489,7 +490,7 @@ impl World {
                         let again = initiator.ended.insert(task, outcome);
                         assert!(again.is_none(), "a task ended twice");
                     }
-                    ours::Event::Managed { id, result } => {
+                    ours::Event::TmfDone { id, result } => {
                         assert!(initiator.managed.insert(id, result).is_none(), "answered twice");
                     }
                     ours::Event::Down(why) => initiator.down = Some(why),
@@ -631,7 +632,11 @@ impl World {
 
 /// Returns the status of an outcome.
 pub(crate) fn status(outcome: &Outcome) -> Option<u8> {
-    if let ours::TaskResult::Status(ending) = &outcome.end { Some(ending.status) } else { None }
+    if let transport::initiator::TaskResult::Status(ending) = &outcome.end {
+        Some(ending.status)
+    } else {
+        None
+    }
 }
 
 /// Returns the seeds of random tests: the one in the environment variable `HYPER_SEED`, or the first `count`.

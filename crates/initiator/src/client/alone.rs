@@ -1,6 +1,6 @@
 //! Requests that the driver executes at once, without waiting for the target.
 
-use iscsi::initiator::contract::SubmitError;
+use transport::initiator::SubmitError;
 
 use super::{Request, Session};
 use crate::command::CommandError;

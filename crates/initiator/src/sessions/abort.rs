@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use base::time::Instant;
-use iscsi::initiator::contract::SubmitError;
+use transport::initiator::SubmitError;
+use transport::initiator::TaskId;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use scsi::lun::Lun;
@@ -11,13 +12,12 @@ use scsi::lun::Lun;
 use super::command_timeout::CallerTmf;
 use super::{DriverEvent, SessionEntry, SessionId, Sessions};
 use crate::command::CommandError;
-use crate::protocol::Task;
 use crate::retry::PendingCommand;
 
 /// The state of a command that is to be aborted.
 enum Found {
     /// The session executes it.
-    Carried(Task),
+    Carried(TaskId),
     /// It waits in a queue of the [`SessionEntry`].
     Here(Box<PendingCommand>),
     /// It has ended, or never existed.

@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{Outcome, SubmitError};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::Asc;
+use transport::initiator::{Outcome, SubmitError};
+use transport::initiator::{TaskId, TmfId};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pending_attention::{PendingAttentions, attention_of};
 use super::{DriverEvent, EscalationStep, SessionEntry, SessionEvent, SessionId, Sessions, index};
 use crate::command::Command;
 use crate::fault_injection::{self, Bug};
-use crate::protocol::{Task, TmfHandle};
 use crate::retry::{AbortReason, Attempt, PendingCommand, RetryDecision};
 
 /// The default command timeout: how long a command may go without progress unless its caller, or the
@@ -63,9 +63,9 @@ pub(super) struct CommandTimeouts {
     /// When the commands are scanned next, while there are any.
     next: Option<Instant>,
     /// Tasks to abort.
-    to_end: VecDeque<Task>,
+    to_end: VecDeque<TaskId>,
     /// Our own task management requests, with the time of each.
-    own: BTreeMap<TmfHandle, (OwnTmf, Instant)>,
+    own: BTreeMap<TmfId, (OwnTmf, Instant)>,
     /// When a silent unit may be sent the next attention check.
     looks: BTreeMap<Lun, Instant>,
     /// Units with commands that are being aborted, and whether another command has succeeded since.
@@ -77,7 +77,7 @@ pub(super) struct CommandTimeouts {
 /// The purpose of a task management request of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnTmf {
-    Abort(Task),
+    Abort(TaskId),
     Reset(Lun),
 }
 
@@ -150,7 +150,7 @@ impl CommandTimeouts {
 
     /// Returns the last of our ABORT TASK requests that are under way.
     #[cfg(test)]
-    pub(super) fn last_abort(&self) -> Option<TmfHandle> {
+    pub(super) fn last_abort(&self) -> Option<TmfId> {
         self.own.keys().next_back().copied()
     }
 
@@ -169,7 +169,7 @@ impl CommandTimeouts {
     /// Checks the timeout of an attention check. The unit attention that it is to fetch may no longer exist,
     /// and the target may have ended the check together with other commands. Returns whether ABORT TASK has
     /// not ended it in time either.
-    fn look_at_look(&mut self, now: Instant, up: bool, task: Task, attempt: &mut Attempt) -> bool {
+    fn look_at_look(&mut self, now: Instant, up: bool, task: TaskId, attempt: &mut Attempt) -> bool {
         let within = self.within(ABORT_WITHIN);
         if !up {
             (attempt.since, attempt.unwanted) = (now, attempt.unwanted.map(|_| now));
@@ -236,7 +236,7 @@ impl Sessions {
 
 impl SessionEntry {
     /// Records a caller's task management request.
-    pub(super) fn asked(&mut self, now: Instant, manage: TmfHandle, asked: CallerTmf) {
+    pub(super) fn asked(&mut self, now: Instant, manage: TmfId, asked: CallerTmf) {
         self.manages.insert(manage, asked);
         self.overdue.arm(now);
     }
@@ -246,7 +246,7 @@ impl SessionEntry {
         &mut self,
         now: Instant,
         id: SessionId,
-        manage: TmfHandle,
+        manage: TmfId,
         result: Option<TmfResult>,
         events: &mut VecDeque<DriverEvent>,
     ) {
@@ -364,10 +364,9 @@ impl SessionEntry {
             _ => None,
         });
         let limit = self.overdue.limit;
-        let ignored = self
-            .manages
-            .values()
-            .find(|asked| limit.is_some_and(|limit| self.session.is_up() && now.since(asked.since) >= limit));
+        let ignored = self.manages.values().find(|asked| {
+            limit.is_some_and(|limit| self.session.services().is_up() && now.since(asked.since) >= limit)
+        });
         if let Some(lun) = late.or(ignored.map(|asked| asked.lun)) {
             self.rebuild_session(now, id, lun, events);
         }
@@ -379,7 +378,7 @@ impl SessionEntry {
 
     fn survey(&mut self, now: Instant) -> CommandScan {
         let mut found = CommandScan::default();
-        let up = self.session.is_up();
+        let up = self.session.services().is_up();
         let (limit, abort_within) = (self.overdue.limit, self.overdue.within(ABORT_WITHIN));
         let look_after = self.overdue.part(LOOKS, LOOK_AFTER);
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
@@ -413,7 +412,7 @@ impl SessionEntry {
             }
             let held = self.guarded_luns.get(&lun).is_some_and(super::identity_check::GuardedLun::is_asked)
                 && !pending.is_identity_check;
-            match self.session.progress(task) {
+            match self.session.services().progress(task) {
                 // The session is about to report its end.
                 None => {}
                 Some(progress) if progress != attempt.progress || !up || held => {
@@ -502,15 +501,15 @@ impl SessionEntry {
     }
 
     fn rebuild_session(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<DriverEvent>) {
-        if self.session.is_up() {
+        if self.session.services().is_up() {
             let news = SessionEvent::Unanswered { lun, step: EscalationStep::LogIn };
             events.push_back(DriverEvent::Session { session: id, event: news });
-            self.session.rebuild_session(now);
+            self.session.services_mut().rebuild_session(now);
         }
     }
 
     /// Returns whether we, or its caller, have aborted a task.
-    pub(super) fn wants_ended(&self, task: Task) -> bool {
+    pub(super) fn wants_ended(&self, task: TaskId) -> bool {
         let here = self.tasks.get(index(task.index())).and_then(Option::as_ref);
         let mut known = here.into_iter().chain(&self.ended);
         known.find(|pending| pending.task == Some(task)).is_some_and(|pending| {
@@ -519,7 +518,7 @@ impl SessionEntry {
         })
     }
 
-    fn pending_mut(&mut self, task: Task) -> Option<&mut PendingCommand> {
+    fn pending_mut(&mut self, task: TaskId) -> Option<&mut PendingCommand> {
         let here = self.tasks.get_mut(index(task.index())).and_then(Option::as_mut);
         here.into_iter().chain(&mut self.ended).find(|pending| pending.task == Some(task))
     }

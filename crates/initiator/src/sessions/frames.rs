@@ -9,13 +9,13 @@ use base::time::Instant;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Event as Asked, LossReason, SessionEnd};
 use hyperscsi::login::{StretchJob, StretchResult};
-use iscsi::initiator::contract::{CommandResponse, TaskResult};
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
+use transport::initiator::{CommandResponse, TaskResult};
 use transport::task_management::TmfResult;
 
 use super::{DriverEvent, DriverRequest, ProtocolUp, SessionEvent, SessionId, Sessions, index};
-use crate::protocol::{self, HyperScsiSession, Task, TmfHandle};
+use crate::protocol::HyperScsiSession;
 use crate::session_error::{ProtocolEndReason, SessionError};
 
 /// The interfaces that are in use.
@@ -141,7 +141,7 @@ impl Sessions {
                 let none_left = ether.interfaces.is_empty();
                 entry.system = Some(why.to_owned());
                 if none_left {
-                    entry.session.close(now);
+                    entry.session.services_mut().close(now);
                 }
             }
         }
@@ -157,8 +157,8 @@ impl Sessions {
         let news = match asked {
             Asked::Done { task, outcome } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                let task = Task::HyperScsi(task);
-                let mut outcome = protocol::outcome(outcome, entry.expected(task));
+                let task = task;
+                let mut outcome = outcome;
                 if outcome.end == TaskResult::Aborted && !entry.wants_ended(task) {
                     // Another initiator ended the task: iSCSI has a status for that.
                     outcome.end = TaskResult::Status(CommandResponse {
@@ -168,11 +168,11 @@ impl Sessions {
                 }
                 return entry.done(now, id, task, outcome, &mut self.events);
             }
-            Asked::Managed { id: manage, result } => {
+            Asked::TmfDone { id: manage, result } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
                 // The responses have the same numbers in both protocols.
                 let result = result.map(|result| TmfResult(result.0));
-                return entry.tmf_done(now, id, TmfHandle::HyperScsi(manage), result, &mut self.events);
+                return entry.tmf_done(now, id, manage, result, &mut self.events);
             }
             Asked::Up(up) => {
                 if let Some(entry) = self.entries.get_mut(&id) {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn end(sessions: &mut Sessions, now: Instant, id: SessionId) {
-        sessions.session(id).unwrap().close(now);
+        sessions.session(id).unwrap().services_mut().close(now);
         let errands = &mut Vec::new();
         while sessions.process_pending(now, errands) {}
         sessions.forget(id);

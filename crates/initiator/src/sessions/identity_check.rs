@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::SubmitError;
 use scsi::lun::Lun;
+use transport::initiator::SubmitError;
 
 use super::{DriverEvent, SessionEntry, SessionEvent, SessionId, Sessions};
 use crate::command::{CommandError, Reply};
@@ -43,7 +43,7 @@ impl Sessions {
     pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if entry.down.is_none() && !entry.guarded_luns.contains_key(&lun) {
-            entry.session.require_identity_check(lun.0);
+            entry.session.services_mut().require_identity_check(lun.0);
             entry.guarded_luns.insert(lun, GuardedLun { identity, asked: None, stale: false, other: None });
             entry.check_identities(now, id, &mut self.events);
         }
@@ -85,7 +85,7 @@ impl SessionEntry {
         if !guarded_lun.stale && guarded_lun.other.is_none() {
             guarded_lun.asked = Some(now);
             let question = guarded_lun.identity.question_again(lun);
-            self.session.require_identity_check(lun.0);
+            self.session.services_mut().require_identity_check(lun.0);
             self.submit_or_queue(now, id, PendingCommand::identity_check(question), events);
         }
     }
@@ -106,7 +106,7 @@ impl SessionEntry {
                 Ok(()) if core::mem::take(&mut guarded_lun.stale) => return self.ask_later(now, probe),
                 Ok(()) => {
                     guarded_lun.asked = None;
-                    return self.session.confirm_identity(now, lun.0);
+                    return self.session.services_mut().confirm_identity(now, lun.0);
                 }
                 Err(other) => other,
             },
@@ -119,7 +119,7 @@ impl SessionEntry {
             Err(why) => OtherDevice { was: guarded_lun.identity.to_string(), is: format!("unknown: {why}") },
         };
         guarded_lun.other = Some(other.clone());
-        self.session.fail_identity(lun.0);
+        self.session.services_mut().fail_identity(lun.0);
         events.push_back(DriverEvent::Session {
             session: id,
             event: SessionEvent::OtherDevice { lun, what: other },

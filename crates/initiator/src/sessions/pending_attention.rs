@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use iscsi::initiator::contract::{Outcome, TaskResult};
 use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
+use transport::initiator::{Outcome, TaskResult};
 
 use super::SessionEntry;
 use crate::command::{Command, CommandError};

@@ -71,6 +71,7 @@ impl StreamMachine for Sessions {
                 let delayed = entry.delayed.first_key_value().map(|((at, _), _)| *at);
                 entry
                     .session
+                    .services()
                     .poll_timeout()
                     .into_iter()
                     .chain(delayed)
@@ -82,8 +83,8 @@ impl StreamMachine for Sessions {
 
     fn handle_timeout(&mut self, now: Instant) {
         for (id, entry) in &mut self.entries {
-            if entry.session.poll_timeout().is_some_and(|at| at <= now) {
-                entry.session.handle_timeout(now);
+            if entry.session.services().poll_timeout().is_some_and(|at| at <= now) {
+                entry.session.services_mut().handle_timeout(now);
             }
             entry.check_timeouts(now, *id, &mut self.events);
             entry.submit_waiting(now, *id, &mut self.events);

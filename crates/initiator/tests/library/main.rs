@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use base::buffer::{Bytes, DataList};
 use base::units::Lba;
 use drivers::config::{Config, EngineChoice};
-use iscsi::initiator::contract::{Slot, SubmitError};
+use iscsi::initiator::contract::Slot;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use scsi::block;
 use scsi::lun::Lun;
@@ -42,6 +42,7 @@ use targe_initiator::login::{ProtocolPlan, plan};
 use targe_initiator::open::open_disk;
 use targe_initiator::sessions::{DriverEvent, SessionEvent, WAITING_MAX};
 use targe_initiator::url::{EnvSecrets, Url};
+use transport::initiator::SubmitError;
 use transport::task_management::{TmfFunction, TmfResult};
 
 /// No test here takes a second; a test that takes this long hangs.

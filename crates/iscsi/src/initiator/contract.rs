@@ -4,10 +4,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use base::buffer::{Bytes, DataList};
 use base::time::Duration;
-use transport::command::{Cdb, TaskAttribute};
-use transport::task_management::{TmfFunction, TmfResult};
+use transport::initiator::{Outcome, Retry, TaskId, TmfId};
+use transport::task_management::TmfResult;
 
 use super::protocol_error::ProtocolError;
 use crate::discovery::Discovered;
@@ -16,39 +15,7 @@ use crate::login::directory::TargetAddress;
 use crate::login::initiator::{AuthPlan, InitiatorLoginError};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, KeyPolicy, SessionParameters};
-use crate::pdu::Residual;
 use crate::pdu::async_message::AsyncMessage;
-use crate::pdu::reject::RejectReason;
-use crate::pdu::scsi_response::ServiceResponse;
-use crate::target::arena::Key;
-
-/// Declares a handle for an item that a session numbers; a stale handle matches no item.
-macro_rules! handle {
-    ($(#[$doc:meta])* pub struct $name:ident;) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub(crate) Key);
-
-        impl $name {
-            /// Returns the index. Indices are dense, and unique among the existing items, so they can index a
-            /// side table.
-            pub const fn index(self) -> u32 {
-                self.0.index
-            }
-        }
-    };
-}
-
-handle! {
-    /// Names a task from [`submit`](super::session::Session::submit) to its [`Event::Done`].
-    pub struct TaskId;
-}
-
-handle! {
-    /// Names a task management request from [`manage`](super::session::Session::submit_tmf) to its
-    /// [`Event::TmfDone`].
-    pub struct TmfId;
-}
 
 /// The slot of a connection in its session, from 0; it is also the CID of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,48 +97,6 @@ pub struct Portal {
     pub group: Option<PortalGroupTag>,
 }
 
-/// How long and how often the session tries to log in again after it lost its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// How long requests wait for a connection, counted from the loss of the last one. After that they fail,
-    /// and the session is down permanently. Zero: the first loss ends the session.
-    pub timeout: Duration,
-    /// How many attempts in a row may fail; zero for any number within `timeout`.
-    pub attempts: u32,
-    /// The wait before the second attempt; doubled each time. The first attempt waits only as long as the
-    /// target demands (Time2Wait).
-    pub backoff: Duration,
-    /// The longest wait between attempts.
-    pub backoff_max: Duration,
-    /// Whether the very first login is retried too when the target does not answer; otherwise the session
-    /// ends immediately.
-    pub first: bool,
-}
-
-impl Retry {
-    /// No retry: the first loss ends the session.
-    pub const NONE: Self = Self {
-        timeout: Duration::ZERO,
-        attempts: 1,
-        backoff: Duration::from_millis(200),
-        backoff_max: Duration::from_secs(5),
-        first: false,
-    };
-}
-
-impl Default for Retry {
-    /// Returns the default: two minutes, which block layers expect.
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(120),
-            attempts: 0,
-            backoff: Duration::from_millis(200),
-            backoff_max: Duration::from_secs(5),
-            first: false,
-        }
-    }
-}
-
 /// The bounds of a session on memory and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -207,136 +132,6 @@ impl Default for Limits {
             acknowledge_after: Duration::from_secs(1),
         }
     }
-}
-
-/// A SCSI command to be executed.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The logical unit, as SAM-5 §4.7 encodes it.
-    pub lun: u64,
-    /// The task attribute.
-    pub attribute: TaskAttribute,
-    /// The command priority, 1 (highest) to 15, or 0 for none; sent only if the target supports RFC 7144.
-    pub priority: u8,
-    /// The command descriptor block.
-    pub cdb: Cdb,
-    /// The data to send. Empty: the command does not write.
-    pub data_out: DataList,
-    /// The expected data-in length, in bytes. Zero: the command does not read.
-    pub data_in_len: u32,
-    /// Whether the command is delivered immediately, outside the command window, and uses no CmdSN (RFC 7143
-    /// §4.2.2.1).
-    pub immediate: bool,
-    /// Whether the command may be executed again, from the start, after its session was lost and established
-    /// again, when the initiator cannot know whether the target executed it before. Only the caller can know
-    /// that repeating it does no harm. Recovery within a session never executes a command twice.
-    pub replay: bool,
-    /// Whether it asks which device is behind the LUN, and so goes even where others are held back
-    /// ([`guard`](super::session::Session::require_identity_check)). There is room for a few of these beyond
-    /// [`Limits::tasks_max`].
-    pub is_identity_check: bool,
-}
-
-impl Request {
-    /// Returns a request for a command with task attribute SIMPLE and without data.
-    pub fn new(lun: u64, cdb: Cdb) -> Self {
-        Self {
-            lun,
-            attribute: TaskAttribute::SIMPLE,
-            priority: 0,
-            cdb,
-            data_out: DataList::new(),
-            data_in_len: 0,
-            immediate: false,
-            replay: false,
-            is_identity_check: false,
-        }
-    }
-}
-
-/// The reason for which a session refuses a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// The maximum number of requests is open; one has to end first.
-    #[error("as many requests are open as may be")]
-    Full,
-    /// The session ends, or has ended.
-    #[error("the session is down")]
-    Down,
-    /// The session is not in full feature phase now, and this request cannot wait.
-    #[error("the session is not up")]
-    NotUp,
-    /// The task is no longer open.
-    #[error("there is no such task")]
-    NoTask,
-    /// The request is not legal in this kind of session, or its feature was not negotiated.
-    #[error("not possible in this session")]
-    NotPossible,
-    /// More data than a command can carry (4 GiB), or no data where some is needed.
-    #[error("too much data for one command")]
-    TooLong,
-}
-
-/// The outcome of a task.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The target's response, or the reason why there is none.
-    pub end: TaskResult,
-    /// The received data, from the start of the command's data, without gaps. The owner returns it with
-    /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
-    pub data_in: Option<Bytes>,
-}
-
-/// How a task ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TaskResult {
-    /// The target executed the command and returned a status.
-    Status(CommandResponse),
-    /// The target could not execute the command; there is no status.
-    Failed(ServiceResponse),
-    /// A task management function aborted the task; no status will be received.
-    Aborted,
-    /// The target rejected the PDU of the command, and did not execute it.
-    Rejected(RejectReason),
-    /// The command was not sent, and never will be. The target did not execute it.
-    NotSent,
-    /// The connection or session of the task was lost. It is unknown whether the target executed the command.
-    Lost,
-}
-
-/// The target's response at the end of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommandResponse {
-    /// The SCSI status.
-    pub status: u8,
-    /// The status qualifier (RFC 7144; else 0).
-    pub qualifier: u16,
-    /// The residual count of the data; in a bidirectional command, that of the data sent.
-    pub residual: Residual,
-    /// The residual count of the data received by a bidirectional command.
-    pub read_residual: Residual,
-    /// Sense data.
-    pub sense: Option<Box<[u8]>>,
-}
-
-impl TaskResult {
-    /// Returns whether the status is GOOD.
-    pub const fn is_good(&self) -> bool {
-        matches!(self, Self::Status(CommandResponse { status: 0, .. }))
-    }
-}
-
-/// A task management request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TmfParameters {
-    /// The function. TASK REASSIGN is refused, because the session itself sends it; the functions of RFC 7144
-    /// need iSCSIProtocolLevel 2.
-    pub function: TmfFunction,
-    /// The logical unit, for functions that have one.
-    pub lun: u64,
-    /// The task, for ABORT TASK and QUERY TASK. A task that is to be aborted is never executed again,
-    /// whatever [`Request::replay`] permits.
-    pub task: Option<TaskId>,
 }
 
 /// A request to the owner or a report for it.

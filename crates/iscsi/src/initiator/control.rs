@@ -3,10 +3,11 @@
 use alloc::vec::Vec;
 
 use base::time::{Duration, Instant};
+use transport::initiator::TaskResult;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{ConnectionSlot, ConnectionState, ControlPdu, QueuedPdu, RecoveryLogout, Timer};
-use super::contract::{AsyncNotice, ConnectionDown, Event, SessionEnd, Slot, TaskResult};
+use super::contract::{AsyncNotice, ConnectionDown, Event, SessionEnd, Slot};
 use super::protocol_error::{ProtocolError, RejectText};
 use super::session::{Phase, Session, TAG_SMALL, TAG_TASK, TAG_TMF, find, tag};
 use super::task::TaskState;
@@ -515,7 +516,7 @@ impl Session {
             // own.
             return Ok(());
         }
-        self.finish(key, TaskResult::Rejected(reason));
+        self.finish(key, TaskResult::Rejected(reason.0));
         if numbered && !acknowledged {
             //= rfc7143#section-7.3
             //# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use the

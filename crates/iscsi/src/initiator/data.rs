@@ -7,16 +7,17 @@
 use core::ops::Range;
 
 use base::time::Instant;
+use transport::initiator::{CommandResponse, ServiceResponse, TaskResult};
 
 use super::connection_slot::{Incoming, QueuedPdu, Timer};
-use super::contract::{CommandResponse, Slot, TaskResult};
+use super::contract::Slot;
 use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, find};
 use super::task::{DataOutSequence, Number, TaskState};
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_in::DataIn;
 use crate::pdu::r2t::R2t;
-use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
+use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
 use crate::serial::{DataSn, StatSn};

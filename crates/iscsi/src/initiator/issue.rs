@@ -3,9 +3,10 @@
 
 use base::time::Instant;
 use transport::command::TaskAttribute;
+use transport::initiator::{Outcome, Request, SubmitError, TaskId, TaskResult};
 
 use super::connection_slot::QueuedPdu;
-use super::contract::{Event, MAX_PROBES, Outcome, Purpose, Request, Slot, SubmitError, TaskId, TaskResult};
+use super::contract::{Event, MAX_PROBES, Purpose, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{MAX_STALE_TAGS, Phase, Session, TAG_TASK, tag};
 use super::task::{Task, TaskState};

@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 
 use base::time::Instant;
+use transport::initiator::TaskId;
 
-use super::contract::{ConnectionDown, TaskId};
+use super::contract::ConnectionDown;
 use super::session::{Phase, Session};
 use super::task::TaskState;
 

@@ -9,10 +9,11 @@ use alloc::vec::Vec;
 use base::fault_injection::{self, Bug};
 use base::state_machine::Action;
 use base::time::{Duration, Instant};
+use transport::initiator::TaskResult;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{Connection, ConnectionState, Incoming, QueuedPdu, RecoveryLogout, Timer};
-use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot, TaskResult};
+use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::TaskState;

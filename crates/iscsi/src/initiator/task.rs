@@ -7,12 +7,13 @@ use base::buffer::{Buf, Bytes, Pool};
 use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::initiator::{CommandResponse, Request, Residual};
 
-use super::contract::{CommandResponse, Request, Slot};
+use super::contract::Slot;
 use super::protocol_error::ProtocolError;
 use super::resegmentation::Resegmentation;
 use crate::framing::DataSink;
-use crate::pdu::{Residual, Ttt};
+use crate::pdu::Ttt;
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A task.

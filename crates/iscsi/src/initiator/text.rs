@@ -8,9 +8,10 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use base::time::Instant;
+use transport::initiator::SubmitError;
 
 use super::connection_slot::{ConnectionSlot, ControlPdu};
-use super::contract::{Event, Slot, SubmitError};
+use super::contract::{Event, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_SMALL};
 use crate::discovery::TargetList;

@@ -6,10 +6,11 @@
 
 use base::time::Instant;
 use base::transmit::Transmit;
+use transport::initiator::{SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::QueuedPdu;
-use super::contract::{Event, MAX_TMFS, Slot, SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
+use super::contract::{Event, MAX_TMFS, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
 use super::task::{Task, TaskState};

@@ -43,6 +43,12 @@ pub trait Directory {
     /// Returns the access of `initiator` to discovery sessions through this portal.
     fn discovery(&self, via: &ConnectionPath, initiator: &IscsiName) -> DiscoveryAccess;
 
+    /// Returns the portal group of a portal, for a discovery session that names no target.
+    fn portal_group(&self, via: &ConnectionPath) -> PortalGroupTag {
+        let _ = via;
+        PortalGroupTag(1)
+    }
+
     /// Returns the secret of `user` in `realm` for a login as `initiator`; `None` when this user does not
     /// exist.
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret>;
@@ -166,10 +172,12 @@ pub struct SessionQuery<'a> {
     pub isid: Isid,
     /// The target's half, or [`Tsih::NEW`].
     pub tsih: Tsih,
-    /// The target; `None` for a discovery session.
+    /// Whether a discovery session logs in.
+    pub is_discovery: bool,
+    /// The target; `None` for a discovery session that names no target.
     pub target: Option<TargetId>,
     /// The portal group of the connection. It distinguishes sessions when `tsih` is [`Tsih::NEW`]; otherwise
-    /// the login compares it with that of the session. Means nothing for discovery.
+    /// the login compares it with that of the session. Means nothing without a target.
     pub portal_group: PortalGroupTag,
     /// The CID of the connection that logs in.
     pub cid: Cid,

@@ -83,7 +83,14 @@ struct Failure {
 
 impl<T: Into<LoginError>> From<T> for Failure {
     fn from(why: T) -> Self {
-        Self { why: why.into(), text: Vec::new() }
+        let (why, mut text) = (why.into(), TextBuilder::new());
+        if why == LoginError::NoCommonAuthMethod {
+            //= rfc7143#section-6.3.2
+            //# unless it does not support any, in which case it MUST answer with "Reject" (see
+            //# Section 6.2).
+            text.put(Key::AuthMethod.name(), "Reject");
+        }
+        Self { why, text: text.into_bytes() }
     }
 }
 
@@ -447,7 +454,7 @@ impl TargetLogin {
         if matches!(self.auth, Auth::Open) {
             self.auth = Auth::Done(identity.auth.without_proof()?);
         }
-        let is_discovery = identity.kind == SessionKind::Discovery;
+        let is_discovery = matches!(identity.kind, SessionKind::Discovery { .. });
         let asked = identity.negotiator.has_unanswered_offer();
         identity.negotiator.receive(&sorted.operational, out)?;
         if asked && identity.negotiator.has_unanswered_offer() {

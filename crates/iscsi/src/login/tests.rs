@@ -157,8 +157,8 @@ fn check(end: End, path: LoginStages, auth: &AuthPlan, keys: &KeyPolicy) {
             assert_eq!(connection.header_digest, digest(keys.header_digest));
             assert_eq!(connection.data_digest, digest(keys.data_digest));
             assert_eq!(connection.initiator_max_recv, if negotiated { 256 << 10 } else { 8192 });
-            let at_target = theirs.kind != SessionKind::Discovery;
-            assert_eq!(ours.portal_group, at_target.then_some(GROUP));
+            let is_discovery = theirs.kind == SessionKind::Discovery { named: None };
+            assert_eq!(ours.portal_group, Some(if is_discovery { PortalGroupTag(1) } else { GROUP }));
             assert_eq!((theirs.cid, theirs.cmd_sn), (Cid(4), 1));
             if path != LoginStages::OperationalOnly {
                 assert_eq!(theirs.user.is_some(), proves);

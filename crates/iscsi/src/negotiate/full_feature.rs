@@ -85,6 +85,9 @@ pub enum TextNegotiationError {
     /// The text negotiation has no result after too many texts or responses.
     #[error("the conversation goes round in circles")]
     TooLong,
+    /// A text negotiation in a discovery session does not ask for targets.
+    #[error("a text in a discovery session asks for no targets")]
+    NoSendTargets,
     /// The text is not legal.
     #[error(transparent)]
     Text(#[from] BadText),
@@ -245,6 +248,11 @@ impl TextNegotiation {
                 self.take(key, &pair, &mut out);
             }
         }
+        // §4.3: a discovery session serves only Text Requests with the SendTargets key.
+        let asks = self.seen & (1 << Key::SendTargets.index()) != 0;
+        if !asks && matches!(context.kind, SessionKind::Discovery { .. }) {
+            return Err(TextNegotiationError::NoSendTargets);
+        }
         let mut listed = Vec::new();
         match &list {
             SendTargetsScope::Refused => out.put(Key::SendTargets.name(), "Reject"),
@@ -341,9 +349,9 @@ enum SendTargetsScope {
 /// normal session the empty value, or the name of the target of the session.
 fn send_targets_scope(value: &[u8], context: &TextContext<'_>) -> SendTargetsScope {
     match (context.kind, value) {
-        (SessionKind::Discovery, b"All") => SendTargetsScope::All,
-        (SessionKind::Discovery, b"") => SendTargetsScope::Refused,
-        (SessionKind::Discovery, name) => {
+        (SessionKind::Discovery { .. }, b"All") => SendTargetsScope::All,
+        (SessionKind::Discovery { .. }, b"") => SendTargetsScope::Refused,
+        (SessionKind::Discovery { .. }, name) => {
             IscsiName::parse(name).map_or(SendTargetsScope::Refused, SendTargetsScope::One)
         }
         (SessionKind::Normal { name, .. }, b"") => SendTargetsScope::One(name.clone()),

@@ -1,10 +1,10 @@
 //! SCSI Data-In (RFC 7143 §11.7): data for the initiator. The last PDU can carry the status of its command.
 
+use transport::initiator::Residual;
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-use super::{
-    Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, Residual, TargetSn, Ttt, bit, expect, first_byte,
-};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, Ttt, bit, expect, first_byte};
+use super::{read_residual, residual_count, residual_flags};
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A SCSI Data-In.
@@ -50,7 +50,7 @@ impl PduHeader for DataIn {
         let status = if raw.flags & STATUS == 0 {
             None
         } else if is_final {
-            let residual = Residual::read(raw.flags, OVERFLOW, UNDERFLOW, raw.residual.get())?;
+            let residual = read_residual(raw.flags, OVERFLOW, UNDERFLOW, raw.residual.get())?;
             Some(DataInStatus { status: raw.status, residual })
         } else {
             //= rfc7143#section-11.7.3
@@ -77,10 +77,10 @@ impl PduHeader for DataIn {
     fn encode(&self) -> Bhs {
         let (mut flags, mut status, mut stat_sn, mut residual) = (0, 0, 0, 0);
         if let Some(end) = self.status {
-            flags = STATUS | end.residual.flags(OVERFLOW, UNDERFLOW);
+            flags = STATUS | residual_flags(end.residual, OVERFLOW, UNDERFLOW);
             status = end.status;
             stat_sn = self.sn.stat_sn.0;
-            residual = end.residual.count();
+            residual = residual_count(end.residual);
         }
         zerocopy::transmute!(Layout {
             opcode: first_byte(Self::OPCODE, false),

@@ -1,9 +1,12 @@
 //! SCSI Response (RFC 7143 §11.4, with the status qualifier of RFC 7144 §5.2.1). Its data segment is a 2-byte
 //! length and that many bytes of sense data, then optionally response data.
 
+use transport::initiator::Residual;
+use transport::initiator::ServiceResponse;
 use zerocopy::byteorder::big_endian::{U16, U32};
 
-use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, Residual, TargetSn, expect, first_byte};
+use super::{Bhs, FINAL, Itt, Malformed, Opcode, PduHeader, TargetSn, expect, first_byte};
+use super::{read_residual, residual_count, residual_flags};
 use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A SCSI Response.
@@ -30,16 +33,6 @@ pub struct ScsiResponse {
     pub residual: Residual,
 }
 
-base::code8! {
-    /// Whether the target could execute a command (§11.4.3).
-    pub struct ServiceResponse {
-        /// The command completed; the SCSI status states how.
-        COMPLETED = 0x00;
-        /// The target failed; there is no status.
-        TARGET_FAILURE = 0x01;
-    }
-}
-
 impl PduHeader for ScsiResponse {
     const OPCODE: Opcode = Opcode::SCSI_RESPONSE;
 
@@ -64,13 +57,13 @@ impl PduHeader for ScsiResponse {
                 max_cmd_sn: CmdSn(raw.max_cmd_sn.get()),
             },
             exp_data_sn: DataSn(raw.exp_data_sn.get()),
-            bidirectional_read_residual: Residual::read(
+            bidirectional_read_residual: read_residual(
                 flags,
                 BIDIRECTIONAL_OVERFLOW,
                 BIDIRECTIONAL_UNDERFLOW,
                 bidirectional,
             )?,
-            residual: Residual::read(flags, OVERFLOW, UNDERFLOW, raw.residual.get())?,
+            residual: read_residual(flags, OVERFLOW, UNDERFLOW, raw.residual.get())?,
         })
     }
 
@@ -79,8 +72,8 @@ impl PduHeader for ScsiResponse {
         zerocopy::transmute!(Layout {
             opcode: first_byte(Self::OPCODE, false),
             flags: FINAL
-                | bidirectional.flags(BIDIRECTIONAL_OVERFLOW, BIDIRECTIONAL_UNDERFLOW)
-                | self.residual.flags(OVERFLOW, UNDERFLOW),
+                | residual_flags(bidirectional, BIDIRECTIONAL_OVERFLOW, BIDIRECTIONAL_UNDERFLOW)
+                | residual_flags(self.residual, OVERFLOW, UNDERFLOW),
             response: self.response.0,
             status: self.status,
             lengths: [0; 4],
@@ -92,10 +85,10 @@ impl PduHeader for ScsiResponse {
             exp_cmd_sn: self.sn.exp_cmd_sn.0.into(),
             max_cmd_sn: self.sn.max_cmd_sn.0.into(),
             exp_data_sn: self.exp_data_sn.0.into(),
-            bidirectional_read_residual: bidirectional.count().into(),
+            bidirectional_read_residual: residual_count(bidirectional).into(),
             //= rfc7143#section-11.4.5.1
             //# The Residual Count field MUST be valid in the case where either the U bit or the O bit is set.
-            residual: self.residual.count().into(),
+            residual: residual_count(self.residual).into(),
         })
     }
 }

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use transport::command::TaskAttribute;
+use transport::initiator::ServiceResponse;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::async_message::{AsyncEventCode, AsyncMessage};
@@ -15,9 +16,10 @@ use super::logout_response::{LogoutResponse, LogoutResult};
 use super::nop_in::NopIn;
 use super::nop_out::NopOut;
 use super::r2t::R2t;
+use super::read_residual;
 use super::reject::{Reject, RejectReason};
 use super::scsi_command::ScsiCommand;
-use super::scsi_response::{ScsiResponse, ServiceResponse};
+use super::scsi_response::ScsiResponse;
 use super::snack::{Snack, SnackKind};
 use super::text_request::TextRequest;
 use super::text_response::TextResponse;
@@ -408,7 +410,7 @@ fn a_residual_without_its_bit_is_passed_over() {
     //= type=test
     //# If neither bit is set, the Residual Count field MUST be ignored on reception and SHOULD be set to 0
     //# when sending.
-    assert_eq!(Residual::read(0, 4, 2, 9), Ok(Residual::None));
+    assert_eq!(read_residual(0, 4, 2, 9), Ok(Residual::None));
 }
 
 #[test]

@@ -165,6 +165,6 @@ impl Engine {
 fn named(kind: &SessionKind) -> Option<IscsiName> {
     match kind {
         SessionKind::Normal { name, .. } => Some(name.clone()),
-        SessionKind::Discovery => None,
+        SessionKind::Discovery { .. } => None,
     }
 }

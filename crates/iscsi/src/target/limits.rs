@@ -79,7 +79,7 @@ impl Engine {
     pub(super) fn limits_for(&self, kind: &SessionKind) -> SessionLimits {
         let own = match kind {
             SessionKind::Normal { target, .. } => self.target_limits.get(target).copied(),
-            SessionKind::Discovery => None,
+            SessionKind::Discovery { .. } => None,
         };
         own.unwrap_or(self.limits.of_session())
     }

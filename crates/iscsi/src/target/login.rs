@@ -51,7 +51,7 @@ impl Engine {
                 connection.on(ConnectionEvent::LoginRequest)?;
                 connection.login_cmd_sn = request.cmd_sn;
             }
-            let directory = WithSessions { outer: context.directory, engine: self };
+            let directory = WithSessions { outer: context.directory, engine: self, conn };
             let step = login.handle(context.now, &as_request(&request, data.filled()), &directory);
             let joins = self.joined_by(request.tsih, request.isid, login.claims().initiator.as_ref());
             if let Some(connection) = self.conn_mut(conn) {
@@ -168,7 +168,7 @@ impl Engine {
                     initiator: Some(outcome.initiator),
                     target: match outcome.kind {
                         SessionKind::Normal { name, .. } => Some(name.as_str().into()),
-                        SessionKind::Discovery => None,
+                        SessionKind::Discovery { .. } => None,
                     },
                     user: outcome.user,
                 };
@@ -297,6 +297,8 @@ impl Engine {
 struct WithSessions<'a> {
     outer: &'a dyn Directory,
     engine: &'a Engine,
+    /// The connection that logs in.
+    conn: ConnId,
 }
 
 impl Directory for WithSessions<'_> {
@@ -321,26 +323,23 @@ impl Directory for WithSessions<'_> {
         }
     }
 
+    fn portal_group(&self, via: &ConnectionPath) -> PortalGroupTag {
+        self.outer.portal_group(via)
+    }
+
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<crate::chap::Secret> {
         self.outer.chap_secret(realm, initiator, user)
     }
 
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
-        let found = self.engine.sessions.iter().map(|(_, session)| session).find(|session| {
-            let (target, group) = target_of(session);
-            //= rfc7143#section-7.4.2.1
-            //# UNNAMED ISID RULE: Targets MUST enforce the uniqueness of the following 4-tuple for Unnamed
-            //# Discovery sessions: <InitiatorName, ISID, NULL, TargetAddress>.
-            //= rfc7143#section-7.4.2.1
-            //# A new Unnamed Discovery session that has a matching <InitiatorName, ISID, NULL, TargetAddress>
-            //# to an existing Discovery session MUST reinstate the existing Unnamed Discovery session.
-            let group_fits = query.tsih != Tsih::NEW || query.target.is_none() || group == query.portal_group;
-            target == query.target
-                && group_fits
+        let fits = |session: &&Session| {
+            self.is_same_nexus(session, query)
                 && session.isid == query.isid
                 && session.initiator == *query.initiator
-                && (query.tsih == Tsih::NEW || session.tsih == query.tsih)
-        });
+                && (query.tsih == Tsih::NEW || session.tsih == query.tsih && !session.is_discovery())
+        };
+        let sessions = || self.engine.sessions.iter().map(|(_, session)| session).filter(fits);
+        let found = sessions().find(|session| !session.is_discovery()).or_else(|| sessions().next());
         let Some(session) = found else { return self.outer.find_session(query) };
         let cid_of = |conn: &ConnId| Some(self.engine.conn(*conn)?.cid);
         Some(SessionInfo {
@@ -372,6 +371,32 @@ impl Directory for WithSessions<'_> {
     }
 }
 
+impl WithSessions<'_> {
+    /// Returns whether a session is with the same target port as the login, so that a login of the same
+    /// initiator port replaces it.
+    fn is_same_nexus(&self, session: &Session, query: &SessionQuery<'_>) -> bool {
+        let (target, group) = target_of(session);
+        if target.is_some() || query.target.is_some() {
+            // A discovery session that names a target never replaces a normal session: its initiator may have
+            // had to prove less. A normal session replaces both.
+            let group_fits = query.tsih != Tsih::NEW || group == query.portal_group;
+            return target == query.target && group_fits && (session.is_discovery() || !query.is_discovery);
+        }
+        //= rfc7143#section-7.4.2.1
+        //# UNNAMED ISID RULE: Targets MUST enforce the uniqueness of the following 4-tuple for Unnamed
+        //# Discovery sessions: <InitiatorName, ISID, NULL, TargetAddress>.
+        //= rfc7143#section-7.4.2.1
+        //# A new Unnamed Discovery session that has a matching <InitiatorName, ISID, NULL, TargetAddress>
+        //# to an existing Discovery session MUST reinstate the existing Unnamed Discovery session.
+        //= rfc7143#section-7.4.2.1
+        //# Each of the concurrent Discovery sessions, if established by the same initiator port to other
+        //# Network Portals, MUST be treated as independent sessions -- i.e., one session MUST NOT reinstate
+        //# the other.
+        let address_of = |conn| self.engine.conn(conn).map(|connection| connection.via.local);
+        session.conns.iter().any(|conn| address_of(*conn) == address_of(self.conn))
+    }
+}
+
 /// Returns the key policy, reduced to the maxima that this role supports.
 fn as_served(keys: KeyPolicy) -> KeyPolicy {
     KeyPolicy {
@@ -384,11 +409,12 @@ fn as_served(keys: KeyPolicy) -> KeyPolicy {
     }
 }
 
-/// Returns the target of a session and the portal group that it uses.
+/// Returns the target that a session is with or named, and the portal group that it uses.
 fn target_of(session: &Session) -> (Option<TargetId>, PortalGroupTag) {
     match session.kind {
-        SessionKind::Normal { target, portal_group, .. } => (Some(target), portal_group),
-        SessionKind::Discovery => (None, PortalGroupTag(0)),
+        SessionKind::Normal { target, portal_group, .. }
+        | SessionKind::Discovery { named: Some((target, portal_group)) } => (Some(target), portal_group),
+        SessionKind::Discovery { named: None } => (None, PortalGroupTag(0)),
     }
 }
 

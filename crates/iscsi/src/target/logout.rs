@@ -93,6 +93,9 @@ impl Engine {
         let named = conns.iter().copied().find(|conn| {
             self.conn(*conn).is_some_and(|c| c.cid == request.cid && c.state != State::InLogout)
         });
+        if request.reason == LogoutReason::RemoveForRecovery && state.is_discovery() {
+            return Err(ProtocolError::NotInDiscovery);
+        }
         if request.reason == LogoutReason::RemoveForRecovery {
             return self.logout_for_recovery(now, conn, session, request);
         }

@@ -10,6 +10,7 @@ use base::int_cast::to_usize;
 use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
+use transport::initiator::{Residual, ServiceResponse};
 use transport::target::TaskRef;
 
 use super::arena::Key;
@@ -21,8 +22,8 @@ use super::task::{SentStatus, Task, TaskResult};
 use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::Digest;
 use crate::pdu::data_in::{DataIn, DataInStatus};
-use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, Residual, TargetSn, Ttt};
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {

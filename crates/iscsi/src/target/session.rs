@@ -209,7 +209,7 @@ impl Session {
     }
 
     pub(crate) const fn is_discovery(&self) -> bool {
-        matches!(self.kind, SessionKind::Discovery)
+        matches!(self.kind, SessionKind::Discovery { .. })
     }
 
     /// Returns whether a logout ends the session once the tasks under way are finished. No further request is

@@ -17,7 +17,7 @@ impl Engine {
             session: SessionId(key),
             target: match session.kind {
                 SessionKind::Normal { target, .. } => Some(target),
-                SessionKind::Discovery => None,
+                SessionKind::Discovery { .. } => None,
             },
             initiator: &session.initiator,
             isid: session.isid,

@@ -3,14 +3,8 @@
 //! The initiator is deliberately simple: one connection, and one request at a time unless a test sends more
 //! itself. It uses only the PDU codec, so it cannot share a mistake of the session logic.
 
-use shard::config::{
-    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
-};
-use shard::shard::Shard;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use target::units::UnitId;
-use transport::command::TaskAttribute;
 
 use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
@@ -32,8 +26,14 @@ use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use iscsi::target::engine::Limits;
+use shard::config::{
+    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
+};
+use shard::shard::Shard;
 use store::Store;
 use store::ram::Ram;
+use target::units::UnitId;
+use transport::command::TaskAttribute;
 
 pub(crate) const TARGET: &str = "iqn.2026-11.org.targe:disk";
 pub(crate) const BLOCK: usize = 512;

@@ -1,20 +1,21 @@
 //! A target that serves both protocols: one disk over iSCSI and HyperSCSI.
 
-use shard::config::{HyperScsiConfig, ShardConfig};
 use std::sync::Arc;
-use target::units::UnitId;
 
 use base::state_machine::StreamMachine as _;
 use base::time::Duration;
 use device::contract::RelativePort;
 use hyperscsi::aead::Level;
-use hyperscsi::initiator::contract::{Event, LossReason, Retry, SessionEnd, SessionPlan};
+use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
+use shard::config::{HyperScsiConfig, ShardConfig};
+use target::units::UnitId;
+use transport::initiator::Retry;
 
 use crate::ether::{Host, group, group_config};
 use crate::medium::held;
@@ -171,9 +172,9 @@ fn reservations_and_attentions_hold_across_protocols() {
     assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(BLOCK, 2)).status, GOOD);
     // A reset by one initiator is a unit attention for the other.
     let reset = transport::task_management::TmfFunction::LOGICAL_UNIT_RESET;
-    let wanted = hyperscsi::initiator::contract::TmfRequest { function: reset, lun: lun(0), task: None };
+    let wanted = transport::initiator::TmfParameters { function: reset, lun: lun(0), task: None };
     bob.session().submit_tmf(world.now, wanted).unwrap();
-    bob.until(&mut world, |bob| bob.events.iter().any(|event| matches!(event, Event::Managed { .. })));
+    bob.until(&mut world, |bob| bob.events.iter().any(|event| matches!(event, Event::TmfDone { .. })));
     let told = alice.run(&mut world, 0, &[0; 6], &[], 0);
     assert_eq!((told.status, told.code()), (CHECK, (6, 0x2903)));
     // The reservation of an initiator port outlives its session.

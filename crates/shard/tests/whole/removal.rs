@@ -1,10 +1,6 @@
 //! LUNs that a reload removes or gives to another disk while initiators use them.
 
-use shard::admin::ShardEvent;
-use shard::config::{InitiatorEntry, LunEntry, ShardConfig};
 use std::collections::BTreeMap;
-use target::units::{DiskId, UnitId};
-use transport::task_management::{TmfFunction, TmfResult};
 
 use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Duration;
@@ -16,7 +12,11 @@ use iscsi::pdu::tmf_request::TmfRequest;
 use iscsi::pdu::tmf_response::TmfResponse;
 use iscsi::pdu::{Itt, Opcode, PduHeader as _};
 use iscsi::serial::{CmdSn, StatSn};
+use shard::admin::ShardEvent;
+use shard::config::{InitiatorEntry, LunEntry, ShardConfig};
 use store::ram::Ram;
+use target::units::{DiskId, UnitId};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::medium::held;
 use crate::pair::{BLOCK, Initiator, World, config, pattern, ram, unit_config};

@@ -1,15 +1,15 @@
 //! The disks of a shard: the unit that serves each of them, its saved state, and how a reload adds and
 //! removes disks, in the same order as in the daemon.
 
-use shard::config::{InitiatorEntry, LunEntry, ShardConfig};
-use shard::shard::Shard;
 use std::collections::BTreeMap;
-use target::units::{DiskId, UnitId};
 
 use base::buffer::Pool;
 use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Instant;
 use device::contract::Access;
+use shard::config::{InitiatorEntry, LunEntry, ShardConfig};
+use shard::shard::Shard;
+use target::units::{DiskId, UnitId};
 
 use crate::layout::{Layout, Row};
 use crate::media::Medium;

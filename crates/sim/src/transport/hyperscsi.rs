@@ -13,6 +13,7 @@ use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use target::units::UnitId;
 use transport::command::{Cdb, TaskAttribute};
+use transport::initiator::{Request, TmfParameters};
 use transport::task_management::TmfFunction;
 
 use base::buffer::Pool;
@@ -20,7 +21,7 @@ use base::ether::{FrameBatch, FrameMachine as _, ReceivedFrame};
 use base::rng::Rng;
 use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{Request, SessionPlan, TmfRequest};
+use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::login::directory::GroupAccess;
 use iscsi::target::engine::Limits as StreamLimits;
 use netem::probability::DurationRange;
@@ -452,7 +453,9 @@ impl Transport for HyperScsi {
             Some(found) => found,
             None => None,
         };
-        let Ok(id) = host.session.submit_tmf(now, TmfRequest { function, lun, task }) else { return false };
+        let Ok(id) = host.session.submit_tmf(now, TmfParameters { function, lun, task }) else {
+            return false;
+        };
         host.manages.insert(id, ticket);
         self.run_until_idle(now);
         true

@@ -10,6 +10,7 @@ use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use target::units::UnitId;
 use transport::command::{Cdb, TaskAttribute};
+use transport::initiator::{Request, TaskId, TaskResult, TmfId, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use base::buffer::Pool;
@@ -18,8 +19,7 @@ use base::state_machine::{AcceptInfo, ConnId, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    Event, Portal as SessionPortal, Purpose, Request, SessionEnd, SessionOrigin, SessionPlan, Slot, TaskId,
-    TaskResult, TmfId, TmfParameters,
+    Event, Portal as SessionPortal, Purpose, SessionEnd, SessionOrigin, SessionPlan, Slot,
 };
 use iscsi::keys::Key;
 use iscsi::login::directory::TargetAddress;

@@ -1,13 +1,14 @@
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use transport::command::Cdb;
+use transport::initiator::{Request, Retry, TaskId};
 
 use super::*;
 use crate::Role;
 use crate::aead::{Level, SessionKeys};
 use crate::connection::{Connection, ConnectionConfig, Message, PathAddress};
 use crate::frame::{Cmd, Header};
-use crate::initiator::contract::{ProtocolError, Request, Retry, SessionPlan, TaskId};
+use crate::initiator::contract::{ProtocolError, SessionPlan};
 use crate::login::{HandshakeResult, Password};
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};

@@ -1,5 +1,5 @@
-use iscsi::initiator::contract::SubmitError;
 use scsi::sense::Sense;
+use transport::initiator::SubmitError;
 
 use super::*;
 

@@ -13,13 +13,14 @@ use iscsi::pdu::logout_response::{LogoutResponse, LogoutResult};
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::scsi_response::{ScsiResponse, ServiceResponse};
+use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::tmf_request::TmfRequest;
 use iscsi::pdu::tmf_response::TmfResponse;
-use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Residual, TargetSn, Ttt};
+use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
+use transport::initiator::{Residual, ServiceResponse};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::{Kind, LIMIT, PIECE, Property, Wrong};

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 use transport::command::Cdb;
+use transport::initiator::{Request, ServiceResponse, TaskId, TaskResult, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, SENSE, Setup, cdb, pattern, read, write};
@@ -15,7 +16,6 @@ use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::scsi_response::ServiceResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 use base::state_machine::Action;
 use base::time::Duration;
+use transport::initiator::{Request, Residual, TaskResult};
 use transport::task_management::TmfResult;
 
 use super::pair::{LUN, Setup, cdb, read, target_name, write};
@@ -21,7 +22,7 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_response::TmfResponse;
-use crate::pdu::{Bhs, Itt, Malformed, Opcode, PduHeader, Residual, Ttt};
+use crate::pdu::{Bhs, Itt, Malformed, Opcode, PduHeader, Ttt};
 use crate::serial::{DataSn, StatSn};
 
 /// Sends one PDU in the middle of a read of 1000 bytes and checks that the connection ends for this reason.

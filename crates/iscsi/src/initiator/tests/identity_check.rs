@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
+use transport::initiator::{Request, SubmitError, TaskId, TaskResult};
 
 use super::pair::{LUN, Setup, pattern, read, write};
 use super::scripted_target::ScriptedTarget;
-use crate::initiator::contract::*;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Opcode, PduHeader};
 

@@ -2,6 +2,7 @@
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
+use transport::initiator::{Request, SubmitError, TaskResult, TmfParameters};
 use transport::task_management::TmfFunction;
 
 use super::pair::{LUN, read};

@@ -11,6 +11,7 @@ use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use transport::command::Cdb;
+use transport::initiator::{Outcome, Request, TaskId};
 use transport::target as services;
 use transport::task_management::{TmfFunction, TmfResult};
 

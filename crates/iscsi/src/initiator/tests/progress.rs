@@ -1,10 +1,10 @@
 //! The progress of tasks that get no answer, as the owner sees it, and the replacement of a session.
 
 use base::state_machine::Action;
+use transport::initiator::{Request, TaskResult};
 
 use super::pair::{Setup, read, write};
 use super::scripted_target::ScriptedTarget;
-use crate::initiator::contract::*;
 
 #[test]
 fn progress_is_another_number_whenever_a_task_gets_on() {

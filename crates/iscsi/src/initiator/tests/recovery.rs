@@ -3,6 +3,7 @@
 
 use base::state_machine::ConnId;
 use base::time::Duration;
+use transport::initiator::{Request, TaskResult, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};
@@ -255,7 +256,7 @@ fn a_command_rejected_for_good_leaves_no_gap() {
     let reason = RejectReason::INVALID_PDU_FIELD;
     let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
     raw.send(conn, &reject, sent.bhs.bytes());
-    assert_eq!(raw.outcome(task).end, TaskResult::Rejected(reason));
+    assert_eq!(raw.outcome(task).end, TaskResult::Rejected(reason.0));
     let plug: TmfRequest = raw.expect(conn);
     assert_eq!((plug.function, plug.referenced_task_tag), (TmfFunction::ABORT_TASK, sent.bhs.itt()));
     assert_eq!(plug.ref_cmd_sn, sent.read::<ScsiCommand>().cmd_sn);

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Duration;
+use transport::initiator::{TaskId, TaskResult};
 
 use super::pair::{pattern, read};
 use super::scripted_target::ScriptedTarget;

@@ -7,6 +7,7 @@ use base::buffer::Pool;
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use transport::initiator::{Outcome, Request, Residual, ServiceResponse, TaskId};
 
 use super::pair::Setup;
 use crate::digest::Crc32c;
@@ -17,8 +18,8 @@ use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Residual, TargetSn, Ttt};
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
 use crate::serial::{CmdSn, DataSn, R2tSn, StatSn};
 
 /// A session, and the target's end of its connections.

@@ -8,12 +8,12 @@ use base::state_machine::ConnId;
 use base::time::Duration;
 use base::transmit::Transmit;
 use transport::command::TaskAttribute;
+use transport::initiator::{Request, Residual, SubmitError, TaskId, TaskResult, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::*;
 use crate::initiator::contract::*;
 use crate::negotiate::{DigestPolicy, KeyPolicy};
-use crate::pdu::Residual;
 
 #[test]
 fn what_is_written_is_read_back() {

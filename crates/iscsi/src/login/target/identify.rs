@@ -42,7 +42,7 @@ impl Identity {
         let name = sorted.initiator_name.ok_or(LoginError::NoInitiatorName)?;
         let initiator = parse_name(name).map_err(LoginError::BadInitiatorName)?;
         match sorted.session_type.unwrap_or(b"Normal") {
-            b"Discovery" => Self::discovery(initiator, fixed, via, directory),
+            b"Discovery" => Self::discovery(initiator, sorted.target_name, fixed, via, directory, out),
             b"Normal" => Self::normal(initiator, sorted.target_name, fixed, via, directory, out),
             _ => Err(LoginError::SessionTypeUnknown.into()),
         }
@@ -50,9 +50,11 @@ impl Identity {
 
     fn discovery(
         initiator: IscsiName,
+        target_name: Option<&[u8]>,
         fixed: Fixed,
         via: &ConnectionPath,
         directory: &dyn Directory,
+        out: &mut TextBuilder,
     ) -> Result<Self, Failure> {
         let (auth, keys) = match directory.discovery(via, &initiator) {
             DiscoveryAccess::Granted { auth, keys } => (auth, keys),
@@ -63,8 +65,25 @@ impl Identity {
         if fixed.tsih != Tsih::NEW {
             return Err(LoginError::NoSuchSession.into());
         }
+        // The name of a target that the initiator cannot reach changes nothing.
+        let found = target_name
+            .and_then(|name| IscsiName::parse(name).ok())
+            .map(|name| directory.find_target(via, &initiator, &name));
+        let named = match found {
+            Some(TargetLookup::Found(access) | TargetLookup::AtSessionLimit(access)) => {
+                Some((access.target, access.portal_group))
+            }
+            _ => None,
+        };
+        //= rfc7143#section-6.3.1
+        //# During the Login Phase, the iSCSI target MUST return the TargetPortalGroupTag key with
+        //# the first Login Response PDU with which it is allowed to do so (i.e., the first Login
+        //# Response issued after the first Login Request with the C bit set to 0) for all session
+        //# types.
+        let group = named.map_or_else(|| directory.portal_group(via), |(_, group)| group);
+        out.put(Key::TargetPortalGroupTag.name(), group.0.to_string());
         let negotiator = Negotiator::new(Role::Target, keys, LoginContext::Discovery);
-        let (kind, realm) = (SessionKind::Discovery, Realm::Discovery);
+        let (kind, realm) = (SessionKind::Discovery { named }, Realm::Discovery);
         Ok(Self { initiator, alias: None, kind, realm, auth, negotiator })
     }
 
@@ -118,18 +137,22 @@ impl Identity {
 
     pub(super) fn query(&self, fixed: Fixed) -> SessionQuery<'_> {
         let (target, portal_group) = match &self.kind {
-            SessionKind::Discovery => (None, PortalGroupTag(0)),
-            SessionKind::Normal { target, portal_group, .. } => (Some(*target), *portal_group),
+            SessionKind::Discovery { named: None } => (None, PortalGroupTag(0)),
+            SessionKind::Normal { target, portal_group, .. }
+            | SessionKind::Discovery { named: Some((target, portal_group)) } => {
+                (Some(*target), *portal_group)
+            }
         };
+        let is_discovery = matches!(self.kind, SessionKind::Discovery { .. });
         let (isid, tsih, cid) = (fixed.isid, fixed.tsih, fixed.cid);
-        SessionQuery { initiator: &self.initiator, isid, tsih, target, portal_group, cid }
+        SessionQuery { initiator: &self.initiator, isid, tsih, is_discovery, target, portal_group, cid }
     }
 
     /// Returns whether a later text repeats the value of the first one; `None` for keys that do not belong in
     /// the first text. libiscsi names both sides once more in its first text after CHAP.
     pub(super) fn repeats(&self, key: Key, value: &[u8]) -> Option<bool> {
         let (session_type, target) = match &self.kind {
-            SessionKind::Discovery => ("Discovery", None),
+            SessionKind::Discovery { .. } => ("Discovery", None),
             SessionKind::Normal { name, .. } => ("Normal", Some(name)),
         };
         let names = |name: &IscsiName| IscsiName::parse_leniently(value).as_ref() == Ok(name);

@@ -66,7 +66,7 @@ impl Session {
     fn discovery(targets: u32) -> Self {
         Self {
             catalogue: Catalogue(targets),
-            kind: SessionKind::Discovery,
+            kind: SessionKind::Discovery { named: None },
             max_recv: 8192,
             text: TargetText::new(),
             tags: 0,

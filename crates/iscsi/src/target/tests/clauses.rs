@@ -69,6 +69,48 @@ fn a_discovery_session_takes_the_place_of_one_of_the_same_initiator_port() {
 }
 
 #[test]
+fn discovery_sessions_through_different_portals_are_independent() {
+    //= rfc7143#section-7.4.2.1
+    //= type=test
+    //# Each of the concurrent Discovery sessions, if established by the same initiator port to other Network
+    //# Portals, MUST be treated as independent sessions -- i.e., one session MUST NOT reinstate the other.
+    let mut world = World::new();
+    let first = world.discover();
+    for local in [([127, 0, 0, 1], 3261), ([127, 0, 0, 2], 3260)] {
+        let conn = world.connect_between(([127, 0, 0, 1], 40000).into(), local.into());
+        assert_eq!(world.login_pdu(conn, 0, &["SessionType=Discovery"]).status, 0);
+        assert_eq!((world.ended(first), world.ended(conn)), (None, None));
+    }
+    assert_eq!(world.engine.sessions().count(), 3);
+}
+
+#[test]
+fn a_discovery_session_that_names_a_target_is_replaced_by_sessions_with_that_target() {
+    let mut world = World::new();
+    let target = ["TargetName=", super::world::TARGET].concat();
+    let named = |world: &mut World| {
+        let conn = world.connect();
+        assert_eq!(world.login_pdu(conn, 0, &["SessionType=Discovery", &target]).status, 0);
+        conn
+    };
+    let unnamed = world.discover();
+    let first = named(&mut world);
+    let second = named(&mut world);
+    assert!(world.ended(first).is_some(), "another one replaces it");
+    let (normal, _) = world.login(&[]);
+    assert!(world.ended(second).is_some(), "and so does a normal session");
+    // It replaces neither a session that names no target, nor a normal one.
+    let third = named(&mut world);
+    for conn in [unnamed, normal, third] {
+        assert_eq!(world.ended(conn), None);
+    }
+    // A connection cannot join it.
+    let tsih = world.engine.sessions().filter(|view| view.target.is_none()).map(|view| view.tsih).max();
+    let (_, status) = world.join(third, tsih.unwrap(), 1, &[]);
+    assert_eq!(status, Status::SESSION_DOES_NOT_EXIST.0);
+}
+
+#[test]
 fn a_negotiation_that_fails_ends_the_login_and_the_connection() {
     //= rfc7143#section-7.12
     //= type=test

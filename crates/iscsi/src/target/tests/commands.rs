@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use base::state_machine::Action;
 use base::time::Duration;
 use transport::command::TaskAttribute;
+use transport::initiator::Residual;
 use transport::target::{Command, Finish};
 
 use super::world::{Got, LUN, World, keys, pattern};
@@ -16,7 +17,7 @@ use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{Itt, Opcode, PduHeader, Residual, Ttt};
+use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::{Limits, SessionLimits};

@@ -1,18 +1,19 @@
 //! The common case: what every initiator does.
 
 use base::state_machine::Action;
+use transport::initiator::Residual;
 use transport::target::Finish;
 
 use alloc::vec::Vec;
 
 use super::world::{LUN, World, pattern};
+use crate::pdu::Ttt;
 use crate::pdu::data_in::{DataIn, DataInStatus};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Event, SessionEnd};
 

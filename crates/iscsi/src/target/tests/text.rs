@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use super::world::{TARGET, World, pairs};
 use crate::name::IscsiName;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
@@ -57,6 +59,33 @@ fn send_targets_tells_what_the_kind_of_session_may_know() {
         assert_eq!(pairs(&got.data), expected, "{text} in discovery: {discovery}");
         world.expect_silence(conn);
     }
+}
+
+#[test]
+fn a_discovery_session_serves_send_targets_and_logouts_only() {
+    let mut world = World::new();
+    let conn = world.discover();
+    let asked = request(&mut world, conn);
+    for text in ["", "MaxRecvDataSegmentLength=4096\0", "InitiatorAlias=me\0", "X-com.example.key=1\0"] {
+        world.send(conn, &asked, text.as_bytes());
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::PROTOCOL_ERROR, "{text}");
+    }
+    // Other keys may go with it.
+    world.send(conn, &asked, b"MaxRecvDataSegmentLength=4096\0SendTargets=All\0");
+    let response: TextResponse = world.expect(conn);
+    assert!(response.is_final);
+    let logout = |reason| LogoutRequest {
+        immediate: true,
+        reason,
+        itt: Itt(900),
+        cid: 0,
+        cmd_sn: asked.cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &logout(LogoutReason::RemoveForRecovery), &[]);
+    assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::PROTOCOL_ERROR);
+    world.send(conn, &logout(LogoutReason::CloseSession), &[]);
+    assert_eq!(world.expect::<LogoutResponse>(conn).response, LogoutResult::CLOSED);
 }
 
 #[test]

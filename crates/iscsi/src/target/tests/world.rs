@@ -179,9 +179,13 @@ impl World {
     }
 
     pub(super) fn connect_from(&mut self, peer: SocketAddr) -> ConnId {
+        self.connect_between(peer, ([127, 0, 0, 1], 3260).into())
+    }
+
+    /// Connects to this address of the target.
+    pub(super) fn connect_between(&mut self, peer: SocketAddr, local: SocketAddr) -> ConnId {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
-        let local: SocketAddr = ([127, 0, 0, 1], 3260).into();
         let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy: [7; 32] };
         self.engine.connected(self.now, conn, &arrival);
         self.peers.insert(conn, Peer { cmd_sn: 100, itt: 1, ..Peer::default() });

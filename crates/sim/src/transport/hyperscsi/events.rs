@@ -1,7 +1,8 @@
 //! Handles the events that sessions report, and checks whether they may happen.
 
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd, TaskResult};
+use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd};
+use transport::initiator::TaskResult;
 use transport::task_management::TmfResult;
 
 use super::{HyperScsi, Scheduled};
@@ -73,7 +74,7 @@ impl HyperScsi {
                 let ended = ended(outcome.end, data);
                 self.happenings.push_back(TransportEvent::Ended { initiator: at, ticket, ended });
             }
-            Event::Managed { id, result } => {
+            Event::TmfDone { id, result } => {
                 let Some(ticket) = self.hosts[at].manages.remove(&id) else {
                     panic!("a management request was answered that is not open, or was answered before");
                 };
@@ -133,9 +134,9 @@ fn ended(end: TaskResult, data: Vec<u8>) -> CommandOutcome {
             let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
             CommandOutcome::Status { status: ending.status, sense, data }
         }
-        TaskResult::Failed => CommandOutcome::Failed,
+        TaskResult::Failed(_) => CommandOutcome::Failed,
         TaskResult::Aborted => CommandOutcome::Aborted,
-        TaskResult::NotSent => CommandOutcome::Refused,
+        TaskResult::Rejected(_) | TaskResult::NotSent => CommandOutcome::Refused,
         TaskResult::Lost => CommandOutcome::Lost,
     }
 }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::buffer::Pool;
 use base::time::Instant;
-use hyperscsi::initiator::contract::{SessionPlan, TaskId, TaskResult, TmfId};
+use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::initiator::session::Session;
+use transport::initiator::{TaskId, TaskResult, TmfId};
 
 use crate::transport::Ticket;
 

@@ -1,11 +1,10 @@
 //! The configuration of the target, and the session plans of initiators.
 
-use shard::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
 use std::sync::Arc;
 
 use device::contract::RelativePort;
 use hyperscsi::aead::{KeyLimits, Level};
-use hyperscsi::initiator::contract::{Retry as FrameRetry, SessionLimits, SessionPlan};
+use hyperscsi::initiator::contract::{SessionLimits, SessionPlan};
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -14,6 +13,8 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::engine::EngineLimits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
+use shard::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
+use transport::initiator::Retry as FrameRetry;
 
 use crate::scenario::HyperPlan;
 use crate::transport::disks::Disks;

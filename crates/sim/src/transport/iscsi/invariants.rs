@@ -12,10 +12,11 @@
 use std::collections::BTreeMap;
 
 use base::time::{Duration, Instant};
-use iscsi::initiator::contract::{ConnectionDown, SessionOrigin, TaskResult};
+use iscsi::initiator::contract::{ConnectionDown, SessionOrigin};
 use iscsi::negotiate::SessionParameters;
 use iscsi::pdu::reject::RejectReason;
 use iscsi::recovery::TransportSense;
+use transport::initiator::TaskResult;
 
 use crate::transport::Ticket;
 
@@ -127,12 +128,12 @@ impl SessionInvariants {
                 format!("says that {lost:?}")
             }
             TaskResult::Aborted | TaskResult::NotSent if mercy.aborted => return None,
-            TaskResult::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
+            TaskResult::Rejected(TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
             // Such a function takes the numbers that it concerns for received (RFC 7143 §4.2.3.3, §11.5.1). A
             // command that was rejected just before, because its immediate data was damaged, then has no
             // other end.
-            TaskResult::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
-            TaskResult::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
+            TaskResult::Rejected(DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
+            TaskResult::Rejected(LONG_OPERATION_REJECT) => return None,
             TaskResult::Lost if mercy.aborted || mercy.immediate || self.retention_is_over(now, since) => {
                 return None;
             }
@@ -159,6 +160,10 @@ impl SessionInvariants {
         wrong.map(|what| format!("{what}, although its session lives")).collect()
     }
 }
+
+const TOO_MANY_IMMEDIATE: u8 = RejectReason::TOO_MANY_IMMEDIATE.0;
+const DATA_DIGEST_ERROR: u8 = RejectReason::DATA_DIGEST_ERROR.0;
+const LONG_OPERATION_REJECT: u8 = RejectReason::LONG_OPERATION_REJECT.0;
 
 /// The time within which both ends know whether a login succeeded.
 const LOGIN_WITHIN: Duration = Duration::from_secs(30);

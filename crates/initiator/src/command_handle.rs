@@ -39,7 +39,7 @@ pub(crate) struct CommandId(pub(crate) u64);
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "an answer that nobody looks at hides what went wrong"]
+#[must_use = "an unused result hides errors"]
 pub struct CommandHandle {
     abort_handle: AbortHandle,
     answer: ResponseFuture<Reply, CommandError>,

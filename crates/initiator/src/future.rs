@@ -13,7 +13,7 @@ pub struct Stopped;
 
 /// A response that has not arrived yet. Any executor can poll this future; [`Self::wait`] blocks instead.
 /// Dropping it drops the response and does not cancel the request.
-#[must_use = "an answer that nobody looks at hides what went wrong"]
+#[must_use = "an unused result hides errors"]
 pub struct ResponseFuture<T, E> {
     slot: Arc<Slot<Result<T, E>>>,
 }

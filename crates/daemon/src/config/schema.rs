@@ -215,7 +215,12 @@ pub(crate) static PORTAL: Section = Section {
 pub(crate) static DISCOVERY: Section = Section {
     noun: "discovery",
     doc: "Discovery sessions, in which an initiator asks for the targets it may use.",
-    keys: &[key("auth", Table(&AUTH), Told("no authentication"), "Who may discover.")],
+    keys: &[key(
+        "auth",
+        Table(&AUTH),
+        Told("no authentication"),
+        "The CHAP authentication of discovery sessions.",
+    )],
 };
 
 pub(crate) static GROUP: Section = Section {
@@ -465,7 +470,7 @@ pub(crate) static SHARED_LUN: Section = Section {
 
 pub(crate) static TARGET: Section = Section {
     noun: "target",
-    doc: "A target: a name, its LUNs, and who may use them.",
+    doc: "A target: its name, its LUNs and their access control.",
     keys: &[
         key(
             "name",

@@ -138,9 +138,7 @@ impl ReactorShard {
         let mut made = made.map_err(|why| format!("{label}: {why}"))?;
         match entropy() {
             Ok(entropy) => made.seed(&entropy),
-            Err(why) => {
-                crate::warning!("{label}: no random bytes, so ROD tokens are not supported: {why}")
-            }
+            Err(why) => crate::warning!("{label}: no ROD tokens: cannot get random bytes: {why}"),
         }
         if !self.shard.add_disk(now, id, made, disk) {
             return Err(format!("{label}: no unit number is free"));

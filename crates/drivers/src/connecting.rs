@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 
 use crate::connections::Candidate;
-use crate::engine::Engine;
+use crate::engine::StreamEngine;
 
 #[derive(Default)]
 pub(crate) struct Connecting {
@@ -60,13 +60,13 @@ impl Connecting {
     }
 
     /// Starts a connection attempt.
-    pub(crate) fn start(&mut self, engine: &mut dyn Engine, call: Call) {
+    pub(crate) fn start(&mut self, engine: &mut dyn StreamEngine, call: Call) {
         if let Err(why) = self.try_start(engine, call) {
             self.failed(call.portal, why);
         }
     }
 
-    fn try_start(&mut self, engine: &mut dyn Engine, call: Call) -> io::Result<()> {
+    fn try_start(&mut self, engine: &mut dyn StreamEngine, call: Call) -> io::Result<()> {
         let Call { peer, portal, deadline } = call;
         let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -110,7 +110,7 @@ impl Connecting {
     }
 
     /// Ends the attempts that were not answered in time.
-    pub(crate) fn end_overdue(&mut self, engine: &mut dyn Engine, now: Instant) {
+    pub(crate) fn end_overdue(&mut self, engine: &mut dyn StreamEngine, now: Instant) {
         while let Some((_, number)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             engine.unwatch_connect(number);
             if let Some(attempt) = self.take(number) {
@@ -120,7 +120,7 @@ impl Connecting {
     }
 
     /// Ends every attempt without reporting a failure.
-    pub(crate) fn end_all(&mut self, engine: &mut dyn Engine) {
+    pub(crate) fn end_all(&mut self, engine: &mut dyn StreamEngine) {
         for number in std::mem::take(&mut self.table).into_keys() {
             engine.unwatch_connect(number);
         }

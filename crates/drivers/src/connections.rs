@@ -25,7 +25,7 @@ use base::transmit::Transmit;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::config::{Config, Limits};
-use crate::engine::{Engine, ReceiveEnd, Sending};
+use crate::engine::{ReceiveEnd, Sending, StreamEngine};
 use crate::files::Errno;
 use crate::listener;
 use crate::memory;
@@ -177,7 +177,7 @@ impl Connections {
     /// Admits a connection, unless a limit or a broken socket forbids it. Returns its number.
     pub(crate) fn admit(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn StreamEngine,
         machine: &mut dyn StreamMachine,
         now: Instant,
         candidate: Candidate,
@@ -323,7 +323,7 @@ impl Connections {
     /// Sends what is due. Returns whether any connection was due.
     pub(crate) fn send_all(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn StreamEngine,
         machine: &mut dyn StreamMachine,
         now: Instant,
     ) -> bool {
@@ -339,7 +339,11 @@ impl Connections {
     }
 
     /// Starts the receives that are due. Returns whether there were any.
-    pub(crate) fn receive_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine) -> bool {
+    pub(crate) fn receive_all(
+        &mut self,
+        engine: &mut dyn StreamEngine,
+        machine: &mut dyn StreamMachine,
+    ) -> bool {
         let mut due = std::mem::take(&mut self.receive_due);
         let any = !due.is_empty();
         for number in due.drain(..) {
@@ -357,7 +361,13 @@ impl Connections {
     }
 
     /// Fills and sends the batches of one connection, and advances its state when nothing is left to send.
-    fn pump(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
+    fn pump(
+        &mut self,
+        engine: &mut dyn StreamEngine,
+        machine: &mut dyn StreamMachine,
+        now: Instant,
+        number: u32,
+    ) {
         if let Some(conn) = self.table.get_mut(number) {
             conn.send_listed = false;
         }
@@ -420,7 +430,7 @@ impl Connections {
     /// Advances the state of a connection that has nothing left to send, or no operation under way.
     fn advance_state(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn StreamEngine,
         machine: &mut dyn StreamMachine,
         now: Instant,
         number: u32,
@@ -451,7 +461,7 @@ impl Connections {
     /// Removes a connection and reports its end to the state machine.
     fn remove(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn StreamEngine,
         machine: &mut dyn StreamMachine,
         now: Instant,
         number: u32,

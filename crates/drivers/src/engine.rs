@@ -25,83 +25,16 @@ pub(crate) const ACCEPTS_PER_TURN: usize = 16;
 /// compared with a payload large enough for a receive buffer.
 pub(crate) const RX_TAIL_BYTES: usize = 16 << 10;
 
-/// Does the system calls. The reactor assigns the numbers of connections and listeners.
-///
-/// A connection has at most one receive and one send under way. Each ends with exactly one event, cancelled
-/// ones too. [`Self::forget`] may be called only after they have ended.
-pub(crate) trait Engine {
+/// Waits for events, and reports them.
+pub(crate) trait Poller {
     /// Returns which engine this is.
     fn kind(&self) -> EngineKind;
-
-    /// Starts to accept connections.
-    fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
-
-    /// Stops accepting connections until [`Self::resume_accepts`]; some may still be reported after this
-    /// call.
-    fn pause_accepts(&mut self, listener: u32);
-
-    /// Accepts connections again.
-    fn resume_accepts(&mut self, listener: u32);
-
-    /// Stops accepting. The number of the listener is never reused.
-    fn unlisten(&mut self, listener: u32);
-
-    /// Requests one event when the connect of a socket has finished. The number is never reused.
-    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
-
-    /// Forgets a socket that is connecting.
-    fn unwatch_connect(&mut self, attempt: u32);
 
     /// Starts to report, in each wait, whether a descriptor that is not a connection is readable.
     fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()>;
 
     /// Stops reporting it. The number is never reused.
     fn unwatch(&mut self, watch: u32);
-
-    /// Starts to report that a packet socket has frames: with the first of them, or by being readable. With
-    /// `told` the report is always that it is readable.
-    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, _told: bool) -> io::Result<()> {
-        self.watch(watch, socket)
-    }
-
-    /// Expects frames of up to `len` bytes on a socket whose frames are delivered with the event.
-    fn fit_frames(&mut self, _watch: u32, _len: usize) {}
-
-    /// Stops reporting frames. The number is never reused.
-    fn unwatch_frames(&mut self, watch: u32) {
-        self.unwatch(watch);
-    }
-
-    /// Returns whether [`Self::send_frame`] is supported.
-    fn sends_frames(&self) -> bool {
-        false
-    }
-
-    /// Sends the only frame of a batch with the next wait; `from` is the interface index and the EtherType.
-    /// An event reports the result; it may be as late as the next other event. Returns the batch as an error
-    /// if the frame cannot be sent this way now.
-    fn send_frame(&mut self, _watch: u32, _from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
-        Err(batch)
-    }
-
-    /// Registers a new connection.
-    fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
-
-    /// Starts a receive. Data goes into the receive buffer first.
-    fn receive(&mut self, conn: u32, loan: Option<RxBuffer>);
-
-    /// Starts to send all of `batch`. A `last` batch has no other one waiting behind it; its event may be as
-    /// late as the next other event.
-    fn send(&mut self, conn: u32, batch: Transmit, last: bool) -> Sending;
-
-    /// Requests the event of a send that is under way, `last` or not, as soon as possible.
-    fn expedite_send_event(&mut self, conn: u32);
-
-    /// Cancels the operations of a connection that are under way; their events follow.
-    fn cancel(&mut self, conn: u32);
-
-    /// Forgets a connection that has nothing under way.
-    fn forget(&mut self, conn: u32);
 
     /// Returns the descriptor that becomes readable when the engine has something to do, from
     /// [`Self::use_descriptor`] on.
@@ -135,6 +68,84 @@ pub(crate) trait Engine {
     /// Returns the counters of the reactor.
     fn stats(&mut self) -> &mut Stats;
 }
+
+/// Does the system calls of listeners and connections. The reactor assigns their numbers.
+///
+/// A connection has at most one receive and one send under way. Each ends with exactly one event, cancelled
+/// ones too. [`Self::forget`] may be called only after they have ended.
+pub(crate) trait StreamEngine: Poller {
+    /// Starts to accept connections.
+    fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+
+    /// Stops accepting connections until [`Self::resume_accepts`]; some may still be reported after this
+    /// call.
+    fn pause_accepts(&mut self, listener: u32);
+
+    /// Accepts connections again.
+    fn resume_accepts(&mut self, listener: u32);
+
+    /// Stops accepting. The number of the listener is never reused.
+    fn unlisten(&mut self, listener: u32);
+
+    /// Requests one event when the connect of a socket has finished. The number is never reused.
+    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+
+    /// Forgets a socket that is connecting.
+    fn unwatch_connect(&mut self, attempt: u32);
+
+    /// Registers a new connection.
+    fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+
+    /// Starts a receive. Data goes into the receive buffer first.
+    fn receive(&mut self, conn: u32, loan: Option<RxBuffer>);
+
+    /// Starts to send all of `batch`. A `last` batch has no other one waiting behind it; its event may be as
+    /// late as the next other event.
+    fn send(&mut self, conn: u32, batch: Transmit, last: bool) -> Sending;
+
+    /// Requests the event of a send that is under way, `last` or not, as soon as possible.
+    fn expedite_send_event(&mut self, conn: u32);
+
+    /// Cancels the operations of a connection that are under way; their events follow.
+    fn cancel(&mut self, conn: u32);
+
+    /// Forgets a connection that has nothing under way.
+    fn forget(&mut self, conn: u32);
+}
+
+/// Receives and sends the frames of Ethernet ports. The reactor assigns the numbers.
+pub(crate) trait FrameEngine: Poller {
+    /// Starts to report that a packet socket has frames: with the first of them, or by being readable. With
+    /// `told` the report is always that it is readable.
+    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, _told: bool) -> io::Result<()> {
+        self.watch(watch, socket)
+    }
+
+    /// Expects frames of up to `len` bytes on a socket whose frames are delivered with the event.
+    fn fit_frames(&mut self, _watch: u32, _len: usize) {}
+
+    /// Stops reporting frames. The number is never reused.
+    fn unwatch_frames(&mut self, watch: u32) {
+        self.unwatch(watch);
+    }
+
+    /// Returns whether [`Self::send_frame`] is supported.
+    fn sends_frames(&self) -> bool {
+        false
+    }
+
+    /// Sends the only frame of a batch with the next wait; `from` is the interface index and the EtherType.
+    /// An event reports the result; it may be as late as the next other event. Returns the batch as an error
+    /// if the frame cannot be sent this way now.
+    fn send_frame(&mut self, _watch: u32, _from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
+        Err(batch)
+    }
+}
+
+/// Does all system calls of a reactor.
+pub(crate) trait Engine: StreamEngine + FrameEngine {}
+
+impl<T: StreamEngine + FrameEngine> Engine for T {}
 
 /// An event of the engine.
 pub(crate) enum Event<'a> {

@@ -19,7 +19,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use smallvec::SmallVec;
 
 use crate::config::EngineKind;
-use crate::engine::{ACCEPTS_PER_TURN, Engine, Event, RX_TAIL_BYTES, ReceiveEnd, Sending};
+use crate::engine::{
+    ACCEPTS_PER_TURN, Event, FrameEngine, Poller, RX_TAIL_BYTES, ReceiveEnd, Sending, StreamEngine,
+};
 use crate::files::Errno;
 use crate::listener::{self, Accepted};
 use crate::slab::{index, put_at};
@@ -199,11 +201,82 @@ impl EpollEngine {
     }
 }
 
-impl Engine for EpollEngine {
+impl Poller for EpollEngine {
     fn kind(&self) -> EngineKind {
         EngineKind::Epoll
     }
 
+    fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(WATCH | u64::from(watch));
+        epoll::add(&self.epoll, &*what, data, epoll::EventFlags::IN)?;
+        self.watches.insert(watch, what);
+        Ok(())
+    }
+
+    fn unwatch(&mut self, watch: u32) {
+        if let Some(what) = self.watches.remove(&watch) {
+            // It fails only for a descriptor that is not in the set; this one is.
+            let _ = epoll::delete(&self.epoll, &*what);
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn use_descriptor(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Instant, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let timeout = timeout.map(timespec);
+        Stats::bump(&mut self.stats.enters, 1);
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            let (data, flags) = (event.data.u64(), event.flags);
+            if data == WAKER {
+                continue;
+            }
+            let Ok(number) = u32::try_from(data & (LISTENER - 1)) else { continue };
+            if data & WATCH != 0 {
+                self.ready.push_back(Ready::Readable(number));
+            } else if data & DIAL != 0 {
+                self.ready.push_back(Ready::Dialled(number));
+            } else if data & LISTENER == 0 {
+                self.note(number, flags);
+            } else if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) {
+                listening.budget = ACCEPTS_PER_TURN;
+                self.ready.push_back(Ready::Accept(number));
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn next_event(&mut self) -> Option<Event<'_>> {
+        Some(match self.ready.pop_front()? {
+            Ready::Accept(number) => self.accept(number),
+            Ready::Dialled(attempt) => {
+                self.unwatch_connect(attempt);
+                Event::ConnectDone { attempt }
+            }
+            Ready::Readable(watch) => Event::Readable { watch },
+            Ready::Receive(number) => self.receive_now(number),
+            Ready::Send(number) => self.send_now(number),
+        })
+    }
+
+    fn stats(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+}
+
+impl StreamEngine for EpollEngine {
     fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let data = epoll::EventData::new_u64(LISTENER | u64::from(listener));
@@ -238,20 +311,6 @@ impl Engine for EpollEngine {
         if let Some(socket) = self.dials.remove(&attempt) {
             // It fails only for a descriptor that is not in the set; this one is.
             let _ = epoll::delete(&self.epoll, &socket);
-        }
-    }
-
-    fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(WATCH | u64::from(watch));
-        epoll::add(&self.epoll, &*what, data, epoll::EventFlags::IN)?;
-        self.watches.insert(watch, what);
-        Ok(())
-    }
-
-    fn unwatch(&mut self, watch: u32) {
-        if let Some(what) = self.watches.remove(&watch) {
-            // It fails only for a descriptor that is not in the set; this one is.
-            let _ = epoll::delete(&self.epoll, &*what);
         }
     }
 
@@ -322,62 +381,9 @@ impl Engine for EpollEngine {
             let _ = epoll::delete(&self.epoll, &conn.socket);
         }
     }
-
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-
-    fn use_descriptor(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn wait(&mut self, _: Instant, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
-        let timeout = timeout.map(timespec);
-        Stats::bump(&mut self.stats.enters, 1);
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let mut events = std::mem::take(&mut self.events);
-        for event in events.drain(..) {
-            let (data, flags) = (event.data.u64(), event.flags);
-            if data == WAKER {
-                continue;
-            }
-            let Ok(number) = u32::try_from(data & (LISTENER - 1)) else { continue };
-            if data & WATCH != 0 {
-                self.ready.push_back(Ready::Readable(number));
-            } else if data & DIAL != 0 {
-                self.ready.push_back(Ready::Dialled(number));
-            } else if data & LISTENER == 0 {
-                self.note(number, flags);
-            } else if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) {
-                listening.budget = ACCEPTS_PER_TURN;
-                self.ready.push_back(Ready::Accept(number));
-            }
-        }
-        self.events = events;
-        Ok(())
-    }
-
-    fn next_event(&mut self) -> Option<Event<'_>> {
-        Some(match self.ready.pop_front()? {
-            Ready::Accept(number) => self.accept(number),
-            Ready::Dialled(attempt) => {
-                self.unwatch_connect(attempt);
-                Event::ConnectDone { attempt }
-            }
-            Ready::Readable(watch) => Event::Readable { watch },
-            Ready::Receive(number) => self.receive_now(number),
-            Ready::Send(number) => self.send_now(number),
-        })
-    }
-
-    fn stats(&mut self) -> &mut Stats {
-        &mut self.stats
-    }
 }
+
+impl FrameEngine for EpollEngine {}
 
 impl Conn {
     /// Lists the connection for the operations that can continue.

@@ -22,7 +22,7 @@ use crate::ether::{PortSocket, Ports};
 use crate::files::Files;
 use crate::listener;
 use crate::message_queue::{Adoption, Handle, Message, MessageQueue};
-use crate::spin_policy::SpinPolicy;
+use crate::spin_policy::{self, SpinPolicy};
 use crate::stats::Stats;
 use crate::uring::UringEngine;
 use crate::waker::Waker;
@@ -61,7 +61,7 @@ pub struct Reactor<M> {
     pool: Pool,
     clock: Clock,
     poll: bool,
-    awake: SpinPolicy,
+    spin_policy: Box<dyn SpinPolicy>,
     stop: Option<Stop>,
     /// The state machine served no session over frames when it was last drained.
     quiet: bool,
@@ -104,7 +104,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             pool,
             clock,
             poll: config.busy_poll,
-            awake: SpinPolicy::new(config.spin_mode, clock.now()),
+            spin_policy: spin_policy::policy(config.spin_mode, clock.now()),
             stop: None,
             quiet: true,
             eventful: false,
@@ -280,7 +280,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     fn wait(&mut self, machine: &mut M, slept: Instant, timeout: Option<Duration>) -> io::Result<Instant> {
         let Stats { bytes_in, bytes_out, .. } = *self.engine.stats();
         let could_look = timeout != Some(Duration::ZERO) && self.engine.shows_more();
-        if !could_look || !self.awake.should_spin(slept, bytes_in.wrapping_add(bytes_out)) {
+        if !could_look || !self.spin_policy.should_spin(slept, bytes_in.wrapping_add(bytes_out)) {
             self.engine.wait(slept, timeout)?;
             return Ok(self.woken(machine).0);
         }
@@ -294,8 +294,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
         let until = timeout.map(|timeout| slept.after(timeout));
         let (engine, ports) = (&self.engine, &self.ports);
-        let found =
-            self.awake.spin_until(self.clock, until, || engine.has_completions() || ports.has_frames());
+        let found = spin_policy::spin_until(&mut *self.spin_policy, self.clock, until, || {
+            engine.has_completions() || ports.has_frames()
+        });
         if !found {
             let now = self.clock.now();
             self.engine.wait(now, until.map(|until| until.since(now)))?;

@@ -64,29 +64,78 @@ const MEASURED_MAX: Duration = Duration::from_millis(12);
 /// If fewer bytes are moved during a measurement, polling cannot gain anything.
 const BYTES_MIN: u64 = 16 << 10;
 
-/// The state of the spin policy of one reactor.
+/// Decides whether a reactor polls before it sleeps.
+pub(crate) trait SpinPolicy {
+    /// Returns whether to poll before the next sleep. `bytes` is how many bytes were moved so far.
+    fn should_spin(&mut self, now: Instant, bytes: u64) -> bool;
+
+    /// Records whether the last poll found an event.
+    fn learn(&mut self, found: bool);
+}
+
+/// Creates the policy for the calling thread, which it belongs to from now on.
+pub(crate) fn policy(mode: SpinMode, now: Instant) -> Box<dyn SpinPolicy> {
+    match mode {
+        SpinMode::Adaptive => Box::new(Adaptive::new(now)),
+        SpinMode::Always => Box::new(Fixed(true)),
+        SpinMode::Never => Box::new(Fixed(false)),
+    }
+}
+
+/// Polls until `is_there` returns true, but for at most [`SPAN`] and not longer than until `latest`. Returns
+/// whether it did.
+pub(crate) fn spin_until(
+    policy: &mut dyn SpinPolicy,
+    clock: Clock,
+    latest: Option<Instant>,
+    is_there: impl Fn() -> bool,
+) -> bool {
+    let until = clock.now().after(SPAN);
+    let until = latest.map_or(until, |latest| latest.min(until));
+    let found = loop {
+        if is_there() {
+            break true;
+        }
+        if clock.now() >= until {
+            break false;
+        }
+        std::hint::spin_loop();
+    };
+    policy.learn(found);
+    found
+}
+
+/// Polls always, or never.
 #[derive(Debug)]
-pub(crate) struct SpinPolicy {
+struct Fixed(bool);
+
+impl SpinPolicy for Fixed {
+    fn should_spin(&mut self, _: Instant, _: u64) -> bool {
+        self.0
+    }
+
+    fn learn(&mut self, _: bool) {}
+}
+
+/// Polls where a trial shows that it helps.
+#[derive(Debug)]
+struct Adaptive {
     /// How many more polls found an event than did not, lately.
     trust: u8,
     /// How many times the reactor slept at once since the last poll.
     sleeps: u8,
-    look: SpinMode,
     others: CpuContention,
     trial: Trial,
 }
 
-impl SpinPolicy {
-    /// Creates the policy for the calling thread, which it belongs to from now on.
-    pub(crate) fn new(look: SpinMode, now: Instant) -> Self {
-        Self { trust: 0, sleeps: 0, look, others: CpuContention::new(now), trial: Trial::new(now) }
+impl Adaptive {
+    fn new(now: Instant) -> Self {
+        Self { trust: 0, sleeps: 0, others: CpuContention::new(now), trial: Trial::new(now) }
     }
+}
 
-    /// Returns whether to poll before the next sleep. `bytes` is how many bytes were moved so far.
-    pub(crate) fn should_spin(&mut self, now: Instant, bytes: u64) -> bool {
-        if self.look != SpinMode::Adaptive {
-            return self.look == SpinMode::Always;
-        }
+impl SpinPolicy for Adaptive {
+    fn should_spin(&mut self, now: Instant, bytes: u64) -> bool {
         if self.trial.turn(now, bytes) {
             self.trust = TRUST_FIRST;
         }
@@ -98,29 +147,6 @@ impl SpinPolicy {
             self.sleeps = self.sleeps.saturating_add(1);
         }
         wanted
-    }
-
-    /// Polls until `is_there` returns true, but for at most [`SPAN`] and not longer than until `latest`.
-    /// Returns whether it did.
-    pub(crate) fn spin_until(
-        &mut self,
-        clock: Clock,
-        latest: Option<Instant>,
-        is_there: impl Fn() -> bool,
-    ) -> bool {
-        let until = clock.now().after(SPAN);
-        let until = latest.map_or(until, |latest| latest.min(until));
-        let found = loop {
-            if is_there() {
-                break true;
-            }
-            if clock.now() >= until {
-                break false;
-            }
-            std::hint::spin_loop();
-        };
-        self.learn(found);
-        found
     }
 
     fn learn(&mut self, found: bool) {
@@ -421,7 +447,7 @@ mod tests {
 
     #[test]
     fn trust_goes_as_it_comes() {
-        let mut awake = SpinPolicy::new(SpinMode::Adaptive, Instant(0));
+        let mut awake = Adaptive::new(Instant(0));
         (0..3).for_each(|_| awake.learn(true));
         (0..2).for_each(|_| awake.learn(false));
         assert_eq!(awake.trust, 1);
@@ -432,14 +458,14 @@ mod tests {
 
     #[test]
     fn a_look_ends_when_something_is_there_or_the_time_is_over() {
-        let (clock, mut awake) = (Clock::start(), SpinPolicy::new(SpinMode::Adaptive, Instant(0)));
+        let (clock, mut awake) = (Clock::start(), Adaptive::new(Instant(0)));
         let begun = clock.now();
-        assert!(!awake.spin_until(clock, None, || false));
+        assert!(!spin_until(&mut awake, clock, None, || false));
         assert!(clock.now().since(begun) >= SPAN);
         let latest = clock.now().after(Duration::from_micros(5));
-        assert!(!awake.spin_until(clock, Some(latest), || false));
+        assert!(!spin_until(&mut awake, clock, Some(latest), || false));
         assert!(clock.now() >= latest);
-        assert!(awake.spin_until(clock, None, || true));
+        assert!(spin_until(&mut awake, clock, None, || true));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use base::transmit::Transmit;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::EngineKind;
-use crate::engine::{Engine, Event, RX_TAIL_BYTES, ReceiveEnd, Sending};
+use crate::engine::{Event, FrameEngine, Poller, RX_TAIL_BYTES, ReceiveEnd, Sending, StreamEngine};
 use crate::files::{Errno, Files};
 use crate::slab::{Slab, index, put_at};
 use crate::stats::Stats;
@@ -342,54 +342,9 @@ impl UringEngine {
     }
 }
 
-impl Engine for UringEngine {
+impl Poller for UringEngine {
     fn kind(&self) -> EngineKind {
         EngineKind::Uring
-    }
-
-    fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        put_at(&mut self.listeners, listener, Listening::new(socket));
-        self.arm_listener(listener);
-        Ok(())
-    }
-
-    fn pause_accepts(&mut self, listener: u32) {
-        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::as_mut) {
-            listening.paused = true;
-        }
-    }
-
-    fn resume_accepts(&mut self, listener: u32) {
-        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::as_mut) {
-            listening.paused = false;
-            self.arm_listener(listener);
-        }
-    }
-
-    fn unlisten(&mut self, listener: u32) {
-        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::take)
-            && listening.armed
-        {
-            self.ring.cancel(Tag::Listener(listener));
-            self.retired.push(listening.socket);
-        }
-    }
-
-    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
-        let entry = sqe::poll_out_entry(socket.as_raw_fd());
-        self.dials.insert(attempt, socket);
-        // SAFETY: a poll refers to no memory; the socket is open until its completion, or until `retired` is
-        // cleared after the next wait.
-        unsafe { self.ring.push(entry, Tag::Dial(attempt)) };
-        Ok(())
-    }
-
-    fn unwatch_connect(&mut self, attempt: u32) {
-        if let Some(socket) = self.dials.remove(&attempt) {
-            self.ring.cancel(Tag::Dial(attempt));
-            self.retired.push(socket);
-        }
     }
 
     fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()> {
@@ -399,100 +354,6 @@ impl Engine for UringEngine {
 
     fn unwatch(&mut self, watch: u32) {
         self.retired.extend(self.watches.remove(&mut self.ring, watch));
-    }
-
-    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, told: bool) -> io::Result<()> {
-        if told {
-            self.watches.add(watch, socket.clone());
-        }
-        self.frames.add(watch, socket);
-        Ok(())
-    }
-
-    fn fit_frames(&mut self, watch: u32, len: usize) {
-        self.frames.fit(&mut self.ring, watch, len);
-    }
-
-    fn unwatch_frames(&mut self, watch: u32) {
-        self.unwatch(watch);
-        self.frames.remove(&mut self.ring, watch);
-    }
-
-    fn sends_frames(&self) -> bool {
-        self.ring.can_skip_cqes()
-    }
-
-    fn send_frame(&mut self, watch: u32, from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
-        self.frames.send(&mut self.ring, watch, from, batch)
-    }
-
-    fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
-        let fresh = Conn {
-            socket,
-            receiving: Receiving::Nothing,
-            sending: None,
-            sent_in: 0,
-            sends_promptly: true,
-            silent: false,
-            emptied: false,
-            cancelled: false,
-        };
-        put_at(&mut self.conns, conn, fresh);
-        Ok(())
-    }
-
-    fn receive(&mut self, number: u32, loan: Option<RxBuffer>) {
-        let receiving = match loan {
-            None => Receiving::Provided,
-            Some(loan) => {
-                let behind = self.pool.take(RX_TAIL_BYTES);
-                Receiving::Lent { loan, behind, message: self.messages.pop().unwrap_or_default() }
-            }
-        };
-        if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
-            conn.receiving = receiving;
-            self.start_receive(number);
-        }
-    }
-
-    fn send(&mut self, number: u32, batch: Transmit, last: bool) -> Sending {
-        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
-            return Sending::Failed(batch);
-        };
-        conn.sending = Some(Outgoing { batch, message: self.messages.pop().unwrap_or_default() });
-        self.start_send(number, last);
-        Sending::Pending
-    }
-
-    fn expedite_send_event(&mut self, number: u32) {
-        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.silent) {
-            self.hurried = true;
-        }
-    }
-
-    fn cancel(&mut self, number: u32) {
-        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else { return };
-        if std::mem::replace(&mut conn.cancelled, true) {
-            return;
-        }
-        if let Some(at) = self.starved.iter().position(|starved| *starved == number) {
-            // The kernel has no operation of this connection; a receive that is started now reports the
-            // cancellation at once.
-            self.starved.swap_remove(at);
-            self.start_receive(number);
-        }
-        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(Conn::receives) {
-            self.ring.cancel(Tag::Receive(number));
-        }
-        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.sending.is_some()) {
-            self.ring.cancel(Tag::Send(number));
-        }
-    }
-
-    fn forget(&mut self, number: u32) {
-        if let Some(place) = self.conns.get_mut(index(number)) {
-            *place = None;
-        }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -566,6 +427,149 @@ impl Engine for UringEngine {
 
     fn stats(&mut self) -> &mut Stats {
         &mut self.stats
+    }
+}
+
+impl StreamEngine for UringEngine {
+    fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        put_at(&mut self.listeners, listener, Listening::new(socket));
+        self.arm_listener(listener);
+        Ok(())
+    }
+
+    fn pause_accepts(&mut self, listener: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::as_mut) {
+            listening.paused = true;
+        }
+    }
+
+    fn resume_accepts(&mut self, listener: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::as_mut) {
+            listening.paused = false;
+            self.arm_listener(listener);
+        }
+    }
+
+    fn unlisten(&mut self, listener: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::take)
+            && listening.armed
+        {
+            self.ring.cancel(Tag::Listener(listener));
+            self.retired.push(listening.socket);
+        }
+    }
+
+    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let entry = sqe::poll_out_entry(socket.as_raw_fd());
+        self.dials.insert(attempt, socket);
+        // SAFETY: a poll refers to no memory; the socket is open until its completion, or until `retired` is
+        // cleared after the next wait.
+        unsafe { self.ring.push(entry, Tag::Dial(attempt)) };
+        Ok(())
+    }
+
+    fn unwatch_connect(&mut self, attempt: u32) {
+        if let Some(socket) = self.dials.remove(&attempt) {
+            self.ring.cancel(Tag::Dial(attempt));
+            self.retired.push(socket);
+        }
+    }
+
+    fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let fresh = Conn {
+            socket,
+            receiving: Receiving::Nothing,
+            sending: None,
+            sent_in: 0,
+            sends_promptly: true,
+            silent: false,
+            emptied: false,
+            cancelled: false,
+        };
+        put_at(&mut self.conns, conn, fresh);
+        Ok(())
+    }
+
+    fn receive(&mut self, number: u32, loan: Option<RxBuffer>) {
+        let receiving = match loan {
+            None => Receiving::Provided,
+            Some(loan) => {
+                let behind = self.pool.take(RX_TAIL_BYTES);
+                Receiving::Lent { loan, behind, message: self.messages.pop().unwrap_or_default() }
+            }
+        };
+        if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
+            conn.receiving = receiving;
+            self.start_receive(number);
+        }
+    }
+
+    fn send(&mut self, number: u32, batch: Transmit, last: bool) -> Sending {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
+            return Sending::Failed(batch);
+        };
+        conn.sending = Some(Outgoing { batch, message: self.messages.pop().unwrap_or_default() });
+        self.start_send(number, last);
+        Sending::Pending
+    }
+
+    fn expedite_send_event(&mut self, number: u32) {
+        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.silent) {
+            self.hurried = true;
+        }
+    }
+
+    fn cancel(&mut self, number: u32) {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else { return };
+        if std::mem::replace(&mut conn.cancelled, true) {
+            return;
+        }
+        if let Some(at) = self.starved.iter().position(|starved| *starved == number) {
+            // The kernel has no operation of this connection; a receive that is started now reports the
+            // cancellation at once.
+            self.starved.swap_remove(at);
+            self.start_receive(number);
+        }
+        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(Conn::receives) {
+            self.ring.cancel(Tag::Receive(number));
+        }
+        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.sending.is_some()) {
+            self.ring.cancel(Tag::Send(number));
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(place) = self.conns.get_mut(index(number)) {
+            *place = None;
+        }
+    }
+}
+
+impl FrameEngine for UringEngine {
+    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, told: bool) -> io::Result<()> {
+        if told {
+            self.watches.add(watch, socket.clone());
+        }
+        self.frames.add(watch, socket);
+        Ok(())
+    }
+
+    fn fit_frames(&mut self, watch: u32, len: usize) {
+        self.frames.fit(&mut self.ring, watch, len);
+    }
+
+    fn unwatch_frames(&mut self, watch: u32) {
+        self.unwatch(watch);
+        self.frames.remove(&mut self.ring, watch);
+    }
+
+    fn sends_frames(&self) -> bool {
+        self.ring.can_skip_cqes()
+    }
+
+    fn send_frame(&mut self, watch: u32, from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
+        self.frames.send(&mut self.ring, watch, from, batch)
     }
 }
 

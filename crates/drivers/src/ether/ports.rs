@@ -14,7 +14,7 @@ use super::batch::{RxBatch, RxFrame, TxBatch};
 use super::ring::Ring;
 use super::{MTU_MAX, PortSocket, entropy, links, socket};
 use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::engine::FrameEngine;
 use crate::files::Errno;
 use crate::stats::Stats;
 
@@ -126,7 +126,7 @@ impl Ports {
     /// Adds a port. The state machine is informed with the next [`Self::refresh_interfaces`].
     pub(crate) fn add(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn FrameEngine,
         port: EtherPort,
         mut socket: PortSocket,
     ) -> std::io::Result<()> {
@@ -172,7 +172,7 @@ impl Ports {
     /// Closes a port.
     pub(crate) fn close(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn FrameEngine,
         machine: &mut dyn FrameMachine,
         now: Instant,
         port: EtherPort,
@@ -283,7 +283,7 @@ impl Ports {
     /// interface may have changed.
     pub(crate) fn refresh_interfaces(
         &mut self,
-        engine: &mut dyn Engine,
+        engine: &mut dyn FrameEngine,
         machine: &mut dyn FrameMachine,
         now: Instant,
     ) -> bool {
@@ -346,7 +346,7 @@ impl Ports {
 
     /// Sends what the state machine has to send, except a frame that is alone: [`Self::flush`] sends it, if
     /// the engine can send single frames. Returns whether there was anything to send.
-    pub(crate) fn send_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) -> bool {
+    pub(crate) fn send_all(&mut self, engine: &mut dyn FrameEngine, machine: &mut dyn FrameMachine) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -383,7 +383,7 @@ impl Ports {
 
     /// Gives frames that are alone to the engine, which sends them with the next wait. Nothing may be sent
     /// between this call and the wait, since it would overtake them.
-    pub(crate) fn flush(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) {
+    pub(crate) fn flush(&mut self, engine: &mut dyn FrameEngine, machine: &mut dyn FrameMachine) {
         for (number, place) in (0..).zip(&mut self.ports) {
             let Some(port) = place.as_mut().filter(|port| port.held) else { continue };
             port.held = false;
@@ -397,7 +397,7 @@ impl Ports {
     }
 
     /// Has the engine send the frames that are still held, since the reactor will not wait again.
-    pub(crate) fn part(&mut self, engine: &mut dyn Engine) {
+    pub(crate) fn part(&mut self, engine: &mut dyn FrameEngine) {
         for (number, place) in (0..).zip(&mut self.ports) {
             if let Some(port) = place.as_mut().filter(|port| port.held) {
                 // The frame is lost if an earlier one has not been sent yet.

@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
+use base::int_cast::to_usize;
 use base::time::{Duration, Instant};
 use store::Store;
 use store::api::{Capabilities, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space};
@@ -457,10 +458,6 @@ fn held_bytes(action: &OpAction) -> u64 {
 /// Returns the slot of an operation.
 fn slot_of(id: OpId) -> u32 {
     u32::try_from(id.0 & 0xffff_ffff).unwrap_or(u32::MAX)
-}
-
-fn to_usize(index: u32) -> usize {
-    usize::try_from(index).unwrap_or(usize::MAX)
 }
 
 /// Returns whether an operation changes bytes of the medium.

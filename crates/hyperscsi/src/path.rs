@@ -22,6 +22,7 @@ mod stats;
 use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac, PortState};
+use base::int_cast::to_usize;
 use base::time::{Duration, Instant, soonest};
 
 use self::congestion::Congestion;
@@ -290,7 +291,7 @@ impl Path {
             }
             match sent.carried {
                 FrameContent::Chunk(chunk) => {
-                    pmtu.acked(index(sent.len), sent.at);
+                    pmtu.acked(to_usize(sent.len), sent.at);
                     send_queue.arrived(&chunk).into_iter().for_each(&mut *done);
                     further.filter_map(|chunk| send_queue.arrived(chunk)).for_each(&mut *done);
                 }
@@ -571,10 +572,6 @@ impl Path {
             ..self.stats
         }
     }
-}
-
-fn index(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }
 
 fn nanos(span: Duration) -> u64 {

@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use base::arena::{Arena, Key};
 use base::buffer::DataList;
 use base::ether::FrameBatch;
+use base::int_cast::to_usize;
 
 use crate::aead::Level;
 use crate::frame::Cmd;
@@ -261,7 +262,7 @@ impl SendQueue {
         let next = &self.entries.get(key)?.message;
         //= hyperscsi#section-4.11
         //# They MUST all have the level of the frame.
-        let fits = cmd.has_parts() && next.cmd == cmd && next.level == level && index(to - from) <= room;
+        let fits = cmd.has_parts() && next.cmd == cmd && next.level == level && to_usize(to - from) <= room;
         if fits { self.take(space_index, room) } else { None }
     }
 
@@ -278,7 +279,7 @@ impl SendQueue {
     /// Appends a part's bytes to the frame that was begun; shared, unless they are to be `copied`.
     pub(crate) fn write(&mut self, chunk: &Chunk, copied: bool, out: &mut FrameBatch) {
         let Some(entry) = self.entries.get_mut(chunk.key) else { return };
-        let (from, to) = (index(chunk.from), index(chunk.to));
+        let (from, to) = (to_usize(chunk.from), to_usize(chunk.to));
         let head = &entry.message.head;
         if let Some(part) = head.get(from..to.min(head.len())) {
             out.put(part);
@@ -425,10 +426,6 @@ pub(crate) const fn pn_space_index(level: Level) -> usize {
         Level::None => 0,
         Level::Integrity | Level::Encrypt => 1,
     }
-}
-
-fn index(at: u32) -> usize {
-    usize::try_from(at).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use base::int_cast::to_usize;
 use base::state_machine::PortalId;
 use base::time::Instant;
 use device::contract::NexusId;
@@ -55,15 +56,15 @@ impl<T> Default for Ingresses<T> {
 
 impl<T> Ingresses<T> {
     pub(crate) fn get(&self, session: SessionId) -> Option<&T> {
-        self.0.get(index(session.index()))?.as_ref()
+        self.0.get(to_usize(session.index()))?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, session: SessionId) -> Option<&mut T> {
-        self.0.get_mut(index(session.index()))?.as_mut()
+        self.0.get_mut(to_usize(session.index()))?.as_mut()
     }
 
     fn insert(&mut self, session: SessionId, ingress: T) {
-        let at = index(session.index());
+        let at = to_usize(session.index());
         while self.0.len() <= at {
             self.0.push(None);
         }
@@ -73,12 +74,8 @@ impl<T> Ingresses<T> {
     }
 
     fn remove(&mut self, session: SessionId) -> Option<T> {
-        self.0.get_mut(index(session.index()))?.take()
+        self.0.get_mut(to_usize(session.index()))?.take()
     }
-}
-
-fn index(number: u32) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// Returns the rows of a target's LUN map that an initiator sees through a portal. iSCSI has no protection

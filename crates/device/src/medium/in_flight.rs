@@ -2,6 +2,7 @@
 //! bytes does not scan the slots of operations that ended long ago.
 
 use alloc::vec::Vec;
+use base::int_cast::to_usize;
 
 use crate::range_lock::{AccessKind, ByteRange};
 
@@ -85,10 +86,6 @@ impl InFlight {
             AccessKind::Other => None,
         }
     }
-}
-
-fn to_usize(index: u32) -> usize {
-    usize::try_from(index).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::ether::{EtherPort, FrameBatch};
 use base::fault_injection::{Bug, is_injected};
+use base::int_cast::to_usize;
 use base::time::Instant;
 
 use super::{Connection, ConnectionEvent};
@@ -536,8 +537,4 @@ fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, Frame
     path.pmtu.probe_sent();
     let size = u16::try_from(size).unwrap_or(u16::MAX);
     Some((Ask::Mtu(size), FrameContent::Mtu(size)))
-}
-
-fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use base::buffer::{Buf, Bytes, Pool};
+use base::int_cast::to_usize;
 
 /// A range of a command's data that is being received. A received byte is never overwritten.
 #[derive(Debug)]
@@ -174,19 +175,12 @@ impl Reassembly {
     }
 }
 
-pub(crate) fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
-}
-
-pub(crate) fn to_u32(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use base::rng::Rng;
 
     use super::*;
+    use base::int_cast::to_u32;
 
     #[test]
     fn pieces_land_where_they_belong_whatever_their_order_and_however_they_overlap() {

@@ -1,6 +1,7 @@
 //! Sending requests: which ones may be sent now, under which XID, with which protection.
 
 use base::arena::Key;
+use base::int_cast::{to_u32, to_usize};
 use base::time::Instant;
 use transport::command::TaskAttribute;
 use transport::initiator::{Request, SubmitError, TaskId};
@@ -11,7 +12,6 @@ use super::session::{ExchangeSlots, Phase, Session};
 use super::task::{Task, TaskKind, Wire};
 use crate::aead::Level;
 use crate::connection::{Connection, Message};
-use crate::exchange::reassembly::{to_u32, to_usize};
 use crate::exchange::xid::{PnSpace, WINDOW, next_xid, xid_ahead};
 use crate::frame::Cmd;
 use crate::pdu::command::{Command, Manage, Request as Block};

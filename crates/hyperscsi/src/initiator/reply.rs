@@ -4,6 +4,7 @@
 //! had. Every offset and length is checked before a byte is copied.
 
 use base::arena::Key;
+use base::int_cast::to_usize;
 use transport::initiator::{CommandResponse, Outcome, TaskId, TaskResult};
 use transport::initiator::{Residual, ServiceResponse};
 
@@ -12,7 +13,7 @@ use super::session::{EndCause, Session};
 use super::task::{MAX_READY, TaskKind, Wire};
 use crate::aead::Level;
 use crate::connection::Message;
-use crate::exchange::reassembly::{ReassemblyError, to_usize};
+use crate::exchange::reassembly::ReassemblyError;
 use crate::exchange::xid::PnSpace;
 use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::abort::{Abort, AbortResult};

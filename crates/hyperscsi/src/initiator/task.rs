@@ -4,13 +4,14 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use base::arena::Key;
+use base::int_cast::{to_u32, to_usize};
 use smallvec::SmallVec;
 use transport::initiator::{CommandResponse, Request, TmfParameters};
 use transport::task_management::TmfResult;
 
 use crate::aead::Level;
 use crate::connection::MessageId;
-use crate::exchange::reassembly::{Reassembly, to_u32, to_usize};
+use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::PnSpace;
 
 /// A task: an exchange, or a request that waits to become one.

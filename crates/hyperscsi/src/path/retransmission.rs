@@ -4,11 +4,11 @@
 use alloc::vec::Vec;
 
 use base::fault_injection::{Bug, is_injected};
+use base::int_cast::to_usize;
 use base::time::{Duration, Instant};
 
 use super::Path;
 use super::congestion::Congestion;
-use super::index;
 use super::pmtu::Pmtu;
 use super::pn_space::{FrameContent, Further, Sent};
 use super::stats::PathStats;
@@ -73,7 +73,7 @@ impl LossHandler<'_> {
             return self.pmtu.probe_lost(self.now, usize::from(len));
         }
         self.congestion.lost(u64::from(sent.len));
-        if self.pmtu.lost(self.now, index(sent.len), sent.at, self.span) {
+        if self.pmtu.lost(self.now, to_usize(sent.len), sent.at, self.span) {
             self.changed = true;
             self.congestion.set_frame_len(self.pmtu.current() as u64);
         }

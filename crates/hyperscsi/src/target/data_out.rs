@@ -5,6 +5,7 @@
 
 use base::arena::Key;
 use base::buffer::DataList;
+use base::int_cast::to_usize;
 use smallvec::SmallVec;
 use transport::target::TaskRef;
 
@@ -13,7 +14,7 @@ use super::engine::Engine;
 use super::exchange::{Fetch, Freed, Holder, TaskResult};
 use super::request::FrameError;
 use crate::aead::Level;
-use crate::exchange::reassembly::{Reassembly, ReassemblyError, to_usize};
+use crate::exchange::reassembly::{Reassembly, ReassemblyError};
 use crate::pdu::abort::AbortResult;
 
 impl Engine {

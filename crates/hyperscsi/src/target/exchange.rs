@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::buffer::{Bytes, DataList, Pool};
+use base::int_cast::to_usize;
 use base::time::Instant;
 use smallvec::SmallVec;
 use transport::quota::DataInReservation;
@@ -14,7 +15,7 @@ use transport::task_management::TmfResult;
 
 use crate::aead::Level;
 use crate::connection::MessageId;
-use crate::exchange::reassembly::{Reassembly, to_usize};
+use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::PnSpace;
 use crate::pdu::abort::AbortResult;
 use crate::pdu::command::{Command, Manage};

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::fault_injection::{Bug, is_injected};
+use base::int_cast::to_usize;
 use base::time::Instant;
 use transport::target::SessionId;
 
@@ -14,7 +15,7 @@ use super::exchange::{Exchange, Holder, RequestState, TaskResult};
 use super::session::{Phase, Slot, Waiting};
 use crate::aead::Level;
 use crate::connection::Message;
-use crate::exchange::reassembly::{Reassembly, to_usize};
+use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::{PnSpace, XidStatus, xid_ahead};
 use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::Malformed;

@@ -3,7 +3,7 @@
 use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::transport::{SessionEnd, TaskEnd};
-use crate::world::{BLOCK, FIRST, GOOD, Initiator, SECOND, World, map, pattern, read_10, write_10};
+use crate::world::{BLOCK, FIRST, GOOD, Initiator, SECOND, World, map, pattern, read_10, request, write_10};
 
 /// Logs Alice in over the first transport and Bob over the second, each with an own unit under LUN 0 and a
 /// shared one under LUN 1.
@@ -69,4 +69,27 @@ fn functions_and_losses_of_equal_numbers_stay_apart() {
     assert_eq!(world.end_of(bob, reads[1]), Some(TaskEnd::Gone));
     assert_eq!(world.take_attentions(alice, 1), []);
     world.is_settled();
+}
+
+#[test]
+fn a_task_that_has_the_number_of_a_dropped_one_receives_its_data() {
+    let mut world = World::new(3);
+    let [alice, _] = two(&mut world);
+    let data = pattern(8 * BLOCK, 1);
+    // One batch of events: a command that its unit ends at once, the loss of its task, and a command for
+    // another unit whose task has the same index.
+    let transport = world.transports.of(FIRST);
+    let old = transport.send_command(alice.session, request(0, &read_10(0, BLOCK), &[], BLOCK));
+    let old_task = transport.task_of(old).unwrap();
+    transport.clear_tasks(alice.session, 0);
+    let write = write_10(0, data.len());
+    let new = transport.send_command(alice.session, request(1, &write, &data, 0));
+    let new_task = transport.task_of(new).unwrap();
+    assert_eq!((new_task.index(), new_task == old_task), (old_task.index(), false));
+    world.process_pending();
+    assert_eq!(world.end_of(alice, old), Some(TaskEnd::Gone));
+    assert_eq!(world.response(alice, new).status, GOOD);
+    assert_eq!(world.media[2].peek(0, data.len()), data);
+    // The data and the response of the dropped task.
+    assert_eq!(world.transports.of(FIRST).ignored, 2);
 }

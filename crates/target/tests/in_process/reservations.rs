@@ -1,11 +1,12 @@
 //! Persistent reservations between two I_T nexuses, and the state that survives the target.
 
-use scsi::pr::{BasicList, ReservationKey, ReservationType};
-
 use device::contract::TaskRules;
+use scsi::pr::{BasicList, ReservationKey, ReservationType};
+use target::units::DiskId;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::transport::{Response, SessionEnd, Ticket};
-use crate::world::{BLOCK, CHECK, CONFLICT, GOOD, Initiator, World, map, pattern};
+use crate::world::{BLOCK, CHECK, CONFLICT, GOOD, Initiator, NO_LUN, World, map, pattern};
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
@@ -124,13 +125,13 @@ fn the_state_of_a_removed_unit_never_reaches_the_unit_that_has_its_number() {
     let save = world.saves.pop().unwrap();
     world.remove_unit(0);
     let medium = world.media[0].clone();
-    world.add_unit(0, Box::new(medium), target::units::DiskId::of_unit(save.unit));
+    world.add_unit(0, Box::new(medium), DiskId::of_unit(save.unit));
     world.take_attentions(alice, 0);
     world.holds_saves = true;
     let again = start(&mut world, alice, REGISTER, [0, BOB], true);
     assert_eq!(world.end_of(alice, again), None);
     world.saved(save.unit, save.ticket, true);
-    assert_eq!(world.response(alice, register).code(), crate::world::NO_LUN);
+    assert_eq!(world.response(alice, register).code(), NO_LUN);
     assert_eq!(world.end_of(alice, again), None, "its own state is not stored");
     assert!(world.target.poll_removed().is_some());
     let save = world.saves.pop().unwrap();
@@ -138,4 +139,37 @@ fn the_state_of_a_removed_unit_never_reaches_the_unit_that_has_its_number() {
     assert_eq!(world.response(alice, again).status, GOOD);
     assert_eq!(keys(&mut world, alice), [BOB]);
     world.is_settled();
+}
+
+/// A task that waits for its state to be stored outlasts the removal of its unit.
+#[test]
+fn the_task_of_a_removed_unit_can_still_be_aborted_or_lost() {
+    for (replaced, is_lost) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut world = World::new(1);
+        let [alice, _] = two(&mut world);
+        world.holds_saves = true;
+        let register = start(&mut world, alice, REGISTER, [0, ALICE], true);
+        let save = world.saves.pop().unwrap();
+        world.remove_unit(0);
+        if replaced {
+            let medium = world.media[0].clone();
+            world.add_unit(0, Box::new(medium), DiskId::of_unit(save.unit));
+        }
+        let query = world.start_tmf(alice, TmfFunction::QUERY_TASK, 0, Some(register));
+        assert_eq!(world.transport_of(alice).tmf_results.remove(&query), Some(TmfResult::COMPLETE));
+        let abort = world.start_tmf(alice, TmfFunction::ABORT_TASK, 0, Some(register));
+        assert_eq!(world.transport_of(alice).tmf_results.remove(&abort), None, "replaced: {replaced}");
+        if is_lost {
+            world.end(alice, SessionEnd::Lost);
+        }
+        world.saved(save.unit, save.ticket, true);
+        if !is_lost {
+            // The task ends before the function is answered, so no response follows that answer.
+            assert_eq!(world.response(alice, register).code(), NO_LUN);
+            let result = world.transport_of(alice).tmf_results.remove(&abort);
+            assert_eq!(result, Some(TmfResult::COMPLETE));
+        }
+        assert!(world.target.poll_removed().is_some());
+        world.is_settled();
+    }
 }

@@ -209,22 +209,31 @@ fn finish(
 /// The unit that executes each open task, for each transport.
 #[derive(Default)]
 pub(crate) struct Owners {
-    tasks: [Vec<Option<UnitId>>; TRANSPORTS_MAX],
+    tasks: [Vec<Option<Owner>>; TRANSPORTS_MAX],
+}
+
+struct Owner {
+    /// The generation of the task. A unit can still have events of an earlier task with the same index, which
+    /// the transport gave up.
+    generation: u32,
+    unit: UnitId,
 }
 
 impl Owners {
     pub(crate) fn get(&self, transport: TransportId, task: TaskRef) -> Option<UnitId> {
-        *self.tasks.get(transport.number())?.get(index(task))?
+        let owner = self.tasks.get(transport.number())?.get(index(task))?.as_ref();
+        owner.filter(|owner| owner.generation == task.0.generation).map(|owner| owner.unit)
     }
 
     fn take(&mut self, transport: TransportId, task: TaskRef) -> Option<UnitId> {
-        self.tasks.get_mut(transport.number())?.get_mut(index(task))?.take()
+        let slot = self.tasks.get_mut(transport.number())?.get_mut(index(task))?;
+        slot.take_if(|owner| owner.generation == task.0.generation).map(|owner| owner.unit)
     }
 
     /// Records that a unit has a new number.
     pub(crate) fn rename(&mut self, old: UnitId, new: UnitId) {
-        let owners = self.tasks.iter_mut().flatten();
-        owners.filter(|owner| **owner == Some(old)).for_each(|owner| *owner = Some(new));
+        let owners = self.tasks.iter_mut().flatten().flatten();
+        owners.filter(|owner| owner.unit == old).for_each(|owner| owner.unit = new);
     }
 
     fn own(&mut self, transport: TransportId, task: TaskRef, unit: UnitId) {
@@ -233,7 +242,7 @@ impl Owners {
             owners.push(None);
         }
         if let Some(slot) = owners.get_mut(index(task)) {
-            *slot = Some(unit);
+            *slot = Some(Owner { generation: task.0.generation, unit });
         }
     }
 }

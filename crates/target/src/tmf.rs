@@ -92,7 +92,9 @@ impl Target {
             TmfFunction::I_T_NEXUS_RESET => Ok((units(), Tmf::NexusReset)),
             function => {
                 let to_unit = to_device(function, request.task).ok_or(TmfResult::NOT_SUPPORTED);
-                match (entry.and_then(|entry| entry.unit_at(request.lun)), function) {
+                let at_lun = entry.and_then(|entry| entry.unit_at(request.lun));
+                let at_lun = at_lun.filter(|unit| self.units.get(*unit).is_some());
+                match (at_lun.filter(|_| !self.is_owner_retiring(request)), function) {
                     (Some(unit), _) => Ok((Vec::from([unit]), to_unit?)),
                     (None, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK) => {
                         self.judge_without_unit(request)
@@ -103,20 +105,27 @@ impl Target {
         }
     }
 
-    /// Judges ABORT TASK or QUERY TASK of a task whose LUN leads its initiator to no unit any more. If the
-    /// task still exists, its unit receives the function: the initiator can see this unit under another LUN.
-    /// If the task does not exist, it was answered before.
+    /// Judges ABORT TASK or QUERY TASK of a task whose LUN leads its initiator no longer to the unit of the
+    /// task. If the task still exists, its unit receives the function: the initiator can see this unit under
+    /// another LUN, or the unit is retiring. If the task does not exist, it was answered before.
     fn judge_without_unit(&self, request: &Request) -> Result<(Vec<UnitId>, Tmf), TmfResult> {
         let function = to_device(request.function, request.task).ok_or(TmfResult::NO_LUN)?;
-        let owner = request.task.and_then(|key| {
-            let (transport, task) = task_of(key);
-            self.owners.get(transport, task)
-        });
-        match owner {
+        match self.owner_of(request) {
             Some(unit) => Ok((Vec::from([unit]), function)),
             None if request.function == TmfFunction::QUERY_TASK => Err(TmfResult::COMPLETE),
             None => Err(TmfResult::NO_TASK),
         }
+    }
+
+    /// Returns the unit of the task that ABORT TASK or QUERY TASK refers to, if the task still exists.
+    fn owner_of(&self, request: &Request) -> Option<UnitId> {
+        let (transport, task) = task_of(request.task?);
+        self.owners.get(transport, task)
+    }
+
+    /// Returns whether the task of the request is that of a removed unit, whatever unit is at its LUN now.
+    fn is_owner_retiring(&self, request: &Request) -> bool {
+        self.owner_of(request).is_some_and(UnitId::is_retiring)
     }
 
     fn send_tmf_to_units(

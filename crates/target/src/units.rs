@@ -13,6 +13,13 @@ use device::unit::LogicalUnit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(pub u32);
 
+impl UnitId {
+    /// Returns whether this is the number of a retiring unit.
+    pub(crate) const fn is_retiring(self) -> bool {
+        self.0 >= MAX_UNITS
+    }
+}
+
 /// Identifies a disk across reloads: units with equal identifiers hold the same data for an initiator, others
 /// do not. A disk that is removed and added again has the same identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -59,7 +59,8 @@ pub enum Event<P: Protocol> {
     /// function. It calls [`abort`](TargetTransport::abort) for each task that the function ended without a
     /// response, and then [`finish_tmf`](TargetTransport::finish_tmf).
     ///
-    /// After TARGET COLD RESET, the layer above answers and then closes every session of the target.
+    /// After TARGET COLD RESET, the layer above answers, and then closes the requester's session and every
+    /// other session of the target that sees a unit which the requester sees.
     Tmf(TmfIndication),
     /// The transport gave the task up. The layer above must abort it; its handle is no longer valid.
     TaskGone {

@@ -1,0 +1,298 @@
+//! A transport whose initiators are in the same process. A request is a value in a queue, and data is copied.
+//!
+//! The transport checks what [`TargetTransport`] promises it: every fetch is within the initiator's data,
+//! Data-In comes in order and is no longer than the initiator's buffer, and each task ends once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+
+use base::arena::{Arena, Key};
+use base::buffer::{Bytes, DataList};
+use base::time::Instant;
+use transport::command::{Cdb, TaskAttribute};
+use transport::status::SENSE_MAX;
+use transport::target::{
+    Command, Event, Finish, Protocol, SessionId, TargetTransport, TaskRef, TmfIndication, TmfRef,
+};
+use transport::task_management::{TmfFunction, TmfResult};
+
+/// The in-process transport protocol.
+#[derive(Debug)]
+pub(crate) enum InProcess {}
+
+impl Protocol for InProcess {
+    type SessionUp = SessionUp;
+    type SessionEnd = SessionEnd;
+    type Notice = Infallible;
+}
+
+/// The begin of a session.
+#[derive(Debug)]
+pub(crate) struct SessionUp {
+    pub(crate) session: SessionId,
+    /// The name of the initiator, which is also its port.
+    pub(crate) initiator: String,
+    /// The number of the target.
+    pub(crate) target: u32,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    /// The initiator logged out.
+    LoggedOut,
+    /// The initiator disappeared.
+    Lost,
+    /// The target closed it.
+    Closed,
+}
+
+/// A SCSI command of an initiator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) lun: u64,
+    pub(crate) attribute: TaskAttribute,
+    pub(crate) cdb: &'a [u8],
+    /// The Data-Out buffer.
+    pub(crate) out: &'a [u8],
+    /// The length of the Data-In buffer.
+    pub(crate) room: usize,
+}
+
+/// Names a request of an initiator. No later request has the same ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TaskEnd {
+    /// With a response.
+    Response(Response),
+    /// Without a response, because of task management.
+    Aborted,
+    /// Its session ended, or the transport dropped the task.
+    Gone,
+}
+
+/// The response to a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) status: u8,
+    pub(crate) sense: Vec<u8>,
+    /// The Data-In buffer, as far as it was filled.
+    pub(crate) data: Vec<u8>,
+    /// How many bytes the command would have transferred beyond the initiator's buffer. Negative if it
+    /// transferred fewer bytes than the buffer has.
+    pub(crate) residual: i64,
+}
+
+/// The target role of the transport, with the buffers of its initiators.
+#[derive(Debug, Default)]
+pub(crate) struct InProcessTransport {
+    sessions: Arena<Session>,
+    tasks: Arena<Task>,
+    tmfs: Arena<PendingTmf>,
+    events: VecDeque<Event<InProcess>>,
+    next_ticket: u64,
+    pub(crate) task_ends: BTreeMap<Ticket, TaskEnd>,
+    pub(crate) tmf_results: BTreeMap<Ticket, TmfResult>,
+    /// How many calls named a task or a request that no longer exists.
+    pub(crate) ignored: usize,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    /// Whether the initiator leaves fetches unanswered at present.
+    holds_data_out: bool,
+}
+
+#[derive(Debug)]
+struct Task {
+    ticket: Ticket,
+    session: SessionId,
+    lun: u64,
+    out: Vec<u8>,
+    room: usize,
+    data: Vec<u8>,
+    /// The offset and the length of each fetch that is not answered.
+    fetches: VecDeque<(u32, u32)>,
+}
+
+#[derive(Debug)]
+struct PendingTmf {
+    ticket: Ticket,
+    session: SessionId,
+}
+
+/// The role of the initiators.
+impl InProcessTransport {
+    pub(crate) fn login(&mut self, initiator: &str, target: u32) -> SessionId {
+        let session = SessionId(self.sessions.insert_with(|_| Session::default()));
+        let up = SessionUp { session, initiator: initiator.into(), target };
+        self.events.push_back(Event::SessionUp(Box::new(up)));
+        session
+    }
+
+    /// Ends a session with all that it has, if it exists.
+    pub(crate) fn end_session(&mut self, session: SessionId, why: SessionEnd) {
+        if self.sessions.remove(session.0).is_none() {
+            return;
+        }
+        self.drop_tasks(|task| task.session == session);
+        for key in keys(&self.tmfs, |tmf| tmf.session == session) {
+            self.tmfs.discard(key);
+        }
+        self.events.push_back(Event::SessionDown { session, why });
+    }
+
+    /// Ends the tasks that a session has for a LUN, because of an event of the transport.
+    pub(crate) fn clear_tasks(&mut self, session: SessionId, lun: u64) {
+        self.drop_tasks(|task| task.session == session && task.lun == lun);
+        self.events.push_back(Event::TasksCleared { session, lun });
+    }
+
+    fn drop_tasks(&mut self, chosen: impl Fn(&Task) -> bool) {
+        for key in keys(&self.tasks, chosen) {
+            self.end_task(TaskRef(key), |_| TaskEnd::Gone);
+            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
+        }
+    }
+
+    pub(crate) fn send_command(&mut self, session: SessionId, request: Request<'_>) -> Ticket {
+        let ticket = self.ticket();
+        let Request { lun, attribute, cdb, out, room } = request;
+        let task = TaskRef(self.tasks.insert_with(|_| Task {
+            ticket,
+            session,
+            lun,
+            out: out.to_vec(),
+            room,
+            data: vec![],
+            fetches: VecDeque::new(),
+        }));
+        let (cdb, priority) = (Cdb::new(cdb).unwrap(), 0);
+        let (data_in_len, data_out_len) = (u32::try_from(room).unwrap(), u32::try_from(out.len()).unwrap());
+        let command = Command { task, session, lun, attribute, priority, cdb, data_in_len, data_out_len };
+        self.events.push_back(Event::Command(command));
+        ticket
+    }
+
+    /// Requests a task management function. The transport itself answers for a task that has ended.
+    pub(crate) fn send_tmf(
+        &mut self,
+        session: SessionId,
+        function: TmfFunction,
+        lun: u64,
+        of: Option<Ticket>,
+    ) -> Ticket {
+        let ticket = self.ticket();
+        let task = of.and_then(|of| self.task_of(of));
+        if of.is_some() && task.is_none() {
+            let is_query = function == TmfFunction::QUERY_TASK;
+            let result = if is_query { TmfResult::COMPLETE } else { TmfResult::NO_TASK };
+            self.tmf_results.insert(ticket, result);
+            return ticket;
+        }
+        let tmf = TmfRef(self.tmfs.insert_with(|_| PendingTmf { ticket, session }));
+        self.events.push_back(Event::Tmf(TmfIndication { tmf, session, function, lun, task }));
+        ticket
+    }
+
+    /// Leaves the fetches of a session unanswered from now on, or answers them.
+    pub(crate) fn hold_data_out(&mut self, session: SessionId, holds: bool) {
+        self.sessions.get_mut(session.0).unwrap().holds_data_out = holds;
+        for key in keys(&self.tasks, |task| task.session == session) {
+            self.answer_fetches(TaskRef(key));
+        }
+    }
+
+    fn answer_fetches(&mut self, task: TaskRef) {
+        let Some(entry) = self.tasks.get_mut(task.0) else { return };
+        let holds = self.sessions.get(entry.session.0).is_some_and(|session| session.holds_data_out);
+        while !holds && let Some((offset, len)) = entry.fetches.pop_front() {
+            let from = usize::try_from(offset).unwrap();
+            let bytes = &entry.out[from..from + usize::try_from(len).unwrap()];
+            // Two parts, as from a transport where a PDU ends in between.
+            let mut data = DataList::new();
+            bytes.chunks(bytes.len().div_ceil(2)).for_each(|part| data.push(Bytes::copied_from(part)));
+            self.events.push_back(Event::DataOut { task, offset, data });
+        }
+    }
+
+    /// Returns the handle of a task that has not ended.
+    pub(crate) fn task_of(&self, ticket: Ticket) -> Option<TaskRef> {
+        keys(&self.tasks, |task| task.ticket == ticket).pop().map(TaskRef)
+    }
+
+    /// Returns the length of each fetch of a task that is not answered.
+    pub(crate) fn open_fetches(&self, ticket: Ticket) -> Vec<u32> {
+        let task = self.task_of(ticket).and_then(|task| self.tasks.get(task.0));
+        task.map(|task| task.fetches.iter().map(|(_, len)| *len).collect()).unwrap_or_default()
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event<InProcess>> {
+        self.events.pop_front()
+    }
+
+    const fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    fn end_task(&mut self, task: TaskRef, end: impl FnOnce(&mut Task) -> TaskEnd) {
+        match self.tasks.remove(task.0) {
+            Some(mut task) => assert_eq!(self.task_ends.insert(task.ticket, end(&mut task)), None),
+            None => self.ignored += 1,
+        }
+    }
+}
+
+fn keys<T>(arena: &Arena<T>, chosen: impl Fn(&T) -> bool) -> Vec<Key> {
+    arena.iter().filter(|(_, value)| chosen(value)).map(|(key, _)| key).collect()
+}
+
+impl TargetTransport for InProcessTransport {
+    fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
+        let Some(entry) = self.tasks.get_mut(task.0) else { return self.ignored += 1 };
+        assert!(len > 0 && u64::from(offset) + u64::from(len) <= entry.out.len() as u64, "{offset} {len}");
+        entry.fetches.push_back((offset, len));
+        self.answer_fetches(task);
+    }
+
+    fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
+        let Some(entry) = self.tasks.get_mut(task.0) else { return self.ignored += 1 };
+        assert_eq!(usize::try_from(offset), Ok(entry.data.len()), "Data-In without gaps");
+        data.parts().iter().for_each(|part| entry.data.extend_from_slice(part));
+        assert!(entry.data.len() <= entry.room, "Data-In within the buffer");
+    }
+
+    fn finish(&mut self, task: TaskRef, outcome: Finish<'_>) {
+        assert!(outcome.sense.len() <= SENSE_MAX);
+        let is_unit_attention = matches!(outcome.sense, [0x70, _, 6, ..] | [0x72, 6, ..]);
+        assert_eq!(outcome.is_unit_attention, is_unit_attention, "{outcome:?}");
+        self.end_task(task, |task| {
+            let expected = task.room.max(task.out.len());
+            TaskEnd::Response(Response {
+                status: outcome.status,
+                sense: outcome.sense.to_vec(),
+                data: std::mem::take(&mut task.data),
+                residual: i64::try_from(outcome.transferable).unwrap() - i64::try_from(expected).unwrap(),
+            })
+        });
+    }
+
+    fn abort(&mut self, task: TaskRef) {
+        self.end_task(task, |_| TaskEnd::Aborted);
+    }
+
+    fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
+        match self.tmfs.remove(tmf.0) {
+            Some(tmf) => assert_eq!(self.tmf_results.insert(tmf.ticket, result), None),
+            None => self.ignored += 1,
+        }
+    }
+
+    fn close_session(&mut self, _now: Instant, session: SessionId) {
+        self.end_session(session, SessionEnd::Closed);
+    }
+}

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod errno_map;
+pub mod fault_injection;
 pub mod open;
 pub mod store;
 

@@ -13,7 +13,6 @@ mod job;
 use std::collections::VecDeque;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
-use base::fault_injection::{self, Bug};
 use drivers::files::{
     Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
 };
@@ -24,6 +23,7 @@ use store::api::{
 };
 
 use crate::errno_map;
+use crate::fault_injection::{self, Bug};
 use crate::geometry;
 use crate::open::{Allocation, Kind, Opened};
 use job::{Job, Jobs, Work, ZeroWay};

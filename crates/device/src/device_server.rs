@@ -5,7 +5,6 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::fault_injection::{self, Bug};
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -17,6 +16,7 @@ use crate::contract::{
     ThirdPartyUnit, UnitConfig, UnitEvent,
 };
 use crate::copy::CopyManager;
+use crate::fault_injection::{self, Bug};
 use crate::log::ErrorCounts;
 use crate::medium::{self, EndedOp, MediumAccess};
 use crate::medium_error::{self, IoKind};

@@ -1,10 +1,10 @@
 //! Flushes, which make acknowledged writes durable.
 
-use base::fault_injection::{self, Bug};
 use scsi::sense::Sense;
 use store::api::{Failure, OpAction, OpOutput};
 
 use crate::device_server::{DeviceServer, LOST_WRITES};
+use crate::fault_injection::{self, Bug};
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 

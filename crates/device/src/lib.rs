@@ -17,6 +17,7 @@ pub mod contract;
 mod copy;
 mod data_buffer;
 mod device_server;
+pub mod fault_injection;
 mod flush;
 mod identifying_info;
 mod inquiry;

@@ -7,8 +7,7 @@
 
 use alloc::collections::VecDeque;
 
-use base::fault_injection::{self, Bug};
-
+use crate::fault_injection::{self, Bug};
 use crate::task::TaskId;
 
 /// The change that is being stored, and the tasks that wait to make one.

@@ -12,11 +12,11 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use base::fault_injection::{self, Bug};
 use scsi::status::TaskAttribute;
 
 use crate::contract::{NexusId, TaskKey};
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::outcome::{AfterSave, Job, Outcome};
 use crate::sbc::read::Read;
 use crate::sbc::write::Write;

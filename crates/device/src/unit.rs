@@ -12,7 +12,6 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
-use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use base::units::{BlockSize, Blocks};
 use scsi::sense::Asc;
@@ -23,6 +22,7 @@ use crate::contract::{
     ThirdPartyResult, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
 };
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
 use crate::persistent_state::{self, PersistentState, StateDecodeError};
 use crate::pr::PersistentReservations;

@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod ether;
+pub mod fault_injection;
 pub mod files;
 pub mod listener;
 pub mod message_queue;

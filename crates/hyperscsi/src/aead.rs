@@ -18,11 +18,11 @@ use core::fmt;
 
 use aws_lc_rs::aead::{Aad, Tag};
 use base::ether::FrameBatch;
-use base::fault_injection::{Bug, is_injected};
 use base::time::{Duration, Instant};
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
 use crate::Role;
+use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{CRC_LEN, Flags, HEADER_LEN, Header, TAG_LEN};
 pub use schedule::SessionKeys;
 use schedule::{Generation, Secret};

@@ -14,6 +14,7 @@ pub mod aead;
 pub mod connection;
 pub mod discovery;
 pub mod exchange;
+pub mod fault_injection;
 pub mod frame;
 pub mod initiator;
 pub mod login;

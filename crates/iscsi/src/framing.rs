@@ -29,11 +29,11 @@ use alloc::vec::Vec;
 use core::mem;
 
 use base::buffer::Buf;
-use base::fault_injection::{self, Bug};
 use base::state_machine::RxBuffer;
 use smallvec::SmallVec;
 
 use crate::digest::{Crc32c, DIGEST_LEN, Flipped, single_flip};
+use crate::fault_injection::{self, Bug};
 use crate::pdu::{BHS_LEN, Bhs};
 
 /// The driver takes the buffer of a data segment when at least this many bytes of the segment are missing.

@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod chap;
 pub mod digest;
 pub mod discovery;
+pub mod fault_injection;
 pub mod framing;
 pub mod initiator;
 pub mod keys;

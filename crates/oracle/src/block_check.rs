@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use base::fault_injection::{self, Bug};
 use base::units::Lba;
 
 use crate::block_header::{BlockHeader, SECTOR, Sector, block_size};
+use crate::fault_injection::{self, Bug};
 
 /// The classification of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -29,6 +29,7 @@ extern crate alloc;
 pub mod block_check;
 pub mod block_header;
 mod block_model;
+pub mod fault_injection;
 pub mod history;
 pub mod journal;
 pub mod order;

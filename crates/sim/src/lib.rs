@@ -24,6 +24,7 @@ pub mod corruption;
 pub mod layout;
 pub mod media;
 pub mod oracle_adapter;
+pub mod planted_bug;
 pub mod property;
 pub mod reservations;
 pub mod scenario;

@@ -234,17 +234,19 @@ fn run_seeds(_carrier: TransportKind, _first: u64, _seeds: u64) -> bool {
 /// Plants one bug after the other and checks that it is found.
 #[cfg(feature = "planted")]
 fn planted(first: u64, seeds: u64) -> ExitCode {
-    use base::fault_injection::{Bug, inject};
+    use base::fault_injection::inject;
+    use sim::planted_bug::PlantedBug;
     panic::set_hook(Box::new(|_| {}));
     let only = env::var("BUG").ok();
     let mut missed = 0;
-    for &bug in Bug::ALL {
+    for bug in PlantedBug::all() {
         if only.as_ref().is_some_and(|only| *only != format!("{bug:?}")) {
             continue;
         }
         let began = Instant::now();
-        inject(Some(bug));
-        let carrier = if bug.is_hyperscsi() { TransportKind::HyperScsi } else { TransportKind::Iscsi };
+        inject(Some(bug.name()));
+        let of_frames = matches!(bug, PlantedBug::HyperScsi(_));
+        let carrier = if of_frames { TransportKind::HyperScsi } else { TransportKind::Iscsi };
         let wanted = Property::broken_by(bug);
         let (mut found, mut others) = (None, 0_u64);
         for seed in first..first.saturating_add(seeds) {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use base::fault_injection::Bug;
+use crate::planted_bug::PlantedBug;
 use oracle::history::Violation;
 
 /// A property.
@@ -105,23 +105,48 @@ impl Property {
 
     /// Returns the properties that a planted bug breaks. The bug counts as found when one of them is broken.
     /// An empty list stands for any property: the consequences of a damaged header cannot be predicted.
-    pub const fn broken_by(bug: Bug) -> &'static [Self] {
+    pub const fn broken_by(bug: PlantedBug) -> &'static [Self] {
         match bug {
-            Bug::SkipDataDigest | Bug::LandOverCounted | Bug::FramesSkipCrc | Bug::FramesTakeLate => {
-                &[Self::Whole]
-            }
-            Bug::FramesRunTwice | Bug::ReplayWrites => &[Self::Once],
+            PlantedBug::Iscsi(bug) => Self::broken_by_iscsi(bug),
+            PlantedBug::HyperScsi(bug) => Self::broken_by_hyperscsi(bug),
+            PlantedBug::Unit(bug) => Self::broken_by_unit(bug),
+            PlantedBug::Target(target::fault_injection::Bug::RemapReachesOther) => &[Self::Opened],
+            PlantedBug::Oracle(oracle::fault_injection::Bug::BelieveAddress) => &[Self::HarmNamed],
+        }
+    }
+
+    const fn broken_by_iscsi(bug: iscsi::fault_injection::Bug) -> &'static [Self] {
+        use iscsi::fault_injection::Bug;
+        match bug {
+            Bug::SkipDataDigest | Bug::LandOverCounted => &[Self::Whole],
+            Bug::ReplayWrites => &[Self::Once],
             // The target refuses the second execution as a task that exists already, before it writes
             // anything.
             Bug::ExecuteTwice => &[Self::Session, Self::Once],
-            Bug::AckBeforeWrite | Bug::FlushNothing | Bug::IgnoreFua | Bug::ForgetFence => &[Self::Kept],
+            Bug::ForgetReassign => &[Self::Ends],
+            Bug::KeepMemory => &[Self::MemoryFreed],
+            Bug::SkipHeaderDigest | Bug::CountWithoutBuffer => &[],
+        }
+    }
+
+    const fn broken_by_hyperscsi(bug: hyperscsi::fault_injection::Bug) -> &'static [Self] {
+        use hyperscsi::fault_injection::Bug;
+        match bug {
+            Bug::FramesSkipCrc | Bug::FramesTakeLate => &[Self::Whole],
+            Bug::FramesRunTwice => &[Self::Once],
             Bug::FramesForgetReplays
             | Bug::FramesKeepKeys
             | Bug::FramesReuseNumber
             | Bug::FramesIgnoreLimit => &[Self::Wire],
-            Bug::ForgetReassign | Bug::FramesAckUnkept | Bug::FramesForgetRange | Bug::FramesForgetParts => {
-                &[Self::Ends]
-            }
+            Bug::FramesAckUnkept | Bug::FramesForgetRange | Bug::FramesForgetParts => &[Self::Ends],
+            Bug::FramesKeepMemory => &[Self::MemoryFreed],
+        }
+    }
+
+    const fn broken_by_unit(bug: device::fault_injection::Bug) -> &'static [Self] {
+        use device::fault_injection::Bug;
+        match bug {
+            Bug::AckBeforeWrite | Bug::FlushNothing | Bug::IgnoreFua | Bug::ForgetFence => &[Self::Kept],
             Bug::ReserveAdmitsStranger => &[Self::ReservationStops],
             Bug::PreemptKeepsHolder => &[Self::ReservationTold, Self::ReservationAdmits],
             Bug::PreemptWaitsForNone => &[Self::Fenced],
@@ -130,11 +155,8 @@ impl Property {
             Bug::MiscompareElsewhere => &[Self::MiscompareOffset],
             Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
             Bug::RemovalForgetsCommands => &[Self::Answered],
-            Bug::RemapReachesOther => &[Self::Opened],
-            Bug::KeepMemory | Bug::FramesKeepMemory => &[Self::MemoryFreed],
             Bug::VerifyNothing => &[Self::Verified],
-            Bug::BelieveAddress => &[Self::HarmNamed],
-            _ => &[],
+            Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],
         }
     }
 }

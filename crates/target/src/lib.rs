@@ -13,6 +13,7 @@
 extern crate alloc;
 
 mod bindings;
+pub mod fault_injection;
 pub mod nexus;
 pub mod route;
 pub mod target;

@@ -3,13 +3,13 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use scsi::lun::Lun;
 use transport::target::SessionId;
 
 use crate::bindings::{Bindings, NexusName};
+use crate::fault_injection::{self, Bug};
 use crate::route::Transports;
 use crate::transport_id::{SessionRef, TRANSPORTS_MAX, TransportId, nexus_of, nexus_slot};
 use crate::units::{DiskId, UnitId};

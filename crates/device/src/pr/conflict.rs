@@ -1,11 +1,11 @@
 //! Which commands conflict with a reservation (SPC-5 table 66, SBC-4 table 13, SPC-2 §5.5.1).
 
-use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::opcode;
 use scsi::pr::{ReservationType, service_action_out};
 
 use super::{PersistentReservations, PrRole};
+use crate::fault_injection::{self, Bug};
 
 /// The conflict class of a command: which reservations of other nexuses stop it.
 #[derive(Clone, Copy, Debug)]

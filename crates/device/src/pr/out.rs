@@ -3,13 +3,13 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use base::fault_injection::{self, Bug};
 use scsi::pr::{BasicList, MoveList, ReservationKey, ReservationType};
 use scsi::sense::{Asc, Sense, SenseKeySpecific};
 use scsi::transport_id::TransportId;
 
 use super::{Effects, Held, MAX_REGISTRANTS, NexusName, PersistentReservations, PrError, PrRole, Registrant};
 use crate::contract::RelativePort;
+use crate::fault_injection::{self, Bug};
 
 /// A parsed request, whose fields are legal by themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
-use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense};
 use store::api::{OpAction, OpOutput};
 
@@ -16,6 +15,7 @@ use super::data_out_collector::DataOutCollector;
 use super::orw_generation::{Disposition, Policy};
 use super::write::check_data_out;
 use super::{limits, part_len};
+use crate::fault_injection::{self, Bug};
 use crate::medium_error::IoKind;
 use crate::range_lock::ByteRange;
 

@@ -1,8 +1,9 @@
 //! Compares data from the initiator with data on the medium.
 
 use base::buffer::DataList;
-use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense, SenseKey};
+
+use crate::fault_injection::{self, Bug};
 
 /// Returns the offset of the first difference between two runs of bytes of one length.
 pub(super) fn first_difference(left: &DataList, right: &DataList) -> Option<usize> {

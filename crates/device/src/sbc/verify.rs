@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
-use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::Sense;
 use store::api::{Durability, OpAction, OpOutput};
@@ -13,6 +12,7 @@ use super::compare::{first_difference, miscompare};
 use super::part_len;
 use super::write::check_data_out;
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::medium_error::IoKind;
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;

@@ -3,13 +3,13 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
-use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense};
 use store::api::{Durability, Failure, OpAction, OpOutput};
 
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::medium_error::IoKind;
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;

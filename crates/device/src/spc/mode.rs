@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use base::fault_injection::{self, Bug};
 use scsi::mode::{BlockDescriptor, HeaderFormat, PageControl};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
@@ -12,6 +11,7 @@ use store::api::OpAction;
 use super::reservation::not_saved;
 use super::{data_or, whole};
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::mode::{self, MediumParameters, ModeValues, SenseRequest};
 use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::settings::Settings;

@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use base::fault_injection::{self, Bug};
 use scsi::pr::{BasicList, MoveList, ReservationType, service_action_in, service_action_out};
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
@@ -12,6 +11,7 @@ use scsi::status::Status;
 use super::{data, length_error, whole};
 use crate::contract::{NexusId, RelativePort};
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::outcome::Outcome;
 use crate::pr::out::{KnownPorts, Request};
 use crate::pr::{Effects, NexusName, PersistentReservations, PrError};

@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
-use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
@@ -15,6 +14,7 @@ use crate::contract::{
     ThirdPartyRequest, ThirdPartyResult, UnitEvent,
 };
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
 use crate::outcome::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Outcome};
 use crate::settings::AttentionInterlock;

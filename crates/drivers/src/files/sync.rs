@@ -3,7 +3,6 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use base::buffer::{Buf, DataList};
-use base::fault_injection::{self, Bug};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
@@ -11,6 +10,7 @@ use smallvec::SmallVec;
 use super::{
     Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile, PendingOp,
 };
+use crate::fault_injection::{self, Bug};
 
 pub(super) mod raw;
 

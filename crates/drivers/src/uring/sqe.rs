@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use base::buffer::Buf;
 use base::ether::{FrameBatch, Mac};
-use base::fault_injection::{self, Bug};
 use base::state_machine::RxBuffer;
 use base::transmit::Transmit;
 use io_uring::{opcode, squeue, types};
 
 use super::provided;
 use crate::ether::{RxTimestamp, address};
+use crate::fault_injection::{self, Bug};
 use crate::files::{FileOpKind, PendingOp, rest, room};
 
 /// The most pieces that one call takes (`UIO_MAXIOV`).

@@ -1,13 +1,13 @@
 //! Received frames: finds the path, checks that the frame is authentic and new, and processes its
 //! acknowledgement and its Ask.
 
-use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
 
 use super::{Connection, ConnectionEvent, Delivery, DropReason, MessageId, spend, split};
 use crate::Role;
 use crate::aead::Level;
 use crate::exchange::xid::xid_ahead;
+use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{Cmd, Flags, Header};
 use crate::path::pn_space::BadAck;
 use crate::path::{Path, PathAddress};

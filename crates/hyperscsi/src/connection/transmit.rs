@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 
 use base::ether::{EtherPort, FrameBatch};
-use base::fault_injection::{Bug, is_injected};
 use base::int_cast::to_usize;
 use base::time::Instant;
 
 use super::{Connection, ConnectionEvent};
 use crate::aead::{EncryptError, Level};
 use crate::exchange::xid::xid_ahead;
+use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::path::pn_space::{FrameContent, PATH_SHIFT};
 use crate::path::{PROBES, Path, SUSPECT_AFTER};

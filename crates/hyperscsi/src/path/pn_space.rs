@@ -8,7 +8,6 @@
 use alloc::collections::{VecDeque, vec_deque};
 use alloc::vec::Vec;
 
-use base::fault_injection::{Bug, is_injected};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use super::credit::{Grant, WINDOW_MAX};
 use super::loss_detection::{PACKET_THRESHOLD, Reordering};
 use super::ranges::Ranges;
 use super::replay::ReplayGuard;
+use crate::fault_injection::{Bug, is_injected};
 use crate::pdu::ack::{ACK_LEN, Ack, PN_COUNT_MASK, RANGE_LEN, RANGES_MAX, Range};
 use crate::pdu::parts::PARTS_MAX;
 use crate::send_queue::Chunk;

@@ -3,7 +3,6 @@
 
 use alloc::vec::Vec;
 
-use base::fault_injection::{Bug, is_injected};
 use base::int_cast::to_usize;
 use base::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use super::congestion::Congestion;
 use super::pmtu::Pmtu;
 use super::pn_space::{FrameContent, Further, Sent};
 use super::stats::PathStats;
+use crate::fault_injection::{Bug, is_injected};
 use crate::send_queue::{Chunk, SendQueue};
 
 impl Path {

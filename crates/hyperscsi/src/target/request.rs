@@ -4,7 +4,6 @@
 use alloc::vec::Vec;
 
 use base::arena::Key;
-use base::fault_injection::{Bug, is_injected};
 use base::int_cast::to_usize;
 use base::time::Instant;
 use transport::target::SessionId;
@@ -17,6 +16,7 @@ use crate::aead::Level;
 use crate::connection::Message;
 use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::{PnSpace, XidStatus, xid_ahead};
+use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::Malformed;
 use crate::pdu::abort::{Abort, AbortResult};

@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::buffer::DataList;
-use base::fault_injection::{self, Bug};
 use base::int_cast::to_usize;
 use transport::status;
 use transport::target::{Finish, SessionId, TaskRef};
@@ -18,6 +17,7 @@ use super::exchange::{Exchange, Holder, TaskResult};
 use super::session::Phase;
 use crate::aead::Level;
 use crate::connection::{Connection, ConnectionEvent as Transported, Delivery, Message, PathAddress};
+use crate::fault_injection::{self, Bug};
 use crate::frame::Cmd;
 use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::reply::{Reply, Response};

@@ -6,7 +6,6 @@
 
 use alloc::vec::Vec;
 
-use base::fault_injection::{self, Bug};
 use base::state_machine::Action;
 use base::time::{Duration, Instant};
 use transport::initiator::TaskResult;
@@ -18,6 +17,7 @@ use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::TaskState;
 use super::tmf::{Tmf, TmfOrigin};
+use crate::fault_injection::{self, Bug};
 use crate::login::Status;
 use crate::pdu::logout_request::LogoutReason;
 use crate::target::arena::Key;

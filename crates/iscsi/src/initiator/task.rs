@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use core::mem;
 
 use base::buffer::{Buf, Bytes, Pool};
-use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use smallvec::SmallVec;
 use transport::initiator::{CommandResponse, Request, Residual};
@@ -12,6 +11,7 @@ use transport::initiator::{CommandResponse, Request, Residual};
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
 use super::resegmentation::Resegmentation;
+use crate::fault_injection::{self, Bug};
 use crate::framing::DataSink;
 use crate::pdu::Ttt;
 use crate::serial::{CmdSn, DataSn, StatSn};

@@ -6,7 +6,6 @@
 //! they have to send. That data's share of the memory quotas was reserved before the loss, and is released
 //! when the tasks end or `stall` reclaims it.
 
-use base::fault_injection::{self, Bug};
 use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
 use transport::task_management::TmfResult;
@@ -20,6 +19,7 @@ use super::session::{Request, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
 use super::task::Task;
 use super::timer::{Owner, Timer};
+use crate::fault_injection::{self, Bug};
 use crate::pdu::TargetSn;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::recovery::erl2::{self, Allegiance};

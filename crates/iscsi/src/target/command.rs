@@ -2,7 +2,6 @@
 
 use alloc::collections::VecDeque;
 
-use base::fault_injection::{self, Bug};
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use transport::quota::{Admission, DataInReservation};
@@ -22,6 +21,7 @@ use super::stall::SequenceProgress;
 use super::states::{ConnectionEvent, SessionEvent};
 use super::task::{DataOut, Holder, Task, TaskResult};
 use super::window::CmdSnOrder;
+use crate::fault_injection::{self, Bug};
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::Ahs;

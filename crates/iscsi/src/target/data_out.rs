@@ -6,7 +6,6 @@
 //! large one not at all.
 
 use base::buffer::Buf;
-use base::fault_injection::{self, Bug};
 use base::int_cast::to_usize;
 use base::memory_quota::WAITERS_PER_TURN;
 use base::state_machine::ConnId;
@@ -20,6 +19,7 @@ use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::stall::SequenceProgress;
 use super::task::{Fetch, Freed, TaskResult};
+use crate::fault_injection::{self, Bug};
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;

@@ -4,10 +4,10 @@
 use alloc::vec::Vec;
 
 use base::buffer::Buf;
-use base::fault_injection::{self, Bug};
 
 use super::protocol_error::ProtocolError;
 use super::stall::SequenceProgress;
+use crate::fault_injection::{self, Bug};
 use crate::pdu::Ttt;
 use crate::serial::{DataSn, R2tSn};
 

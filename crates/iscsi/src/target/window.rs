@@ -5,10 +5,10 @@
 //! distance between them shrinks while commands are open; MaxCmdSN never moves backwards.
 
 use alloc::vec::Vec;
-use base::fault_injection::{self, Bug};
 use core::mem;
 
 use super::protocol_error::ProtocolError;
+use crate::fault_injection::{self, Bug};
 use crate::serial::CmdSn;
 
 /// The command window, with the requests that were received ahead of their turn.

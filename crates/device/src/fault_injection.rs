@@ -1,0 +1,47 @@
+//! Bugs that can be planted in logical units. See [`base::fault_injection`].
+
+base::bugs! {
+    /// A write is acknowledged before the medium has the data.
+    AckBeforeWrite,
+    /// A flush is acknowledged without being executed.
+    FlushNothing,
+    /// FUA is ignored.
+    IgnoreFua,
+    /// An aborted write may still reach the medium after later ones.
+    ForgetFence,
+    /// A persistent reservation allows writes from a nexus that is not registered.
+    ReserveAdmitsStranger,
+    /// PREEMPT removes the registration of the reservation holder and leaves the reservation with it.
+    PreemptKeepsHolder,
+    /// PREEMPT AND ABORT is answered while tasks that it aborted still write.
+    PreemptWaitsForNone,
+    /// COMPARE AND WRITE compares before it locks its range: another write can happen in between.
+    CompareUnlocked,
+    /// COMPARE AND WRITE writes even if the compared data differs.
+    MiscompareWrites,
+    /// MISCOMPARE reports the offset of the byte after the first one that differs.
+    MiscompareElsewhere,
+    /// An ORDERED task starts while older ones run.
+    OrderedStartsEarly,
+    /// A SIMPLE task starts while older ORDERED and HEAD OF QUEUE tasks run.
+    SimplePassesOrdered,
+    /// WRITE AND VERIFY compares nothing.
+    VerifyNothing,
+    /// Commands to a LUN that is removed are never answered.
+    RemovalForgetsCommands,
+    /// A persistent reservation takes effect before it is saved, and stays in effect when saving fails.
+    ReserveUnsaved,
+    /// Mode parameters take effect before they are saved, and stay in effect when saving fails.
+    SettingsUnsaved,
+    /// A PREEMPT AND ABORT that is aborted while it is being saved removes the registrations and aborts no
+    /// task.
+    SpareVictims,
+    /// Two changes of the persistent state are computed from the same old state.
+    SaveTogether,
+}
+
+impl Bug {
+    /// The bugs of saving the persistent state, which only the unit's own tests look for.
+    pub const OF_SAVING: &[Self] =
+        &[Self::ReserveUnsaved, Self::SettingsUnsaved, Self::SpareVictims, Self::SaveTogether];
+}

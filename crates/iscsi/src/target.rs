@@ -3,8 +3,8 @@
 //! [`engine::Engine`] is the public type of this role. [`contract`] holds the messages between it and the
 //! SCSI layer above. The other modules, by the PDUs that they handle:
 //!
-//! * `dispatch` reads PDUs and passes each to the module that handles it, in the order of its CmdSN
-//!   (`window`).
+//! * `dispatch` reads PDUs, decodes each once (`incoming`) and passes it to the module that handles it, in
+//!   the order of its CmdSN (`window`).
 //! * `login` begins sessions and `logout` ends them; `text` handles text negotiation after the login; `ping`
 //!   keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data;
@@ -31,6 +31,7 @@ mod data_out;
 mod data_out_sequence;
 mod dispatch;
 pub mod engine;
+mod incoming;
 pub mod initiator_notes;
 mod limits;
 mod login;

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 
 use base::fault_injection::{self, Bug};
+use base::int_cast::to_usize;
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use transport::quota::{Admission, DataInReservation};
@@ -16,6 +17,7 @@ use super::data_in::DataIn;
 use super::data_out_sequence::Sequence;
 use super::dispatch::PduContext;
 use super::engine::Engine;
+use super::incoming::{Incoming, IncomingCommand};
 use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Session};
 use super::stall::SequenceProgress;
@@ -26,21 +28,35 @@ use crate::framing::{DataSink, ReceivedPdu};
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
+use crate::pdu::{Bhs, Itt, Malformed, PduHeader, Ttt};
 use crate::recovery::{RecoveryAction, TransportSense};
 use crate::serial::DataSn;
 
 impl Engine {
-    /// Returns the sink for immediate data: a buffer large enough for the unsolicited data that follows it
-    /// too.
-    pub(super) fn command_data_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
-        let Some(state) = self.sessions.get(session) else { return DataSink::Discard };
-        let Ok(command) = ScsiCommand::decode(bhs) else { return DataSink::Discard };
-        if state.is_discovery() || check_unsolicited(state, &command, bhs.data_len()).is_err() {
-            return DataSink::Discard;
-        }
-        let len = unsolicited_len(state, &command, bhs.data_len());
-        self.reserve_unsolicited(conn, usize::try_from(len).unwrap_or(usize::MAX))
+    /// Decodes the header of a command, checks its unsolicited data, and returns the sink for its immediate
+    /// data: a buffer large enough for the unsolicited data that follows it too.
+    pub(super) fn command_header(
+        &mut self,
+        conn: ConnId,
+        session: Key,
+        bhs: &Bhs,
+    ) -> Result<(Incoming, DataSink), ProtocolError> {
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let command = match ScsiCommand::decode(bhs) {
+            Ok(command) => command,
+            Err(malformed) => return Ok((Incoming::Command(Err(malformed)), DataSink::Discard)),
+        };
+        let immediate_len = bhs.data_len();
+        let broken = check_unsolicited(state, &command, immediate_len).err();
+        let unsolicited_len = unsolicited_len(state, &command, immediate_len);
+        let takes_data = immediate_len > 0 && broken.is_none() && !state.is_discovery();
+        let sink = if takes_data {
+            self.reserve_unsolicited(conn, to_usize(unsolicited_len))
+        } else {
+            DataSink::Discard
+        };
+        let incoming = IncomingCommand { command, immediate_len, unsolicited_len, broken };
+        Ok((Incoming::Command(Ok(incoming)), sink))
     }
 
     /// Handles a completely received command.
@@ -48,6 +64,7 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         session: Key,
+        incoming: Result<IncomingCommand, Malformed>,
         segment: ReceivedPdu,
         ahs: &[u8],
         reserved: usize,
@@ -55,13 +72,13 @@ impl Engine {
         let bhs = segment.bhs;
         let (immediate_data, intact) = (segment.sink, segment.digest_ok);
         let taken = if intact {
-            self.check_command((context.conn, session), &bhs, ahs)
+            self.check_command((context.conn, session), &incoming, ahs)
         } else {
             Err(ProtocolError::DataDigestMismatch)
         };
         match taken {
-            Ok((command, ahs)) => {
-                self.create_task(context, session, (&bhs, &command, &ahs), immediate_data, reserved)
+            Ok((incoming, ahs)) => {
+                self.create_task(context, session, (&bhs, incoming, &ahs), immediate_data, reserved)
             }
             Err(why) => {
                 //= rfc7143#section-7.3
@@ -85,14 +102,15 @@ impl Engine {
     fn check_command<'a>(
         &self,
         (conn, session): (ConnId, Key),
-        bhs: &Bhs,
+        incoming: &'a Result<IncomingCommand, Malformed>,
         ahs: &'a [u8],
-    ) -> Result<(ScsiCommand, Ahs<'a>), ProtocolError> {
+    ) -> Result<(&'a IncomingCommand, Ahs<'a>), ProtocolError> {
         let state = self.sessions.get(session).ok_or(ProtocolError::Bug)?;
         if state.is_discovery() {
             return Err(ProtocolError::NotInDiscovery);
         }
-        let command = ScsiCommand::decode(bhs)?;
+        let incoming = incoming.as_ref().map_err(|malformed| ProtocolError::from(*malformed))?;
+        let command = &incoming.command;
         if !command.immediate {
             state.window.check(command.cmd_sn)?;
         }
@@ -115,7 +133,7 @@ impl Engine {
         if command.read && command.write && ahs.bidirectional_read_length.is_none() {
             return Err(ProtocolError::BidirectionalWithoutLength);
         }
-        Ok((command, ahs))
+        Ok((incoming, ahs))
     }
 
     /// Creates the task of a command and puts it in the order of the CmdSNs.
@@ -123,10 +141,13 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         session: Key,
-        (bhs, command, ahs): (&Bhs, &ScsiCommand, &Ahs<'_>),
+        (bhs, incoming, ahs): (&Bhs, &IncomingCommand, &Ahs<'_>),
         immediate_data: DataSink,
         reserved: usize,
     ) -> Result<(), ProtocolError> {
+        let (command, immediate_len) = (&incoming.command, incoming.immediate_len);
+        let starved =
+            incoming.broken.is_none() && immediate_len > 0 && matches!(immediate_data, DataSink::Discard);
         // An initiator uses a tag again only after it has received the response to the old task.
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.remove_task(old);
@@ -134,15 +155,13 @@ impl Engine {
         let brought = self.data_out_received(context.conn);
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         let keeps = state.parameters.error_recovery_level > 0;
-        let broken = check_unsolicited(state, command, bhs.data_len()).err();
-        let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, DataSink::Discard);
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let mut out = DataOut { reserved, ..DataOut::default() };
-        if command.write && (bhs.data_len() > 0 || !command.is_final) {
-            let mut sequence = Sequence::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
+        if command.write && (immediate_len > 0 || !command.is_final) {
+            let mut sequence = Sequence::new(Ttt::NONE, 0, incoming.unsolicited_len);
             sequence.sent = true;
             sequence.progress = Some(SequenceProgress::new(context.now, brought));
-            sequence.record_data(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
+            sequence.record_data(DataSn(0), 0, immediate_len, state.parameters.data_pdu_in_order);
             sequence.data_sn = DataSn(0);
             if let DataSink::Append(buf) = immediate_data {
                 sequence.buf = Some(buf);
@@ -174,16 +193,16 @@ impl Engine {
             && let Some(connection) = self.conns.get_mut(index(context.conn)).and_then(Option::as_deref_mut)
         {
             // A command shows as well as Data-Out does that the connection gets data through.
-            connection.data_out_bytes += u64::from(bhs.data_len());
+            connection.data_out_bytes += u64::from(immediate_len);
             connection.command_since_timeout = true;
         }
         state.link_task(&mut self.tasks, key);
         state.immediate += u32::from(command.immediate);
         state.traffic.commands += 1;
-        state.traffic.data_out_bytes += u64::from(bhs.data_len());
+        state.traffic.data_out_bytes += u64::from(immediate_len);
         self.stats.commands += 1;
-        self.stats.data_out_bytes += u64::from(bhs.data_len());
-        if let Some(why) = broken {
+        self.stats.data_out_bytes += u64::from(immediate_len);
+        if let Some(why) = incoming.broken {
             self.handle_task_violation(context.conn, bhs, key, why)?;
         } else if starved {
             self.stats.busy += 1;

@@ -13,10 +13,11 @@ use base::state_machine::ConnId;
 use transport::target::TaskRef;
 
 use super::arena::Key;
-use super::connection::{Incoming, Output};
+use super::connection::Output;
 use super::contract::Event;
 use super::data_out_sequence::{PduDisposition, Sequence, SequenceEnd};
 use super::engine::Engine;
+use super::incoming::DataOutCheck;
 use super::protocol_error::ProtocolError;
 use super::stall::SequenceProgress;
 use super::task::{Fetch, Freed, TaskResult};
@@ -249,24 +250,21 @@ impl Engine {
         Some(r2t.encode())
     }
 
-    /// Returns the sink for the data of a Data-Out.
-    pub(super) fn data_out_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
-        let (incoming, landing) = self.check_data_out(conn, session, bhs);
-        if let Some(connection) = self.conn_mut(conn) {
-            connection.incoming = incoming;
-        }
-        landing
-    }
-
-    fn check_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, DataSink) {
-        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stale, DataSink::Discard) };
-        let Some(state) = self.sessions.get(session) else { return (Incoming::Stale, DataSink::Discard) };
+    /// Checks a Data-Out whose header is complete, and returns the sink for its data.
+    pub(super) fn check_data_out(
+        &mut self,
+        conn: ConnId,
+        session: Key,
+        bhs: &Bhs,
+        pdu: &DataOut,
+    ) -> (DataOutCheck, DataSink) {
+        let Some(state) = self.sessions.get(session) else { return (DataOutCheck::Stale, DataSink::Discard) };
         let Some(key) = state.find_open(&self.tasks, pdu.itt) else {
-            return (Incoming::Stale, DataSink::Discard);
+            return (DataOutCheck::Stale, DataSink::Discard);
         };
         let in_order = state.parameters.data_pdu_in_order;
         let repairs = state.parameters.error_recovery_level > 0;
-        let refused = |why| (Incoming::Refused(key, why), DataSink::Discard);
+        let refused = |why| (DataOutCheck::Refused(key, why), DataSink::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::Bug) };
         if task.conn != conn {
             //= rfc7143#section-4.2.5.1
@@ -279,13 +277,13 @@ impl Engine {
         }
         if repairs && task.data_out.is_over(pdu.ttt) {
             // The Data-Out answers an R2T that was replaced, or is a duplicate.
-            return (Incoming::Stale, DataSink::Discard);
+            return (DataOutCheck::Stale, DataSink::Discard);
         }
         let (lun, has_ended) = (task.lun, task.result.is_some());
         let Some(sequence) = task.data_out.select(pdu.ttt) else {
             if has_ended {
                 // The Data-Out may belong to a sequence that was dropped.
-                return (Incoming::Stale, DataSink::Discard);
+                return (DataOutCheck::Stale, DataSink::Discard);
             }
             return refused(if pdu.ttt == Ttt::NONE {
                 ProtocolError::UnsolicitedNotExpected
@@ -295,14 +293,14 @@ impl Engine {
         };
         let len = bhs.data_len();
         if has_ended {
-            return (Incoming::Sequence(key), DataSink::Discard);
+            return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
         if sequence.ttt != Ttt::NONE && pdu.lun != lun {
             return refused(ProtocolError::DataOutOtherLun);
         }
         match sequence.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
             Ok(PduDisposition::Accept) => {}
-            Ok(PduDisposition::Skip) => return (Incoming::Skipped(key), DataSink::Discard),
+            Ok(PduDisposition::Skip) => return (DataOutCheck::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
         }
         let (whole, unsolicited) = (to_usize(sequence.len), sequence.unsolicited);
@@ -311,7 +309,7 @@ impl Engine {
         //# to properly receive 0-length data segments.
         let is_first = len > 0 && sequence.buf.is_none();
         if is_first && !self.reserve_for_sequence(session, key, pdu.ttt, (whole, unsolicited)) {
-            return (Incoming::Sequence(key), DataSink::Discard);
+            return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
         let Some(sequence) = sequence else { return refused(ProtocolError::Bug) };
@@ -327,7 +325,7 @@ impl Engine {
             }
             None => DataSink::Discard,
         };
-        (Incoming::Sequence(key), landing)
+        (DataOutCheck::Accepted(key), landing)
     }
 
     /// Reserves memory for a sequence when its first data is received. The memory of solicited data was
@@ -355,13 +353,13 @@ impl Engine {
         &mut self,
         conn: ConnId,
         session: Key,
+        (pdu, check): (&DataOut, DataOutCheck),
         segment: ReceivedPdu,
     ) -> Result<(), ProtocolError> {
         let bhs = segment.bhs;
-        let incoming = self.conn_mut(conn).map_or(Incoming::Stale, |connection| {
+        if let Some(connection) = self.conn_mut(conn) {
             connection.data_out_bytes += u64::from(bhs.data_len());
-            connection.incoming
-        });
+        }
         let buf = match segment.sink {
             DataSink::Append(buf) | DataSink::Overwrite { buf, .. } => Some(buf),
             DataSink::Discard | DataSink::TakenByDriver { .. } => None,
@@ -373,13 +371,13 @@ impl Engine {
                 return self.handle_violation(conn, &bhs, ProtocolError::NotInDiscovery);
             }
         }
-        let (key, verdict) = match incoming {
-            Incoming::Sequence(key) | Incoming::Skipped(key) if !segment.digest_ok => {
-                return self.handle_damaged_data_out(conn, key, &bhs, buf);
+        let (key, verdict) = match check {
+            DataOutCheck::Accepted(key) | DataOutCheck::Skipped(key) if !segment.digest_ok => {
+                return self.handle_damaged_data_out(conn, key, (&bhs, pdu), buf);
             }
-            Incoming::Sequence(key) => (key, Ok(true)),
-            Incoming::Skipped(key) => (key, Ok(false)),
-            Incoming::Refused(_, why @ ProtocolError::DataOutOtherConnection) => {
+            DataOutCheck::Accepted(key) => (key, Ok(true)),
+            DataOutCheck::Skipped(key) => (key, Ok(false)),
+            DataOutCheck::Refused(_, why @ ProtocolError::DataOutOtherConnection) => {
                 // The sequence belongs to another connection, and this Data-Out does not end it.
                 return self.handle_violation(
                     conn,
@@ -387,10 +385,10 @@ impl Engine {
                     if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch },
                 );
             }
-            Incoming::Refused(key, why) => {
+            DataOutCheck::Refused(key, why) => {
                 (key, Err(if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch }))
             }
-            Incoming::Stale | Incoming::Plain => {
+            DataOutCheck::Stale => {
                 self.stats.ignored += 1;
                 return if segment.digest_ok {
                     Ok(())
@@ -399,11 +397,11 @@ impl Engine {
                 };
             }
         };
-        let verdict = verdict.and_then(|of_use| self.take_data(key, &bhs, buf, of_use));
-        if let Err(why) = verdict {
-            self.handle_task_violation(conn, &bhs, key, why)?;
+        match verdict {
+            Ok(of_use) => self.take_data(key, (pdu, bhs.data_len()), buf, of_use),
+            Err(why) => self.handle_task_violation(conn, &bhs, key, why)?,
         }
-        self.end_sequence(conn, key, &bhs)
+        self.end_sequence(conn, key, (&bhs, pdu))
     }
 
     /// Handles a Data-Out of a sequence with a wrong data digest.
@@ -411,7 +409,7 @@ impl Engine {
         &mut self,
         conn: ConnId,
         key: Key,
-        bhs: &Bhs,
+        (bhs, pdu): (&Bhs, &DataOut),
         buf: Option<Buf>,
     ) -> Result<(), ProtocolError> {
         let why = ProtocolError::DataDigestMismatch;
@@ -419,9 +417,8 @@ impl Engine {
         if !repairs {
             self.recycle_buf(buf);
             self.handle_task_violation(conn, bhs, key, why)?;
-            return self.end_sequence(conn, key, bhs);
+            return self.end_sequence(conn, key, (bhs, pdu));
         }
-        let pdu = DataOut::decode(bhs)?;
         let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
         match self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt)) {
@@ -449,29 +446,21 @@ impl Engine {
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;
         }
-        self.end_sequence(conn, key, bhs)
+        self.end_sequence(conn, key, (bhs, pdu))
     }
 
     /// Stores the data of an accepted Data-Out, unless `of_use` is false.
-    fn take_data(
-        &mut self,
-        key: Key,
-        bhs: &Bhs,
-        buf: Option<Buf>,
-        of_use: bool,
-    ) -> Result<(), ProtocolError> {
-        let pdu = DataOut::decode(bhs)?;
+    fn take_data(&mut self, key: Key, (pdu, len): (&DataOut, u32), buf: Option<Buf>, of_use: bool) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else {
-            self.recycle_buf(buf);
-            return Ok(());
+            return self.recycle_buf(buf);
         };
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
-        let starved = of_use && buf.is_none() && bhs.data_len() > 0;
+        let starved = of_use && buf.is_none() && len > 0;
         match task.data_out.select(pdu.ttt) {
             Some(sequence) => {
                 if of_use {
-                    sequence.record_data(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
+                    sequence.record_data(pdu.data_sn, pdu.buffer_offset, len, in_order);
                 } else {
                     sequence.skipped(pdu.data_sn);
                 }
@@ -493,12 +482,15 @@ impl Engine {
             let ending = if busy { TaskResult::busy() } else { late() };
             self.terminate_task(key, ending);
         }
-        Ok(())
     }
 
     /// Ends a sequence if this PDU is its last.
-    fn end_sequence(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), ProtocolError> {
-        let pdu = DataOut::decode(bhs)?;
+    fn end_sequence(
+        &mut self,
+        conn: ConnId,
+        key: Key,
+        (bhs, pdu): (&Bhs, &DataOut),
+    ) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
         let (whole, has_ended) = (task.data_out_len, task.result.is_some());
         let state = self.sessions.get(task.session);

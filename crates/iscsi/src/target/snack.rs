@@ -34,8 +34,8 @@ impl Engine {
         conn: ConnId,
         session: Key,
         bhs: &Bhs,
+        snack: &Snack,
     ) -> Result<(), ProtocolError> {
-        let snack = &Snack::decode(bhs)?;
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
         if state.parameters.error_recovery_level == 0 {
             return Err(ProtocolError::SnackWithoutRecovery);

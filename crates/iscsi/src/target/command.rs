@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 
+use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
 use base::int_cast::to_usize;
 use base::state_machine::{Action, ConnId};
@@ -146,28 +147,24 @@ impl Engine {
         reserved: usize,
     ) -> Result<(), ProtocolError> {
         let (command, immediate_len) = (&incoming.command, incoming.immediate_len);
-        let starved =
-            incoming.broken.is_none() && immediate_len > 0 && matches!(immediate_data, DataSink::Discard);
+        let immediate_data = match immediate_data {
+            // Otherwise bytes would be delivered that were never received.
+            DataSink::Append(buf) if buf.len() != to_usize(immediate_len) => {
+                self.discard(session, DataSink::Append(buf), reserved);
+                return Err(ProtocolError::Bug);
+            }
+            DataSink::Append(buf) => Some(buf),
+            _ => None,
+        };
+        let starved = incoming.broken.is_none() && immediate_len > 0 && immediate_data.is_none();
         // An initiator uses a tag again only after it has received the response to the old task.
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.remove_task(old);
         }
-        let brought = self.data_out_received(context.conn);
+        let data_out = self.data_out_of(context, session, incoming, (immediate_data, reserved));
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
         let keeps = state.parameters.error_recovery_level > 0;
         let (data_in_len, data_out_len) = lengths(command, ahs);
-        let mut out = DataOut { reserved, ..DataOut::default() };
-        if command.write && (immediate_len > 0 || !command.is_final) {
-            let mut sequence = Sequence::new(Ttt::NONE, 0, incoming.unsolicited_len);
-            sequence.sent = true;
-            sequence.progress = Some(SequenceProgress::new(context.now, brought));
-            sequence.record_data(DataSn(0), 0, immediate_len, state.parameters.data_pdu_in_order);
-            sequence.data_sn = DataSn(0);
-            if let DataSink::Append(buf) = immediate_data {
-                sequence.buf = Some(buf);
-            }
-            out.unsolicited = Some(sequence);
-        }
         let key = self.tasks.insert_with(|_| Task {
             session,
             conn: context.conn,
@@ -178,7 +175,7 @@ impl Engine {
             holder: Holder::Session,
             data_in_len,
             data_out_len,
-            data_out: out,
+            data_out,
             data_in: DataIn::default(),
             result: None,
             needs_fence: is_preempt_and_abort(&command.cdb),
@@ -208,9 +205,7 @@ impl Engine {
             self.stats.busy += 1;
             self.terminate_task(key, TaskResult::busy());
         }
-        if command.is_final {
-            self.complete_unsolicited(key);
-        } else {
+        if !command.is_final {
             self.watch_data(context.now, context.conn);
         }
         let up = Command {
@@ -224,6 +219,30 @@ impl Engine {
             data_out_len,
         };
         self.sequence_command(context, session, command, up)
+    }
+
+    /// Returns the Data-Out of a new command: its immediate data, and the sequence that follows unless the
+    /// immediate data is all of its unsolicited data.
+    fn data_out_of(
+        &self,
+        context: PduContext<'_>,
+        session: Key,
+        incoming: &IncomingCommand,
+        (immediate_data, reserved): (Option<Buf>, usize),
+    ) -> DataOut {
+        if incoming.command.is_final {
+            return DataOut::of_immediate_data(immediate_data.map(Buf::freeze), reserved);
+        }
+        let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
+        let mut sequence = Sequence::new(Ttt::NONE, 0, incoming.unsolicited_len);
+        sequence.sent = true;
+        let brought = self.data_out_received(context.conn);
+        sequence.progress = Some(SequenceProgress::new(context.now, brought));
+        sequence.record_data(DataSn(0), 0, incoming.immediate_len, in_order);
+        // The numbers begin with the first Data-Out.
+        sequence.data_sn = DataSn(0);
+        sequence.buf = immediate_data;
+        DataOut { unsolicited: Some(sequence), reserved, ..DataOut::default() }
     }
 
     /// Puts a new task in the order of the CmdSNs.

@@ -41,11 +41,14 @@ impl Engine {
     pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let key = task.0;
         let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
+        let session = state.session;
         let end = offset.checked_add(len).filter(|end| *end <= state.data_out_len && len > 0);
-        let Some(end) = end else {
-            let session = state.session;
-            return self.bug(session);
-        };
+        let Some(end) = end else { return self.bug(session) };
+        if let Some((data, freed)) = state.data_out.take_received(offset, end) {
+            self.release_data_out(session, freed);
+            self.events.push_back(Event::DataOut { task, offset, data });
+            return self.mark_logouts_dirty(session);
+        }
         let id = state.data_out.fetch_count;
         state.data_out.fetch_count = id.wrapping_add(1);
         let mut fetch = Fetch {
@@ -70,7 +73,6 @@ impl Engine {
             fetch.awaits_unsolicited = early.is_none();
         }
         state.data_out.fetches.push(fetch);
-        let session = state.session;
         self.advance_fetches(key);
         self.mark_logouts_dirty(session);
     }

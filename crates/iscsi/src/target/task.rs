@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use core::mem;
 
 use base::buffer::{Bytes, DataList, Pool};
+use base::int_cast::to_usize;
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
 use transport::status;
@@ -242,6 +243,30 @@ impl Fetch {
 }
 
 impl DataOut {
+    /// Returns the Data-Out of a command whose immediate data, if any, is all of its unsolicited data and
+    /// takes `reserved` bytes of the memory quota.
+    pub(crate) fn of_immediate_data(data: Option<Bytes>, reserved: usize) -> Self {
+        let mut new = Self { reserved, ..Self::default() };
+        if data.is_some() {
+            new.record_answered(Ttt::NONE);
+            new.unsolicited_data = data;
+        }
+        new
+    }
+
+    /// Returns the bytes `start..end`, if they are received and every fetch before them is delivered, and the
+    /// bytes of the memory quota that this frees.
+    pub(crate) fn take_received(&mut self, start: u32, end: u32) -> Option<(DataList, Freed)> {
+        let early = self.unsolicited_data.as_ref()?;
+        if !self.fetches.is_empty() || self.unsolicited.is_some() || to_usize(end) > early.len() {
+            return None;
+        }
+        let is_rest = to_usize(end) == early.len();
+        let data = DataList::from(early.slice(to_usize(start), to_usize(end)));
+        let unsolicited = if is_rest { mem::take(&mut self.reserved) } else { 0 };
+        Some((data, Freed { unsolicited, ..Freed::default() }))
+    }
+
     /// Returns the end of the unsolicited data.
     pub(crate) fn unsolicited_end(&self) -> u32 {
         match (&self.unsolicited, &self.unsolicited_data) {

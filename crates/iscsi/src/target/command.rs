@@ -42,7 +42,7 @@ impl Engine {
         session: Key,
         bhs: &Bhs,
     ) -> Result<(Incoming, DataSink), ProtocolError> {
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let command = match ScsiCommand::decode(bhs) {
             Ok(command) => command,
             Err(malformed) => return Ok((Incoming::Command(Err(malformed)), DataSink::Discard)),
@@ -106,7 +106,7 @@ impl Engine {
         incoming: &'a Result<IncomingCommand, Malformed>,
         ahs: &'a [u8],
     ) -> Result<(&'a IncomingCommand, Ahs<'a>), ProtocolError> {
-        let state = self.sessions.get(session).ok_or(ProtocolError::Bug)?;
+        let state = self.sessions.get(session).ok_or_else(ProtocolError::impossible)?;
         if state.is_discovery() {
             return Err(ProtocolError::NotInDiscovery);
         }
@@ -151,7 +151,7 @@ impl Engine {
             // Otherwise bytes would be delivered that were never received.
             DataSink::Append(buf) if buf.len() != to_usize(immediate_len) => {
                 self.discard(session, DataSink::Append(buf), reserved);
-                return Err(ProtocolError::Bug);
+                return Err(ProtocolError::impossible());
             }
             DataSink::Append(buf) => Some(buf),
             _ => None,
@@ -162,7 +162,7 @@ impl Engine {
             self.remove_task(old);
         }
         let data_out = self.data_out_of(context, session, incoming, (immediate_data, reserved));
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         let keeps = state.parameters.error_recovery_level > 0;
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let key = self.tasks.insert_with(|_| Task {
@@ -257,7 +257,7 @@ impl Engine {
             self.deliver_in_order(session, up);
             return Ok(());
         }
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         match state.window.receive(command.cmd_sn, Request::Command(up)) {
             CmdSnOrder::InOrder(Request::Command(up)) => {
                 self.deliver_in_order(session, up);
@@ -266,7 +266,7 @@ impl Engine {
             CmdSnOrder::Early => self.sequence_following(context, session),
             // `check_command` checked the number, and nothing was received since.
             CmdSnOrder::InOrder(_) | CmdSnOrder::Duplicate(_) | CmdSnOrder::OutsideWindow(_) => {
-                Err(ProtocolError::Bug)
+                Err(ProtocolError::impossible())
             }
         }
     }
@@ -281,7 +281,7 @@ impl Engine {
     /// Delivers a command to the layer above, or queues it behind the requests that already wait.
     pub(super) fn deliver_in_order(&mut self, session: Key, command: Command) {
         let key = command.task.0;
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !task.immediate && !task.in_window {
             task.in_window = true;
@@ -461,7 +461,7 @@ impl Engine {
     /// Queues the response of a task, once no more data is expected from the initiator for it (§11.4.2: the
     /// target waits for the last sequence to end).
     pub(super) fn queue_response(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         //= rfc7143#section-7.8
         //# If the target chooses to implement this option, it MUST wait to receive all the data (signaled by
         //# a data PDU with the Final bit set for all outstanding R2Ts) before sending the SCSI Response PDU.
@@ -489,7 +489,7 @@ impl Engine {
             state.unlink_task(&mut self.tasks, key);
         }
         // The task is large, so it is dropped in place.
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(Some(session)) };
         let freed = task.data_out.stop(&self.pool);
         let unsent = task.data_in.stop(&self.pool);
         let (immediate, counted, was_answered) = (task.immediate, task.in_window, task.sent_status.is_some());
@@ -522,7 +522,7 @@ impl Engine {
 
     /// Removes an answered task from the count of open commands.
     pub(super) fn leave_window(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let (immediate, counted) =
             (core::mem::take(&mut task.immediate), core::mem::take(&mut task.in_window));
         let Some(state) = self.sessions.get_mut(task.session) else { return };

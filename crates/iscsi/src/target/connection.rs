@@ -234,7 +234,7 @@ impl Connection {
     /// Moves to the state that `event` leads to. If there is none, the error is our own (`Bug`) and ends the
     /// connection.
     pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), ProtocolError> {
-        self.state = self.state.on(event).ok_or(ProtocolError::Bug)?;
+        self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
         Ok(())
     }
 

@@ -130,7 +130,10 @@ impl Engine {
 
     /// Queues R2Ts for one fetch. Returns whether the whole range is asked for.
     fn queue_r2ts(&mut self, session: Key, key: Key, at: usize) -> bool {
-        let Some(state) = self.sessions.get(session) else { return false };
+        let Some(state) = self.sessions.get(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         let repairs = state.parameters.error_recovery_level > 0;
         let one_at_a_time = repairs && state.parameters.data_sequence_in_order;
         //= rfc7143#section-13.19
@@ -146,8 +149,14 @@ impl Engine {
             //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is
             //# reserved and MUST NOT be sent by a target in an R2T.
             let ttt = self.new_ttt();
-            let Some(task) = self.tasks.get_mut(key) else { return false };
-            let Some(fetch) = task.data_out.fetches.get_mut(at) else { return false };
+            let Some(task) = self.tasks.get_mut(key) else {
+                self.impossible(Some(session));
+                return false;
+            };
+            let Some(fetch) = task.data_out.fetches.get_mut(at) else {
+                self.impossible(Some(session));
+                return false;
+            };
             if fetch.requested_until == fetch.end {
                 return true;
             }
@@ -176,7 +185,7 @@ impl Engine {
     }
 
     fn deliver_data_out(&mut self, key: Key, at: usize) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let fetch = task.data_out.fetches.remove(at);
         let revoked = u32::from(fetch.revoked.is_some());
         let asked = fetch.reserved.unwrap_or(0);
@@ -267,7 +276,7 @@ impl Engine {
         let in_order = state.parameters.data_pdu_in_order;
         let repairs = state.parameters.error_recovery_level > 0;
         let refused = |why| (DataOutCheck::Refused(key, why), DataSink::Discard);
-        let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::impossible()) };
         if task.conn != conn {
             //= rfc7143#section-4.2.5.1
             //# the initiator MUST send the data, if any, for that command over the same TCP
@@ -314,7 +323,7 @@ impl Engine {
             return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
-        let Some(sequence) = sequence else { return refused(ProtocolError::Bug) };
+        let Some(sequence) = sequence else { return refused(ProtocolError::impossible()) };
         if is_first {
             sequence.buf = Some(self.pool.take(whole));
         }
@@ -518,7 +527,7 @@ impl Engine {
 
     /// Completes the unsolicited data.
     pub(super) fn complete_unsolicited(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let Some(sequence) = task.data_out.unsolicited.take() else { return };
         // Recovery R2Ts asked for the lost part of it, and the answer to the last of them may be received
         // twice.
@@ -559,7 +568,7 @@ impl Engine {
 
     /// Completes the answer to an R2T.
     pub(super) fn complete_solicited(&mut self, key: Key, ttt: Ttt) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let Some(at) = task.data_out.solicited.iter().position(|sequence| sequence.ttt == ttt) else {
             return;
         };
@@ -590,7 +599,7 @@ impl Engine {
 
     /// Stops fetching for a task that ended. Only the sequences that the initiator still has to end are kept.
     pub(super) fn stop_data_out(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let (freed, session) = (task.data_out.stop(&self.pool), task.session);
         self.release_data_out(session, freed);
     }

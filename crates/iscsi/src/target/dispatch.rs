@@ -54,7 +54,9 @@ impl Engine {
                     self.stats.pdus_in += 1;
                     let context = PduContext { now, conn, directory };
                     self.handle_pdu(context, segment, receiver.ahs())?;
-                    let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
+                    let Some(connection) = self.conn_mut(conn) else {
+                        return Err(ProtocolError::impossible());
+                    };
                     if !connection.is_reading() {
                         return Ok(());
                     }
@@ -75,7 +77,7 @@ impl Engine {
 
     /// Decodes the header of a PDU, decides what becomes of the PDU, and returns the sink for its data segment.
     fn handle_header(&mut self, conn: ConnId, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
-        let Some(connection) = self.conn(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn(conn) else { return Err(ProtocolError::impossible()) };
         let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
         let Some(session) = connection.session else {
             // `login` decodes the PDUs of a login.
@@ -125,7 +127,7 @@ impl Engine {
         ahs: &[u8],
     ) -> Result<(), ProtocolError> {
         let conn = context.conn;
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         let reserved = core::mem::take(&mut connection.reserved);
         let incoming = connection.incoming.take();
         let Some(session) = connection.session else { return self.login_pdu(context, segment) };
@@ -143,7 +145,7 @@ impl Engine {
                 let done = self.handle_control_pdu(context, session, pdu, segment);
                 done.or_else(|why| self.handle_violation(conn, &bhs, why))
             }
-            None => Err(ProtocolError::Bug),
+            None => Err(ProtocolError::impossible()),
         }
     }
 
@@ -201,7 +203,7 @@ impl Engine {
         if immediate {
             return self.execute_request(context, session, request);
         }
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         match state.window.receive(cmd_sn, request) {
             super::window::CmdSnOrder::InOrder(request) => {
                 self.execute_request(context, session, request)?;
@@ -284,7 +286,7 @@ impl Engine {
     /// sends the command again (§7.2.1), until `data_within` has passed.
     pub(super) fn on_gap_timer(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if !state.window.has_gap() {
             // The early requests were discarded when their connection was lost.
             state.gap_polls = 0;
@@ -439,7 +441,18 @@ impl Engine {
             .map(|(number, _)| ConnId(number))
     }
 
-    /// Ends a session because of an internal error.
+    /// Handles a state that must not occur, on a session if there is one left to end.
+    #[cold]
+    #[track_caller]
+    pub(super) fn impossible(&mut self, session: Option<Key>) {
+        let why = ProtocolError::impossible();
+        self.stats.bugs += 1;
+        if let Some(session) = session {
+            self.end_session(session, SessionEnd::Misbehaved(why));
+        }
+    }
+
+    /// Ends a session because the layer above misused the engine.
     pub(super) fn bug(&mut self, session: Key) {
         self.stats.bugs += 1;
         self.end_session(session, SessionEnd::Misbehaved(ProtocolError::Bug));

@@ -329,7 +329,7 @@ impl Engine {
             connection.last_heard = now;
             connection.bytes_since_heard = 0;
         }
-        let Some(mut receiver) = connection.receiver.take() else { return };
+        let Some(mut receiver) = connection.receiver.take() else { return self.impossible(None) };
         let end = self.read(now, conn, &mut receiver, bytes, directory);
         if let Some(connection) = self.conn_mut(conn) {
             connection.receiver = Some(receiver);
@@ -461,7 +461,7 @@ impl Engine {
                 | Timer::Retain
                 | Timer::Detached
                 | Timer::Discovery,
-            ) => self.stats.bugs += 1,
+            ) => self.impossible(None),
         }
     }
 
@@ -590,7 +590,7 @@ impl Engine {
             if connection.session.is_some() { ConnectionEvent::Lost } else { ConnectionEvent::LoginFailed };
         connection.state = connection.state.on(event).unwrap_or(connection.state);
         let Some(key) = connection.session.take() else { return };
-        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return self.impossible(None) };
         session.conns.retain(|other| *other != conn);
         let is_last = session.conns.is_empty();
         let kept = down != SessionEnd::Closed && self.detach_tasks(self.now, key, conn, false);

@@ -100,7 +100,7 @@ impl Engine {
     /// Sends the response to a task management request, behind a fence if it needs one.
     pub(super) fn send_tmf(&mut self, tmf: &Tmf, response: TmfResult) -> Result<(), ProtocolError> {
         let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return Err(ProtocolError::impossible()) };
         //= rfc7143#section-4.2.2.3.2
         //# Whenever the Response Fence behavior is required for a SCSI response message, the
         //# target iSCSI layer MUST ensure that the following conditions are met in delivering the
@@ -157,7 +157,7 @@ impl Engine {
     }
 
     fn add_fence(&mut self, session: Key, conn: ConnId, answer: FencedResponse) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let (members, fresh) = (state.conns.clone(), state.take_mark());
         let mut waits = SmallVec::new();
         for member in members {
@@ -194,7 +194,7 @@ impl Engine {
     pub(super) fn handle_fence_mark(&mut self, conn: ConnId, mark: u32) {
         let Some(connection) = self.conn(conn) else { return };
         let (Some(session), stat_sn) = (connection.session, connection.stat_sn) else { return };
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let mut is_awaited = false;
         if let Some(unacked) = &mut state.unacked_fence
             && unacked.mark == mark
@@ -274,7 +274,7 @@ impl Engine {
     fn send_fenced_response(&mut self, session: Key, fence: &Fence) {
         // Later output of the fence's own connection waits in its queue.
         let goes_first = fence.has_passed(fence.conn);
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let (is_member, others) = (state.conns.contains(&fence.conn), state.conns.len() > 1);
         let mark = state.take_mark();
         let is_there = match fence.answer {
@@ -339,7 +339,7 @@ impl Engine {
 
     /// Ends the wait for acknowledgements that took too long.
     pub(super) fn on_fence_timer(&mut self, session: Key) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if let Some(unacked) = &mut state.unacked_fence
             && unacked.polls.is_last(unacked.next_stat_sn.is_some())
         {

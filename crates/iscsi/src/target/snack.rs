@@ -36,7 +36,7 @@ impl Engine {
         bhs: &Bhs,
         snack: &Snack,
     ) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         if state.parameters.error_recovery_level == 0 {
             return Err(ProtocolError::SnackWithoutRecovery);
         }
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     fn status_snack(&mut self, conn: ConnId, snack: &Snack) -> Result<(), ProtocolError> {
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         //= rfc7143#section-11.16
         //# Any SNACK that requests a numbered response, data, or R2T that was not
         //# sent by the target or was already acknowledged by the initiator MUST be
@@ -98,7 +98,7 @@ impl Engine {
 
     fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), ProtocolError> {
         let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
-        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         let (first, next) = task.unacked_sn_range();
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
             .ok_or(ProtocolError::SnackNotSent)?;
@@ -151,7 +151,7 @@ impl Engine {
     /// Sends the unacknowledged data of a task again, resegmented to the initiator's present
     /// MaxRecvDataSegmentLength, and then its response with this tag (§11.16.3).
     fn r_data_snack(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), ProtocolError> {
-        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         if task.is_bidirectional() {
             // Data-In and R2T PDUs are numbered in one sequence, in which the R2Ts keep their numbers.
             return Err(ProtocolError::SnackUnserved);
@@ -178,7 +178,7 @@ impl Engine {
         if snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
             return Err(ProtocolError::SnackIllegal);
         }
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt == Some(Ttt(snack.tag)));
         let Some((key, _)) = named else {
             // The acknowledgement of the task's status also acknowledged its data (§11.7.2), and may have
@@ -242,7 +242,7 @@ impl Engine {
                 end.minus(1).0
             };
             let left = DataSn(done).next().distance_to(end);
-            let Some(task) = self.tasks.get_mut(key) else { return };
+            let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
             if left == 0 {
                 task.resend_runs.remove(0);
             } else if let Some(run) = task.resend_runs.first_mut() {
@@ -254,7 +254,7 @@ impl Engine {
     /// Sends the statuses that were asked for again, as far as they fit.
     pub(super) fn send_statuses_again(&mut self, conn: ConnId, out: &mut Transmit) {
         loop {
-            let Some(connection) = self.conn_mut(conn) else { return };
+            let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
             let Some((from, count)) = connection.status_log.resend_runs.pop_front() else { return };
             if out.is_full() {
                 connection.status_log.resend_runs.push_front((from, count));

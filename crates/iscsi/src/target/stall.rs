@@ -219,7 +219,7 @@ impl Engine {
 
     /// Fails a task, and stops waiting for its sequences.
     fn fail_stalled_task(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         if let Some(connection) = self.conns.get_mut(index(task.conn)).and_then(Option::as_deref_mut) {
             // The connection owes nothing any more, but it stays suspect until it sends something.
             (connection.data_timed_out, connection.command_since_timeout) = (true, false);
@@ -292,7 +292,7 @@ impl Engine {
     /// Reclaims the memory of a session's tasks without a connection, if a session waits for memory, and
     /// schedules the next poll.
     pub(super) fn take_back_detached(&mut self, now: Instant, session: Key) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if state.lost.is_empty() {
             return;
         }
@@ -323,14 +323,14 @@ impl Engine {
 
     /// Reclaims the Data-Out memory of a command without a connection.
     fn take_back_data_out(&mut self, key: Key, wanted: Wanted) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let session = task.session;
         if wanted.asked {
             let freed = task.data_out.withdraw();
             self.stats.revoked += u64::from(freed.solicited > 0);
             self.release_data_out(session, freed);
         }
-        let Some(task) = self.tasks.get(key) else { return };
+        let Some(task) = self.tasks.get(key) else { return self.impossible(None) };
         let has_some = task.data_out.fetches.iter().any(|fetch| fetch.reserved.is_some_and(|need| need > 0));
         if wanted.asked && has_some || wanted.unasked && task.data_out.unsolicited.is_some() {
             self.fail_stalled_task(key);
@@ -340,7 +340,7 @@ impl Engine {
     /// Drops the Data-In of a command that ended and whose connection was lost. If the initiator has not
     /// received that data, the command fails when it is reassigned: a read is not executed twice.
     fn drop_answer_data(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let session = task.session;
         let freed = task.data_in.drop_unacknowledged(&self.pool);
         if freed == 0 {

@@ -143,7 +143,7 @@ impl Engine {
 
     /// Handles the ExpStatSN of a received PDU.
     pub(super) fn handle_exp_stat_sn(&mut self, conn: ConnId, bhs: &Bhs) {
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         let exp = bhs.exp_stat_sn();
         if exp == connection.exp_stat_sn {
             return;
@@ -180,7 +180,7 @@ impl Engine {
                 LoggedStatus::Nothing => {}
             }
         }
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         if connection.status_log.len() == 0 {
             connection.deadlines.clear(Timer::Ack);
         }
@@ -193,7 +193,7 @@ impl Engine {
     /// initiator the next StatSN, so that it detects missing responses.
     pub(super) fn ask_for_ack(&mut self, conn: ConnId) {
         let ttt = self.new_ttt();
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         let all_acked = connection.exp_stat_sn == connection.stat_sn;
         if connection.ack_ping.is_some() || all_acked || connection.closing {
             return;
@@ -211,7 +211,7 @@ impl Engine {
 
     /// Asks for an acknowledgement on every connection of a session.
     pub(super) fn ask_session_for_ack(&mut self, session: Key) {
-        let Some(state) = self.sessions.get(session) else { return };
+        let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         if state.parameters.error_recovery_level == 0 {
             return;
         }
@@ -224,7 +224,9 @@ impl Engine {
     /// Handles statuses of a connection that may have been unacknowledged for `ack_within`.
     pub(super) fn on_ack_timer(&mut self, now: Instant, conn: ConnId) {
         let at = now.after(self.limits.ack_within);
-        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return self.impossible(None);
+        };
         if connection.status_log.len() == 0 {
             return;
         }
@@ -241,7 +243,7 @@ impl Engine {
     /// Records that the status of a task was sent. The task retains what the initiator may ask for again, and
     /// nothing else.
     pub(super) fn record_status_sent(&mut self, key: Key, answered: SentStatus) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         task.sent_status = Some(answered);
         task.in_send_queue = false;
         let session = task.session;
@@ -265,7 +267,7 @@ impl Engine {
     /// of that count transmit again.
     pub(super) fn uncount_unacked_task(&mut self, session: Key) {
         let max = self.answered_max();
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let was_full = state.unacked_tasks >= max;
         state.unacked_tasks = state.unacked_tasks.saturating_sub(1);
         if was_full {
@@ -278,7 +280,9 @@ impl Engine {
 
     /// Requests a transmission of a connection from the driver, unless one is requested already.
     pub(super) fn ask_transmit(&mut self, conn: ConnId) {
-        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return self.impossible(None);
+        };
         if !connection.transmit_requested {
             connection.transmit_requested = true;
             self.actions.push_back(base::state_machine::Action::Transmit(conn));

@@ -7,8 +7,8 @@
 //!   the order of its CmdSN (`window`).
 //! * `login` begins sessions and `logout` ends them; `text` handles text negotiation after the login; `ping`
 //!   keeps connections alive.
-//! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data;
-//!   `send` builds the PDUs to send.
+//! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data, which
+//!   `data_out_transfer` keeps for each task; `send` builds the PDUs to send.
 //! * `allegiance` keeps tasks whose connection is lost and reassigns them to another one; `response_fence`
 //!   orders responses across connections.
 //! * `status_log` keeps sent PDUs until they are acknowledged, `snack` sends them again, `recovery_r2t`
@@ -29,6 +29,7 @@ pub mod contract;
 mod data_in;
 mod data_out;
 mod data_out_sequence;
+mod data_out_transfer;
 mod dispatch;
 pub mod engine;
 mod incoming;

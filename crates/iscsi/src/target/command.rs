@@ -16,6 +16,7 @@ use super::connection::{Output, index};
 use super::contract::{Event, SessionEnd};
 use super::data_in::DataIn;
 use super::data_out_sequence::Sequence;
+use super::data_out_transfer::DataOutTransfer;
 use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::incoming::{Incoming, IncomingCommand};
@@ -23,7 +24,7 @@ use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Session};
 use super::stall::SequenceProgress;
 use super::states::{ConnectionEvent, SessionEvent};
-use super::task::{DataOut, Holder, Task, TaskResult};
+use super::task::{Holder, Task, TaskResult};
 use super::window::CmdSnOrder;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::negotiate::full_feature::TargetText;
@@ -229,9 +230,9 @@ impl Engine {
         session: Key,
         incoming: &IncomingCommand,
         (immediate_data, reserved): (Option<Buf>, usize),
-    ) -> DataOut {
+    ) -> DataOutTransfer {
         if incoming.command.is_final {
-            return DataOut::of_immediate_data(immediate_data.map(Buf::freeze), reserved);
+            return DataOutTransfer::of_immediate_data(immediate_data.map(Buf::freeze), reserved);
         }
         let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
         let mut sequence = Sequence::new(Ttt::NONE, 0, incoming.unsolicited_len);
@@ -242,7 +243,7 @@ impl Engine {
         // The numbers begin with the first Data-Out.
         sequence.data_sn = DataSn(0);
         sequence.buf = immediate_data;
-        DataOut { unsolicited: Some(sequence), reserved, ..DataOut::default() }
+        DataOutTransfer::expecting(sequence, reserved)
     }
 
     /// Puts a new task in the order of the CmdSNs.

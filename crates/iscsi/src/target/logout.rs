@@ -414,5 +414,5 @@ fn is_stuck(task: &Task) -> bool {
     let is_early = task.holder == Holder::Session && !task.immediate && !task.in_window;
     task.is_detached()
         || task.data_out.is_expecting()
-        || task.result.is_none() && (is_early || !task.data_out.fetches.is_empty())
+        || task.result.is_none() && (is_early || task.data_out.has_fetches())
 }

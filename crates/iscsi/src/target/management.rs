@@ -172,7 +172,7 @@ impl Engine {
             .tasks(&self.tasks)
             // A task without a connection receives no data.
             .filter(|(_, task)| task.result.is_none() && !task.is_detached())
-            .any(|(_, task)| !task.data_out.solicited.is_empty() && tmf.affects(task.lun));
+            .any(|(_, task)| task.data_out.has_r2ts() && tmf.affects(task.lun));
         let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
         //= rfc7143#section-4.2.3.3
         //# All iSCSI implementations MUST support the protocol behavior defined in this section
@@ -209,7 +209,7 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         let held: Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| !task.data_out.fetches.is_empty() && of(task.lun))
+            .filter(|(_, task)| task.data_out.has_fetches() && of(task.lun))
             .map(|(key, _)| key)
             .collect();
         for task in held {

@@ -14,6 +14,7 @@ use base::transmit::Transmit;
 
 use super::arena::Key;
 use super::connection::Output;
+use super::data_out_sequence::SupersededR2t;
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::status_log::LoggedStatus;
@@ -111,7 +112,7 @@ impl Engine {
             return Err(ProtocolError::SnackUnserved);
         }
         let is_first = task.resend_runs.is_empty();
-        if task.data_in_len == 0 && next_r2t(task, from, count).is_none() && snack.run_length > 0 {
+        if task.data_in_len == 0 && task.data_out.first_r2t(from, count).is_none() && snack.run_length > 0 {
             // The data that answers an R2T acknowledges the R2T.
             return Err(ProtocolError::SnackNotSent);
         }
@@ -215,14 +216,16 @@ impl Engine {
             }
             let end = DataSn(from).plus(count);
             let data = task.data_in.sent_from(DataSn(from), end);
-            let r2t = next_r2t(task, from, count);
+            let r2t = task.data_out.first_r2t(from, count);
             let data_first = |sent: &super::data_in::Sent| {
-                r2t.is_none_or(|r2t| DataSn(from).distance_to(sent.data_sn) < R2tSn(from).distance_to(r2t.0))
+                r2t.is_none_or(|r2t| {
+                    DataSn(from).distance_to(sent.data_sn) < R2tSn(from).distance_to(r2t.r2t_sn)
+                })
             };
             let done = if let Some(sent) = data.filter(data_first) {
                 self.put_data_again(conn, key, sent, out);
                 sent.data_sn.0
-            } else if let Some((r2t_sn, ttt, start, len)) = r2t {
+            } else if let Some(SupersededR2t { r2t_sn, ttt, start, len }) = r2t {
                 let (lun, itt) = (task.lun, task.itt);
                 //= rfc7143#section-11.16
                 //# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.
@@ -309,20 +312,4 @@ impl Engine {
             Some(LoggedStatus::Nothing) | None => {}
         }
     }
-}
-
-/// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T replaced.
-fn next_r2t(task: &Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
-    let early = task.data_out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
-    let open = task.data_out.solicited.iter().chain(early).filter(|run| run.sent);
-    let open = open.map(|run| {
-        let (start, end) = run.requested;
-        (run.r2t_sn, run.ttt, run.start.saturating_add(start), end.saturating_sub(start))
-    });
-    let former = task.data_out.superseded.iter().filter(|former| former.ttt != Ttt::NONE);
-    let former = former.map(|former| (former.r2t_sn, former.ttt, former.start, former.len));
-    let from = R2tSn(from);
-    open.chain(former)
-        .filter(|(sn, ..)| from.distance_to(*sn) < count)
-        .min_by_key(|(sn, ..)| from.distance_to(*sn))
 }

@@ -5,8 +5,8 @@
 //!
 //! * `dispatch` reads PDUs, decodes each once (`incoming`) and passes it to the module that handles it, in
 //!   the order of its CmdSN (`window`).
-//! * `login` begins sessions and `logout` ends them; `text` handles text negotiation after the login; `ping`
-//!   keeps connections alive.
+//! * `login` begins sessions, `logout` and `teardown` end them; `text` handles text negotiation after the
+//!   login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data, which
 //!   `data_out_transfer` keeps for each task; `send` builds the PDUs to send.
 //! * `allegiance` keeps tasks whose connection is lost and reassigns them to another one; `response_fence`
@@ -50,6 +50,7 @@ mod stall;
 pub mod states;
 mod status_log;
 mod task;
+mod teardown;
 mod text;
 mod timer;
 mod view;

@@ -5,15 +5,14 @@ use alloc::collections::VecDeque;
 use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
 use base::int_cast::to_usize;
-use base::state_machine::{Action, ConnId};
-use base::time::Instant;
+use base::state_machine::ConnId;
 use transport::quota::{Admission, DataInReservation};
 use transport::status::SENSE_MAX;
 use transport::target::{Command, Finish, SessionId, TaskRef};
 
 use super::arena::Key;
 use super::connection::{Output, index};
-use super::contract::{Event, SessionEnd};
+use super::contract::Event;
 use super::data_in::DataIn;
 use super::data_out_sequence::Sequence;
 use super::data_out_transfer::DataOutTransfer;
@@ -23,11 +22,9 @@ use super::incoming::{Incoming, IncomingCommand};
 use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Session};
 use super::stall::SequenceProgress;
-use super::states::{ConnectionEvent, SessionEvent};
 use super::task::{Holder, Task, TaskResult};
 use super::window::CmdSnOrder;
 use crate::framing::{DataSink, ReceivedPdu};
-use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Bhs, Itt, Malformed, PduHeader, Ttt};
@@ -533,60 +530,6 @@ impl Engine {
         if counted {
             state.window.command_ended();
         }
-    }
-
-    /// Ends a session with everything in it.
-    pub(super) fn end_session(&mut self, session: Key, down: SessionEnd) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        // Waiting requests must not be delivered while the tasks are ended one by one.
-        state.ready.clear();
-        // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
-        // it.
-        state.state = match down {
-            SessionEnd::ConnectionLost | SessionEnd::HalfClosed => {
-                let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
-                lost.on(SessionEvent::TimedOut)
-            }
-            _ => state.state.on(SessionEvent::Closed),
-        }
-        .unwrap_or(state.state);
-        let next = state.window.exp_cmd_sn();
-        let conns = core::mem::take(&mut state.conns);
-        self.end_tasks(session, None);
-        for conn in conns {
-            let Some(connection) = self.conn_mut(conn) else { continue };
-            connection.session = None;
-            connection.login_cmd_sn = next;
-            connection.text = TargetText::new();
-            let event = if down == SessionEnd::LoggedOut {
-                ConnectionEvent::LoggedOut
-            } else {
-                ConnectionEvent::Lost
-            };
-            connection.state = connection.state.on(event).unwrap_or(connection.state);
-            if !connection.closing {
-                connection.closing = true;
-                self.actions.push_back(
-                    if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed | SessionEnd::HalfClosed) {
-                        Action::Close(conn)
-                    } else {
-                        Action::Abort(conn)
-                    },
-                );
-            }
-        }
-        if let Some(state) = self.sessions.remove(session)
-            && state.is_announced
-        {
-            self.events.push_back(Event::SessionDown { session: SessionId(session), why: down });
-        }
-    }
-
-    /// Ends a session at the request of the layer above. An asynchronous message reports it to the initiator,
-    /// queued output is sent, and the connections are closed.
-    pub fn close_session(&mut self, _now: Instant, session: SessionId) {
-        self.announce_drop(session.0);
-        self.end_session(session.0, SessionEnd::Closed);
     }
 }
 

@@ -75,7 +75,8 @@ impl Engine {
         }
     }
 
-    /// Decodes the header of a PDU, decides what becomes of the PDU, and returns the sink for its data segment.
+    /// Decodes the header of a PDU, decides what becomes of the PDU, and returns the sink for its data
+    /// segment.
     fn handle_header(&mut self, conn: ConnId, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
         let Some(connection) = self.conn(conn) else { return Err(ProtocolError::impossible()) };
         let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
@@ -439,22 +440,5 @@ impl Engine {
         taken
             .max_by_key(|(_, connection)| connection.control_bytes + connection.text_bytes)
             .map(|(number, _)| ConnId(number))
-    }
-
-    /// Handles a state that must not occur, on a session if there is one left to end.
-    #[cold]
-    #[track_caller]
-    pub(super) fn impossible(&mut self, session: Option<Key>) {
-        let why = ProtocolError::impossible();
-        self.stats.bugs += 1;
-        if let Some(session) = session {
-            self.end_session(session, SessionEnd::Misbehaved(why));
-        }
-    }
-
-    /// Ends a session because the layer above misused the engine.
-    pub(super) fn bug(&mut self, session: Key) {
-        self.stats.bugs += 1;
-        self.end_session(session, SessionEnd::Misbehaved(ProtocolError::Bug));
     }
 }

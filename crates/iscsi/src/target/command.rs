@@ -2,7 +2,6 @@
 
 use alloc::collections::VecDeque;
 
-use base::buffer::Buf;
 use base::fault_injection::{self, Bug};
 use base::int_cast::to_usize;
 use base::state_machine::ConnId;
@@ -27,7 +26,7 @@ use super::window::CmdSnOrder;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::{Bhs, Itt, Malformed, PduHeader, Ttt};
+use crate::pdu::{Bhs, Itt, Malformed, PduHeader};
 use crate::recovery::{RecoveryAction, TransportSense};
 use crate::serial::DataSn;
 
@@ -39,23 +38,23 @@ impl Engine {
         conn: ConnId,
         session: Key,
         bhs: &Bhs,
-    ) -> Result<(Incoming, DataSink), ProtocolError> {
+    ) -> Result<DataSink, ProtocolError> {
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
-        let command = match ScsiCommand::decode(bhs) {
-            Ok(command) => command,
-            Err(malformed) => return Ok((Incoming::Command(Err(malformed)), DataSink::Discard)),
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return Err(ProtocolError::impossible());
         };
         let immediate_len = bhs.data_len();
-        let broken = check_unsolicited(state, &command, immediate_len).err();
-        let unsolicited_len = unsolicited_len(state, &command, immediate_len);
-        let takes_data = immediate_len > 0 && broken.is_none() && !state.is_discovery();
-        let sink = if takes_data {
-            self.reserve_unsolicited(conn, to_usize(unsolicited_len))
-        } else {
-            DataSink::Discard
-        };
-        let incoming = IncomingCommand { command, immediate_len, unsolicited_len, broken };
-        Ok((Incoming::Command(Ok(incoming)), sink))
+        let incoming = ScsiCommand::decode(bhs).map(|command| IncomingCommand {
+            immediate_len,
+            unsolicited_len: unsolicited_len(state, &command, immediate_len),
+            broken: check_unsolicited(state, &command, immediate_len).err(),
+            command,
+        });
+        let takes_data = immediate_len > 0 && !state.is_discovery();
+        let wanted = incoming.as_ref().ok().filter(|incoming| takes_data && incoming.broken.is_none());
+        let len = wanted.map(|incoming| to_usize(incoming.unsolicited_len));
+        connection.incoming = Some(Incoming::Command(incoming));
+        Ok(len.map_or(DataSink::Discard, |len| self.reserve_unsolicited(conn, len)))
     }
 
     /// Handles a completely received command.
@@ -63,7 +62,7 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         session: Key,
-        incoming: Result<IncomingCommand, Malformed>,
+        incoming: &Result<IncomingCommand, Malformed>,
         segment: ReceivedPdu,
         ahs: &[u8],
         reserved: usize,
@@ -71,7 +70,7 @@ impl Engine {
         let bhs = segment.bhs;
         let (immediate_data, intact) = (segment.sink, segment.digest_ok);
         let taken = if intact {
-            self.check_command((context.conn, session), &incoming, ahs)
+            self.check_command((context.conn, session), incoming, ahs)
         } else {
             Err(ProtocolError::DataDigestMismatch)
         };
@@ -159,7 +158,7 @@ impl Engine {
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.remove_task(old);
         }
-        let data_out = self.data_out_of(context, session, incoming, (immediate_data, reserved));
+        let brought = self.data_out_received(context.conn);
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         let keeps = state.parameters.error_recovery_level > 0;
         let (data_in_len, data_out_len) = lengths(command, ahs);
@@ -173,7 +172,7 @@ impl Engine {
             holder: Holder::Session,
             data_in_len,
             data_out_len,
-            data_out,
+            data_out: DataOutTransfer::default(),
             data_in: DataIn::default(),
             result: None,
             needs_fence: is_preempt_and_abort(&command.cdb),
@@ -184,6 +183,19 @@ impl Engine {
             in_send_queue: false,
             next: None,
         });
+        if command.write
+            && let Some(task) = self.tasks.get_mut(key)
+        {
+            if !command.is_final {
+                let progress = SequenceProgress::new(context.now, brought);
+                let in_order = state.parameters.data_pdu_in_order;
+                let received = (immediate_len, immediate_data);
+                let sequence = Sequence::unsolicited(incoming.unsolicited_len, received, in_order, progress);
+                task.data_out.expect_unsolicited(sequence, reserved);
+            } else if let Some(buf) = immediate_data {
+                task.data_out.store_immediate_data(buf.freeze(), reserved);
+            }
+        }
         if !keeps
             && let Some(connection) = self.conns.get_mut(index(context.conn)).and_then(Option::as_deref_mut)
         {
@@ -217,30 +229,6 @@ impl Engine {
             data_out_len,
         };
         self.sequence_command(context, session, command, up)
-    }
-
-    /// Returns the Data-Out of a new command: its immediate data, and the sequence that follows unless the
-    /// immediate data is all of its unsolicited data.
-    fn data_out_of(
-        &self,
-        context: PduContext<'_>,
-        session: Key,
-        incoming: &IncomingCommand,
-        (immediate_data, reserved): (Option<Buf>, usize),
-    ) -> DataOutTransfer {
-        if incoming.command.is_final {
-            return DataOutTransfer::of_immediate_data(immediate_data.map(Buf::freeze), reserved);
-        }
-        let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
-        let mut sequence = Sequence::new(Ttt::NONE, 0, incoming.unsolicited_len);
-        sequence.sent = true;
-        let brought = self.data_out_received(context.conn);
-        sequence.progress = Some(SequenceProgress::new(context.now, brought));
-        sequence.record_data(DataSn(0), 0, incoming.immediate_len, in_order);
-        // The numbers begin with the first Data-Out.
-        sequence.data_sn = DataSn(0);
-        sequence.buf = immediate_data;
-        DataOutTransfer::expecting(sequence, reserved)
     }
 
     /// Puts a new task in the order of the CmdSNs.

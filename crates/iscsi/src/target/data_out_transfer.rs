@@ -154,21 +154,18 @@ impl Fetch {
 }
 
 impl DataOutTransfer {
-    /// Returns the Data-Out of a command whose immediate data, if any, is all of its unsolicited data and
-    /// takes `reserved` bytes of the memory quota.
-    pub(crate) fn of_immediate_data(data: Option<Bytes>, reserved: usize) -> Self {
-        let mut new = Self { reserved, ..Self::default() };
-        if data.is_some() {
-            new.record_answered(Ttt::NONE);
-            new.unsolicited_data = data;
-        }
-        new
+    /// Stores immediate data that is all of the command's unsolicited data and takes `reserved` bytes of the
+    /// memory quota.
+    pub(crate) fn store_immediate_data(&mut self, data: Bytes, reserved: usize) {
+        self.record_answered(Ttt::NONE);
+        self.reserved = reserved;
+        self.unsolicited_data = Some(data);
     }
 
-    /// Returns the Data-Out of a command whose unsolicited data has begun and takes `reserved` bytes of the
-    /// memory quota.
-    pub(crate) fn expecting(unsolicited: Sequence, reserved: usize) -> Self {
-        Self { unsolicited: Some(unsolicited), reserved, ..Self::default() }
+    /// Expects unsolicited data for which `reserved` bytes of the memory quota are taken already.
+    pub(crate) fn expect_unsolicited(&mut self, sequence: Sequence, reserved: usize) {
+        self.reserved = reserved;
+        self.unsolicited = Some(sequence);
     }
 
     /// Returns the bytes `start..end`, if they are received and every fetch before them is delivered, and the

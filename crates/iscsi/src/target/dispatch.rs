@@ -85,7 +85,7 @@ impl Engine {
             return Ok(DataSink::Append(self.pool.take(len)));
         };
         let (incoming, sink) = match bhs.opcode() {
-            Opcode::SCSI_COMMAND => self.command_header(conn, session, bhs)?,
+            Opcode::SCSI_COMMAND => return self.command_header(conn, session, bhs),
             Opcode::DATA_OUT => {
                 let pdu = DataOut::decode(bhs)?;
                 let (check, sink) = self.check_data_out(conn, session, bhs, &pdu);
@@ -133,9 +133,9 @@ impl Engine {
         let incoming = connection.incoming.take();
         let Some(session) = connection.session else { return self.login_pdu(context, segment) };
         self.handle_exp_stat_sn(conn, &segment.bhs);
-        match incoming {
+        match &incoming {
             Some(Incoming::DataOut(pdu, check)) => {
-                self.handle_data_out(conn, session, (&pdu, check), segment)
+                self.handle_data_out(conn, session, (pdu, *check), segment)
             }
             Some(Incoming::Command(command)) => {
                 self.handle_command(context, session, command, segment, ahs, reserved)
@@ -143,7 +143,7 @@ impl Engine {
             Some(Incoming::Control(pdu)) => {
                 self.release_unsolicited(Some(session), reserved);
                 let bhs = segment.bhs;
-                let done = self.handle_control_pdu(context, session, pdu, segment);
+                let done = self.handle_control_pdu(context, session, *pdu, segment);
                 done.or_else(|why| self.handle_violation(conn, &bhs, why))
             }
             None => Err(ProtocolError::impossible()),

@@ -10,7 +10,7 @@
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data, which
 //!   `data_out_transfer` keeps for each task; `send` builds the PDUs to send.
 //! * `allegiance` keeps tasks whose connection is lost and reassigns them to another one; `response_fence`
-//!   orders responses across connections.
+//!   and `fenced_send` order responses across connections.
 //! * `status_log` keeps sent PDUs until they are acknowledged, `snack` sends them again, `recovery_r2t`
 //!   requests lost Data-Out again.
 //! * `management` decides when a task management function may be passed to the SCSI layer.
@@ -32,6 +32,7 @@ mod data_out_sequence;
 mod data_out_transfer;
 mod dispatch;
 pub mod engine;
+mod fenced_send;
 mod incoming;
 pub mod initiator_notes;
 mod limits;

@@ -159,7 +159,7 @@ impl Engine {
             self.forget_before(conn, exp);
         }
         if let Some(session) = session
-            && self.sessions.get(session).is_some_and(|s| !s.fences.is_empty() || s.unacked_fence.is_some())
+            && self.sessions.get(session).is_some_and(|state| !state.response_fence.is_idle())
         {
             self.advance_fences(session);
         }

@@ -87,12 +87,8 @@ impl Engine {
         let (first, next) = (connection.status_log.first().0, connection.stat_sn.0);
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
             .ok_or(ProtocolError::SnackNotSent)?;
-        if count > 0 {
-            let is_first = connection.status_log.resend_runs.is_empty();
-            connection.status_log.request_resend(StatSn(from), count);
-            if is_first {
-                self.queue(conn, Output::ResendStatus);
-            }
+        if count > 0 && connection.status_log.request_resend(StatSn(from), count) {
+            self.queue(conn, Output::ResendStatus);
         }
         Ok(())
     }
@@ -258,24 +254,10 @@ impl Engine {
     pub(super) fn send_statuses_again(&mut self, conn: ConnId, out: &mut Transmit) {
         loop {
             let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
-            let Some((from, count)) = connection.status_log.resend_runs.pop_front() else { return };
-            if out.is_full() {
-                connection.status_log.resend_runs.push_front((from, count));
+            if out.is_full() && connection.status_log.has_resends() {
                 return connection.send_queue.push_front(Output::ResendStatus);
             }
-            // Statuses that were acknowledged meanwhile are not sent again.
-            let skip = from.distance_to(connection.status_log.first());
-            let (from, count) = if from.before(connection.status_log.first()) {
-                (connection.status_log.first(), count.saturating_sub(skip))
-            } else {
-                (from, count)
-            };
-            if count == 0 {
-                continue;
-            }
-            if count > 1 {
-                connection.status_log.resend_runs.push_front((from.next(), count - 1));
-            }
+            let Some(from) = connection.status_log.take_resend() else { return };
             self.send_status_again(conn, from, out);
         }
     }

@@ -32,7 +32,7 @@ pub(crate) struct StatusLog {
     /// How many bytes of data its control PDUs carry.
     bytes: usize,
     /// Runs (first number, count) that are to be sent again.
-    pub(crate) resend_runs: VecDeque<(StatSn, u32)>,
+    resend_runs: VecDeque<(StatSn, u32)>,
 }
 
 /// A status that can be sent again.
@@ -96,14 +96,39 @@ impl StatusLog {
         Some(kept)
     }
 
-    /// Records that a run is to be sent again.
-    pub(crate) fn request_resend(&mut self, from: StatSn, count: u32) {
+    /// Records that a run is to be sent again. Returns whether it is the only one.
+    pub(crate) fn request_resend(&mut self, from: StatSn, count: u32) -> bool {
+        let is_first = self.resend_runs.is_empty();
         if self.resend_runs.len() >= MAX_RESEND_RUNS {
             let all = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
             self.resend_runs.clear();
-            return self.resend_runs.push_back((self.first, all));
+            self.resend_runs.push_back((self.first, all));
+        } else {
+            self.resend_runs.push_back((from, count));
         }
-        self.resend_runs.push_back((from, count));
+        is_first
+    }
+
+    /// Returns whether runs are to be sent again.
+    pub(crate) fn has_resends(&self) -> bool {
+        !self.resend_runs.is_empty()
+    }
+
+    /// Takes the next status that is to be sent again. Those that were acknowledged meanwhile are not.
+    pub(crate) fn take_resend(&mut self) -> Option<StatSn> {
+        loop {
+            let (mut from, mut count) = self.resend_runs.pop_front()?;
+            if from.before(self.first) {
+                count = count.saturating_sub(from.distance_to(self.first));
+                from = self.first;
+            }
+            if count > 1 {
+                self.resend_runs.push_front((from.next(), count - 1));
+            }
+            if count > 0 {
+                return Some(from);
+            }
+        }
     }
 }
 
@@ -313,7 +338,9 @@ mod tests {
     fn many_runs_become_one() {
         let mut unacked = StatusLog::new(StatSn(0));
         (0..20).for_each(|_| unacked.push(LoggedStatus::Nothing));
-        (0..100).for_each(|at| unacked.request_resend(StatSn(at % 20), 1));
+        for at in 0..100 {
+            unacked.request_resend(StatSn(at % 20), 1);
+        }
         assert!(unacked.resend_runs.len() <= MAX_RESEND_RUNS);
     }
 }

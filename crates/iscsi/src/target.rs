@@ -3,14 +3,14 @@
 //! [`engine::Engine`] is the public type of this role. [`contract`] holds the messages between it and the
 //! SCSI layer above. The other modules, by the PDUs that they handle:
 //!
-//! * `dispatch` reads PDUs and passes each to the module that handles it, in the order of its CmdSN
-//!   (`window`).
-//! * `login` begins sessions and `logout` ends them; `text` handles text negotiation after the login; `ping`
-//!   keeps connections alive.
-//! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data;
-//!   `send` builds the PDUs to send.
+//! * `dispatch` reads PDUs, decodes each once (`incoming`) and passes it to the module that handles it, in
+//!   the order of its CmdSN (`window`).
+//! * `login` begins sessions, `logout` and `teardown` end them; `text` handles text negotiation after the
+//!   login; `ping` keeps connections alive.
+//! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data, which
+//!   `data_out_transfer` keeps for each task; `send` builds the PDUs to send.
 //! * `allegiance` keeps tasks whose connection is lost and reassigns them to another one; `response_fence`
-//!   orders responses across connections.
+//!   and `fenced_send` order responses across connections.
 //! * `status_log` keeps sent PDUs until they are acknowledged, `snack` sends them again, `recovery_r2t`
 //!   requests lost Data-Out again.
 //! * `management` decides when a task management function may be passed to the SCSI layer.
@@ -29,8 +29,11 @@ pub mod contract;
 mod data_in;
 mod data_out;
 mod data_out_sequence;
+mod data_out_transfer;
 mod dispatch;
 pub mod engine;
+mod fenced_send;
+mod incoming;
 pub mod initiator_notes;
 mod limits;
 mod login;
@@ -48,6 +51,7 @@ mod stall;
 pub mod states;
 mod status_log;
 mod task;
+mod teardown;
 mod text;
 mod timer;
 mod view;

@@ -56,8 +56,14 @@ impl Engine {
     /// level permits it, its retention time is not zero, and it is not ending.
     pub(super) fn detach_tasks(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
         let detached = ConnId(DETACHED_IDS | self.next_detached);
-        let Some(cid) = self.conn(conn).map(|connection| connection.cid) else { return false };
-        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let Some(cid) = self.conn(conn).map(|connection| connection.cid) else {
+            self.impossible(None);
+            return false;
+        };
+        let Some(state) = self.sessions.get_mut(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         //= rfc7143#section-7.14
         //# On connection failure, the initiator and target MUST do one of the following:
         let keeps = state.parameters.error_recovery_level >= 2
@@ -67,7 +73,10 @@ impl Engine {
             return false;
         }
         self.discard_early_requests(session, conn);
-        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let Some(state) = self.sessions.get_mut(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         self.next_detached = (self.next_detached + 1) % DETACHED_IDS;
         let until =
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
@@ -159,7 +168,10 @@ impl Engine {
     /// Marks every lost connection with this CID as logged out for recovery (§11.14.1, §6.3.4). Returns
     /// whether there was one. The retention time of its tasks starts again.
     pub(super) fn mark_recovery_logout(&mut self, now: Instant, session: Key, cid: u16) -> bool {
-        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let Some(state) = self.sessions.get_mut(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         let until =
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
         let mut any = false;
@@ -174,12 +186,12 @@ impl Engine {
     /// connections left.
     pub(super) fn on_retain_timer(&mut self, now: Instant, session: Key) {
         loop {
-            let Some(state) = self.sessions.get_mut(session) else { return };
+            let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
             let Some(at) = state.lost.iter().position(|lost| lost.until <= now) else { break };
             let lost = state.lost.remove(at);
             self.end_tasks(session, Some(lost.detached_id));
         }
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if let Some(next) = state.lost.iter().map(|lost| lost.until).min() {
             self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, next);
         } else if state.conns.is_empty() {
@@ -194,7 +206,7 @@ impl Engine {
         key: Key,
         tmf: &Tmf,
     ) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get(tmf.session) else { return Err(ProtocolError::impossible()) };
         let task = state.find(&self.tasks, tmf.referenced.0);
         if task.is_none() && self.is_control_tag(tmf.session, tmf.referenced.0) {
             //= rfc7143#section-11.5.1
@@ -233,7 +245,7 @@ impl Engine {
 
     /// Makes a task allegiant to a connection and continues it there.
     fn reassign_task(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let session = task.session;
         task.conn = conn;
         task.in_send_queue = false;
@@ -256,7 +268,7 @@ impl Engine {
         self.count_repair(conn, |repairs| repairs.reassigns += 1);
         self.release_data_in(session, freed);
         self.request_missing_data(now, key, conn);
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         //= rfc7143#section-7.2.2
         //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve
         //# the (re)transmission of the status PDU.
@@ -271,7 +283,7 @@ impl Engine {
 
     /// Asks for the data that the initiator still owes to a reassigned task.
     fn request_missing_data(&mut self, now: Instant, key: Key, conn: ConnId) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         // Without a connection no data could be received. The time limit of each sequence therefore starts
         // again with its next R2T, and so does the count of R2Ts that brought no data.
         task.data_out

@@ -2,45 +2,59 @@
 
 use alloc::collections::VecDeque;
 
-use base::state_machine::{Action, ConnId};
-use base::time::Instant;
+use base::int_cast::to_usize;
+use base::state_machine::ConnId;
 use transport::quota::{Admission, DataInReservation};
 use transport::status::SENSE_MAX;
 use transport::target::{Command, Finish, SessionId, TaskRef};
 
 use super::arena::Key;
 use super::connection::{Output, index};
-use super::contract::{Event, SessionEnd};
+use super::contract::Event;
 use super::data_in::DataIn;
 use super::data_out_sequence::Sequence;
+use super::data_out_transfer::DataOutTransfer;
 use super::dispatch::PduContext;
 use super::engine::Engine;
+use super::incoming::{Incoming, IncomingCommand};
 use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Session};
 use super::stall::SequenceProgress;
-use super::states::{ConnectionEvent, SessionEvent};
-use super::task::{DataOut, Holder, Task, TaskResult};
+use super::task::{Holder, Task, TaskResult};
 use super::window::CmdSnOrder;
 use crate::fault_injection::{self, Bug};
 use crate::framing::{DataSink, ReceivedPdu};
-use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
-use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
+use crate::pdu::{Bhs, Itt, Malformed, PduHeader};
 use crate::recovery::{RecoveryAction, TransportSense};
 use crate::serial::DataSn;
 
 impl Engine {
-    /// Returns the sink for immediate data: a buffer large enough for the unsolicited data that follows it
-    /// too.
-    pub(super) fn command_data_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
-        let Some(state) = self.sessions.get(session) else { return DataSink::Discard };
-        let Ok(command) = ScsiCommand::decode(bhs) else { return DataSink::Discard };
-        if state.is_discovery() || check_unsolicited(state, &command, bhs.data_len()).is_err() {
-            return DataSink::Discard;
-        }
-        let len = unsolicited_len(state, &command, bhs.data_len());
-        self.reserve_unsolicited(conn, usize::try_from(len).unwrap_or(usize::MAX))
+    /// Decodes the header of a command, checks its unsolicited data, and returns the sink for its immediate
+    /// data: a buffer large enough for the unsolicited data that follows it too.
+    pub(super) fn command_header(
+        &mut self,
+        conn: ConnId,
+        session: Key,
+        bhs: &Bhs,
+    ) -> Result<DataSink, ProtocolError> {
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return Err(ProtocolError::impossible());
+        };
+        let immediate_len = bhs.data_len();
+        let incoming = ScsiCommand::decode(bhs).map(|command| IncomingCommand {
+            immediate_len,
+            unsolicited_len: unsolicited_len(state, &command, immediate_len),
+            broken: check_unsolicited(state, &command, immediate_len).err(),
+            command,
+        });
+        let takes_data = immediate_len > 0 && !state.is_discovery();
+        let wanted = incoming.as_ref().ok().filter(|incoming| takes_data && incoming.broken.is_none());
+        let len = wanted.map(|incoming| to_usize(incoming.unsolicited_len));
+        connection.incoming = Some(Incoming::Command(incoming));
+        Ok(len.map_or(DataSink::Discard, |len| self.reserve_unsolicited(conn, len)))
     }
 
     /// Handles a completely received command.
@@ -48,6 +62,7 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         session: Key,
+        incoming: &Result<IncomingCommand, Malformed>,
         segment: ReceivedPdu,
         ahs: &[u8],
         reserved: usize,
@@ -55,13 +70,13 @@ impl Engine {
         let bhs = segment.bhs;
         let (immediate_data, intact) = (segment.sink, segment.digest_ok);
         let taken = if intact {
-            self.check_command((context.conn, session), &bhs, ahs)
+            self.check_command((context.conn, session), incoming, ahs)
         } else {
             Err(ProtocolError::DataDigestMismatch)
         };
         match taken {
-            Ok((command, ahs)) => {
-                self.create_task(context, session, (&bhs, &command, &ahs), immediate_data, reserved)
+            Ok((incoming, ahs)) => {
+                self.create_task(context, session, (&bhs, incoming, &ahs), immediate_data, reserved)
             }
             Err(why) => {
                 //= rfc7143#section-7.3
@@ -85,14 +100,15 @@ impl Engine {
     fn check_command<'a>(
         &self,
         (conn, session): (ConnId, Key),
-        bhs: &Bhs,
+        incoming: &'a Result<IncomingCommand, Malformed>,
         ahs: &'a [u8],
-    ) -> Result<(ScsiCommand, Ahs<'a>), ProtocolError> {
-        let state = self.sessions.get(session).ok_or(ProtocolError::Bug)?;
+    ) -> Result<(&'a IncomingCommand, Ahs<'a>), ProtocolError> {
+        let state = self.sessions.get(session).ok_or_else(ProtocolError::impossible)?;
         if state.is_discovery() {
             return Err(ProtocolError::NotInDiscovery);
         }
-        let command = ScsiCommand::decode(bhs)?;
+        let incoming = incoming.as_ref().map_err(|malformed| ProtocolError::from(*malformed))?;
+        let command = &incoming.command;
         if !command.immediate {
             state.window.check(command.cmd_sn)?;
         }
@@ -115,7 +131,7 @@ impl Engine {
         if command.read && command.write && ahs.bidirectional_read_length.is_none() {
             return Err(ProtocolError::BidirectionalWithoutLength);
         }
-        Ok((command, ahs))
+        Ok((incoming, ahs))
     }
 
     /// Creates the task of a command and puts it in the order of the CmdSNs.
@@ -123,32 +139,29 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         session: Key,
-        (bhs, command, ahs): (&Bhs, &ScsiCommand, &Ahs<'_>),
+        (bhs, incoming, ahs): (&Bhs, &IncomingCommand, &Ahs<'_>),
         immediate_data: DataSink,
         reserved: usize,
     ) -> Result<(), ProtocolError> {
+        let (command, immediate_len) = (&incoming.command, incoming.immediate_len);
+        let immediate_data = match immediate_data {
+            // Otherwise bytes would be delivered that were never received.
+            DataSink::Append(buf) if buf.len() != to_usize(immediate_len) => {
+                self.discard(session, DataSink::Append(buf), reserved);
+                return Err(ProtocolError::impossible());
+            }
+            DataSink::Append(buf) => Some(buf),
+            _ => None,
+        };
+        let starved = incoming.broken.is_none() && immediate_len > 0 && immediate_data.is_none();
         // An initiator uses a tag again only after it has received the response to the old task.
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.remove_task(old);
         }
         let brought = self.data_out_received(context.conn);
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         let keeps = state.parameters.error_recovery_level > 0;
-        let broken = check_unsolicited(state, command, bhs.data_len()).err();
-        let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, DataSink::Discard);
         let (data_in_len, data_out_len) = lengths(command, ahs);
-        let mut out = DataOut { reserved, ..DataOut::default() };
-        if command.write && (bhs.data_len() > 0 || !command.is_final) {
-            let mut sequence = Sequence::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
-            sequence.sent = true;
-            sequence.progress = Some(SequenceProgress::new(context.now, brought));
-            sequence.record_data(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
-            sequence.data_sn = DataSn(0);
-            if let DataSink::Append(buf) = immediate_data {
-                sequence.buf = Some(buf);
-            }
-            out.unsolicited = Some(sequence);
-        }
         let key = self.tasks.insert_with(|_| Task {
             session,
             conn: context.conn,
@@ -159,7 +172,7 @@ impl Engine {
             holder: Holder::Session,
             data_in_len,
             data_out_len,
-            data_out: out,
+            data_out: DataOutTransfer::default(),
             data_in: DataIn::default(),
             result: None,
             needs_fence: is_preempt_and_abort(&command.cdb),
@@ -170,28 +183,39 @@ impl Engine {
             in_send_queue: false,
             next: None,
         });
+        if command.write
+            && let Some(task) = self.tasks.get_mut(key)
+        {
+            if !command.is_final {
+                let progress = SequenceProgress::new(context.now, brought);
+                let in_order = state.parameters.data_pdu_in_order;
+                let received = (immediate_len, immediate_data);
+                let sequence = Sequence::unsolicited(incoming.unsolicited_len, received, in_order, progress);
+                task.data_out.expect_unsolicited(sequence, reserved);
+            } else if let Some(buf) = immediate_data {
+                task.data_out.store_immediate_data(buf.freeze(), reserved);
+            }
+        }
         if !keeps
             && let Some(connection) = self.conns.get_mut(index(context.conn)).and_then(Option::as_deref_mut)
         {
             // A command shows as well as Data-Out does that the connection gets data through.
-            connection.data_out_bytes += u64::from(bhs.data_len());
+            connection.data_out_bytes += u64::from(immediate_len);
             connection.command_since_timeout = true;
         }
         state.link_task(&mut self.tasks, key);
         state.immediate += u32::from(command.immediate);
         state.traffic.commands += 1;
-        state.traffic.data_out_bytes += u64::from(bhs.data_len());
+        state.traffic.data_out_bytes += u64::from(immediate_len);
         self.stats.commands += 1;
-        self.stats.data_out_bytes += u64::from(bhs.data_len());
-        if let Some(why) = broken {
+        self.stats.data_out_bytes += u64::from(immediate_len);
+        if let Some(why) = incoming.broken {
             self.handle_task_violation(context.conn, bhs, key, why)?;
         } else if starved {
             self.stats.busy += 1;
             self.terminate_task(key, TaskResult::busy());
         }
-        if command.is_final {
-            self.complete_unsolicited(key);
-        } else {
+        if !command.is_final {
             self.watch_data(context.now, context.conn);
         }
         let up = Command {
@@ -219,7 +243,7 @@ impl Engine {
             self.deliver_in_order(session, up);
             return Ok(());
         }
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         match state.window.receive(command.cmd_sn, Request::Command(up)) {
             CmdSnOrder::InOrder(Request::Command(up)) => {
                 self.deliver_in_order(session, up);
@@ -228,7 +252,7 @@ impl Engine {
             CmdSnOrder::Early => self.sequence_following(context, session),
             // `check_command` checked the number, and nothing was received since.
             CmdSnOrder::InOrder(_) | CmdSnOrder::Duplicate(_) | CmdSnOrder::OutsideWindow(_) => {
-                Err(ProtocolError::Bug)
+                Err(ProtocolError::impossible())
             }
         }
     }
@@ -243,7 +267,7 @@ impl Engine {
     /// Delivers a command to the layer above, or queues it behind the requests that already wait.
     pub(super) fn deliver_in_order(&mut self, session: Key, command: Command) {
         let key = command.task.0;
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !task.immediate && !task.in_window {
             task.in_window = true;
@@ -423,7 +447,7 @@ impl Engine {
     /// Queues the response of a task, once no more data is expected from the initiator for it (§11.4.2: the
     /// target waits for the last sequence to end).
     pub(super) fn queue_response(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         //= rfc7143#section-7.8
         //# If the target chooses to implement this option, it MUST wait to receive all the data (signaled by
         //# a data PDU with the Final bit set for all outstanding R2Ts) before sending the SCSI Response PDU.
@@ -451,7 +475,7 @@ impl Engine {
             state.unlink_task(&mut self.tasks, key);
         }
         // The task is large, so it is dropped in place.
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(Some(session)) };
         let freed = task.data_out.stop(&self.pool);
         let unsent = task.data_in.stop(&self.pool);
         let (immediate, counted, was_answered) = (task.immediate, task.in_window, task.sent_status.is_some());
@@ -484,7 +508,7 @@ impl Engine {
 
     /// Removes an answered task from the count of open commands.
     pub(super) fn leave_window(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let (immediate, counted) =
             (core::mem::take(&mut task.immediate), core::mem::take(&mut task.in_window));
         let Some(state) = self.sessions.get_mut(task.session) else { return };
@@ -494,60 +518,6 @@ impl Engine {
         if counted {
             state.window.command_ended();
         }
-    }
-
-    /// Ends a session with everything in it.
-    pub(super) fn end_session(&mut self, session: Key, down: SessionEnd) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        // Waiting requests must not be delivered while the tasks are ended one by one.
-        state.ready.clear();
-        // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
-        // it.
-        state.state = match down {
-            SessionEnd::ConnectionLost | SessionEnd::HalfClosed => {
-                let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
-                lost.on(SessionEvent::TimedOut)
-            }
-            _ => state.state.on(SessionEvent::Closed),
-        }
-        .unwrap_or(state.state);
-        let next = state.window.exp_cmd_sn();
-        let conns = core::mem::take(&mut state.conns);
-        self.end_tasks(session, None);
-        for conn in conns {
-            let Some(connection) = self.conn_mut(conn) else { continue };
-            connection.session = None;
-            connection.login_cmd_sn = next;
-            connection.text = TargetText::new();
-            let event = if down == SessionEnd::LoggedOut {
-                ConnectionEvent::LoggedOut
-            } else {
-                ConnectionEvent::Lost
-            };
-            connection.state = connection.state.on(event).unwrap_or(connection.state);
-            if !connection.closing {
-                connection.closing = true;
-                self.actions.push_back(
-                    if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed | SessionEnd::HalfClosed) {
-                        Action::Close(conn)
-                    } else {
-                        Action::Abort(conn)
-                    },
-                );
-            }
-        }
-        if let Some(state) = self.sessions.remove(session)
-            && state.is_announced
-        {
-            self.events.push_back(Event::SessionDown { session: SessionId(session), why: down });
-        }
-    }
-
-    /// Ends a session at the request of the layer above. An asynchronous message reports it to the initiator,
-    /// queued output is sent, and the connections are closed.
-    pub fn close_session(&mut self, _now: Instant, session: SessionId) {
-        self.announce_drop(session.0);
-        self.end_session(session.0, SessionEnd::Closed);
     }
 }
 

@@ -12,6 +12,7 @@ use base::time::Instant;
 use super::admission::source;
 use super::arena::Key;
 use super::contract::ConnectionView;
+use super::incoming::Incoming;
 use super::protocol_error::ProtocolError;
 use super::states;
 use super::status_log::StatusLog;
@@ -40,8 +41,8 @@ pub(crate) struct Connection {
     /// Its PDU receiver. It is taken out while received bytes are processed.
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
-    /// How the data segment that is being received is handled.
-    pub(crate) incoming: Incoming,
+    /// The PDU whose header is complete and whose data segment is being received, except in the login.
+    pub(crate) incoming: Option<Incoming>,
     /// Bytes of the memory quota that are reserved for this data segment.
     pub(crate) reserved: usize,
     /// Its login, while that is under way.
@@ -101,21 +102,6 @@ pub(crate) struct Connection {
     /// idle.
     pub(crate) ping_overdue: bool,
     pub(crate) text: TargetText,
-}
-
-/// How the data segment that is being received is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Incoming {
-    /// As its header says.
-    Plain,
-    /// It belongs to a data-out sequence of this task.
-    Sequence(Key),
-    /// It belongs to a data-out sequence of this task, but its data is discarded.
-    Skipped(Key),
-    /// It breaks a rule.
-    Refused(Key, ProtocolError),
-    /// No task expects it any more.
-    Stale,
 }
 
 /// An entry of the send queue. PDUs are built when they are sent: sequence numbers and data are filled in
@@ -203,7 +189,7 @@ impl Connection {
             state: states::Connection::TransportUp,
             receiver: Some(Box::new(Receiver::new(framing))),
             framing,
-            incoming: Incoming::Plain,
+            incoming: None,
             reserved: 0,
             login: Some(Box::new(TargetLogin::new(now, arrival))),
             login_cmd_sn: CmdSn(0),
@@ -248,7 +234,7 @@ impl Connection {
     /// Moves to the state that `event` leads to. If there is none, the error is our own (`Bug`) and ends the
     /// connection.
     pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), ProtocolError> {
-        self.state = self.state.on(event).ok_or(ProtocolError::Bug)?;
+        self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
         Ok(())
     }
 

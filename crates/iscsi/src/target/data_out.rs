@@ -12,14 +12,15 @@ use base::state_machine::ConnId;
 use transport::target::TaskRef;
 
 use super::arena::Key;
-use super::connection::{Incoming, Output};
+use super::connection::Output;
 use super::contract::Event;
-use super::data_out_sequence::{PduDisposition, Sequence, SequenceEnd};
+use super::data_out_sequence::{PduDisposition, SequenceEnd};
+use super::data_out_transfer::{Completion, FetchStep, Freed, R2tLimits, R2tStep};
 use super::engine::Engine;
+use super::incoming::DataOutCheck;
 use super::protocol_error::ProtocolError;
 use super::stall::SequenceProgress;
-use super::task::{Fetch, Freed, TaskResult};
-use crate::fault_injection::{self, Bug};
+use super::task::TaskResult;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
@@ -40,36 +41,15 @@ impl Engine {
     pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let key = task.0;
         let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
-        let end = offset.checked_add(len).filter(|end| *end <= state.data_out_len && len > 0);
-        let Some(end) = end else {
-            let session = state.session;
-            return self.bug(session);
-        };
-        let id = state.data_out.fetch_count;
-        state.data_out.fetch_count = id.wrapping_add(1);
-        let mut fetch = Fetch {
-            id,
-            start: offset,
-            end,
-            requested_until: offset,
-            awaits_unsolicited: false,
-            reserved: None,
-            revoked: None,
-            overdraft: 0,
-            parts: smallvec::SmallVec::new(),
-        };
-        let here = state.data_out.unsolicited_end();
-        if offset < here {
-            fetch.requested_until = end.min(here);
-            // The unsolicited part is the first one, whether already received or not.
-            let early = state.data_out.unsolicited_data.as_ref();
-            fetch
-                .parts
-                .push(early.map(|early| early.slice(to_usize(offset), to_usize(fetch.requested_until))));
-            fetch.awaits_unsolicited = early.is_none();
-        }
-        state.data_out.fetches.push(fetch);
         let session = state.session;
+        let end = offset.checked_add(len).filter(|end| *end <= state.data_out_len && len > 0);
+        let Some(end) = end else { return self.bug(session) };
+        if let Some((data, freed)) = state.data_out.take_received(offset, end) {
+            self.release_data_out(session, freed);
+            self.events.push_back(Event::DataOut { task, offset, data });
+            return self.mark_logouts_dirty(session);
+        }
+        state.data_out.add_fetch(offset, end);
         self.advance_fetches(key);
         self.mark_logouts_dirty(session);
     }
@@ -81,109 +61,102 @@ impl Engine {
         loop {
             let Some(task) = self.tasks.get_mut(key) else { return false };
             let (session, is_adrift) = (task.session, task.is_detached());
-            let Some(fetch) = task.data_out.fetches.get_mut(at) else { return false };
-            if fetch.is_complete() {
-                self.deliver_data_out(key, at);
-                continue;
-            }
-            if fetch.reserved.is_none() {
-                let need = to_usize(fetch.end - fetch.requested_until);
-                if need > 0 && is_adrift {
-                    // No R2T can be sent before the task has a connection again.
-                    return false;
-                }
-                let Some(state) = self.sessions.get_mut(session) else { return false };
-                // Within a session, memory is given in the order of the requests.
-                let is_first = state.quota_waiters.front().is_none_or(|first| *first == key);
-                // A session with a fetch whose memory was revoked gets no memory before that fetch's data is
-                // received or the fetch ends.
-                let may = state.revoked == 0;
-                let passes =
-                    may && is_first && state.deprioritized_until.is_none_or(|until| until <= self.now);
-                if need > 0
-                    && !(passes
-                        && self.quotas.solicited.try_reserve(self.now, &mut state.shares.solicited, need))
-                {
-                    if !core::mem::replace(&mut task.data_out.waits_for_quota, true) {
-                        self.stats.withheld += 1;
-                        state.quota_waiters.push_back(key);
+            let Some(step) = task.data_out.next_step(at) else { return false };
+            match step {
+                FetchStep::Deliver => self.deliver_data_out(key, at),
+                FetchStep::Reserve(need) => {
+                    if need > 0 && is_adrift {
+                        // No R2T can be sent before the task has a connection again.
+                        return false;
                     }
-                    if may {
-                        self.quotas.solicited.enqueue_waiter(self.now, session, &mut state.shares.solicited);
+                    if !self.reserve_for_fetch(session, key, need) {
+                        return true;
                     }
-                    return true;
+                    if let Some(task) = self.tasks.get_mut(key) {
+                        task.data_out.record_reservation(at, need);
+                    }
                 }
-                fetch.reserved = Some(need);
+                FetchStep::Request if !self.queue_r2ts(session, key, at) => return false,
+                FetchStep::Request | FetchStep::AwaitData => at += 1,
+                FetchStep::AwaitRevoked => return false,
             }
-            // No further R2T is sent while data that was asked for has no memory.
-            if fetch.requested_until < fetch.end
-                && (fetch.revoked.is_some() || !self.queue_r2ts(session, key, at))
-            {
-                return false;
-            }
-            at += 1;
         }
+    }
+
+    /// Reserves memory for a fetch, or enqueues its task and session for it.
+    fn reserve_for_fetch(&mut self, session: Key, key: Key, need: usize) -> bool {
+        if need == 0 {
+            return true;
+        }
+        let Some(state) = self.sessions.get_mut(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
+        // Within a session, memory is given in the order of the requests.
+        let is_first = state.quota_waiters.front().is_none_or(|first| *first == key);
+        // A session with a fetch whose memory was revoked gets no memory before that fetch's data is received
+        // or the fetch ends.
+        let may = state.revoked == 0;
+        let passes = may && is_first && state.deprioritized_until.is_none_or(|until| until <= self.now);
+        if passes && self.quotas.solicited.try_reserve(self.now, &mut state.shares.solicited, need) {
+            return true;
+        }
+        if self.tasks.get_mut(key).is_some_and(|task| !task.data_out.wait_for_quota()) {
+            self.stats.withheld += 1;
+            state.quota_waiters.push_back(key);
+        }
+        if may {
+            self.quotas.solicited.enqueue_waiter(self.now, session, &mut state.shares.solicited);
+        }
+        false
     }
 
     /// Queues R2Ts for one fetch. Returns whether the whole range is asked for.
     fn queue_r2ts(&mut self, session: Key, key: Key, at: usize) -> bool {
-        let Some(state) = self.sessions.get(session) else { return false };
+        let Some(state) = self.sessions.get(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         let repairs = state.parameters.error_recovery_level > 0;
         let one_at_a_time = repairs && state.parameters.data_sequence_in_order;
         //= rfc7143#section-13.19
         //# if ErrorRecoveryLevel is not 0 and DataSequenceInOrder is set to Yes,
         //# then MaxOutstandingR2T MUST be set to 1.
         let open_max = if one_at_a_time { 1 } else { usize::from(state.parameters.max_outstanding_r2t) };
-        let burst = state.parameters.max_burst_length.clamp(1, MAX_R2T);
+        let len_max = state.parameters.max_burst_length.clamp(1, MAX_R2T);
         if state.holds_r2ts {
             return false;
         }
+        let limits = R2tLimits { open_max, len_max, one_at_a_time };
         loop {
             //= rfc7143#section-11.8.5
             //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is
             //# reserved and MUST NOT be sent by a target in an R2T.
             let ttt = self.new_ttt();
-            let Some(task) = self.tasks.get_mut(key) else { return false };
-            let Some(fetch) = task.data_out.fetches.get_mut(at) else { return false };
-            if fetch.requested_until == fetch.end {
-                return true;
-            }
-            let early_first = one_at_a_time && task.data_out.unsolicited.is_some();
-            if task.data_out.solicited.len() >= open_max || early_first {
+            let Some(task) = self.tasks.get_mut(key) else {
+                self.impossible(Some(session));
                 return false;
+            };
+            match task.data_out.add_r2t(at, ttt, &limits) {
+                R2tStep::AllRequested => return true,
+                R2tStep::MustWait => return false,
+                R2tStep::Added => {
+                    //= rfc7143#section-4.2.5.1
+                    //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same
+                    //# TCP connection that was used to deliver the SCSI command.
+                    let conn = task.conn;
+                    self.queue(conn, Output::R2t(key, ttt));
+                }
             }
-            //= rfc7143#section-11.8
-            //# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous non-overlapping
-            //# ranges, except for Recovery-R2Ts.
-            //= rfc7143#section-11.8.4
-            //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
-            let len = (fetch.end - fetch.requested_until).min(burst);
-            let mut sequence = Sequence::new(ttt, fetch.requested_until, len);
-            sequence.fetch = fetch.id;
-            sequence.part = fetch.parts.len();
-            fetch.parts.push(None);
-            fetch.requested_until += len;
-            task.data_out.solicited.push(sequence);
-            //= rfc7143#section-4.2.5.1
-            //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same
-            //# TCP connection that was used to deliver the SCSI command.
-            let conn = task.conn;
-            self.queue(conn, Output::R2t(key, ttt));
         }
     }
 
     fn deliver_data_out(&mut self, key: Key, at: usize) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let fetch = task.data_out.fetches.remove(at);
-        let revoked = u32::from(fetch.revoked.is_some());
-        let asked = fetch.reserved.unwrap_or(0);
-        let mut freed = Freed { solicited: asked, unsolicited: 0, revoked, overdraft: fetch.overdraft };
-        if task.data_out.unsolicited_data.is_some() && fetch.end >= task.data_out.unsolicited_end() {
-            freed.unsolicited = core::mem::take(&mut task.data_out.reserved);
-        }
-        let (offset, session) = (fetch.start, task.session);
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
+        let (offset, data, freed) = task.data_out.take_fetch(at);
+        let session = task.session;
         self.release_data_out(session, freed);
-        self.events.push_back(Event::DataOut { task: TaskRef(key), offset, data: fetch.into_data() });
+        self.events.push_back(Event::DataOut { task: TaskRef(key), offset, data });
     }
 
     /// Serves the sessions that wait for memory, as far as some is free now.
@@ -213,7 +186,7 @@ impl Engine {
                 return;
             }
             if let Some(task) = self.tasks.get_mut(key) {
-                task.data_out.waits_for_quota = false;
+                task.data_out.end_quota_wait();
             }
             if let Some(state) = self.sessions.get_mut(session) {
                 state.quota_waiters.pop_front();
@@ -249,25 +222,22 @@ impl Engine {
         Some(r2t.encode())
     }
 
-    /// Returns the sink for the data of a Data-Out.
-    pub(super) fn data_out_sink(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> DataSink {
-        let (incoming, landing) = self.check_data_out(conn, session, bhs);
-        if let Some(connection) = self.conn_mut(conn) {
-            connection.incoming = incoming;
-        }
-        landing
-    }
-
-    fn check_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, DataSink) {
-        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stale, DataSink::Discard) };
-        let Some(state) = self.sessions.get(session) else { return (Incoming::Stale, DataSink::Discard) };
+    /// Checks a Data-Out whose header is complete, and returns the sink for its data.
+    pub(super) fn check_data_out(
+        &mut self,
+        conn: ConnId,
+        session: Key,
+        bhs: &Bhs,
+        pdu: &DataOut,
+    ) -> (DataOutCheck, DataSink) {
+        let Some(state) = self.sessions.get(session) else { return (DataOutCheck::Stale, DataSink::Discard) };
         let Some(key) = state.find_open(&self.tasks, pdu.itt) else {
-            return (Incoming::Stale, DataSink::Discard);
+            return (DataOutCheck::Stale, DataSink::Discard);
         };
         let in_order = state.parameters.data_pdu_in_order;
         let repairs = state.parameters.error_recovery_level > 0;
-        let refused = |why| (Incoming::Refused(key, why), DataSink::Discard);
-        let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::Bug) };
+        let refused = |why| (DataOutCheck::Refused(key, why), DataSink::Discard);
+        let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::impossible()) };
         if task.conn != conn {
             //= rfc7143#section-4.2.5.1
             //# the initiator MUST send the data, if any, for that command over the same TCP
@@ -279,13 +249,13 @@ impl Engine {
         }
         if repairs && task.data_out.is_over(pdu.ttt) {
             // The Data-Out answers an R2T that was replaced, or is a duplicate.
-            return (Incoming::Stale, DataSink::Discard);
+            return (DataOutCheck::Stale, DataSink::Discard);
         }
         let (lun, has_ended) = (task.lun, task.result.is_some());
         let Some(sequence) = task.data_out.select(pdu.ttt) else {
             if has_ended {
                 // The Data-Out may belong to a sequence that was dropped.
-                return (Incoming::Stale, DataSink::Discard);
+                return (DataOutCheck::Stale, DataSink::Discard);
             }
             return refused(if pdu.ttt == Ttt::NONE {
                 ProtocolError::UnsolicitedNotExpected
@@ -295,14 +265,14 @@ impl Engine {
         };
         let len = bhs.data_len();
         if has_ended {
-            return (Incoming::Sequence(key), DataSink::Discard);
+            return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
         if sequence.ttt != Ttt::NONE && pdu.lun != lun {
             return refused(ProtocolError::DataOutOtherLun);
         }
         match sequence.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
             Ok(PduDisposition::Accept) => {}
-            Ok(PduDisposition::Skip) => return (Incoming::Skipped(key), DataSink::Discard),
+            Ok(PduDisposition::Skip) => return (DataOutCheck::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
         }
         let (whole, unsolicited) = (to_usize(sequence.len), sequence.unsolicited);
@@ -311,10 +281,10 @@ impl Engine {
         //# to properly receive 0-length data segments.
         let is_first = len > 0 && sequence.buf.is_none();
         if is_first && !self.reserve_for_sequence(session, key, pdu.ttt, (whole, unsolicited)) {
-            return (Incoming::Sequence(key), DataSink::Discard);
+            return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
-        let Some(sequence) = sequence else { return refused(ProtocolError::Bug) };
+        let Some(sequence) = sequence else { return refused(ProtocolError::impossible()) };
         if is_first {
             sequence.buf = Some(self.pool.take(whole));
         }
@@ -327,7 +297,7 @@ impl Engine {
             }
             None => DataSink::Discard,
         };
-        (Incoming::Sequence(key), landing)
+        (DataOutCheck::Accepted(key), landing)
     }
 
     /// Reserves memory for a sequence when its first data is received. The memory of solicited data was
@@ -345,7 +315,7 @@ impl Engine {
         let room = self.sessions.get_mut(session).map(|state| &mut state.shares.unsolicited);
         let found = room.is_some_and(|share| self.quotas.unsolicited.try_reserve(self.now, share, len));
         if let Some(task) = self.tasks.get_mut(key).filter(|_| found) {
-            task.data_out.reserved += len;
+            task.data_out.record_unsolicited_reservation(len);
         }
         found
     }
@@ -355,13 +325,13 @@ impl Engine {
         &mut self,
         conn: ConnId,
         session: Key,
+        (pdu, check): (&DataOut, DataOutCheck),
         segment: ReceivedPdu,
     ) -> Result<(), ProtocolError> {
         let bhs = segment.bhs;
-        let incoming = self.conn_mut(conn).map_or(Incoming::Stale, |connection| {
+        if let Some(connection) = self.conn_mut(conn) {
             connection.data_out_bytes += u64::from(bhs.data_len());
-            connection.incoming
-        });
+        }
         let buf = match segment.sink {
             DataSink::Append(buf) | DataSink::Overwrite { buf, .. } => Some(buf),
             DataSink::Discard | DataSink::TakenByDriver { .. } => None,
@@ -373,13 +343,13 @@ impl Engine {
                 return self.handle_violation(conn, &bhs, ProtocolError::NotInDiscovery);
             }
         }
-        let (key, verdict) = match incoming {
-            Incoming::Sequence(key) | Incoming::Skipped(key) if !segment.digest_ok => {
-                return self.handle_damaged_data_out(conn, key, &bhs, buf);
+        let (key, verdict) = match check {
+            DataOutCheck::Accepted(key) | DataOutCheck::Skipped(key) if !segment.digest_ok => {
+                return self.handle_damaged_data_out(conn, key, (&bhs, pdu), buf);
             }
-            Incoming::Sequence(key) => (key, Ok(true)),
-            Incoming::Skipped(key) => (key, Ok(false)),
-            Incoming::Refused(_, why @ ProtocolError::DataOutOtherConnection) => {
+            DataOutCheck::Accepted(key) => (key, Ok(true)),
+            DataOutCheck::Skipped(key) => (key, Ok(false)),
+            DataOutCheck::Refused(_, why @ ProtocolError::DataOutOtherConnection) => {
                 // The sequence belongs to another connection, and this Data-Out does not end it.
                 return self.handle_violation(
                     conn,
@@ -387,10 +357,10 @@ impl Engine {
                     if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch },
                 );
             }
-            Incoming::Refused(key, why) => {
+            DataOutCheck::Refused(key, why) => {
                 (key, Err(if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch }))
             }
-            Incoming::Stale | Incoming::Plain => {
+            DataOutCheck::Stale => {
                 self.stats.ignored += 1;
                 return if segment.digest_ok {
                     Ok(())
@@ -399,11 +369,11 @@ impl Engine {
                 };
             }
         };
-        let verdict = verdict.and_then(|of_use| self.take_data(key, &bhs, buf, of_use));
-        if let Err(why) = verdict {
-            self.handle_task_violation(conn, &bhs, key, why)?;
+        match verdict {
+            Ok(of_use) => self.take_data(key, (pdu, bhs.data_len()), buf, of_use),
+            Err(why) => self.handle_task_violation(conn, &bhs, key, why)?,
         }
-        self.end_sequence(conn, key, &bhs)
+        self.end_sequence(conn, key, (&bhs, pdu))
     }
 
     /// Handles a Data-Out of a sequence with a wrong data digest.
@@ -411,7 +381,7 @@ impl Engine {
         &mut self,
         conn: ConnId,
         key: Key,
-        bhs: &Bhs,
+        (bhs, pdu): (&Bhs, &DataOut),
         buf: Option<Buf>,
     ) -> Result<(), ProtocolError> {
         let why = ProtocolError::DataDigestMismatch;
@@ -419,9 +389,8 @@ impl Engine {
         if !repairs {
             self.recycle_buf(buf);
             self.handle_task_violation(conn, bhs, key, why)?;
-            return self.end_sequence(conn, key, bhs);
+            return self.end_sequence(conn, key, (bhs, pdu));
         }
-        let pdu = DataOut::decode(bhs)?;
         let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
         match self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt)) {
@@ -449,29 +418,21 @@ impl Engine {
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, DataSn(0))?;
         }
-        self.end_sequence(conn, key, bhs)
+        self.end_sequence(conn, key, (bhs, pdu))
     }
 
     /// Stores the data of an accepted Data-Out, unless `of_use` is false.
-    fn take_data(
-        &mut self,
-        key: Key,
-        bhs: &Bhs,
-        buf: Option<Buf>,
-        of_use: bool,
-    ) -> Result<(), ProtocolError> {
-        let pdu = DataOut::decode(bhs)?;
+    fn take_data(&mut self, key: Key, (pdu, len): (&DataOut, u32), buf: Option<Buf>, of_use: bool) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else {
-            self.recycle_buf(buf);
-            return Ok(());
+            return self.recycle_buf(buf);
         };
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
-        let starved = of_use && buf.is_none() && bhs.data_len() > 0;
+        let starved = of_use && buf.is_none() && len > 0;
         match task.data_out.select(pdu.ttt) {
             Some(sequence) => {
                 if of_use {
-                    sequence.record_data(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
+                    sequence.record_data(pdu.data_sn, pdu.buffer_offset, len, in_order);
                 } else {
                     sequence.skipped(pdu.data_sn);
                 }
@@ -493,12 +454,15 @@ impl Engine {
             let ending = if busy { TaskResult::busy() } else { late() };
             self.terminate_task(key, ending);
         }
-        Ok(())
     }
 
     /// Ends a sequence if this PDU is its last.
-    fn end_sequence(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), ProtocolError> {
-        let pdu = DataOut::decode(bhs)?;
+    fn end_sequence(
+        &mut self,
+        conn: ConnId,
+        key: Key,
+        (bhs, pdu): (&Bhs, &DataOut),
+    ) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
         let (whole, has_ended) = (task.data_out_len, task.result.is_some());
         let state = self.sessions.get(task.session);
@@ -524,79 +488,40 @@ impl Engine {
 
     /// Completes the unsolicited data.
     pub(super) fn complete_unsolicited(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(sequence) = task.data_out.unsolicited.take() else { return };
-        // Recovery R2Ts asked for the lost part of it, and the answer to the last of them may be received
-        // twice.
-        task.data_out.record_answered(sequence.ttt);
-        if task.result.is_some() {
-            self.recycle_buf(sequence.buf);
-            return self.queue_response(key);
-        }
-        let len = sequence.received;
-        let mut buf = sequence.buf.unwrap_or_else(|| self.pool.take(0));
-        buf.truncate(to_usize(len));
-        if buf.len() != to_usize(len) {
-            // Otherwise bytes would be delivered that were never received.
-            let session = task.session;
-            return self.bug(session);
-        }
-        let early = buf.freeze();
-        let mut freed = Freed::default();
-        for fetch in task.data_out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
-            fetch.awaits_unsolicited = false;
-            if len < fetch.requested_until && fetch.parts.len() == 1 {
-                // The initiator sent less unsolicited data than it could have. R2Ts ask for the rest, which
-                // needs memory of its own.
-                fetch.requested_until = len.max(fetch.start);
-                freed.solicited += fetch.reserved.take().unwrap_or(0);
-                freed.revoked += u32::from(fetch.revoked.take().is_some());
-                freed.overdraft += core::mem::take(&mut fetch.overdraft);
-            }
-            if let Some(first) = fetch.parts.first_mut() {
-                *first = Some(early.slice(to_usize(fetch.start), to_usize(fetch.end.min(len))));
-            }
-        }
-        task.data_out.unsolicited_data = Some(early);
-        let session = task.session;
-        self.release_data_out(session, freed);
-        self.advance_fetches(key);
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
+        let (session, is_wanted) = (task.session, task.result.is_none());
+        let completion = task.data_out.complete_unsolicited(is_wanted, &self.pool);
+        self.handle_completion(session, key, completion);
     }
 
     /// Completes the answer to an R2T.
     pub(super) fn complete_solicited(&mut self, key: Key, ttt: Ttt) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(at) = task.data_out.solicited.iter().position(|sequence| sequence.ttt == ttt) else {
-            return;
-        };
-        let sequence = task.data_out.solicited.remove(at);
-        task.data_out.record_answered(ttt);
-        let session = task.session;
-        if task.result.is_some() {
-            self.recycle_buf(sequence.buf);
-            self.queue_response(key);
-        } else {
-            let is_short = sequence.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(sequence.len));
-            if is_short && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
-                // Otherwise bytes would be delivered that were never received.
-                return self.bug(session);
-            }
-            let fetch = task.data_out.fetches.iter_mut().find(|fetch| fetch.id == sequence.fetch);
-            if let (Some(part), Some(buf)) =
-                (fetch.and_then(|fetch| fetch.parts.get_mut(sequence.part)), sequence.buf)
-            {
-                *part = Some(buf.freeze());
-            }
-            self.advance_fetches(key);
-        }
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
+        let (session, is_wanted) = (task.session, task.result.is_none());
+        let completion = task.data_out.complete_solicited(ttt, is_wanted);
+        self.handle_completion(session, key, completion);
         if self.sessions.get(session).is_some_and(|session| session.holds_r2ts) {
             self.drain_ready(session);
         }
     }
 
+    fn handle_completion(&mut self, session: Key, key: Key, completion: Completion) {
+        match completion {
+            Completion::Stored(freed) => {
+                self.release_data_out(session, freed);
+                self.advance_fetches(key);
+            }
+            Completion::Discarded(buf) => {
+                self.recycle_buf(buf);
+                self.queue_response(key);
+            }
+            Completion::Impossible => self.impossible(Some(session)),
+        }
+    }
+
     /// Stops fetching for a task that ended. Only the sequences that the initiator still has to end are kept.
     pub(super) fn stop_data_out(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let (freed, session) = (task.data_out.stop(&self.pool), task.session);
         self.release_data_out(session, freed);
     }

@@ -102,6 +102,23 @@ impl Sequence {
         }
     }
 
+    /// Returns the unsolicited data of a command, `len` bytes, of which the immediate data is received.
+    pub(crate) fn unsolicited(
+        len: u32,
+        (immediate_len, buf): (u32, Option<Buf>),
+        in_order: bool,
+        progress: SequenceProgress,
+    ) -> Self {
+        let mut new = Self::new(Ttt::NONE, 0, len);
+        new.sent = true;
+        new.progress = Some(progress);
+        new.record_data(DataSn(0), 0, immediate_len, in_order);
+        // The numbers begin with the first Data-Out.
+        new.data_sn = DataSn(0);
+        new.buf = buf;
+        new
+    }
+
     /// Returns whether it has memory: part of it was received, or is being read.
     pub(crate) const fn has_memory(&self) -> bool {
         self.buf.is_some() || self.reading

@@ -1,22 +1,24 @@
 //! From bytes to requests: identifies each received PDU, decides where its data segment is stored, and passes
 //! it to its handler.
 //!
-//! A PDU is handled in two steps. When its header is complete, [`Engine::data_sink`] returns the sink of the
-//! data segment and does nothing else. When the last byte is received and the digest is checked,
-//! [`Engine::handle_pdu`] acts on the PDU.
+//! A PDU is handled in two steps. When its header is complete, [`Engine::handle_header`] decodes it, decides
+//! where its data segment is stored, and keeps both as [`Incoming`]. When the last byte is received and the
+//! digest is checked, [`Engine::handle_pdu`] acts on it.
 
-use base::buffer::{Buf, Bytes};
+use base::buffer::Bytes;
 use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::{Body, Control, Incoming, Output, index};
+use super::connection::{Body, Control, Output, index};
 use super::contract::SessionEnd;
 use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
+use super::incoming::{ControlPdu, Incoming};
 use super::protocol_error::ProtocolError;
 use super::session::Request;
 use crate::framing::{DataSink, FramingEvent, ReceivedPdu, Receiver, StreamError};
 use crate::login::directory::Directory;
+use crate::pdu::data_out::DataOut;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::{Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
@@ -45,14 +47,16 @@ impl Engine {
             match receiver.advance(&mut bytes) {
                 Ok(FramingEvent::NeedMoreBytes) => return Ok(()),
                 Ok(FramingEvent::Header(bhs)) => {
-                    let landing = self.data_sink(conn, &bhs)?;
-                    receiver.set_sink(landing);
+                    let sink = self.handle_header(conn, &bhs)?;
+                    receiver.set_sink(sink);
                 }
                 Ok(FramingEvent::Pdu(segment)) => {
                     self.stats.pdus_in += 1;
                     let context = PduContext { now, conn, directory };
                     self.handle_pdu(context, segment, receiver.ahs())?;
-                    let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
+                    let Some(connection) = self.conn_mut(conn) else {
+                        return Err(ProtocolError::impossible());
+                    };
                     if !connection.is_reading() {
                         return Ok(());
                     }
@@ -71,21 +75,32 @@ impl Engine {
         }
     }
 
-    /// Returns the sink for the data segment of a PDU.
-    fn data_sink(&mut self, conn: ConnId, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
-        connection.incoming = Incoming::Plain;
+    /// Decodes the header of a PDU, decides what becomes of the PDU, and returns the sink for its data
+    /// segment.
+    fn handle_header(&mut self, conn: ConnId, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
+        let Some(connection) = self.conn(conn) else { return Err(ProtocolError::impossible()) };
         let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
         let Some(session) = connection.session else {
+            // `login` decodes the PDUs of a login.
             return Ok(DataSink::Append(self.pool.take(len)));
         };
-        match bhs.opcode() {
-            Opcode::DATA_OUT => Ok(self.data_out_sink(conn, session, bhs)),
-            _ if len == 0 => Ok(DataSink::Discard),
-            Opcode::SCSI_COMMAND => Ok(self.command_data_sink(conn, session, bhs)),
-            Opcode::NOP_OUT | Opcode::TEXT_REQUEST => Ok(self.reserve_unsolicited(conn, len)),
-            _ => Ok(DataSink::Discard),
+        let (incoming, sink) = match bhs.opcode() {
+            Opcode::SCSI_COMMAND => return self.command_header(conn, session, bhs),
+            Opcode::DATA_OUT => {
+                let pdu = DataOut::decode(bhs)?;
+                let (check, sink) = self.check_data_out(conn, session, bhs, &pdu);
+                (Incoming::DataOut(pdu, check), sink)
+            }
+            opcode => {
+                let takes_data = len > 0 && matches!(opcode, Opcode::NOP_OUT | Opcode::TEXT_REQUEST);
+                let sink = if takes_data { self.reserve_unsolicited(conn, len) } else { DataSink::Discard };
+                (Incoming::Control(ControlPdu::decode(bhs)), sink)
+            }
+        };
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.incoming = Some(incoming);
         }
+        Ok(sink)
     }
 
     /// Reserves `len` bytes of the memory quota and takes a buffer for them. Without memory, the data is read
@@ -113,25 +128,26 @@ impl Engine {
         ahs: &[u8],
     ) -> Result<(), ProtocolError> {
         let conn = context.conn;
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         let reserved = core::mem::take(&mut connection.reserved);
+        let incoming = connection.incoming.take();
         let Some(session) = connection.session else { return self.login_pdu(context, segment) };
         self.handle_exp_stat_sn(conn, &segment.bhs);
-        let opcode = segment.bhs.opcode();
-        if opcode == Opcode::DATA_OUT {
-            return self.handle_data_out(conn, session, segment);
+        match &incoming {
+            Some(Incoming::DataOut(pdu, check)) => {
+                self.handle_data_out(conn, session, (pdu, *check), segment)
+            }
+            Some(Incoming::Command(command)) => {
+                self.handle_command(context, session, command, segment, ahs, reserved)
+            }
+            Some(Incoming::Control(pdu)) => {
+                self.release_unsolicited(Some(session), reserved);
+                let bhs = segment.bhs;
+                let done = self.handle_control_pdu(context, session, *pdu, segment);
+                done.or_else(|why| self.handle_violation(conn, &bhs, why))
+            }
+            None => Err(ProtocolError::impossible()),
         }
-        if opcode == Opcode::SCSI_COMMAND {
-            return self.handle_command(context, session, segment, ahs, reserved);
-        }
-        self.release_unsolicited(Some(session), reserved);
-        let bhs = segment.bhs;
-        let data = match segment.sink {
-            DataSink::Append(buf) => Some(buf),
-            _ => None,
-        };
-        let done = self.handle_control_pdu(context, session, &bhs, (data, segment.digest_ok));
-        done.or_else(|why| self.handle_violation(conn, &bhs, why))
     }
 
     /// Handles a PDU that is neither a command nor Data-Out.
@@ -139,12 +155,15 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         session: Key,
-        bhs: &Bhs,
-        (data, intact): (Option<Buf>, bool),
+        pdu: Result<ControlPdu, ProtocolError>,
+        segment: ReceivedPdu,
     ) -> Result<(), ProtocolError> {
-        let conn = context.conn;
-        let data = data.map(Buf::freeze);
-        if !intact {
+        let (conn, bhs) = (context.conn, &segment.bhs);
+        let data = match segment.sink {
+            DataSink::Append(buf) => Some(buf.freeze()),
+            _ => None,
+        };
+        if !segment.digest_ok {
             self.recycle(data);
             return Err(ProtocolError::DataDigestMismatch);
         }
@@ -156,34 +175,21 @@ impl Engine {
             let takes_data = matches!(bhs.opcode(), Opcode::NOP_OUT | Opcode::TEXT_REQUEST);
             return Err(if takes_data { ProtocolError::NoRoom } else { ProtocolError::DataNotAllowed });
         }
-        match bhs.opcode() {
-            Opcode::NOP_OUT => {
-                let ping = crate::pdu::nop_out::NopOut::decode(bhs)?;
+        match pdu? {
+            ControlPdu::NopOut(ping) => {
                 let request = Request::Ping(conn, ping, data);
                 self.sequence_request(context, session, (ping.immediate, ping.cmd_sn), request)
             }
-            Opcode::TEXT_REQUEST => {
-                let text = crate::pdu::text_request::TextRequest::decode(bhs)?;
+            ControlPdu::Text(text) => {
                 let request = Request::Text(conn, text, data);
                 self.sequence_request(context, session, (text.immediate, text.cmd_sn), request)
             }
-            Opcode::LOGOUT_REQUEST => {
-                let logout = crate::pdu::logout_request::LogoutRequest::decode(bhs)?;
+            ControlPdu::Logout(logout) => {
                 let request = Request::Logout(conn, logout);
                 self.sequence_request(context, session, (logout.immediate, logout.cmd_sn), request)
             }
-            Opcode::TMF_REQUEST => {
-                let tmf = crate::pdu::tmf_request::TmfRequest::decode(bhs)?;
-                self.tmf_request(context, session, &tmf)
-            }
-            Opcode::SNACK => self.handle_snack(conn, session, bhs),
-            //= rfc7143#section-4.2.4
-            //# Login Requests and Responses MUST be used exclusively during login.
-            //= rfc7143#section-4.2.4
-            //# a subsequent Login Phase MUST NOT occur before tearing down the connection.
-            Opcode::LOGIN_REQUEST => Err(ProtocolError::LoginAfterLogin),
-            Opcode(0x20..=0x3f) => Err(ProtocolError::TargetPdu),
-            _ => Err(ProtocolError::UnknownOpcode),
+            ControlPdu::Tmf(tmf) => self.tmf_request(context, session, &tmf),
+            ControlPdu::Snack(snack) => self.handle_snack(conn, session, bhs, &snack),
         }
     }
 
@@ -198,7 +204,7 @@ impl Engine {
         if immediate {
             return self.execute_request(context, session, request);
         }
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         match state.window.receive(cmd_sn, request) {
             super::window::CmdSnOrder::InOrder(request) => {
                 self.execute_request(context, session, request)?;
@@ -281,7 +287,7 @@ impl Engine {
     /// sends the command again (§7.2.1), until `data_within` has passed.
     pub(super) fn on_gap_timer(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if !state.window.has_gap() {
             // The early requests were discarded when their connection was lost.
             state.gap_polls = 0;
@@ -434,11 +440,5 @@ impl Engine {
         taken
             .max_by_key(|(_, connection)| connection.control_bytes + connection.text_bytes)
             .map(|(number, _)| ConnId(number))
-    }
-
-    /// Ends a session because of an internal error.
-    pub(super) fn bug(&mut self, session: Key) {
-        self.stats.bugs += 1;
-        self.end_session(session, SessionEnd::Misbehaved(ProtocolError::Bug));
     }
 }

@@ -18,23 +18,21 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use base::buffer::Pool;
-use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, RxBuffer};
+use base::state_machine::{AcceptInfo, Action, ConnId, RxBuffer};
 use base::time::{Duration, Instant};
 use transport::quota::DataQuotas;
 
 use super::allegiance::is_detached_id;
 use super::arena::{Arena, Key};
 use super::connection::{Connection, Output, index};
-use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionEnd};
+use super::contract::{Event, FailedLogin, LoginRejected, Repairs};
 use super::initiator_notes::{Deviation, Notes};
 use super::protocol_error::ProtocolError;
 use super::session::{Session, Tmf};
-use super::states::{ConnectionEvent, SessionEvent};
 use super::task::Task;
 use super::timer::{Owner, Timer, Timers};
 use crate::login::directory::{Directory, TargetId};
 use crate::login::target::ClaimedIdentity;
-use crate::negotiate::full_feature::TargetText;
 use crate::pdu::{TargetSn, Ttt};
 use crate::recovery::{self, ErrorResponse, RecoveryAction};
 
@@ -329,7 +327,7 @@ impl Engine {
             connection.last_heard = now;
             connection.bytes_since_heard = 0;
         }
-        let Some(mut receiver) = connection.receiver.take() else { return };
+        let Some(mut receiver) = connection.receiver.take() else { return self.impossible(None) };
         let end = self.read(now, conn, &mut receiver, bytes, directory);
         if let Some(connection) = self.conn_mut(conn) {
             connection.receiver = Some(receiver);
@@ -362,25 +360,6 @@ impl Engine {
             connection.bytes_since_heard += len;
         }
         self.received(now, conn, &[], directory);
-    }
-
-    /// Handles the end of a connection.
-    pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
-        self.now = now;
-        let down = match why {
-            DisconnectReason::Closed | DisconnectReason::Failed => SessionEnd::ConnectionLost,
-            DisconnectReason::Stalled => SessionEnd::TimedOut,
-            DisconnectReason::Shutdown => SessionEnd::Closed,
-        };
-        let session = self.conn(conn).and_then(|connection| connection.session);
-        self.leave_session(conn, down);
-        self.release_login_slot(conn);
-        if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
-            self.open_conns = self.open_conns.saturating_sub(1);
-            self.release_unsolicited(session, connection.reserved);
-            let freed = connection.control_bytes + connection.text_bytes;
-            self.control_bytes = self.control_bytes.saturating_sub(freed);
-        }
     }
 
     /// Returns the next event that the layer above must handle.
@@ -461,7 +440,7 @@ impl Engine {
                 | Timer::Retain
                 | Timer::Detached
                 | Timer::Discovery,
-            ) => self.stats.bugs += 1,
+            ) => self.impossible(None),
         }
     }
 
@@ -541,74 +520,6 @@ impl Engine {
         let session = self.conn(conn).and_then(|connection| connection.session);
         if let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) {
             what(&mut state.repairs);
-        }
-    }
-
-    /// Drops a connection whose peer broke a rule, and removes it from its session.
-    pub(super) fn drop_connection(&mut self, conn: ConnId, why: ProtocolError) {
-        let Some(connection) = self.conn_mut(conn) else { return };
-        if connection.closing && connection.session.is_none() {
-            return;
-        }
-        connection.closing = true;
-        // The engine sends nothing more on it.
-        connection.send_queue = VecDeque::new();
-        let freed =
-            core::mem::take(&mut connection.control_bytes) + core::mem::take(&mut connection.text_bytes);
-        (connection.login, connection.text) = (None, TargetText::new());
-        self.control_bytes = self.control_bytes.saturating_sub(freed);
-        match why {
-            ProtocolError::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
-            ProtocolError::Bug => self.stats.bugs += 1,
-            _ => {}
-        }
-        self.stats.dropped += 1;
-        let down = match why {
-            ProtocolError::PingUnanswered | ProtocolError::LogoutTooSlow | ProtocolError::DataTooSlow => {
-                SessionEnd::TimedOut
-            }
-            why => SessionEnd::Misbehaved(why),
-        };
-        let member = self.conn(conn).and_then(|connection| Some((connection.session?, connection.cid)));
-        self.leave_session(conn, down);
-        self.actions.push_back(Action::Abort(conn));
-        if let Some((session, cid)) = member {
-            self.announce_loss(session, cid);
-        }
-    }
-
-    /// Removes a connection from its session. Below level 2 its tasks end with it, and the loss of the last
-    /// connection ends the session (§7.1.5).
-    pub(super) fn leave_session(&mut self, conn: ConnId, down: SessionEnd) {
-        let Some(connection) = self.conn_mut(conn) else { return };
-        connection.deadlines.clear(Timer::Silence);
-        connection.deadlines.clear(Timer::Data);
-        connection.deadlines.clear(Timer::Logout);
-        connection.deadlines.clear(Timer::Login);
-        connection.deadlines.clear(Timer::Ack);
-        let event =
-            if connection.session.is_some() { ConnectionEvent::Lost } else { ConnectionEvent::LoginFailed };
-        connection.state = connection.state.on(event).unwrap_or(connection.state);
-        let Some(key) = connection.session.take() else { return };
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        session.conns.retain(|other| *other != conn);
-        let is_last = session.conns.is_empty();
-        let kept = down != SessionEnd::Closed && self.detach_tasks(self.now, key, conn, false);
-        if is_last && let Some(session) = self.sessions.get_mut(key) {
-            session.lost_since = Some(self.now);
-        }
-        if is_last && !kept {
-            self.end_session(key, down);
-        } else if !kept {
-            self.end_tasks(key, Some(conn));
-        } else if is_last && let Some(session) = self.sessions.get_mut(key) {
-            session.state = session.state.on(SessionEvent::ConnectionsLost).unwrap_or(session.state);
-        }
-        self.remove_from_fences(key, conn);
-        self.mark_logouts_dirty(key);
-        if let Some(connection) = self.conn_mut(conn) {
-            let cleaned = connection.state.on(ConnectionEvent::CleanedUp);
-            connection.state = cleaned.unwrap_or(connection.state);
         }
     }
 }

@@ -42,9 +42,9 @@ impl Engine {
     ) -> Result<(), ProtocolError> {
         let conn = context.conn;
         let (DataSink::Append(data), Some(connection)) = (segment.sink, self.conn_mut(conn)) else {
-            return Err(ProtocolError::Bug);
+            return Err(ProtocolError::impossible());
         };
-        let Some(mut login) = connection.login.take() else { return Err(ProtocolError::Bug) };
+        let Some(mut login) = connection.login.take() else { return Err(ProtocolError::impossible()) };
         let step = if segment.bhs.opcode() == Opcode::LOGIN_REQUEST {
             let request = LoginRequest::decode(&segment.bhs)?;
             if connection.state == states::Connection::TransportUp {
@@ -176,7 +176,7 @@ impl Engine {
                 return self.refuse_login(conn, response.refused(status));
             }
         };
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         let (begins, ends) = match state.state {
             states::Session::Active => (None, SessionEvent::LeadingLoginDone),
             // A login that continues a session without connections changes the session's state only when it
@@ -184,7 +184,7 @@ impl Engine {
             _ => (Some(SessionEvent::ContinuingLogin), SessionEvent::ContinuingLoginDone),
         };
         for event in begins.into_iter().chain([ends]) {
-            state.state = state.state.on(event).ok_or(ProtocolError::Bug)?;
+            state.state = state.state.on(event).ok_or_else(ProtocolError::impossible)?;
         }
         //= rfc7143#section-4.2.1
         //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support
@@ -202,7 +202,7 @@ impl Engine {
         state.is_announced |= announced.is_some();
         let level = state.parameters.error_recovery_level;
         let parameters = outcome.negotiated.connection;
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         connection.on(ConnectionEvent::LoginDone)?;
         connection.session = Some(session);
         connection.cid = outcome.cid.0;

@@ -87,7 +87,7 @@ impl Engine {
         session: Key,
         request: &LogoutRequest,
     ) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let time2wait = state.parameters.default_time2wait;
         let conns = state.conns.clone();
         let named = conns.iter().copied().find(|conn| {
@@ -108,7 +108,7 @@ impl Engine {
                 (LogoutResult::CLOSED, Some(LogoutScope::Connection(named)))
             }
             (LogoutReason::CloseConnection, None) => (LogoutResult::NO_CID, None),
-            (LogoutReason::RemoveForRecovery, _) => return Err(ProtocolError::Bug),
+            (LogoutReason::RemoveForRecovery, _) => return Err(ProtocolError::impossible()),
         };
         let answer = LogoutResponse {
             response,
@@ -153,7 +153,9 @@ impl Engine {
         pending: PendingLogout,
     ) -> Result<(), ProtocolError> {
         let conns = self.sessions.get(session).map(|state| state.conns.clone()).unwrap_or_default();
-        self.conn_mut(pending.timed()).ok_or(ProtocolError::Bug)?.on(ConnectionEvent::LogoutRequest)?;
+        self.conn_mut(pending.timed())
+            .ok_or_else(ProtocolError::impossible)?
+            .on(ConnectionEvent::LogoutRequest)?;
         for conn in conns.into_iter().filter(|conn| pending.covers(*conn)) {
             if let Some(connection) = self.conn_mut(conn) {
                 connection.logging_out = true;
@@ -181,7 +183,7 @@ impl Engine {
         session: Key,
         request: &LogoutRequest,
     ) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let parameters = state.parameters;
         let named = self.member(session, request.cid);
         let response = if parameters.error_recovery_level < 2 {
@@ -267,7 +269,10 @@ impl Engine {
     /// Ends the tasks that cannot end by themselves after a logout. Returns whether other tasks are still
     /// open, or responses not sent.
     fn is_waiting(&mut self, session: Key, pending: &PendingLogout) -> bool {
-        let Some(state) = self.sessions.get(session) else { return false };
+        let Some(state) = self.sessions.get(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         let stuck: SmallVec<[Key; 8]> = state
             .tasks(&self.tasks)
             .filter(|(_, task)| pending.covers(task.conn) && task.sent_status.is_none() && is_stuck(task))
@@ -279,7 +284,10 @@ impl Engine {
                 LogoutScope::Session => self.end_task(key),
             }
         }
-        let Some(state) = self.sessions.get(session) else { return false };
+        let Some(state) = self.sessions.get(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         let stuck: SmallVec<[Key; 4]> = state
             .tmfs
             .iter()
@@ -406,5 +414,5 @@ fn is_stuck(task: &Task) -> bool {
     let is_early = task.holder == Holder::Session && !task.immediate && !task.in_window;
     task.is_detached()
         || task.data_out.is_expecting()
-        || task.result.is_none() && (is_early || !task.data_out.fetches.is_empty())
+        || task.result.is_none() && (is_early || task.data_out.has_fetches())
 }

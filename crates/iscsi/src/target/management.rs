@@ -37,7 +37,7 @@ impl Engine {
         session: Key,
         request: &TmfRequest,
     ) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         if state.is_discovery() {
             return Err(ProtocolError::NotInDiscovery);
         }
@@ -82,7 +82,7 @@ impl Engine {
     /// Starts a task management request whose turn has come, and determines what it still has to wait for.
     pub(super) fn start_tmf(&mut self, context: PduContext<'_>, key: Key) -> Result<(), ProtocolError> {
         let Some(tmf) = self.tmfs.get(key).copied() else { return Ok(()) };
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return Err(ProtocolError::impossible()) };
         let level = state.parameters.protocol_level;
         if tmf.is_too_many {
             return self.answer_tmf(key, TmfResult::REJECTED);
@@ -150,7 +150,9 @@ impl Engine {
     }
 
     fn enqueue_tmf(&mut self, now: Instant, key: Key, tmf: &Tmf) {
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return };
+        let Some(state) = self.sessions.get_mut(tmf.session) else {
+            return self.impossible(Some(tmf.session));
+        };
         if tmf.is_multi_task() {
             let at = now.after(self.limits.fence_within);
             self.timers.set(Owner::Session(tmf.session), &mut state.deadlines, Timer::TmfData, at);
@@ -162,12 +164,15 @@ impl Engine {
     /// Returns whether a request must wait for data of the tasks that it ends. If so, R2Ts are held back.
     pub(super) fn tmf_must_wait(&mut self, session: Key, key: Key) -> bool {
         let Some(tmf) = self.tmfs.get(key) else { return false };
-        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let Some(state) = self.sessions.get_mut(session) else {
+            self.impossible(Some(session));
+            return false;
+        };
         let open = state
             .tasks(&self.tasks)
             // A task without a connection receives no data.
             .filter(|(_, task)| task.result.is_none() && !task.is_detached())
-            .any(|(_, task)| !task.data_out.solicited.is_empty() && tmf.affects(task.lun));
+            .any(|(_, task)| task.data_out.has_r2ts() && tmf.affects(task.lun));
         let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
         //= rfc7143#section-4.2.3.3
         //# All iSCSI implementations MUST support the protocol behavior defined in this section
@@ -193,7 +198,7 @@ impl Engine {
                 task: tmf.task.map(TaskRef),
             }));
         }
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         state.holds_r2ts = false;
         let tmf = self.tmfs.get(key).copied();
         self.advance_all_fetches(session, |lun| tmf.is_none_or(|tmf| !tmf.affects(lun)));
@@ -201,10 +206,10 @@ impl Engine {
 
     /// Sends the R2Ts that were held back.
     fn advance_all_fetches(&mut self, session: Key, of: impl Fn(u64) -> bool) {
-        let Some(state) = self.sessions.get(session) else { return };
+        let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         let held: Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| !task.data_out.fetches.is_empty() && of(task.lun))
+            .filter(|(_, task)| task.data_out.has_fetches() && of(task.lun))
             .map(|(key, _)| key)
             .collect();
         for task in held {
@@ -214,7 +219,7 @@ impl Engine {
 
     /// Records that the requests have waited long enough for data.
     pub(super) fn on_tmf_data_timer(&mut self, session: Key) {
-        let Some(state) = self.sessions.get(session) else { return };
+        let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         for key in &state.tmfs {
             if let Some(tmf) = self.tmfs.get_mut(*key) {
                 tmf.data_wait_expired = true;
@@ -226,7 +231,7 @@ impl Engine {
     /// Handles ABORT TASK (§11.5.1) for one task of this session, whether it waits, executes or has ended.
     fn abort_task(&mut self, context: PduContext<'_>, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
         let (itt, ref_cmd_sn) = tmf.referenced;
-        let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get(tmf.session) else { return Err(ProtocolError::impossible()) };
         let Some(task) = state.find_open(&self.tasks, itt) else {
             if self.is_control_tag(tmf.session, itt) {
                 //= rfc7143#section-11.5.1
@@ -307,7 +312,7 @@ impl Engine {
 
     /// Handles QUERY TASK (RFC 7144 §6.3).
     fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return Err(ProtocolError::impossible()) };
         let task = state.find_open(&self.tasks, tmf.referenced.0);
         let named = task.and_then(|task| Some((task, self.tasks.get(task)?)));
         if named.is_some_and(|(_, task)| task.lun != tmf.lun) {
@@ -336,7 +341,7 @@ impl Engine {
     }
 
     pub(super) fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), ProtocolError> {
-        let Some(tmf) = self.drop_tmf(key) else { return Ok(()) };
+        let Some(tmf) = self.drop_tmf(key) else { return Err(ProtocolError::impossible()) };
         if tmf.is_multi_task() {
             // The tasks that the function did not end continue.
             self.advance_all_fetches(tmf.session, |lun| tmf.affects(lun));
@@ -361,7 +366,7 @@ impl Engine {
     /// Reports to a session with FastAbort that a task of it was terminated, unless the function that did so
     /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d).
     pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: ConnId, lun: u64) {
-        let Some(state) = self.sessions.get(session) else { return };
+        let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         let conn = if is_detached_id(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
         let own = state.tmfs.iter().filter_map(|key| self.tmfs.get(*key)).any(|tmf| {
             let is_single = tmf.function == TmfFunction::ABORT_TASK && tmf.task == Some(task);

@@ -163,3 +163,14 @@ pub enum ProtocolError {
     #[error("internal error")]
     Bug,
 }
+
+impl ProtocolError {
+    /// Returns [`Self::Bug`]. Every state that must not occur is handled here: tests and the simulator panic,
+    /// and elsewhere the connection or session on which it occurred ends, and is counted.
+    #[cold]
+    #[track_caller]
+    pub(super) fn impossible() -> Self {
+        debug_assert!(false, "a state of the engine that cannot be");
+        Self::Bug
+    }
+}

@@ -16,26 +16,48 @@
 //! fence by twice [`super::engine::Limits::fence_within`]; one that does not even receive what it is sent
 //! delays it longer. Connections are held for one fence at a time: of several waiting fences, the later ones
 //! only record what must be acknowledged before them.
+//!
+//! [`ResponseFence`] is the state; `fenced_send` carries out its steps.
+
+use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
-use transport::task_management::TmfResult;
 
 use super::arena::Key;
-use super::connection::{Body, Control, Output, index};
-use super::engine::Engine;
-use super::protocol_error::ProtocolError;
-use super::session::{Session, Tmf};
-use super::timer::{Owner, Timer};
-use crate::pdu::TargetSn;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::serial::StatSn;
 
+/// The response fences of a session.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseFence {
+    /// Responses that wait until earlier ones are acknowledged, in order.
+    waiting: Vec<Fence>,
+    /// The fenced response whose acknowledgement later responses wait for.
+    unacked: Option<UnackedFence>,
+    /// How many marks were taken.
+    marks: u32,
+}
+
+/// The next step of a session's response fences.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FenceStep {
+    /// Nothing waits any more.
+    Idle,
+    /// Something is still to be sent or acknowledged.
+    Wait,
+    /// The last fenced response is acknowledged: the connections that it held may transmit.
+    Release,
+    /// This response may be sent on this connection. With `goes_first`, it overtakes the connection's queue,
+    /// in which later output waits.
+    Send { conn: ConnId, response: FencedResponse, goes_first: bool },
+}
+
 /// A response that waits until earlier ones are acknowledged.
-#[derive(Clone, Debug)]
-pub(crate) struct Fence {
+#[derive(Debug)]
+struct Fence {
     conn: ConnId,
-    answer: FencedResponse,
+    response: FencedResponse,
     polls: Polls,
     /// The connections of the session, including the response's own.
     connections: SmallVec<[DrainingConnection; 4]>,
@@ -43,7 +65,7 @@ pub(crate) struct Fence {
 
 /// A response that waits behind a fence.
 #[derive(Clone, Copy, Debug)]
-enum FencedResponse {
+pub(crate) enum FencedResponse {
     Tmf(TmfResponse),
     Task(Key),
 }
@@ -70,7 +92,7 @@ enum DrainState {
 /// A fenced response that was sent and that later ones wait for: its connection, its mark, and the StatSN
 /// after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UnackedFence {
+struct UnackedFence {
     conn: ConnId,
     mark: u32,
     next_stat_sn: Option<StatSn>,
@@ -96,113 +118,46 @@ impl Polls {
     }
 }
 
-impl Engine {
-    /// Sends the response to a task management request, behind a fence if it needs one.
-    pub(super) fn send_tmf(&mut self, tmf: &Tmf, response: TmfResult) -> Result<(), ProtocolError> {
-        let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
-        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
-        //= rfc7143#section-4.2.2.3.2
-        //# Whenever the Response Fence behavior is required for a SCSI response message, the
-        //# target iSCSI layer MUST ensure that the following conditions are met in delivering the
-        //# response message to the initiator iSCSI layer:
-        //= rfc7143#section-4.2.2.3.3
-        //# the target iSCSI layer MUST perform the actions described in this section for that
-        //# session.
-        let is_due = tmf.is_multi_task() && state.conns.len() > 1;
-        if !is_due && state.fences.is_empty() {
-            return self.queue_control(tmf.conn, Control::Tmf(pdu), Body::Empty);
-        }
-        //= rfc7143#section-4.2.3.3
-        //# d) MUST provide the Response Fence behavior for the TMF Response on the issuing
-        //# session as specified in Section 4.2.2.3.2.
-        //= rfc7143#section-4.2.3.3
-        //# The TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step d)
-        //= rfc7143#section-4.2.3.4
-        //# e) MUST address the Response Fence flag on the TMF Response on the issuing session as
-        //# defined in Section 4.2.2.3.3.
-        //= rfc7143#section-4.2.3.4
-        //# A TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step e)
-        self.add_fence(tmf.session, tmf.conn, FencedResponse::Tmf(pdu));
-        Ok(())
+impl ResponseFence {
+    /// Returns whether no response waits and none is to be acknowledged.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.unacked.is_none()
     }
 
-    /// Puts the response of a task behind a fence, if it needs one and the session has other connections.
-    /// Returns whether it did.
-    pub(super) fn try_fence_response(&mut self, key: Key) -> bool {
-        let Some(task) = self.tasks.get(key).filter(|task| task.sent_status.is_none()) else { return false };
-        //= rfc7143#section-4.2.2.3.4
-        //# This section lists the situations in which fenced response behavior is REQUIRED in
-        //# iSCSI target implementations.
-        //= rfc7143#section-4.2.2.3.4
-        //# the target iSCSI layer MUST assume that the Response Fence is required for the
-        //# following SCSI completion messages:
-        //= rfc7143#section-4.2.3.6
-        //# The UA notification contained in the first SCSI Response PDU on each affected
-        //# third-party I_T_L nexus after the TMF action thus MUST NOT pass the affected task
-        //# responses on any of the iSCSI sessions accessing the LU.
-        let is_due = task.needs_fence || task.result.as_ref().is_some_and(|result| result.is_unit_attention);
-        let (session, conn) = (task.session, task.conn);
-        let Some(state) = self.sessions.get(session).filter(|_| is_due) else { return false };
-        if state.conns.len() < 2 || !state.conns.contains(&conn) {
-            return false;
-        }
-        //= rfc7143#section-4.2.3.3
-        //# e) MUST provide the Response Fence behavior on the first post-TMF Response on
-        //# third-party sessions as specified in Section 4.2.2.3.3.
-        //= rfc7143#section-4.2.3.4
-        //# f) MUST address the Response Fence flag on the first post-TMF Response on third-party
-        //# sessions as defined in Section 4.2.2.3.3.
-        self.add_fence(session, conn, FencedResponse::Task(key));
-        true
+    /// Returns whether responses wait for earlier ones.
+    pub(crate) const fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
-    fn add_fence(&mut self, session: Key, conn: ConnId, answer: FencedResponse) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        let (members, fresh) = (state.conns.clone(), state.take_mark());
-        let mut waits = SmallVec::new();
-        for member in members {
-            // Adjacent marks are merged, so that a stalled queue does not grow.
-            let last = self.conn(member).and_then(|connection| match connection.send_queue.back() {
-                Some(Output::FenceMark(mark)) => Some(*mark),
-                _ => None,
-            });
-            waits.push(DrainingConnection {
-                conn: member,
-                mark: last.unwrap_or(fresh),
-                state: DrainState::Queued,
-            });
-            if last.is_none() {
-                self.queue(member, Output::FenceMark(fresh));
-            }
-        }
-        if let Some(state) = self.sessions.get_mut(session) {
-            state.fences.push(Fence { conn, answer, polls: Polls::default(), connections: waits });
-        }
-        self.watch_fences(session);
+    /// Returns a new mark.
+    pub(crate) const fn take_mark(&mut self) -> u32 {
+        self.marks = self.marks.wrapping_add(1);
+        self.marks
     }
 
-    fn watch_fences(&mut self, session: Key) {
-        let at = self.now.after(self.limits.fence_within);
-        if let Some(state) = self.sessions.get_mut(session)
-            && !state.deadlines.is_set(Timer::ResponseFence)
-        {
-            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::ResponseFence, at);
-        }
+    /// Puts a response behind a fence, which stands at these marks of the session's connections.
+    pub(crate) fn add(
+        &mut self,
+        conn: ConnId,
+        response: FencedResponse,
+        marks: impl Iterator<Item = (ConnId, u32)>,
+    ) {
+        let connections =
+            marks.map(|(conn, mark)| DrainingConnection { conn, mark, state: DrainState::Queued }).collect();
+        self.waiting.push(Fence { conn, response, polls: Polls::default(), connections });
     }
 
-    /// Records that all output before a mark was sent on a connection.
-    pub(super) fn handle_fence_mark(&mut self, conn: ConnId, mark: u32) {
-        let Some(connection) = self.conn(conn) else { return };
-        let (Some(session), stat_sn) = (connection.session, connection.stat_sn) else { return };
-        let Some(state) = self.sessions.get_mut(session) else { return };
+    /// Records that all output before a mark was sent on a connection, whose next status has this number.
+    /// Returns whether the acknowledgement of that output is awaited.
+    pub(crate) fn handle_mark(&mut self, conn: ConnId, mark: u32, stat_sn: StatSn) -> bool {
         let mut is_awaited = false;
-        if let Some(unacked) = &mut state.unacked_fence
+        if let Some(unacked) = &mut self.unacked
             && unacked.mark == mark
         {
             unacked.next_stat_sn = Some(stat_sn);
             is_awaited = true;
         }
-        for fence in &mut state.fences {
+        for fence in &mut self.waiting {
             for wait in fence.connections.iter_mut().filter(|wait| (wait.conn, wait.mark) == (conn, mark)) {
                 // On the response's own connection, the order of the queue is enough.
                 let is_own = conn == fence.conn;
@@ -210,156 +165,82 @@ impl Engine {
                 is_awaited |= !is_own;
             }
         }
-        if is_awaited {
-            self.ask_for_ack(conn);
-        }
-        self.advance_fences(session);
+        is_awaited
     }
 
-    /// Returns whether a connection must send nothing for now that takes a status number: a fence holds it,
-    /// or its session retains as many answered tasks as it may.
-    pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
-        let session = self.conn(conn).and_then(|connection| connection.session);
-        session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
-            //= rfc7143#section-4.2.2.3.2
-            //# A response with a Response Fence MUST be delivered chronologically prior to all the
-            //# "following" responses on the I_T_L nexus.
-            let rests = match (&state.unacked_fence, state.fences.first()) {
-                (Some(unacked), _) => unacked.conn != conn,
-                (None, Some(fence)) => fence.has_passed(conn),
-                (None, None) => false,
-            };
-            rests || state.unacked_tasks >= self.answered_max()
-        })
-    }
-
-    /// Sends the fenced responses that no longer have to wait, one at a time.
-    pub(super) fn advance_fences(&mut self, session: Key) {
-        loop {
-            let Some(state) = self.sessions.get_mut(session) else { return };
-            let conns = &self.conns;
-            let acked = |conn: ConnId| {
-                conns.get(index(conn)).and_then(Option::as_deref).map(|connection| connection.exp_stat_sn)
-            };
-            let has_passed = |conn: ConnId, upto: StatSn| acked(conn).is_none_or(|acked| !acked.before(upto));
-            if let Some(unacked) = state.unacked_fence {
-                if !unacked.next_stat_sn.is_some_and(|behind| has_passed(unacked.conn, behind)) {
-                    return;
-                }
-                state.unacked_fence = None;
-                self.ask_all_to_transmit(session);
-                continue;
-            }
-            let Some(fence) = state.fences.first_mut() else {
-                state.deadlines.clear(Timer::ResponseFence);
-                return;
-            };
-            for wait in &mut fence.connections {
-                if matches!(wait.state, DrainState::Sent(upto) if has_passed(wait.conn, upto)) {
-                    wait.state = DrainState::Done;
-                }
-            }
-            //= rfc7143#section-4.2.2.3.2
-            //# A response with a Response Fence MUST be delivered chronologically after all the
-            //# "preceding" responses on the I_T_L nexus, if the preceding responses are delivered at
-            //# all, to the initiator iSCSI layer.
-            if fence.connections.iter().any(|wait| wait.state != DrainState::Done) {
-                return;
-            }
-            let fence = state.fences.remove(0);
-            self.send_fenced_response(session, &fence);
+    /// Returns whether a connection must send nothing for now that takes a status number.
+    pub(crate) fn holds(&self, conn: ConnId) -> bool {
+        //= rfc7143#section-4.2.2.3.2
+        //# A response with a Response Fence MUST be delivered chronologically prior to all the
+        //# "following" responses on the I_T_L nexus.
+        match (&self.unacked, self.waiting.first()) {
+            (Some(unacked), _) => unacked.conn != conn,
+            (None, Some(fence)) => fence.has_passed(conn),
+            (None, None) => false,
         }
     }
 
-    fn send_fenced_response(&mut self, session: Key, fence: &Fence) {
+    /// Takes the next step that acknowledgements permit. `exp_stat_sn` is the first status that a connection
+    /// has not acknowledged, if the connection exists.
+    pub(crate) fn advance(&mut self, exp_stat_sn: impl Fn(ConnId) -> Option<StatSn>) -> FenceStep {
+        let has_passed =
+            |conn: ConnId, upto: StatSn| exp_stat_sn(conn).is_none_or(|acked| !acked.before(upto));
+        if let Some(unacked) = self.unacked {
+            if !unacked.next_stat_sn.is_some_and(|behind| has_passed(unacked.conn, behind)) {
+                return FenceStep::Wait;
+            }
+            self.unacked = None;
+            return FenceStep::Release;
+        }
+        let Some(fence) = self.waiting.first_mut() else { return FenceStep::Idle };
+        for wait in &mut fence.connections {
+            if matches!(wait.state, DrainState::Sent(upto) if has_passed(wait.conn, upto)) {
+                wait.state = DrainState::Done;
+            }
+        }
+        //= rfc7143#section-4.2.2.3.2
+        //# A response with a Response Fence MUST be delivered chronologically after all the
+        //# "preceding" responses on the I_T_L nexus, if the preceding responses are delivered at
+        //# all, to the initiator iSCSI layer.
+        if fence.connections.iter().any(|wait| wait.state != DrainState::Done) {
+            return FenceStep::Wait;
+        }
+        let fence = self.waiting.remove(0);
         // Later output of the fence's own connection waits in its queue.
         let goes_first = fence.has_passed(fence.conn);
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        let (is_member, others) = (state.conns.contains(&fence.conn), state.conns.len() > 1);
-        let mark = state.take_mark();
-        let is_there = match fence.answer {
-            FencedResponse::Tmf(response) => {
-                if let Err(why) = self.queue_control(fence.conn, Control::Tmf(response), Body::Empty) {
-                    return self.drop_connection(fence.conn, why);
-                }
-                true
-            }
-            FencedResponse::Task(key) => {
-                let is_there =
-                    self.tasks.get(key).is_some_and(|task| task.conn == fence.conn && task.in_send_queue);
-                if is_there {
-                    self.queue(fence.conn, Output::Task(key));
-                }
-                is_there
-            }
-        };
-        if is_there && is_member && others {
-            self.queue(fence.conn, Output::FenceMark(mark));
-            if let Some(state) = self.sessions.get_mut(session) {
-                state.unacked_fence = Some(UnackedFence {
-                    conn: fence.conn,
-                    mark,
-                    next_stat_sn: None,
-                    polls: Polls::default(),
-                });
-            }
-        }
-        if goes_first
-            && is_there
-            && let Some(connection) = self.conn_mut(fence.conn)
-        {
-            connection.send_queue.rotate_right(if is_member && others { 2 } else { 1 });
-        }
-        self.ask_all_to_transmit(session);
+        FenceStep::Send { conn: fence.conn, response: fence.response, goes_first }
     }
 
-    fn ask_all_to_transmit(&mut self, session: Key) {
-        let Some(state) = self.sessions.get(session) else { return };
-        for conn in state.conns.clone() {
-            self.ask_transmit(conn);
-        }
+    /// Records that a fenced response is queued before this mark. Later responses wait for its
+    /// acknowledgement.
+    pub(crate) fn await_acknowledgement(&mut self, conn: ConnId, mark: u32) {
+        self.unacked = Some(UnackedFence { conn, mark, next_stat_sn: None, polls: Polls::default() });
     }
 
-    /// Removes a connection that left its session from the fences: they no longer wait for it.
-    pub(super) fn remove_from_fences(&mut self, session: Key, conn: ConnId) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        if state.fences.is_empty() && state.unacked_fence.is_none() {
-            return;
+    /// Removes a connection that left the session: nothing waits for it any more.
+    pub(crate) fn remove(&mut self, conn: ConnId) {
+        if self.unacked.is_some_and(|unacked| unacked.conn == conn) {
+            self.unacked = None;
         }
-        if state.unacked_fence.is_some_and(|unacked| unacked.conn == conn) {
-            state.unacked_fence = None;
-        }
-        state.fences.retain(|fence| fence.conn != conn);
-        for fence in &mut state.fences {
+        self.waiting.retain(|fence| fence.conn != conn);
+        for fence in &mut self.waiting {
             fence.connections.retain(|wait| wait.conn != conn);
         }
-        self.ask_all_to_transmit(session);
-        self.advance_fences(session);
     }
 
-    /// Ends the wait for acknowledgements that took too long.
-    pub(super) fn on_fence_timer(&mut self, session: Key) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        if let Some(unacked) = &mut state.unacked_fence
+    /// Counts an expiry of the fence timer, and ends the waits that took too long.
+    pub(crate) fn poll(&mut self) {
+        if let Some(unacked) = &mut self.unacked
             && unacked.polls.is_last(unacked.next_stat_sn.is_some())
         {
-            state.unacked_fence = None;
+            self.unacked = None;
         }
-        for fence in &mut state.fences {
+        for fence in &mut self.waiting {
             if fence.polls.is_last(fence.connections.iter().all(|wait| wait.state != DrainState::Queued)) {
                 // The fence's own connection keeps its order.
                 let own = fence.conn;
                 fence.connections.retain(|wait| wait.conn == own && wait.state == DrainState::Done);
             }
-        }
-        self.ask_all_to_transmit(session);
-        self.advance_fences(session);
-        if self
-            .sessions
-            .get(session)
-            .is_some_and(|state| !state.fences.is_empty() || state.unacked_fence.is_some())
-        {
-            self.watch_fences(session);
         }
     }
 }
@@ -368,12 +249,5 @@ impl Fence {
     /// Returns whether a connection has sent all output that was queued before the fence.
     fn has_passed(&self, conn: ConnId) -> bool {
         self.connections.iter().any(|wait| wait.conn == conn && wait.state != DrainState::Queued)
-    }
-}
-
-impl Session {
-    const fn take_mark(&mut self) -> u32 {
-        self.marks = self.marks.wrapping_add(1);
-        self.marks
     }
 }

@@ -93,7 +93,7 @@ impl Engine {
 
     fn send_control(&mut self, now: Instant, conn: ConnId, control: Control, body: Body, out: &mut Transmit) {
         let sn = self.counters(conn);
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         connection.control_queued = connection.control_queued.saturating_sub(1);
         let uses_stat_sn = self.put_control(conn, control, &body, sn, out);
         let level = self.conn(conn).map_or(0, |connection| connection.level);
@@ -124,7 +124,10 @@ impl Engine {
         sn: TargetSn,
         out: &mut Transmit,
     ) -> bool {
-        let Some(connection) = self.conn(conn) else { return false };
+        let Some(connection) = self.conn(conn) else {
+            self.impossible(None);
+            return false;
+        };
         let data = body.bytes();
         let (bhs, uses_stat_sn) = control.encode(sn);
         // The last PDU of the login, which negotiates the digests, carries none itself (§13.1).
@@ -179,7 +182,7 @@ impl Engine {
     }
 
     fn send_later(&mut self, conn: ConnId, key: Key, first: bool) {
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         if first {
             connection.send_queue.push_front(Output::Task(key));
         } else {
@@ -196,7 +199,10 @@ impl Engine {
         may_end: bool,
         out: &mut Transmit,
     ) -> SendProgress {
-        let Some(connection) = self.conn(conn) else { return SendProgress::TaskDone };
+        let Some(connection) = self.conn(conn) else {
+            self.impossible(None);
+            return SendProgress::TaskDone;
+        };
         let digests = Digests::of(connection);
         //= rfc7143#section-11.7.1
         //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
@@ -205,8 +211,14 @@ impl Engine {
         let segment_max = connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT);
         // §11.7: segments are filled with whole words until the last of a sequence.
         let segment_max = to_usize(segment_max).min(out.segment_max()) & !3;
-        let Some(task) = self.tasks.get_mut(key) else { return SendProgress::TaskDone };
-        let Some(state) = self.sessions.get_mut(task.session) else { return SendProgress::TaskDone };
+        let Some(task) = self.tasks.get_mut(key) else {
+            self.impossible(None);
+            return SendProgress::TaskDone;
+        };
+        let Some(state) = self.sessions.get_mut(task.session) else {
+            self.impossible(None);
+            return SendProgress::TaskDone;
+        };
         let burst_max = to_usize(state.parameters.max_burst_length);
         let len =
             task.data_in.queued.min(segment_max).min(burst_max.saturating_sub(task.data_in.burst)).max(1);
@@ -292,9 +304,9 @@ impl Engine {
     /// Sends a Data-In once more, unchanged but for the counters of the session (§11.16).
     pub(super) fn put_data_again(&mut self, conn: ConnId, key: Key, sent: SentData, out: &mut Transmit) {
         let mut sn = self.counters(conn);
-        let Some(connection) = self.conn(conn) else { return };
+        let Some(connection) = self.conn(conn) else { return self.impossible(None) };
         let digests = Digests::of(connection);
-        let Some(task) = self.tasks.get(key) else { return };
+        let Some(task) = self.tasks.get(key) else { return self.impossible(None) };
         //= rfc7143#section-11.16
         //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the
         //# ones that the target transmitted originally, except for the fields ExpCmdSN and MaxCmdSN, which
@@ -335,7 +347,7 @@ impl Engine {
 
     /// Sends a SCSI Response. That ends the task.
     fn send_response(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         if let Some(answer) = task.sent_status {
             // The task's data was sent again, resegmented.
             task.in_send_queue = false;
@@ -348,7 +360,7 @@ impl Engine {
             self.log_status(now, conn, LoggedStatus::Task(key));
             return;
         }
-        let Some(ending) = task.result.take() else { return };
+        let Some(ending) = task.result.take() else { return self.impossible(None) };
         let mut response = response_of(task, &ending);
         self.remove_task(key);
         response.sn = self.counters(conn);
@@ -359,8 +371,8 @@ impl Engine {
     /// Appends the response of a task that is retained, with this status number.
     pub(super) fn put_response(&mut self, conn: ConnId, key: Key, stat_sn: StatSn, out: &mut Transmit) {
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(ending) = task.result.take() else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
+        let Some(ending) = task.result.take() else { return self.impossible(None) };
         let response = ScsiResponse { sn, ..response_of(task, &ending) };
         self.put_scsi_response(conn, &response, ending.sense.as_deref(), out);
         if let Some(task) = self.tasks.get_mut(key) {
@@ -375,7 +387,7 @@ impl Engine {
         sense: Option<&[u8]>,
         out: &mut Transmit,
     ) {
-        let Some(connection) = self.conn(conn) else { return };
+        let Some(connection) = self.conn(conn) else { return self.impossible(None) };
         let digests = Digests::of(connection);
         match sense {
             None => digests.header(response.encode(), out),

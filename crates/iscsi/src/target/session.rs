@@ -20,7 +20,7 @@ use super::contract::{Repairs, SessionUp, Traffic};
 use super::engine::SessionLimits;
 use super::initiator_notes::Takeovers;
 use super::logout::PendingLogout;
-use super::response_fence::{Fence, UnackedFence};
+use super::response_fence::ResponseFence;
 use super::states;
 use super::task::Task;
 use super::timer::Deadlines;
@@ -48,11 +48,7 @@ pub(crate) struct Session {
     pub(crate) conns: SmallVec<[ConnId; 1]>,
     /// Lost connections whose tasks wait for allegiance reassignment.
     pub(crate) lost: Vec<LostConnection>,
-    /// Responses that wait until earlier ones are acknowledged, and the fenced response whose acknowledgement
-    /// later ones wait for.
-    pub(crate) fences: Vec<Fence>,
-    pub(crate) unacked_fence: Option<UnackedFence>,
-    pub(crate) marks: u32,
+    pub(crate) response_fence: ResponseFence,
     pub(crate) window: Window<Request>,
     tags: [Option<Key>; TAG_BUCKETS],
     /// How many tasks it has, and how many of them are answered and wait for the acknowledgement of the
@@ -172,9 +168,7 @@ impl Session {
             state: states::Session::Active,
             conns: SmallVec::new(),
             lost: Vec::new(),
-            fences: Vec::new(),
-            unacked_fence: None,
-            marks: 0,
+            response_fence: ResponseFence::default(),
             window,
             tags: [None; TAG_BUCKETS],
             tasks: 0,

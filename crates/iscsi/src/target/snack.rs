@@ -14,6 +14,7 @@ use base::transmit::Transmit;
 
 use super::arena::Key;
 use super::connection::Output;
+use super::data_out_sequence::SupersededR2t;
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::status_log::LoggedStatus;
@@ -34,9 +35,9 @@ impl Engine {
         conn: ConnId,
         session: Key,
         bhs: &Bhs,
+        snack: &Snack,
     ) -> Result<(), ProtocolError> {
-        let snack = &Snack::decode(bhs)?;
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         if state.parameters.error_recovery_level == 0 {
             return Err(ProtocolError::SnackWithoutRecovery);
         }
@@ -78,7 +79,7 @@ impl Engine {
     }
 
     fn status_snack(&mut self, conn: ConnId, snack: &Snack) -> Result<(), ProtocolError> {
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         //= rfc7143#section-11.16
         //# Any SNACK that requests a numbered response, data, or R2T that was not
         //# sent by the target or was already acknowledged by the initiator MUST be
@@ -86,19 +87,15 @@ impl Engine {
         let (first, next) = (connection.status_log.first().0, connection.stat_sn.0);
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
             .ok_or(ProtocolError::SnackNotSent)?;
-        if count > 0 {
-            let is_first = connection.status_log.resend_runs.is_empty();
-            connection.status_log.request_resend(StatSn(from), count);
-            if is_first {
-                self.queue(conn, Output::ResendStatus);
-            }
+        if count > 0 && connection.status_log.request_resend(StatSn(from), count) {
+            self.queue(conn, Output::ResendStatus);
         }
         Ok(())
     }
 
     fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), ProtocolError> {
         let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
-        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         let (first, next) = task.unacked_sn_range();
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
             .ok_or(ProtocolError::SnackNotSent)?;
@@ -111,7 +108,7 @@ impl Engine {
             return Err(ProtocolError::SnackUnserved);
         }
         let is_first = task.resend_runs.is_empty();
-        if task.data_in_len == 0 && next_r2t(task, from, count).is_none() && snack.run_length > 0 {
+        if task.data_in_len == 0 && task.data_out.first_r2t(from, count).is_none() && snack.run_length > 0 {
             // The data that answers an R2T acknowledges the R2T.
             return Err(ProtocolError::SnackNotSent);
         }
@@ -151,7 +148,7 @@ impl Engine {
     /// Sends the unacknowledged data of a task again, resegmented to the initiator's present
     /// MaxRecvDataSegmentLength, and then its response with this tag (§11.16.3).
     fn r_data_snack(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), ProtocolError> {
-        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         if task.is_bidirectional() {
             // Data-In and R2T PDUs are numbered in one sequence, in which the R2Ts keep their numbers.
             return Err(ProtocolError::SnackUnserved);
@@ -178,7 +175,7 @@ impl Engine {
         if snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
             return Err(ProtocolError::SnackIllegal);
         }
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt == Some(Ttt(snack.tag)));
         let Some((key, _)) = named else {
             // The acknowledgement of the task's status also acknowledged its data (§11.7.2), and may have
@@ -215,14 +212,16 @@ impl Engine {
             }
             let end = DataSn(from).plus(count);
             let data = task.data_in.sent_from(DataSn(from), end);
-            let r2t = next_r2t(task, from, count);
+            let r2t = task.data_out.first_r2t(from, count);
             let data_first = |sent: &super::data_in::Sent| {
-                r2t.is_none_or(|r2t| DataSn(from).distance_to(sent.data_sn) < R2tSn(from).distance_to(r2t.0))
+                r2t.is_none_or(|r2t| {
+                    DataSn(from).distance_to(sent.data_sn) < R2tSn(from).distance_to(r2t.r2t_sn)
+                })
             };
             let done = if let Some(sent) = data.filter(data_first) {
                 self.put_data_again(conn, key, sent, out);
                 sent.data_sn.0
-            } else if let Some((r2t_sn, ttt, start, len)) = r2t {
+            } else if let Some(SupersededR2t { r2t_sn, ttt, start, len }) = r2t {
                 let (lun, itt) = (task.lun, task.itt);
                 //= rfc7143#section-11.16
                 //# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.
@@ -242,7 +241,7 @@ impl Engine {
                 end.minus(1).0
             };
             let left = DataSn(done).next().distance_to(end);
-            let Some(task) = self.tasks.get_mut(key) else { return };
+            let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
             if left == 0 {
                 task.resend_runs.remove(0);
             } else if let Some(run) = task.resend_runs.first_mut() {
@@ -254,25 +253,11 @@ impl Engine {
     /// Sends the statuses that were asked for again, as far as they fit.
     pub(super) fn send_statuses_again(&mut self, conn: ConnId, out: &mut Transmit) {
         loop {
-            let Some(connection) = self.conn_mut(conn) else { return };
-            let Some((from, count)) = connection.status_log.resend_runs.pop_front() else { return };
-            if out.is_full() {
-                connection.status_log.resend_runs.push_front((from, count));
+            let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
+            if out.is_full() && connection.status_log.has_resends() {
                 return connection.send_queue.push_front(Output::ResendStatus);
             }
-            // Statuses that were acknowledged meanwhile are not sent again.
-            let skip = from.distance_to(connection.status_log.first());
-            let (from, count) = if from.before(connection.status_log.first()) {
-                (connection.status_log.first(), count.saturating_sub(skip))
-            } else {
-                (from, count)
-            };
-            if count == 0 {
-                continue;
-            }
-            if count > 1 {
-                connection.status_log.resend_runs.push_front((from.next(), count - 1));
-            }
+            let Some(from) = connection.status_log.take_resend() else { return };
             self.send_status_again(conn, from, out);
         }
     }
@@ -309,20 +294,4 @@ impl Engine {
             Some(LoggedStatus::Nothing) | None => {}
         }
     }
-}
-
-/// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T replaced.
-fn next_r2t(task: &Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
-    let early = task.data_out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
-    let open = task.data_out.solicited.iter().chain(early).filter(|run| run.sent);
-    let open = open.map(|run| {
-        let (start, end) = run.requested;
-        (run.r2t_sn, run.ttt, run.start.saturating_add(start), end.saturating_sub(start))
-    });
-    let former = task.data_out.superseded.iter().filter(|former| former.ttt != Ttt::NONE);
-    let former = former.map(|former| (former.r2t_sn, former.ttt, former.start, former.len));
-    let from = R2tSn(from);
-    open.chain(former)
-        .filter(|(sn, ..)| from.distance_to(*sn) < count)
-        .min_by_key(|(sn, ..)| from.distance_to(*sn))
 }

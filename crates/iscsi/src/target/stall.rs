@@ -31,9 +31,10 @@ use smallvec::SmallVec;
 use super::arena::Key;
 use super::connection::index;
 use super::data_out_sequence::{Sequence, SupersededR2t};
+use super::data_out_transfer::{DataOutTransfer, Freed};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
-use super::task::{DataOut, Freed, TaskResult};
+use super::task::TaskResult;
 use super::timer::{Owner, Timer};
 use crate::pdu::Ttt;
 use crate::recovery::TransportSense;
@@ -112,13 +113,6 @@ impl SequenceProgress {
 /// Returns how much longer a sequence may take, given the data that its connection received meanwhile.
 const fn credit(brought: u64, had: u64) -> Duration {
     Duration::from_secs(brought.saturating_sub(had) / BYTES_PER_EXTRA_SECOND)
-}
-
-impl DataOut {
-    /// Returns the sequences that the initiator is to send.
-    fn expected(&self) -> impl Iterator<Item = &Sequence> {
-        self.unsolicited.iter().chain(&self.solicited).filter(|sequence| sequence.sent)
-    }
 }
 
 impl Engine {
@@ -209,7 +203,12 @@ impl Engine {
     }
 
     /// Returns the tasks of a connection that owe data and satisfy `holds`.
-    fn owing(&self, session: Key, conn: ConnId, holds: impl Fn(&DataOut) -> bool) -> SmallVec<[Key; 8]> {
+    fn owing(
+        &self,
+        session: Key,
+        conn: ConnId,
+        holds: impl Fn(&DataOutTransfer) -> bool,
+    ) -> SmallVec<[Key; 8]> {
         let Some(state) = self.sessions.get(session) else { return SmallVec::new() };
         let tasks = state.tasks(&self.tasks);
         let owing = tasks
@@ -219,7 +218,7 @@ impl Engine {
 
     /// Fails a task, and stops waiting for its sequences.
     fn fail_stalled_task(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         if let Some(connection) = self.conns.get_mut(index(task.conn)).and_then(Option::as_deref_mut) {
             // The connection owes nothing any more, but it stays suspect until it sends something.
             (connection.data_timed_out, connection.command_since_timeout) = (true, false);
@@ -292,7 +291,7 @@ impl Engine {
     /// Reclaims the memory of a session's tasks without a connection, if a session waits for memory, and
     /// schedules the next poll.
     pub(super) fn take_back_detached(&mut self, now: Instant, session: Key) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if state.lost.is_empty() {
             return;
         }
@@ -323,16 +322,16 @@ impl Engine {
 
     /// Reclaims the Data-Out memory of a command without a connection.
     fn take_back_data_out(&mut self, key: Key, wanted: Wanted) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let session = task.session;
         if wanted.asked {
             let freed = task.data_out.withdraw();
             self.stats.revoked += u64::from(freed.solicited > 0);
             self.release_data_out(session, freed);
         }
-        let Some(task) = self.tasks.get(key) else { return };
-        let has_some = task.data_out.fetches.iter().any(|fetch| fetch.reserved.is_some_and(|need| need > 0));
-        if wanted.asked && has_some || wanted.unasked && task.data_out.unsolicited.is_some() {
+        let Some(task) = self.tasks.get(key) else { return self.impossible(None) };
+        let has_some = task.data_out.has_reserved_fetch();
+        if wanted.asked && has_some || wanted.unasked && task.data_out.awaits_unsolicited() {
             self.fail_stalled_task(key);
         }
     }
@@ -340,7 +339,7 @@ impl Engine {
     /// Drops the Data-In of a command that ended and whose connection was lost. If the initiator has not
     /// received that data, the command fails when it is reassigned: a read is not executed twice.
     fn drop_answer_data(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let session = task.session;
         let freed = task.data_in.drop_unacknowledged(&self.pool);
         if freed == 0 {
@@ -371,13 +370,9 @@ impl Engine {
     /// task. All sessions together may exceed it by as much as the quota itself.
     pub(super) fn reserve_revoked_again(&mut self, key: Key, ttt: Ttt) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return false };
-        let fetch =
-            task.data_out.select(ttt).filter(|sequence| !sequence.unsolicited).map(|sequence| sequence.fetch);
-        let Some(fetch) = task.data_out.fetches.iter_mut().find(|of| Some(of.id) == fetch) else {
-            return true;
-        };
-        let Some(need) = fetch.revoked else { return true };
+        let Some(need) = task.data_out.revoked_from(ttt) else { return true };
         let Some(state) = self.sessions.get_mut(task.session) else { return false };
+        let mut overdraft = 0;
         if !self.quotas.solicited.try_reserve(self.now, &mut state.shares.solicited, need) {
             let is_bounded = self.quotas.solicited.used() < self.limits.data_out_bytes_max;
             let may = state.overdraft == 0 || state.overdraft.saturating_add(need) <= OVERDRAFT;
@@ -386,9 +381,9 @@ impl Engine {
             }
             self.quotas.solicited.charge(&mut state.shares.solicited, need);
             state.overdraft += need;
-            fetch.overdraft = need;
+            overdraft = need;
         }
-        (fetch.reserved, fetch.revoked) = (Some(need), None);
+        task.data_out.restore_revoked(ttt, overdraft);
         let session = task.session;
         self.restore_turn(session, 1);
         true

@@ -32,7 +32,7 @@ pub(crate) struct StatusLog {
     /// How many bytes of data its control PDUs carry.
     bytes: usize,
     /// Runs (first number, count) that are to be sent again.
-    pub(crate) resend_runs: VecDeque<(StatSn, u32)>,
+    resend_runs: VecDeque<(StatSn, u32)>,
 }
 
 /// A status that can be sent again.
@@ -96,14 +96,39 @@ impl StatusLog {
         Some(kept)
     }
 
-    /// Records that a run is to be sent again.
-    pub(crate) fn request_resend(&mut self, from: StatSn, count: u32) {
+    /// Records that a run is to be sent again. Returns whether it is the only one.
+    pub(crate) fn request_resend(&mut self, from: StatSn, count: u32) -> bool {
+        let is_first = self.resend_runs.is_empty();
         if self.resend_runs.len() >= MAX_RESEND_RUNS {
             let all = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
             self.resend_runs.clear();
-            return self.resend_runs.push_back((self.first, all));
+            self.resend_runs.push_back((self.first, all));
+        } else {
+            self.resend_runs.push_back((from, count));
         }
-        self.resend_runs.push_back((from, count));
+        is_first
+    }
+
+    /// Returns whether runs are to be sent again.
+    pub(crate) fn has_resends(&self) -> bool {
+        !self.resend_runs.is_empty()
+    }
+
+    /// Takes the next status that is to be sent again. Those that were acknowledged meanwhile are not.
+    pub(crate) fn take_resend(&mut self) -> Option<StatSn> {
+        loop {
+            let (mut from, mut count) = self.resend_runs.pop_front()?;
+            if from.before(self.first) {
+                count = count.saturating_sub(from.distance_to(self.first));
+                from = self.first;
+            }
+            if count > 1 {
+                self.resend_runs.push_front((from.next(), count - 1));
+            }
+            if count > 0 {
+                return Some(from);
+            }
+        }
     }
 }
 
@@ -143,7 +168,7 @@ impl Engine {
 
     /// Handles the ExpStatSN of a received PDU.
     pub(super) fn handle_exp_stat_sn(&mut self, conn: ConnId, bhs: &Bhs) {
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         let exp = bhs.exp_stat_sn();
         if exp == connection.exp_stat_sn {
             return;
@@ -159,7 +184,7 @@ impl Engine {
             self.forget_before(conn, exp);
         }
         if let Some(session) = session
-            && self.sessions.get(session).is_some_and(|s| !s.fences.is_empty() || s.unacked_fence.is_some())
+            && self.sessions.get(session).is_some_and(|state| !state.response_fence.is_idle())
         {
             self.advance_fences(session);
         }
@@ -180,7 +205,7 @@ impl Engine {
                 LoggedStatus::Nothing => {}
             }
         }
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         if connection.status_log.len() == 0 {
             connection.deadlines.clear(Timer::Ack);
         }
@@ -193,7 +218,7 @@ impl Engine {
     /// initiator the next StatSN, so that it detects missing responses.
     pub(super) fn ask_for_ack(&mut self, conn: ConnId) {
         let ttt = self.new_ttt();
-        let Some(connection) = self.conn_mut(conn) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         let all_acked = connection.exp_stat_sn == connection.stat_sn;
         if connection.ack_ping.is_some() || all_acked || connection.closing {
             return;
@@ -211,7 +236,7 @@ impl Engine {
 
     /// Asks for an acknowledgement on every connection of a session.
     pub(super) fn ask_session_for_ack(&mut self, session: Key) {
-        let Some(state) = self.sessions.get(session) else { return };
+        let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         if state.parameters.error_recovery_level == 0 {
             return;
         }
@@ -224,7 +249,9 @@ impl Engine {
     /// Handles statuses of a connection that may have been unacknowledged for `ack_within`.
     pub(super) fn on_ack_timer(&mut self, now: Instant, conn: ConnId) {
         let at = now.after(self.limits.ack_within);
-        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return self.impossible(None);
+        };
         if connection.status_log.len() == 0 {
             return;
         }
@@ -241,7 +268,7 @@ impl Engine {
     /// Records that the status of a task was sent. The task retains what the initiator may ask for again, and
     /// nothing else.
     pub(super) fn record_status_sent(&mut self, key: Key, answered: SentStatus) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         task.sent_status = Some(answered);
         task.in_send_queue = false;
         let session = task.session;
@@ -265,7 +292,7 @@ impl Engine {
     /// of that count transmit again.
     pub(super) fn uncount_unacked_task(&mut self, session: Key) {
         let max = self.answered_max();
-        let Some(state) = self.sessions.get_mut(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         let was_full = state.unacked_tasks >= max;
         state.unacked_tasks = state.unacked_tasks.saturating_sub(1);
         if was_full {
@@ -278,7 +305,9 @@ impl Engine {
 
     /// Requests a transmission of a connection from the driver, unless one is requested already.
     pub(super) fn ask_transmit(&mut self, conn: ConnId) {
-        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return self.impossible(None);
+        };
         if !connection.transmit_requested {
             connection.transmit_requested = true;
             self.actions.push_back(base::state_machine::Action::Transmit(conn));
@@ -309,7 +338,9 @@ mod tests {
     fn many_runs_become_one() {
         let mut unacked = StatusLog::new(StatSn(0));
         (0..20).for_each(|_| unacked.push(LoggedStatus::Nothing));
-        (0..100).for_each(|at| unacked.request_resend(StatSn(at % 20), 1));
+        for at in 0..100 {
+            unacked.request_resend(StatSn(at % 20), 1);
+        }
         assert!(unacked.resend_runs.len() <= MAX_RESEND_RUNS);
     }
 }

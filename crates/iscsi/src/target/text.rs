@@ -58,10 +58,10 @@ impl Engine {
             return Err(ProtocolError::ReservedTaskTag);
         }
         let fresh_ttt = self.new_ttt().0;
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::Bug) };
+        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         let mut talk = core::mem::take(&mut connection.text);
         let (via, initiator_max_recv) = (connection.via, connection.parameters.initiator_max_recv);
-        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::Bug) };
+        let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let talker = TextContext {
             directory: context.directory,
             via: &via,

@@ -339,7 +339,7 @@ fn numbers_wrap() {
     // R2Ts.
     let write = world.write(conn, 4000);
     let up = world.start(conn, &write, &[]);
-    world.engine.tasks.get_mut(up.task.0).unwrap().data_out.r2t_sn = R2tSn(u32::MAX);
+    world.engine.tasks.get_mut(up.task.0).unwrap().data_out.set_next_r2t_sn(R2tSn(u32::MAX));
     world.fetch(up.task, 0, 4000);
     let r2t: R2t = world.expect(conn);
     answer_r2t(&mut world, conn, &write, as_asked(&r2t), 1000, (&[], &[3]));

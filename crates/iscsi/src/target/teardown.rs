@@ -1,0 +1,177 @@
+//! How connections and sessions end: the transport was lost, the peer broke a rule, the layer above closes the
+//! session, or the engine itself is wrong.
+
+use alloc::collections::VecDeque;
+
+use base::state_machine::{Action, ConnId, DisconnectReason};
+use base::time::Instant;
+use transport::target::SessionId;
+
+use super::arena::Key;
+use super::connection::index;
+use super::contract::{Event, SessionEnd};
+use super::engine::Engine;
+use super::protocol_error::ProtocolError;
+use super::states::{ConnectionEvent, SessionEvent};
+use super::timer::Timer;
+use crate::negotiate::full_feature::TargetText;
+
+impl Engine {
+    /// Handles the end of a connection.
+    pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
+        self.now = now;
+        let down = match why {
+            DisconnectReason::Closed | DisconnectReason::Failed => SessionEnd::ConnectionLost,
+            DisconnectReason::Stalled => SessionEnd::TimedOut,
+            DisconnectReason::Shutdown => SessionEnd::Closed,
+        };
+        let session = self.conn(conn).and_then(|connection| connection.session);
+        self.leave_session(conn, down);
+        self.release_login_slot(conn);
+        if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
+            self.open_conns = self.open_conns.saturating_sub(1);
+            self.release_unsolicited(session, connection.reserved);
+            let freed = connection.control_bytes + connection.text_bytes;
+            self.control_bytes = self.control_bytes.saturating_sub(freed);
+        }
+    }
+
+    /// Drops a connection whose peer broke a rule, and removes it from its session.
+    pub(super) fn drop_connection(&mut self, conn: ConnId, why: ProtocolError) {
+        let Some(connection) = self.conn_mut(conn) else { return };
+        if connection.closing && connection.session.is_none() {
+            return;
+        }
+        connection.closing = true;
+        // The engine sends nothing more on it.
+        connection.send_queue = VecDeque::new();
+        let freed =
+            core::mem::take(&mut connection.control_bytes) + core::mem::take(&mut connection.text_bytes);
+        (connection.login, connection.text) = (None, TargetText::new());
+        self.control_bytes = self.control_bytes.saturating_sub(freed);
+        match why {
+            ProtocolError::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
+            ProtocolError::Bug => self.stats.bugs += 1,
+            _ => {}
+        }
+        self.stats.dropped += 1;
+        let down = match why {
+            ProtocolError::PingUnanswered | ProtocolError::LogoutTooSlow | ProtocolError::DataTooSlow => {
+                SessionEnd::TimedOut
+            }
+            why => SessionEnd::Misbehaved(why),
+        };
+        let member = self.conn(conn).and_then(|connection| Some((connection.session?, connection.cid)));
+        self.leave_session(conn, down);
+        self.actions.push_back(Action::Abort(conn));
+        if let Some((session, cid)) = member {
+            self.announce_loss(session, cid);
+        }
+    }
+
+    /// Removes a connection from its session. Below level 2 its tasks end with it, and the loss of the last
+    /// connection ends the session (§7.1.5).
+    pub(super) fn leave_session(&mut self, conn: ConnId, down: SessionEnd) {
+        let Some(connection) = self.conn_mut(conn) else { return };
+        connection.deadlines.clear(Timer::Silence);
+        connection.deadlines.clear(Timer::Data);
+        connection.deadlines.clear(Timer::Logout);
+        connection.deadlines.clear(Timer::Login);
+        connection.deadlines.clear(Timer::Ack);
+        let event =
+            if connection.session.is_some() { ConnectionEvent::Lost } else { ConnectionEvent::LoginFailed };
+        connection.state = connection.state.on(event).unwrap_or(connection.state);
+        let Some(key) = connection.session.take() else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return self.impossible(None) };
+        session.conns.retain(|other| *other != conn);
+        let is_last = session.conns.is_empty();
+        let kept = down != SessionEnd::Closed && self.detach_tasks(self.now, key, conn, false);
+        if is_last && let Some(session) = self.sessions.get_mut(key) {
+            session.lost_since = Some(self.now);
+        }
+        if is_last && !kept {
+            self.end_session(key, down);
+        } else if !kept {
+            self.end_tasks(key, Some(conn));
+        } else if is_last && let Some(session) = self.sessions.get_mut(key) {
+            session.state = session.state.on(SessionEvent::ConnectionsLost).unwrap_or(session.state);
+        }
+        self.remove_from_fences(key, conn);
+        self.mark_logouts_dirty(key);
+        if let Some(connection) = self.conn_mut(conn) {
+            let cleaned = connection.state.on(ConnectionEvent::CleanedUp);
+            connection.state = cleaned.unwrap_or(connection.state);
+        }
+    }
+
+    /// Ends a session with everything in it.
+    pub(super) fn end_session(&mut self, session: Key, down: SessionEnd) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        // Waiting requests must not be delivered while the tasks are ended one by one.
+        state.ready.clear();
+        // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
+        // it.
+        state.state = match down {
+            SessionEnd::ConnectionLost | SessionEnd::HalfClosed => {
+                let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
+                lost.on(SessionEvent::TimedOut)
+            }
+            _ => state.state.on(SessionEvent::Closed),
+        }
+        .unwrap_or(state.state);
+        let next = state.window.exp_cmd_sn();
+        let conns = core::mem::take(&mut state.conns);
+        self.end_tasks(session, None);
+        for conn in conns {
+            let Some(connection) = self.conn_mut(conn) else { continue };
+            connection.session = None;
+            connection.login_cmd_sn = next;
+            connection.text = TargetText::new();
+            let event = if down == SessionEnd::LoggedOut {
+                ConnectionEvent::LoggedOut
+            } else {
+                ConnectionEvent::Lost
+            };
+            connection.state = connection.state.on(event).unwrap_or(connection.state);
+            if !connection.closing {
+                connection.closing = true;
+                self.actions.push_back(
+                    if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed | SessionEnd::HalfClosed) {
+                        Action::Close(conn)
+                    } else {
+                        Action::Abort(conn)
+                    },
+                );
+            }
+        }
+        if let Some(state) = self.sessions.remove(session)
+            && state.is_announced
+        {
+            self.events.push_back(Event::SessionDown { session: SessionId(session), why: down });
+        }
+    }
+
+    /// Ends a session at the request of the layer above. An asynchronous message reports it to the initiator,
+    /// queued output is sent, and the connections are closed.
+    pub fn close_session(&mut self, _now: Instant, session: SessionId) {
+        self.announce_drop(session.0);
+        self.end_session(session.0, SessionEnd::Closed);
+    }
+
+    /// Handles a state that must not occur, on a session if there is one left to end.
+    #[cold]
+    #[track_caller]
+    pub(super) fn impossible(&mut self, session: Option<Key>) {
+        let why = ProtocolError::impossible();
+        self.stats.bugs += 1;
+        if let Some(session) = session {
+            self.end_session(session, SessionEnd::Misbehaved(why));
+        }
+    }
+
+    /// Ends a session because the layer above misused the engine.
+    pub(super) fn bug(&mut self, session: Key) {
+        self.stats.bugs += 1;
+        self.end_session(session, SessionEnd::Misbehaved(ProtocolError::Bug));
+    }
+}

@@ -51,6 +51,7 @@ mod task;
 mod text;
 mod timer;
 mod view;
+mod violation;
 mod window;
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Session {
         if pdu.itt == Itt::NONE {
             self.note_window(pdu.sn);
             self.status_is_due(now, slot, pdu.sn.stat_sn);
-            if !self.has_erl1()
+            if !self.level().requests_missing_pdus()
                 && self
                     .connection(slot)
                     .is_some_and(|connection| pdu.sn.stat_sn.after(connection.exp_stat_sn))
@@ -43,18 +43,19 @@ impl Session {
             if !self.take_status(now, slot, pdu.sn)? {
                 return Ok(());
             }
-            let repairs = self.has_erl1();
+            let twice = self.level().may_receive_twice();
             let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
             match connection.ping.take_if(|(itt, _)| *itt == pdu.itt) {
                 Some((_, sent)) => connection.last_answered_ping = sent,
                 // A second ping was sent before the answer to the first was received.
-                None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
+                None if twice && pdu.itt.0 >> 30 == TAG_SMALL => {}
                 None => return Err(ProtocolError::UnknownTask),
             }
             if self.is_command_lost(slot) {
-                return Err(ProtocolError::CommandLost);
+                // If it is retried, the check for lost PDUs does that.
+                self.unless_retried(ProtocolError::CommandLost)?;
             }
-            if !self.has_erl1() {
+            if !self.level().requests_missing_pdus() {
                 let synced =
                     self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
                 self.fail_lost_text(slot, synced);
@@ -172,7 +173,7 @@ impl Session {
             //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
             // A long queue must not look like silence.
             self.queue_control_first(slot, ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
-            self.arm_retransmit_if_erl1(now, slot);
+            self.watch_request(now, slot);
         }
     }
 
@@ -208,7 +209,7 @@ impl Session {
                 }
             }
             AsyncEventCode::SESSION_DROP => {
-                if retain.is_zero() || !self.has_erl2() {
+                if retain.is_zero() || !self.level().reassigns_tasks() {
                     self.wait(Slot(0), wait);
                     //= rfc7143#section-7.14
                     //# Either side may choose to escalate to session recovery (via the initiator dropping all
@@ -480,7 +481,7 @@ impl Session {
             // The target requests the data again, or ends the task.
             Opcode::DATA_OUT => Ok(()),
             // The login is complete: its last request arrived twice.
-            Opcode::LOGIN_REQUEST if self.has_erl1() => Ok(()),
+            Opcode::LOGIN_REQUEST if self.level().may_receive_twice() => Ok(()),
             Opcode::LOGOUT_REQUEST if self.session_logout.is_some_and(|(itt, _)| itt == bhs.itt()) => {
                 self.end_session(SessionEnd::LoggedOut);
                 Ok(())
@@ -504,9 +505,7 @@ impl Session {
         }
         let acknowledged = numbered && cmd_sn.before(self.exp_cmd_sn);
         if reason == RejectReason::DATA_DIGEST_ERROR && !acknowledged {
-            if !self.has_erl1() {
-                return Err(ProtocolError::Rejected(RejectText(reason)));
-            }
+            self.unless_retried(ProtocolError::CommandDamaged)?;
             self.stats.retries += 1;
             self.queue(slot, QueuedPdu::Command(key));
             return Ok(());

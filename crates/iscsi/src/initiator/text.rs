@@ -185,7 +185,7 @@ impl Session {
             Some(Box::new(TextExchange { text: None, on: Some(slot), at, said: now, topic }));
         let request = text_request(&call, 0);
         self.queue_control_first(slot, ControlPdu::Text(request), call.data);
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
     }
 
     /// Begins the text negotiation that waits for a connection.
@@ -233,7 +233,7 @@ impl Session {
         if let Some(exchange) = self.exchange_mut(slot, Itt(call.itt)) {
             exchange.said = now;
         }
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
         let request = text_request(&call, lun);
         self.queue_control(slot, ControlPdu::Text(request), call.data);
     }
@@ -265,7 +265,8 @@ impl Session {
         }
         // Where a negotiation can be given up, or a PDU can arrive twice, an answer may arrive after the end
         // of its negotiation.
-        let late = self.has_erl1() && pdu.itt.0 >> 30 == TAG_SMALL || self.stale_tags.contains(&pdu.itt);
+        let late = self.level().may_receive_twice() && pdu.itt.0 >> 30 == TAG_SMALL
+            || self.stale_tags.contains(&pdu.itt);
         let Some(exchange) = self.exchange_mut(slot, pdu.itt) else {
             return if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
         };

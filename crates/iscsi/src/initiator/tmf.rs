@@ -179,7 +179,7 @@ impl Session {
     }
 
     pub(super) fn send_tmf(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
-        let number = self.has_erl1() && self.window_is_open();
+        let number = self.level().retries_commands() && self.window_is_open();
         let (cmd_sn, order) = (self.cmd_sn, self.order);
         let Some(connection) = self.connection(slot) else { return };
         let (digests, exp_stat_sn) = (connection.digests(), connection.acknowledged());
@@ -246,7 +246,7 @@ impl Session {
             connection.record_ack(exp_stat_sn);
         }
         self.stats.pdus_out += 1;
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
     }
 
     /// Returns whether no data of a task may be sent, because a function that ends it was sent on this
@@ -295,7 +295,8 @@ impl Session {
         }
         let Some(key) = find(&self.tmfs, TAG_TMF, pdu.itt) else {
             // A request that was sent twice, or arrived twice, may be answered twice.
-            let old = self.stale_tags.contains(&pdu.itt) || (self.has_erl1() && self.was_manage(pdu.itt));
+            let old = self.stale_tags.contains(&pdu.itt)
+                || (self.level().may_receive_twice() && self.was_manage(pdu.itt));
             return if old { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
         if self.tmfs.get(key).is_some_and(|tmf| tmf.slot != slot) {
@@ -366,7 +367,7 @@ impl Session {
     /// Removes the requests of a lost connection. At level 2 those stay that the target may have missed:
     /// their CmdSNs leave gaps, and [`Self::resend_tmfs`] fills them.
     pub(super) fn drop_tmfs(&mut self, slot: Option<Slot>) {
-        let (recovers, exp_cmd_sn) = (self.has_erl2() && slot.is_some(), self.exp_cmd_sn);
+        let (recovers, exp_cmd_sn) = (self.level().reassigns_tasks() && slot.is_some(), self.exp_cmd_sn);
         let lost = self.tmfs.iter().filter(|(_, tmf)| {
             let misses = recovers && tmf.numbered && !tmf.cmd_sn.before(exp_cmd_sn);
             slot.is_none_or(|slot| tmf.slot == slot) && !misses

@@ -27,7 +27,7 @@ use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
-use crate::recovery::{RecoveryAction, TransportSense};
+use crate::recovery::{TargetAction, TransportSense};
 use crate::serial::DataSn;
 
 impl Engine {
@@ -133,7 +133,7 @@ impl Engine {
         }
         let brought = self.data_out_received(context.conn);
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::Bug) };
-        let keeps = state.parameters.error_recovery_level > 0;
+        let keeps = state.parameters.error_recovery_level.retains_data();
         let broken = check_unsolicited(state, command, bhs.data_len()).err();
         let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, DataSink::Discard);
         let (data_in_len, data_out_len) = lengths(command, ahs);
@@ -393,13 +393,13 @@ impl Engine {
         //# target MUST issue a proper SCSI command response with CHECK CONDITION as described in Section
         //# 11.4.3.
         match answer.action {
-            RecoveryAction::Nothing => Ok(()),
-            RecoveryAction::FailTask(condition) | RecoveryAction::RequestAgain(condition) => {
-                self.fail(key, condition);
-                Ok(())
-            }
-            RecoveryAction::Drop => Err(why),
+            TargetAction::Nothing => {}
+            TargetAction::FailTask(condition) => self.fail(key, condition),
+            TargetAction::RequestAgain(condition) => self.mark_sequence_broken(key, bhs, condition),
+            TargetAction::DropConnection => return Err(why),
+            TargetAction::EndSession => self.end_session_of(conn, why),
         }
+        Ok(())
     }
 
     /// Fails a task.

@@ -9,10 +9,11 @@
 //! use base::buffer::{DataList, Pool};
 //! use base::time::Instant;
 //! use iscsi::initiator::Session;
-//! use iscsi::initiator::contract::{Event, Portal, Purpose, Request, SessionPlan};
+//! use iscsi::initiator::contract::{Event, Portal, Purpose, SessionPlan};
 //! use iscsi::login::directory::TargetAddress;
 //! use iscsi::name::Isid;
 //! use transport::command::Cdb;
+//! use transport::initiator::Request;
 //!
 //! let target = Purpose::Target("iqn.2026-01.com.example:disk".parse()?);
 //! let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
@@ -66,18 +67,12 @@
 //! | a connection is lost | session lost | session lost | its tasks move to another, or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!
-//! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it.
-//! Those that did end as [`contract::TaskResult::Lost`], because nobody knows whether they were carried out,
-//! unless their owner said that they may be repeated ([`contract::Request::replay`]). Recovery *within* a
-//! session carries nothing out twice: a command is sent again only under the number for which the target
-//! waits, and everything else is moved by TASK REASSIGN.
-//!
-//! A lost session is established again as long as [`contract::Retry`] allows. Tasks whose commands were never
-//! sent wait for the new session. Tasks whose commands were sent end as [`contract::TaskResult::Lost`],
-//! because the initiator cannot know whether the target executed them, unless the caller marked them as
-//! repeatable ([`contract::Request::replay`]). Recovery *within* a session executes no command twice: a
-//! command is sent again only under the CmdSN that the target expects next, and every other task is moved by
-//! TASK REASSIGN.
+//! A lost session is established again as long as [`transport::initiator::Retry`] allows. Tasks whose
+//! commands were never sent wait for the new session. Tasks whose commands were sent end as
+//! [`transport::initiator::TaskResult::Lost`], because the initiator cannot know whether the target executed
+//! them, unless the caller marked them as repeatable ([`transport::initiator::Request::replay`]). Recovery
+//! *within* a session executes no command twice: a command is sent again only under the CmdSN that the target
+//! expects next, and every other task is moved by TASK REASSIGN.
 //!
 //! Lost data is requested by its numbers (SNACK). If another MaxRecvDataSegmentLength was negotiated after
 //! the data was cut, the data is requested with new numbers (R-Data SNACK, `resegmentation`). The R2Ts of a
@@ -92,7 +87,7 @@
 //!
 //! Another device may be behind a LUN than in the session before. A unit that its owner guards
 //! ([`Session::require_identity_check`]) gets nothing in a new session but the question which device it is
-//! ([`contract::Request::is_identity_check`]), until the owner vouches for it or ends what waits.
+//! ([`transport::initiator::Request::is_identity_check`]), until the owner vouches for it or ends what waits.
 //!
 //! # Bounds
 //!

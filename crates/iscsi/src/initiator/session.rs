@@ -275,7 +275,8 @@ impl Session {
         }
     }
 
-    /// Ends the session at once. Tasks that were on the way end as [`super::contract::TaskResult::Lost`].
+    /// Ends the session at once. Tasks that were on the way end as
+    /// [`transport::initiator::TaskResult::Lost`].
     pub fn close(&mut self, _now: Instant) {
         self.end_session(SessionEnd::Closed);
     }

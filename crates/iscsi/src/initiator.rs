@@ -43,11 +43,13 @@
 //!   request is sent on the connection with the least load (the bytes that its tasks transfer, and 4096 per
 //!   task). `send` builds a PDU at the moment it is sent, so that CmdSNs rise in the order in which commands
 //!   are sent.
-//! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text` and `control` handle
-//!   the rest.
+//! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text`, `logout`,
+//!   `reject` and `control` handle the rest.
 //! * `login` establishes connections; `session_recovery` decides what happens to a lost connection;
 //!   `retransmission` requests lost PDUs again, and `resegmentation` requests data that must be cut again.
-//! * [`protocol_error`] lists every rule that a target can break.
+//! * `session` owns the state of a session; that of its parts is in `connection_slot`, `task`, `open_tmf` and
+//!   `text_exchange`, which do not know the session.
+//! * [`protocol_error`] lists every rule that a target can break; [`crate::recovery`] says what each costs.
 //!
 //! # Data
 //!
@@ -103,8 +105,11 @@ mod dispatch;
 mod identity_check;
 mod issue;
 mod login;
+mod logout;
+mod open_tmf;
 mod progress;
 pub mod protocol_error;
+mod reject;
 mod resegmentation;
 mod retransmission;
 mod send;
@@ -113,6 +118,7 @@ mod session;
 mod session_recovery;
 mod task;
 mod text;
+mod text_exchange;
 mod tmf;
 
 pub use session::Session;

@@ -10,7 +10,7 @@ use base::time::{Duration, Instant};
 
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
-use super::text::TextExchange;
+use super::text_exchange::TextExchange;
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;

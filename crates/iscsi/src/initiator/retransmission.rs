@@ -17,10 +17,10 @@ use base::time::Instant;
 
 use super::connection_slot::{ConnectionSlot, ControlPdu, QueuedPdu};
 use super::contract::Slot;
+use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, tag};
 use super::task::TaskState;
-use super::tmf::{Tmf, TmfOrigin};
 use crate::pdu::Ttt;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::serial::StatSn;

@@ -13,10 +13,10 @@ use super::contract::{
     ConnectionDown, ConnectionView, Event, MAX_CONNECTIONS, MAX_TASKS, Purpose, SessionEnd, SessionOrigin,
     SessionPlan, SessionStats, Slot,
 };
+use super::open_tmf::Tmf;
 use super::protocol_error::ProtocolError;
 use super::task::Task;
-use super::text::TextExchange;
-use super::tmf::Tmf;
+use super::text_exchange::TextExchange;
 use crate::framing::{DataSink, Receiver};
 use crate::name::{Cid, PortalGroupTag, Tsih};
 use crate::negotiate::SessionParameters;

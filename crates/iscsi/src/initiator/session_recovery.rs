@@ -14,10 +14,10 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{Connection, ConnectionState, Incoming, QueuedPdu, RecoveryLogout, Timer};
 use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot};
+use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::TaskState;
-use super::tmf::{Tmf, TmfOrigin};
 use crate::login::Status;
 use crate::pdu::logout_request::LogoutReason;
 use crate::recovery::{self, InitiatorAction};

@@ -9,10 +9,11 @@
 //! use base::buffer::{DataList, Pool};
 //! use base::time::Instant;
 //! use iscsi::initiator::Session;
-//! use iscsi::initiator::contract::{Event, Portal, Purpose, Request, SessionPlan};
+//! use iscsi::initiator::contract::{Event, Portal, Purpose, SessionPlan};
 //! use iscsi::login::directory::TargetAddress;
 //! use iscsi::name::Isid;
 //! use transport::command::Cdb;
+//! use transport::initiator::Request;
 //!
 //! let target = Purpose::Target("iqn.2026-01.com.example:disk".parse()?);
 //! let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
@@ -42,11 +43,13 @@
 //!   request is sent on the connection with the least load (the bytes that its tasks transfer, and 4096 per
 //!   task). `send` builds a PDU at the moment it is sent, so that CmdSNs rise in the order in which commands
 //!   are sent.
-//! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text` and `control` handle
-//!   the rest.
+//! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text`, `logout`,
+//!   `reject` and `control` handle the rest.
 //! * `login` establishes connections; `session_recovery` decides what happens to a lost connection;
 //!   `retransmission` requests lost PDUs again, and `resegmentation` requests data that must be cut again.
-//! * [`protocol_error`] lists every rule that a target can break.
+//! * `session` owns the state of a session; that of its parts is in `connection_slot`, `task`, `open_tmf` and
+//!   `text_exchange`, which do not know the session.
+//! * [`protocol_error`] lists every rule that a target can break; [`crate::recovery`] says what each costs.
 //!
 //! # Data
 //!
@@ -66,18 +69,12 @@
 //! | a connection is lost | session lost | session lost | its tasks move to another, or to its successor |
 //! | the target breaks a rule | session lost | session lost | session lost |
 //!
-//! A lost session is built anew as long as [`contract::Retry`] allows. Tasks that never left wait for it.
-//! Those that did end as [`contract::TaskResult::Lost`], because nobody knows whether they were carried out,
-//! unless their owner said that they may be repeated ([`contract::Request::replay`]). Recovery *within* a
-//! session carries nothing out twice: a command is sent again only under the number for which the target
-//! waits, and everything else is moved by TASK REASSIGN.
-//!
-//! A lost session is established again as long as [`contract::Retry`] allows. Tasks whose commands were never
-//! sent wait for the new session. Tasks whose commands were sent end as [`contract::TaskResult::Lost`],
-//! because the initiator cannot know whether the target executed them, unless the caller marked them as
-//! repeatable ([`contract::Request::replay`]). Recovery *within* a session executes no command twice: a
-//! command is sent again only under the CmdSN that the target expects next, and every other task is moved by
-//! TASK REASSIGN.
+//! A lost session is established again as long as [`transport::initiator::Retry`] allows. Tasks whose
+//! commands were never sent wait for the new session. Tasks whose commands were sent end as
+//! [`transport::initiator::TaskResult::Lost`], because the initiator cannot know whether the target executed
+//! them, unless the caller marked them as repeatable ([`transport::initiator::Request::replay`]). Recovery
+//! *within* a session executes no command twice: a command is sent again only under the CmdSN that the target
+//! expects next, and every other task is moved by TASK REASSIGN.
 //!
 //! Lost data is requested by its numbers (SNACK). If another MaxRecvDataSegmentLength was negotiated after
 //! the data was cut, the data is requested with new numbers (R-Data SNACK, `resegmentation`). The R2Ts of a
@@ -92,7 +89,7 @@
 //!
 //! Another device may be behind a LUN than in the session before. A unit that its owner guards
 //! ([`Session::require_identity_check`]) gets nothing in a new session but the question which device it is
-//! ([`contract::Request::is_identity_check`]), until the owner vouches for it or ends what waits.
+//! ([`transport::initiator::Request::is_identity_check`]), until the owner vouches for it or ends what waits.
 //!
 //! # Bounds
 //!
@@ -108,8 +105,11 @@ mod dispatch;
 mod identity_check;
 mod issue;
 mod login;
+mod logout;
+mod open_tmf;
 mod progress;
 pub mod protocol_error;
+mod reject;
 mod resegmentation;
 mod retransmission;
 mod send;
@@ -118,6 +118,7 @@ mod session;
 mod session_recovery;
 mod task;
 mod text;
+mod text_exchange;
 mod tmf;
 
 pub use session::Session;

@@ -9,6 +9,7 @@ pub mod key_rules;
 pub mod negotiator;
 
 use crate::keys::Key;
+use crate::recovery::RecoveryLevel;
 
 /// How PDUs are protected against damage in transit (RFC 7143 §13.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -222,8 +223,8 @@ pub struct SessionParameters {
     pub data_pdu_in_order: bool,
     /// Whether sequences are sent in the order of their offsets.
     pub data_sequence_in_order: bool,
-    /// The error recovery level, 0 to 2.
-    pub error_recovery_level: u8,
+    /// The error recovery level.
+    pub error_recovery_level: RecoveryLevel,
     /// How the end of aborted tasks is reported.
     pub task_reporting: TaskReporting,
     /// The protocol level: 1 is RFC 7143, 2 adds RFC 7144.
@@ -244,7 +245,7 @@ impl Default for SessionParameters {
             max_outstanding_r2t: 1,
             data_pdu_in_order: true,
             data_sequence_in_order: true,
-            error_recovery_level: 0,
+            error_recovery_level: RecoveryLevel::SessionRecovery,
             task_reporting: TaskReporting::Rfc3720,
             protocol_level: 1,
         }

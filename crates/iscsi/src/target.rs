@@ -55,6 +55,7 @@ mod teardown;
 mod text;
 mod timer;
 mod view;
+mod violation;
 mod window;
 
 #[cfg(test)]

@@ -356,7 +356,7 @@ impl Shard {
             lost: view.lost,
             tasks: view.tasks,
             unsent_bytes: view.unsent_bytes,
-            error_recovery_level: view.parameters.error_recovery_level,
+            error_recovery_level: view.parameters.error_recovery_level.number(),
             traffic: view.traffic,
             repairs: view.repairs,
             withheld_luns: self.withheld_luns(ISCSI, view.session),

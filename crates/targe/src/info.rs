@@ -219,7 +219,7 @@ fn negotiated(parameters: &SessionParameters, tsih: u16) -> Value {
     json!({
         "tsih": tsih,
         "max_connections": parameters.max_connections,
-        "error_recovery_level": parameters.error_recovery_level,
+        "error_recovery_level": parameters.error_recovery_level.number(),
         "initial_r2t": parameters.initial_r2t,
         "immediate_data": parameters.immediate_data,
         "max_burst_length": parameters.max_burst_length,

@@ -10,7 +10,7 @@ use base::time::{Duration, Instant};
 
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
-use super::text::TextExchange;
+use super::text_exchange::TextExchange;
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;
@@ -322,8 +322,13 @@ impl Connection {
         !self.withheld_statuses.is_empty() || !self.ahead.is_empty()
     }
 
-    /// Checks a StatSN and records that it was received. Returns `false` if it was received before.
-    pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, ProtocolError> {
+    /// Checks a StatSN and records that it was received. Returns `false` if it was received before. `on_gap`
+    /// is the error if a StatSN other than the next is one.
+    pub(super) fn take_status(
+        &mut self,
+        sn: StatSn,
+        on_gap: Result<(), ProtocolError>,
+    ) -> Result<bool, ProtocolError> {
         //= rfc7143#section-4.2.2.2
         //# Initiators and targets MUST support the response-numbering scheme.
         if sn == self.exp_stat_sn {
@@ -337,9 +342,7 @@ impl Connection {
             });
             return Ok(true);
         }
-        if !recovers {
-            return Err(ProtocolError::StatSnOutOfOrder);
-        }
+        on_gap?;
         if sn.before(self.exp_stat_sn) || self.ahead.iter().any(|(from, to)| is_within(sn, *from, *to)) {
             return Ok(false);
         }

@@ -1,25 +1,19 @@
-//! Pings, Asynchronous Messages, Rejects and logouts (RFC 7143 §11.9, §11.14 to §11.19).
+//! Pings and Asynchronous Messages (RFC 7143 §11.9, §11.18, §11.19).
 
 use alloc::vec::Vec;
 
 use base::time::{Duration, Instant};
 use transport::initiator::TaskResult;
-use transport::task_management::{TmfFunction, TmfResult};
 
-use super::connection_slot::{ConnectionSlot, ConnectionState, ControlPdu, QueuedPdu, RecoveryLogout, Timer};
-use super::contract::{AsyncNotice, ConnectionDown, Event, SessionEnd, Slot};
-use super::protocol_error::{ProtocolError, RejectText};
-use super::session::{Phase, Session, TAG_SMALL, TAG_TASK, TAG_TMF, find, tag};
+use super::connection_slot::{ControlPdu, Timer};
+use super::contract::{AsyncNotice, ConnectionDown, Event, Slot};
+use super::protocol_error::ProtocolError;
+use super::session::{Session, TAG_SMALL};
 use super::task::TaskState;
-use super::tmf::{Tmf, TmfOrigin};
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
-use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
-use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
-use crate::pdu::reject::{Reject, RejectReason};
-use crate::pdu::snack::{Snack, SnackKind};
-use crate::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader, Ttt};
+use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
 
 /// The most small PDUs that may wait to be sent on a connection. A target that requests more and reads none
@@ -31,7 +25,7 @@ impl Session {
         if pdu.itt == Itt::NONE {
             self.note_window(pdu.sn);
             self.status_is_due(now, slot, pdu.sn.stat_sn);
-            if !self.has_erl1()
+            if !self.level().requests_missing_pdus()
                 && self
                     .connection(slot)
                     .is_some_and(|connection| pdu.sn.stat_sn.after(connection.exp_stat_sn))
@@ -43,18 +37,19 @@ impl Session {
             if !self.take_status(now, slot, pdu.sn)? {
                 return Ok(());
             }
-            let repairs = self.has_erl1();
+            let twice = self.level().may_receive_twice();
             let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
             match connection.ping.take_if(|(itt, _)| *itt == pdu.itt) {
                 Some((_, sent)) => connection.last_answered_ping = sent,
                 // A second ping was sent before the answer to the first was received.
-                None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
+                None if twice && pdu.itt.0 >> 30 == TAG_SMALL => {}
                 None => return Err(ProtocolError::UnknownTask),
             }
             if self.is_command_lost(slot) {
-                return Err(ProtocolError::CommandLost);
+                // If it is retried, the check for lost PDUs does that.
+                self.unless_retried(ProtocolError::CommandLost)?;
             }
-            if !self.has_erl1() {
+            if !self.level().requests_missing_pdus() {
                 let synced =
                     self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
                 self.fail_lost_text(slot, synced);
@@ -172,7 +167,7 @@ impl Session {
             //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
             // A long queue must not look like silence.
             self.queue_control_first(slot, ControlPdu::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
-            self.arm_retransmit_if_erl1(now, slot);
+            self.watch_request(now, slot);
         }
     }
 
@@ -208,7 +203,7 @@ impl Session {
                 }
             }
             AsyncEventCode::SESSION_DROP => {
-                if retain.is_zero() || !self.has_erl2() {
+                if retain.is_zero() || !self.level().reassigns_tasks() {
                     self.wait(Slot(0), wait);
                     //= rfc7143#section-7.14
                     //# Either side may choose to escalate to session recovery (via the initiator dropping all
@@ -249,338 +244,6 @@ impl Session {
             _ => {}
         }
         Ok(())
-    }
-
-    fn wait(&mut self, slot: Slot, wait: Duration) {
-        if let Some(connection_slot) = self.connection_slot_mut(slot) {
-            connection_slot.wait = Some(wait);
-        }
-    }
-
-    /// Drains a connection for which the target requested a logout, and logs it out in time whether it is
-    /// empty or not.
-    fn handle_logout_request(&mut self, now: Instant, slot: Slot, within: Duration) {
-        let Some(connection_slot) = self.connection_slot_mut(slot).filter(|slot| slot.is_up()) else {
-            return;
-        };
-        connection_slot.state = ConnectionState::Draining;
-        //= rfc7143#section-11.9.1
-        //# The initiator MUST honor this request by issuing a Logout as early as possible but no later than
-        //# Parameter3 seconds.
-        let at = now.after(within.mul_f32(0.75));
-        connection_slot.deadlines.set_earlier(Timer::Drain, at);
-    }
-
-    /// Drains connections that are not wanted any more, and logs out those without tasks.
-    pub(super) fn drain_connections(&mut self, now: Instant) {
-        for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
-            let unwanted = slot.0 >= self.connections_wanted;
-            let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
-            match connection_slot.state {
-                ConnectionState::Up if unwanted => connection_slot.state = ConnectionState::Draining,
-                ConnectionState::Waiting
-                    if unwanted && connection_slot.recovery_logout == RecoveryLogout::None =>
-                {
-                    connection_slot.state = ConnectionState::Idle;
-                    connection_slot.deadlines.clear(Timer::Retry);
-                }
-                _ => {}
-            }
-            let empty = connection_slot
-                .connection
-                .as_ref()
-                .is_some_and(|connection| connection.tasks == 0 && connection.to_reassign.is_empty());
-            if connection_slot.state == ConnectionState::Draining && empty && !self.is_used(slot) {
-                self.log_out_connection(now, slot);
-            }
-        }
-    }
-
-    /// Returns whether a connection carries requests other than tasks.
-    fn is_used(&self, slot: Slot) -> bool {
-        self.tmfs.iter().any(|(_, tmf)| tmf.slot == slot)
-            || self.has_text_on(slot)
-            || self
-                .slots
-                .iter()
-                .any(|connection_slot| matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, .. } if by == slot))
-    }
-
-    /// Logs a connection out. The target ends the tasks that are still open on it.
-    pub(super) fn log_out_connection(&mut self, now: Instant, slot: Slot) {
-        if !self.connection_slot(slot).is_some_and(ConnectionSlot::is_up) {
-            return;
-        }
-        //= rfc7143#section-11.9.1
-        //# The initiator MUST send a Logout with a reason code of "close the connection" OR "close the
-        //# session" to close all the connections.
-        let itt = self.send_logout(slot, LogoutReason::CloseConnection, slot);
-        let within = now.after(self.plan.limits.logout_within);
-        if let Some(connection_slot) = self.connection_slot_mut(slot) {
-            connection_slot.state = ConnectionState::LoggingOut;
-            connection_slot.logout = Some(itt);
-            connection_slot.deadlines.clear(Timer::Drain);
-            connection_slot.deadlines.set(Timer::Logout, within);
-        }
-    }
-
-    /// Returns whether a Logout Request was sent for a connection, or for the session. From then on no
-    /// requests are sent on the connection. Answers to the target's pings and messages still are.
-    pub(super) fn is_closing(&self, slot: Slot) -> bool {
-        //= rfc7143#section-11.14
-        //# After sending the Logout Request PDU, an initiator MUST NOT send any new iSCSI requests on the
-        //# closing connection.
-        //= rfc7143#section-11.14
-        //# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be sent on any
-        //# of the connections participating in the session.
-        let logs_out =
-            self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout.is_some());
-        logs_out || self.session_logout.is_some()
-    }
-
-    /// Sends a Logout Request on `by` for the connection in slot `about`.
-    pub(super) fn send_logout(&mut self, by: Slot, reason: LogoutReason, about: Slot) -> Itt {
-        let itt = self.next_tag();
-        let request = LogoutRequest {
-            immediate: true,
-            reason,
-            itt,
-            cid: about.0,
-            cmd_sn: CmdSn(0),
-            exp_stat_sn: StatSn(0),
-        };
-        self.queue_control(by, ControlPdu::Logout(request), Vec::new());
-        itt
-    }
-
-    /// Accepts no more requests and logs out once all open ones have ended. [`Event::Down`] follows.
-    ///
-    /// Each connection is logged out by a logout of its own, and the last logout closes the session. After
-    /// the response to a logout no more PDUs arrive on that connection, so every PDU that the target sent
-    /// before was received and checked, on all connections.
-    pub fn logout(&mut self, now: Instant) {
-        self.logout_requested = true;
-        self.process_pending(now);
-    }
-
-    /// Returns whether a logout was requested and no request is open.
-    pub(super) fn is_ready_to_log_out(&self) -> bool {
-        self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && !self.has_text()
-    }
-
-    /// Logs out if a logout was requested and no request is open.
-    pub(super) fn log_out_if_done(&mut self, now: Instant) {
-        if self.phase == Phase::Down || !self.is_ready_to_log_out() || self.session_logout.is_some() {
-            return;
-        }
-        let last = self.any_up(None);
-        for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot).filter(|slot| Some(*slot) != last) {
-            if matches!(self.connection_state(slot), ConnectionState::Up | ConnectionState::Draining) {
-                self.log_out_connection(now, slot);
-            }
-        }
-        if self.slots.iter().any(|connection_slot| connection_slot.state == ConnectionState::LoggingOut) {
-            return;
-        }
-        match last {
-            Some(slot) => {
-                let itt = self.send_logout(slot, LogoutReason::CloseSession, slot);
-                self.session_logout = Some((itt, now.after(self.plan.limits.logout_within)));
-            }
-            None => self.end_session(SessionEnd::LoggedOut),
-        }
-    }
-
-    pub(super) fn logout_response(
-        &mut self,
-        now: Instant,
-        slot: Slot,
-        pdu: &LogoutResponse,
-    ) -> Result<(), ProtocolError> {
-        if !self.take_status(now, slot, pdu.sn)? {
-            return Ok(());
-        }
-        if self.session_logout.is_some_and(|(itt, _)| itt == pdu.itt) {
-            self.end_session(SessionEnd::LoggedOut);
-            return Ok(());
-        }
-        let wait = Duration::from_secs(pdu.time2wait.into());
-        if self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout == Some(pdu.itt)) {
-            self.wait(slot, wait);
-            if pdu.response == LogoutResult::CLOSED {
-                self.end_terminated_tasks(slot);
-            }
-            //= rfc7143#section-11.14
-            //# After receiving the Logout Response and attempting to receive the FIN (if still possible), the
-            //# initiator MUST completely close the logging-out connection.
-            self.connection_lost(now, slot, ConnectionDown::LoggedOut);
-            return Ok(());
-        }
-        let asked = |connection_slot: &ConnectionSlot| matches!(connection_slot.recovery_logout, RecoveryLogout::Asked { by, itt } if by == slot && itt == pdu.itt);
-        let Some(connection_slot) = self.slots.iter_mut().find(|connection_slot| asked(connection_slot))
-        else {
-            // A request that was sent twice, or arrived twice, is answered twice.
-            return if self.stale_tags.contains(&pdu.itt) { Ok(()) } else { Err(ProtocolError::UnknownTask) };
-        };
-        connection_slot.deadlines.clear(Timer::Logout);
-        //= rfc7143#section-7.2.2
-        //# Before the allegiance reassignment is attempted for a task, an implicit or explicit Logout with
-        //# the reason code "remove the connection for recovery" (see Section 11.14.1) MUST be successfully
-        //# completed for the previous connection to which the task was allegiant.
-        if matches!(pdu.response, LogoutResult::CLOSED | LogoutResult::NO_CID) {
-            connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
-            connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
-        } else {
-            self.lose_session(now, ConnectionDown::ProtocolError(ProtocolError::NotRecoverable));
-        }
-        self.remember(pdu.itt);
-        Ok(())
-    }
-
-    pub(super) fn logout_too_slow(&mut self, now: Instant, slot: Slot) {
-        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
-        if connection_slot.logout.is_some() {
-            return self.connection_lost(now, slot, ConnectionDown::LoggedOut);
-        }
-        if let RecoveryLogout::Asked { itt, .. } = connection_slot.recovery_logout {
-            connection_slot.recovery_logout = RecoveryLogout::None;
-            self.remember(itt);
-            self.log_out_lost_connections(now);
-        }
-    }
-
-    pub(super) fn reject(
-        &mut self,
-        now: Instant,
-        slot: Slot,
-        pdu: &Reject,
-        data: &[u8],
-    ) -> Result<(), ProtocolError> {
-        if !self.take_status(now, slot, pdu.sn)? {
-            return Ok(());
-        }
-        self.stats.rejects += 1;
-        let bhs = data.first_chunk::<BHS_LEN>().ok_or(ProtocolError::RejectWithoutHeader)?;
-        let bhs = Bhs::from_bytes(*bhs);
-        match bhs.opcode() {
-            Opcode::SCSI_COMMAND => self.command_rejected(slot, &bhs, pdu.reason),
-            Opcode::TMF_REQUEST => self.tmf_rejected(now, slot, &bhs, pdu.reason),
-            Opcode::TEXT_REQUEST => {
-                self.text_refused(slot, bhs.itt());
-                Ok(())
-            }
-            Opcode::NOP_OUT => {
-                // The ping is refused, but the target is alive.
-                if let Some(connection) = self.connection_mut(slot) {
-                    connection.ping.take_if(|(itt, _)| *itt == bhs.itt());
-                }
-                Ok(())
-            }
-            Opcode::SNACK => self.snack_rejected(slot, &Snack::decode(&bhs)?),
-            // The target requests the data again, or ends the task.
-            Opcode::DATA_OUT => Ok(()),
-            // The login is complete: its last request arrived twice.
-            Opcode::LOGIN_REQUEST if self.has_erl1() => Ok(()),
-            Opcode::LOGOUT_REQUEST if self.session_logout.is_some_and(|(itt, _)| itt == bhs.itt()) => {
-                self.end_session(SessionEnd::LoggedOut);
-                Ok(())
-            }
-            _ => Err(ProtocolError::Rejected(RejectText(pdu.reason))),
-        }
-    }
-
-    fn command_rejected(&mut self, slot: Slot, bhs: &Bhs, reason: RejectReason) -> Result<(), ProtocolError> {
-        let Some(key) = find(&self.tasks, TAG_TASK, bhs.itt()) else { return Ok(()) };
-        let Some(task) = self.tasks.get(key).filter(|task| task.state == TaskState::Sent(slot)) else {
-            return Ok(());
-        };
-        let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
-        let resent = task.resent;
-        if reason == RejectReason::TASK_IN_PROGRESS {
-            // The command arrived twice, and the target rejects only the duplicate: reporting the command as
-            // not executed would be wrong. The duplicate of a numbered command is to be silently ignored (RFC
-            // 7143 §4.2.2.1).
-            return if numbered { Err(ProtocolError::Rejected(RejectText(reason))) } else { Ok(()) };
-        }
-        let acknowledged = numbered && cmd_sn.before(self.exp_cmd_sn);
-        if reason == RejectReason::DATA_DIGEST_ERROR && !acknowledged {
-            if !self.has_erl1() {
-                return Err(ProtocolError::Rejected(RejectText(reason)));
-            }
-            self.stats.retries += 1;
-            self.queue(slot, QueuedPdu::Command(key));
-            return Ok(());
-        }
-        if reason == RejectReason::DATA_DIGEST_ERROR && resent {
-            // One copy was rejected, and the number counts because of another: that one has a response of its
-            // own.
-            return Ok(());
-        }
-        self.finish(key, TaskResult::Rejected(reason.0));
-        if numbered && !acknowledged {
-            //= rfc7143#section-7.3
-            //# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use the
-            //# session.
-            // The CmdSN counts as not received; the initiator fills the gap by aborting the command of that
-            // number.
-            let up = self.connection_slot(slot).is_some_and(ConnectionSlot::is_up).then_some(slot);
-            let Some(slot) = up.or_else(|| self.any_up(None)) else { return Ok(()) };
-            let tmf = Tmf {
-                lun,
-                referenced: (tag(TAG_TASK, key), Some(cmd_sn)),
-                ..Tmf::new(TmfOrigin::FillCmdSnGap, TmfFunction::ABORT_TASK, slot)
-            };
-            let key = self.tmfs.insert_with(|_| tmf);
-            self.queue(slot, QueuedPdu::Tmf(key));
-        }
-        Ok(())
-    }
-
-    fn tmf_rejected(
-        &mut self,
-        now: Instant,
-        slot: Slot,
-        bhs: &Bhs,
-        reason: RejectReason,
-    ) -> Result<(), ProtocolError> {
-        let Some(key) = find(&self.tmfs, TAG_TMF, bhs.itt()) else { return Ok(()) };
-        let Some(tmf) = self.tmfs.get(key).filter(|tmf| tmf.slot == slot) else { return Ok(()) };
-        if tmf.origin == TmfOrigin::FillCmdSnGap {
-            return Err(ProtocolError::Rejected(RejectText(reason)));
-        }
-        // A task that is being reassigned is tried again later: the target has too many immediate requests
-        // now.
-        let result = match (tmf.origin, reason) {
-            (TmfOrigin::Reassign, RejectReason::TOO_MANY_IMMEDIATE) => TmfResult::STILL_ALLEGIANT,
-            _ => TmfResult::REJECTED,
-        };
-        self.finish_tmf(now, key, result);
-        Ok(())
-    }
-
-    fn snack_rejected(&mut self, slot: Slot, snack: &Snack) -> Result<(), ProtocolError> {
-        if snack.kind == SnackKind::R_DATA {
-            return self.r_data_snack_rejected(slot, snack);
-        }
-        // A PDU that arrived in the meantime need not be recovered, and a SNACK that requests all existing
-        // PDUs may match none.
-        if snack.run_length == 0 || !self.is_missing(slot, snack) {
-            return Ok(());
-        }
-        match snack.kind {
-            SnackKind::STATUS => Err(ProtocolError::NotRepaired),
-            SnackKind::DATA_OR_R2T => {
-                // The target ends the task with an error; a GOOD status would be wrong.
-                let Some(key) = find(&self.tasks, TAG_TASK, snack.itt) else { return Ok(()) };
-                let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
-                task.unrepairable = true;
-                if task.status.as_ref().is_some_and(|ending| ending.status == 0) {
-                    return Err(ProtocolError::NotRepaired);
-                }
-                self.finish_if_complete(key)
-            }
-            _ => Ok(()),
-        }
     }
 }
 

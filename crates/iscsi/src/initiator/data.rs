@@ -29,7 +29,8 @@ impl Session {
         let Some(key) = find(&self.tasks, TAG_TASK, itt) else {
             // PDUs of an aborted task may still arrive on another connection, and PDUs that were requested
             // twice arrive twice.
-            let old = self.stale_tags.contains(&itt) || (self.has_erl1() && self.was_task(itt));
+            let old =
+                self.stale_tags.contains(&itt) || (self.level().may_receive_twice() && self.was_task(itt));
             return if old { Ok(None) } else { Err(ProtocolError::UnknownTask) };
         };
         match self.tasks.get(key).map(|task| task.state) {
@@ -51,7 +52,9 @@ impl Session {
     pub(super) fn data_in_sink(&mut self, slot: Slot, bhs: &Bhs) -> Result<DataSink, ProtocolError> {
         let pdu = DataIn::decode(bhs)?;
         let key = self.task_of(slot, pdu.itt)?;
-        let (repairs, parameters) = (self.has_erl1(), self.parameters);
+        let (level, parameters) = (self.level(), self.parameters);
+        let repairs = level.requests_missing_pdus();
+        let on_gap = self.unless_requested_again(ProtocolError::DataSnOutOfOrder);
         let incoming = match key.and_then(|key| Some((key, self.tasks.get_mut(key)?))) {
             None => Incoming::Stray,
             Some((key, task)) => {
@@ -60,7 +63,7 @@ impl Session {
                 }
                 //= rfc7143#section-11.7.2
                 //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
-                let asks_for_ack = pdu.acknowledge && repairs;
+                let asks_for_ack = pdu.acknowledge && level.retains_data();
                 //= rfc7143#section-4.2.5.3
                 //# the iSCSI initiator and target MUST verify that all other fields used in task-related PDUs
                 //# have values that are consistent with the values used at the task instantiation
@@ -77,10 +80,9 @@ impl Session {
                     //# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts
                     //# by the target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it
                     //# MUST discard the duplicates.
-                    Number::Seen if repairs => Incoming::Stray,
-                    Number::Ahead | Number::Missing if repairs => Incoming::Data(key),
+                    Number::Seen => on_gap.map(|()| Incoming::Stray)?,
+                    Number::Ahead | Number::Missing => on_gap.map(|()| Incoming::Data(key))?,
                     Number::Next => Incoming::Data(key),
-                    _ => return Err(ProtocolError::DataSnOutOfOrder),
                 }
             }
         };
@@ -148,10 +150,8 @@ impl Session {
             //= rfc7143#section-7.8
             //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST discard the PDU.
             task.data_in.restore(&self.pool, sink);
-            if !self.has_erl1() {
-                return Err(ProtocolError::DataDigestMismatch);
-            }
-            let end = sn.checked_add(1).ok_or(ProtocolError::DataSnOutOfOrder)?;
+            self.unless_requested_again(ProtocolError::DataDigestMismatch)?;
+            let end = sn.checked_add(1).ok_or(ProtocolError::DataSnBeyondEnd)?;
             if let Some(task) = self.tasks.get_mut(key) {
                 task.expect_numbers(end)?;
             }
@@ -171,7 +171,7 @@ impl Session {
         self.stats.data_in_bytes += u64::from(len);
         self.data_in_status(now, slot, Some(key), &pdu)?;
         if pdu.acknowledge
-            && self.has_erl1()
+            && self.level().retains_data()
             && let Some(task) = self.tasks.get_mut(key)
         {
             task.ack = Some((pdu.lun, pdu.ttt));
@@ -258,7 +258,8 @@ impl Session {
     pub(super) fn r2t(&mut self, now: Instant, slot: Slot, pdu: &R2t) -> Result<(), ProtocolError> {
         self.note_window(pdu.sn);
         self.status_is_due(now, slot, pdu.sn.stat_sn);
-        let (repairs, parameters) = (self.has_erl1(), self.parameters);
+        let (repairs, parameters) = (self.level().requests_missing_pdus(), self.parameters);
+        let on_gap = self.unless_requested_again(ProtocolError::R2tSnOutOfOrder);
         let Some(key) = self.task_of(slot, pdu.itt)? else { return Ok(()) };
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         if task.data_out_len == 0 {
@@ -284,8 +285,8 @@ impl Session {
             return Err(ProtocolError::R2tBeyondBurst);
         }
         let number = task.data_sns.judge(pdu.r2t_sn.0);
-        if !repairs && number != Number::Next {
-            return Err(ProtocolError::R2tSnOutOfOrder);
+        if number != Number::Next {
+            on_gap?;
         }
         //= rfc7143#section-7.9
         //# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts by the
@@ -358,7 +359,7 @@ impl Session {
             self.finish(key, TaskResult::Failed(pdu.response));
             return Ok(());
         }
-        let repairs = self.has_erl1();
+        let repairs = self.level().requests_missing_pdus();
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::Bug) };
         task.status = Some(CommandResponse {
             status: pdu.status,
@@ -487,9 +488,9 @@ impl Session {
         }
     }
 
-    /// Arms the check for lost PDUs after a request was sent, at ErrorRecoveryLevel 1 and up.
-    pub(super) fn arm_retransmit_if_erl1(&mut self, now: Instant, slot: Slot) {
-        if self.has_erl1() {
+    /// Arms the check for lost PDUs after a request was sent, if lost PDUs are requested again.
+    pub(super) fn watch_request(&mut self, now: Instant, slot: Slot) {
+        if self.level().requests_missing_pdus() {
             self.arm_retransmit(now, slot);
         }
     }

@@ -168,9 +168,7 @@ impl Session {
     /// Ignores a PDU whose data is damaged, and requests its contents again (RFC 7143 §7.8).
     fn damaged_data(&mut self, now: Instant, slot: Slot, bhs: &Bhs) -> Result<(), ProtocolError> {
         self.stats.data_digest_errors += 1;
-        if !self.has_erl1() {
-            return Err(ProtocolError::DataDigestMismatch);
-        }
+        self.unless_requested_again(ProtocolError::DataDigestMismatch)?;
         //= rfc7143#section-7.8
         //# When an initiator discards one of these PDUs due to a payload digest error, the entire PDU,
         //# including the header, MUST be discarded.
@@ -208,10 +206,11 @@ impl Session {
         sn: TargetSn,
     ) -> Result<bool, ProtocolError> {
         self.note_window(sn);
-        let recovers = self.has_erl1();
+        let retains = self.level().retains_statuses();
+        let on_gap = self.unless_requested_again(ProtocolError::StatSnOutOfOrder);
         let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
-        let fresh = connection.take_status(sn.stat_sn, recovers)?;
-        let first = recovers && connection.unacked_since.is_none();
+        let fresh = connection.take_status(sn.stat_sn, on_gap)?;
+        let first = retains && connection.unacked_since.is_none();
         if first {
             connection.unacked_since = Some(now);
         }
@@ -229,7 +228,7 @@ impl Session {
 
     /// Records that the target sent every status before `next`.
     pub(super) fn status_is_due(&mut self, now: Instant, slot: Slot, next: StatSn) {
-        if self.has_erl1()
+        if self.level().requests_missing_pdus()
             && self.connection(slot).is_some_and(|connection| next.after(connection.exp_stat_sn))
         {
             self.snack_statuses(now, slot, Some(next));

@@ -215,7 +215,7 @@ impl Session {
             self.max_cmd_sn = FIRST_CMD_SN.minus(1);
         }
         self.note_window(sn);
-        let repairs = self.has_erl1();
+        let level = self.level();
         let silence = self.plan.limits.ping_after;
         let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
         connection_slot.state = ConnectionState::Up;
@@ -234,7 +234,7 @@ impl Session {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
             data_len_max: parameters.initiator_max_recv,
-            resync: repairs,
+            resync: level.skips_damaged_headers(),
         };
         if self.phase != Phase::Up {
             self.come_up(done.peer_authenticated, joins);
@@ -243,9 +243,7 @@ impl Session {
         self.reassign_to_successor(now, slot);
         self.log_out_lost_connections(now);
         self.want_connections(now);
-        if repairs {
-            self.arm_retransmit(now, slot);
-        }
+        self.watch_request(now, slot);
     }
 
     /// Records that the session has a connection again.

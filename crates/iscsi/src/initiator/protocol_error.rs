@@ -1,5 +1,6 @@
-//! Every rule that a target can break after the login, one name for each. The initiator reacts to nearly all
-//! of them in the same way: it closes the connection. `session_recovery` handles the consequences.
+//! Every rule that a target can break after the login, one variant each.
+//! [`crate::recovery::initiator_response`] alone decides how an initiator responds; `session_recovery` ends
+//! the connection or the session where that is the response.
 
 use crate::negotiate::full_feature::TextNegotiationError;
 use crate::pdu::Malformed;
@@ -12,7 +13,7 @@ pub enum ProtocolError {
     /// The digest of a header is wrong, and its PDU's length is not certain.
     #[error("header digest error")]
     HeaderDigestMismatch,
-    /// The digest of a data segment is wrong, and the session's ErrorRecoveryLevel is 0.
+    /// The digest of a data segment is wrong.
     #[error("data digest error")]
     DataDigestMismatch,
     /// A data segment is longer than the initiator's MaxRecvDataSegmentLength.
@@ -50,7 +51,7 @@ pub enum ProtocolError {
     /// A missing PDU was requested several times and was not received.
     #[error("what was lost on the way was not sent again")]
     NotRepaired,
-    /// A StatSN that is not the next one, although no PDU can be missing.
+    /// A StatSN that is not the next one.
     #[error("StatSN out of order")]
     StatSnOutOfOrder,
     /// More statuses are missing than can be requested.
@@ -77,9 +78,12 @@ pub enum ProtocolError {
     /// received already.
     #[error("Data-In at an offset out of order")]
     DataInOffset,
-    /// The DataSN is not the next one, although no PDU can be missing.
+    /// The DataSN is not the next one.
     #[error("DataSN out of order")]
     DataSnOutOfOrder,
+    /// The last DataSN, which no command reaches.
+    #[error("DataSN that no command reaches")]
+    DataSnBeyondEnd,
     /// More separate pieces of data than a correct target sends.
     #[error("Data-In in too many separate pieces")]
     DataInScattered,
@@ -103,7 +107,7 @@ pub enum ProtocolError {
     /// An R2T for more than MaxBurstLength.
     #[error("R2T for more than MaxBurstLength")]
     R2tBeyondBurst,
-    /// The R2TSN is not the next one, although no PDU can be missing.
+    /// The R2TSN is not the next one.
     #[error("R2TSN out of order")]
     R2tSnOutOfOrder,
     /// An R2T for data other than the next although sequences must be in order.
@@ -137,6 +141,9 @@ pub enum ProtocolError {
     /// A Reject whose data is not a header.
     #[error("Reject without the header of what it rejects")]
     RejectWithoutHeader,
+    /// The target rejected a command because its data was damaged, and has not received its CmdSN.
+    #[error("a request was rejected: data digest error")]
+    CommandDamaged,
     /// The target rejected a PDU without which the connection is useless.
     #[error("a request was rejected: {0}")]
     Rejected(RejectText),
@@ -149,21 +156,6 @@ pub enum ProtocolError {
     /// An internal error: the initiator reached an impossible state.
     #[error("internal error")]
     Bug,
-}
-
-impl ProtocolError {
-    /// Returns whether the error may be damage in transit rather than a target that breaks rules.
-    pub const fn is_damage(self) -> bool {
-        matches!(
-            self,
-            Self::HeaderDigestMismatch
-                | Self::DataDigestMismatch
-                | Self::PingUnanswered
-                | Self::CommandLost
-                | Self::NotRepaired
-                | Self::StatSnFarAhead
-        )
-    }
 }
 
 /// The reason of a Reject, for display.

@@ -16,33 +16,13 @@ use super::connection_slot::ControlPdu;
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, find, tag};
-use super::task::{Task, TaskState};
+use super::task::{Resegmentation, TaskState};
 use crate::framing::DataSink;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::serial::StatSn;
 use crate::target::arena::Key;
-
-/// The state of a task whose data is being resegmented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Resegmentation {
-    /// The tag that its response must have; 0 once the task was reassigned to another connection.
-    pub(super) tag: u32,
-    /// When the data was requested, or data last arrived.
-    pub(super) heard: Instant,
-    /// How often the data was requested.
-    pub(super) tries: u32,
-}
-
-impl Task {
-    /// Records that the connection of the task is lost: the target forgets the SNACK tag (RFC 7143 §7.2.2).
-    pub(super) const fn lose_tag(&mut self) {
-        if let Some(anew) = &mut self.resegmentation {
-            anew.tag = 0;
-        }
-    }
-}
 
 impl Session {
     /// Returns whether the data of a task was cut to another length than the initiator receives now.

@@ -1,5 +1,5 @@
-//! Retransmission of PDUs that were lost within a connection, at ErrorRecoveryLevel 1 and up (RFC 7143
-//! §7.1.5, §11.16).
+//! Retransmission of PDUs that were lost within a connection, from ErrorRecoveryLevel 1 on (RFC 7143 §7.1.5,
+//! §11.16).
 //!
 //! A gap that is visible is requested immediately by the code that sees it ([`super::data`]). This module
 //! does the rest: it checks a connection every [`Limits::repair_after`](super::contract::Limits), for as long
@@ -17,10 +17,10 @@ use base::time::Instant;
 
 use super::connection_slot::{ConnectionSlot, ControlPdu, QueuedPdu};
 use super::contract::Slot;
+use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
 use super::session::{Session, TAG_TASK, tag};
 use super::task::TaskState;
-use super::tmf::{Tmf, TmfOrigin};
 use crate::pdu::Ttt;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::serial::StatSn;
@@ -38,10 +38,10 @@ impl Session {
         self.arm_retransmit(now, slot);
     }
 
-    /// Checks a connection for missing PDUs, and requests them again (ErrorRecoveryLevel 1 and up).
+    /// Checks a connection for missing PDUs, and requests them again, if its level does that.
     pub(super) fn retransmit_missing(&mut self, now: Instant, slot: Slot) {
         let is_up = self.connection_slot(slot).is_some_and(ConnectionSlot::is_up);
-        if !self.has_erl1() || !is_up || self.is_closing(slot) {
+        if !self.level().requests_missing_pdus() || !is_up || self.is_closing(slot) {
             return;
         }
         let limits = self.plan.limits;
@@ -172,10 +172,11 @@ impl Session {
         }
     }
 
-    /// At level 0, returns when the command was sent on this connection whose CmdSN the target expects next,
-    /// or when a text was sent that is not answered; `None` if a ping has already followed it.
+    /// Where no command is retried, returns when the command was sent on this connection whose CmdSN the
+    /// target expects next, or when a text was sent that is not answered; `None` if a ping has already
+    /// followed it.
     pub(super) fn unconfirmed_since(&self, slot: Slot) -> Option<Instant> {
-        if self.has_erl1() {
+        if self.level().retries_commands() {
             return None;
         }
         let synced = self.connection(slot)?.last_answered_ping;
@@ -183,12 +184,12 @@ impl Session {
         command.map(|(_, sent_at)| sent_at).or_else(|| self.text_sent_at(slot).filter(|said| *said >= synced))
     }
 
-    /// At level 0, returns whether a command certainly did not arrive on this connection.
+    /// Returns whether a command certainly did not arrive on this connection.
     pub(super) fn is_command_lost(&self, slot: Slot) -> bool {
         let Some(synced) = self.connection(slot).map(|connection| connection.last_answered_ping) else {
             return false;
         };
-        !self.has_erl1() && self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
+        self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
     }
 
     /// Returns the request whose CmdSN the target expects next, if it was sent on this connection at a time

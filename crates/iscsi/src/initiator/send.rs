@@ -186,7 +186,7 @@ impl Session {
         if let Some(connection) = self.connection_mut(slot) {
             connection.record_ack(exp_stat_sn);
         }
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
         if unsolicited {
             // Unsolicited data is sent in the order of the commands (RFC 7143 §4.2.5.2).
             //= rfc7143#section-4.2.5.2

@@ -13,14 +13,15 @@ use super::contract::{
     ConnectionDown, ConnectionView, Event, MAX_CONNECTIONS, MAX_TASKS, Purpose, SessionEnd, SessionOrigin,
     SessionPlan, SessionStats, Slot,
 };
+use super::open_tmf::Tmf;
 use super::protocol_error::ProtocolError;
 use super::task::Task;
-use super::text::TextExchange;
-use super::tmf::Tmf;
+use super::text_exchange::TextExchange;
 use crate::framing::{DataSink, Receiver};
 use crate::name::{Cid, PortalGroupTag, Tsih};
 use crate::negotiate::SessionParameters;
 use crate::pdu::Itt;
+use crate::recovery::{self, InitiatorAction, RecoveryLevel};
 use crate::serial::CmdSn;
 use crate::target::arena::{Arena, Key};
 
@@ -274,7 +275,8 @@ impl Session {
         }
     }
 
-    /// Ends the session at once. Tasks that were on the way end as [`super::contract::TaskResult::Lost`].
+    /// Ends the session at once. Tasks that were on the way end as
+    /// [`transport::initiator::TaskResult::Lost`].
     pub fn close(&mut self, _now: Instant) {
         self.end_session(SessionEnd::Closed);
     }
@@ -351,14 +353,25 @@ impl Session {
         self.connection_slot(slot).map_or(ConnectionState::Idle, |connection_slot| connection_slot.state)
     }
 
-    /// Returns whether lost PDUs can be requested again (ErrorRecoveryLevel 1).
-    pub(super) const fn has_erl1(&self) -> bool {
-        self.parameters.error_recovery_level >= 1
+    /// Returns the ErrorRecoveryLevel of the session.
+    pub(super) const fn level(&self) -> RecoveryLevel {
+        self.parameters.error_recovery_level
     }
 
-    /// Returns whether tasks survive the loss of their connection (ErrorRecoveryLevel 2).
-    pub(super) const fn has_erl2(&self) -> bool {
-        self.parameters.error_recovery_level >= 2
+    /// Returns the broken rule as an error, unless the response to it is to request what is missing.
+    pub(super) fn unless_requested_again(&self, why: ProtocolError) -> Result<(), ProtocolError> {
+        match recovery::initiator_response(self.level(), why) {
+            InitiatorAction::RequestMissing => Ok(()),
+            _ => Err(why),
+        }
+    }
+
+    /// Returns the broken rule as an error, unless the response to it is to send the command again.
+    pub(super) fn unless_retried(&self, why: ProtocolError) -> Result<(), ProtocolError> {
+        match recovery::initiator_response(self.level(), why) {
+            InitiatorAction::RetryCommand => Ok(()),
+            _ => Err(why),
+        }
     }
 
     /// Returns the connection in full feature phase with the least load, other than that in slot `but`. The

@@ -1,8 +1,8 @@
 //! Recovers connections, sessions and tasks from errors (RFC 7143 §7): within a connection, by reassigning
 //! tasks to another connection, by establishing a session again.
 //!
-//! A target that *breaks a rule* loses its session at any level: its state cannot be trusted, so nothing is
-//! recovered from it. Only damage (digest errors, silence, a lost transport) is recovered.
+//! [`crate::recovery::initiator_response`] decides what a broken rule costs; this module carries out the loss
+//! of a connection, of a session and of tasks.
 
 use alloc::vec::Vec;
 
@@ -13,13 +13,14 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{Connection, ConnectionState, Incoming, QueuedPdu, RecoveryLogout, Timer};
 use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot};
+use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::TaskState;
-use super::tmf::{Tmf, TmfOrigin};
 use crate::fault_injection::{self, Bug};
 use crate::login::Status;
 use crate::pdu::logout_request::LogoutReason;
+use crate::recovery::{self, InitiatorAction};
 use crate::target::arena::Key;
 
 /// How often a task may be executed again, or its reassignment be retried, before the initiator gives it up.
@@ -38,16 +39,20 @@ impl Session {
         let up = self.connection_slot(slot).is_some_and(|connection_slot| {
             connection_slot.connection.as_ref().is_some_and(|connection| connection.login.is_none())
         });
-        //= rfc7143#section-7.7
-        //# All initiator-detected PDU construction errors MUST be considered as format errors.
-        if up && !why.is_damage() {
-            if let Some(connection) = self.remove_connection(slot, ConnectionDown::ProtocolError(why)) {
-                self.detach_requests(slot, connection);
-            }
-            self.lose_session(now, ConnectionDown::ProtocolError(why));
-        } else {
-            self.connection_lost(now, slot, ConnectionDown::ProtocolError(why));
+        let down = ConnectionDown::ProtocolError(why);
+        let action = recovery::initiator_response(self.level(), why);
+        match action {
+            // A connection in login has no session to lose.
+            _ if !up => return self.connection_lost(now, slot, down),
+            InitiatorAction::DropConnection => return self.connection_lost(now, slot, down),
+            InitiatorAction::EndSession => {}
+            // The code that sees a loss carries the repair out, and passes no error on.
+            InitiatorAction::RequestMissing | InitiatorAction::RetryCommand => self.bug(),
         }
+        if let Some(connection) = self.remove_connection(slot, down) {
+            self.detach_requests(slot, connection);
+        }
+        self.lose_session(now, down);
     }
 
     /// Removes the connection from a slot, and reports that. Its tasks keep their state until
@@ -108,11 +113,11 @@ impl Session {
         }
         //= rfc7143#section-7.14
         //# On connection failure, the initiator and target MUST do one of the following:
-        if !self.has_erl2() && !logged_out {
+        if !self.level().reassigns_tasks() && !logged_out {
             self.reset_place(slot);
             return self.lose_session(now, why);
         }
-        if logged_out && !self.has_erl2() {
+        if logged_out && !self.level().reassigns_tasks() {
             self.fail_detached_tasks(slot);
         }
         if !others && (self.session_logout.is_some() || self.is_ready_to_log_out()) {

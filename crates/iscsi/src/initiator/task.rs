@@ -10,7 +10,6 @@ use transport::initiator::{CommandResponse, Request, Residual};
 
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
-use super::resegmentation::Resegmentation;
 use crate::fault_injection::{self, Bug};
 use crate::framing::DataSink;
 use crate::pdu::Ttt;
@@ -68,7 +67,25 @@ pub(super) enum TaskState {
     Detached(Slot),
 }
 
+/// The state of a task whose data is being resegmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resegmentation {
+    /// The tag that its response must have; 0 once the task was reassigned to another connection.
+    pub(super) tag: u32,
+    /// When the data was requested, or data last arrived.
+    pub(super) heard: Instant,
+    /// How often the data was requested.
+    pub(super) tries: u32,
+}
+
 impl Task {
+    /// Records that the connection of the task is lost: the target forgets the SNACK tag (RFC 7143 §7.2.2).
+    pub(super) const fn lose_tag(&mut self) {
+        if let Some(anew) = &mut self.resegmentation {
+            anew.tag = 0;
+        }
+    }
+
     pub(super) fn new(request: Request, data_out_len: u32) -> Self {
         let len = request.data_in_len;
         Self {

@@ -3,9 +3,6 @@
 //! besides the owner's, those that the target requests, and resets.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 
 use base::time::Instant;
 use transport::initiator::SubmitError;
@@ -14,6 +11,7 @@ use super::connection_slot::{ConnectionSlot, ControlPdu};
 use super::contract::{Event, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_SMALL};
+use super::text_exchange::{KeyAnswer, TextExchange, Topic};
 use crate::discovery::TargetList;
 use crate::keys::{Key, Senders, Usage};
 use crate::name::IscsiName;
@@ -23,60 +21,7 @@ use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
 use crate::text::value::number_in;
-use crate::text::{BadText, MAX_TEXT, Pair, TextBuilder, parse};
-
-/// A text negotiation.
-#[derive(Debug)]
-pub(super) struct TextExchange {
-    /// The text to send, until the negotiation begins.
-    text: Option<TextBuilder>,
-    /// The connection that the negotiation must use; `None`: any.
-    on: Option<Slot>,
-    /// Once the negotiation has begun: its connection, its tag, and its state.
-    pub(super) at: Option<(Slot, Itt, InitiatorText)>,
-    /// When the last request was sent.
-    pub(super) said: Instant,
-    topic: Topic,
-}
-
-/// The subject of a text negotiation.
-#[derive(Debug)]
-enum Topic {
-    /// A list of targets.
-    Targets(TargetList),
-    /// Keys of the owner, and the longest data segment that the initiator declares among them.
-    Keys { answer: KeyAnswer, max_recv: Option<u32> },
-    /// No keys: the target requested the negotiation.
-    Requested(KeyAnswer),
-    /// No keys: the negotiation resets one in which the target broke a rule.
-    Reset(KeyAnswer),
-}
-
-/// The answer of a target to keys, so far.
-#[derive(Debug, Default)]
-struct KeyAnswer {
-    text: Vec<u8>,
-    /// The length of the part that was checked, and the keys in it.
-    checked: usize,
-    keys: BTreeSet<String>,
-}
-
-impl KeyAnswer {
-    /// Appends the text of a response. Returns whether the target said a key again.
-    fn add(&mut self, data: &[u8], continues: bool) -> Result<bool, BadText> {
-        if self.text.len().saturating_add(data.len()) > MAX_TEXT {
-            return Err(BadText::TooLong);
-        }
-        self.text.extend_from_slice(data);
-        if continues {
-            return Ok(false);
-        }
-        let pairs = parse(self.text.get(self.checked..).unwrap_or_default()).unwrap_or_default();
-        let twice = pairs.iter().any(|pair| !self.keys.insert(pair.name.to_string()));
-        self.checked = self.text.len();
-        Ok(twice)
-    }
-}
+use crate::text::{MAX_TEXT, Pair, TextBuilder, parse};
 
 /// The legal lengths of a data segment that can be declared: greater values are illegal.
 const MAX_RECV: core::ops::RangeInclusive<u32> = 512..=crate::pdu::MAX_DATA_SEGMENT;
@@ -185,7 +130,7 @@ impl Session {
             Some(Box::new(TextExchange { text: None, on: Some(slot), at, said: now, topic }));
         let request = text_request(&call, 0);
         self.queue_control_first(slot, ControlPdu::Text(request), call.data);
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
     }
 
     /// Begins the text negotiation that waits for a connection.
@@ -233,7 +178,7 @@ impl Session {
         if let Some(exchange) = self.exchange_mut(slot, Itt(call.itt)) {
             exchange.said = now;
         }
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
         let request = text_request(&call, lun);
         self.queue_control(slot, ControlPdu::Text(request), call.data);
     }
@@ -265,7 +210,8 @@ impl Session {
         }
         // Where a negotiation can be given up, or a PDU can arrive twice, an answer may arrive after the end
         // of its negotiation.
-        let late = self.has_erl1() && pdu.itt.0 >> 30 == TAG_SMALL || self.stale_tags.contains(&pdu.itt);
+        let late = self.level().may_receive_twice() && pdu.itt.0 >> 30 == TAG_SMALL
+            || self.stale_tags.contains(&pdu.itt);
         let Some(exchange) = self.exchange_mut(slot, pdu.itt) else {
             return if late { Ok(()) } else { Err(ProtocolError::TextNotExpected) };
         };
@@ -412,18 +358,6 @@ impl Session {
         if self.exchange_mut(slot, itt).is_some() {
             self.fail_text_on(Some(slot));
         }
-    }
-}
-
-impl TextExchange {
-    /// Returns whether the negotiation runs on a connection.
-    fn is_at(&self, slot: Slot) -> bool {
-        self.at.as_ref().is_some_and(|(at, _, _)| *at == slot)
-    }
-
-    /// Returns the tag of the negotiation, once it has begun.
-    fn itt(&self) -> Option<Itt> {
-        self.at.as_ref().map(|(_, itt, _)| *itt)
     }
 }
 

@@ -11,6 +11,7 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::QueuedPdu;
 use super::contract::{Event, MAX_TMFS, Slot};
+use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
 use super::task::{Task, TaskState};
@@ -18,84 +19,8 @@ use crate::negotiate::TaskReporting;
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, PduHeader};
-use crate::serial::{CmdSn, DataSn};
+use crate::serial::DataSn;
 use crate::target::arena::Key;
-
-/// A task management request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tmf {
-    pub(super) origin: TmfOrigin,
-    pub(super) function: TmfFunction,
-    pub(super) lun: u64,
-    pub(super) task: Option<Key>,
-    /// The tag and the CmdSN of the task that the request names; an immediate task has no CmdSN of its own.
-    pub(super) referenced: (Itt, Option<CmdSn>),
-    pub(super) slot: Slot,
-    pub(super) cmd_sn: CmdSn,
-    pub(super) numbered: bool,
-    pub(super) sent: bool,
-    pub(super) order: u64,
-    pub(super) sent_at: Instant,
-    /// Whether the request was sent before, so that the target may have executed it.
-    pub(super) again: bool,
-    /// For a TASK REASSIGN: the ExpDataSN that was sent first.
-    pub(super) exp_data_sn: Option<DataSn>,
-    pub(super) tries: u32,
-}
-
-/// The origin of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TmfOrigin {
-    /// The owner of the session.
-    Owner,
-    /// The session: a task is reassigned to another connection.
-    Reassign,
-    /// The session: the CmdSN of a rejected command must count as received.
-    FillCmdSnGap,
-}
-
-impl Tmf {
-    pub(super) const fn new(errand: TmfOrigin, function: TmfFunction, slot: Slot) -> Self {
-        Self {
-            origin: errand,
-            function,
-            lun: 0,
-            task: None,
-            referenced: (Itt::NONE, Some(CmdSn(0))),
-            slot,
-            cmd_sn: CmdSn(0),
-            numbered: false,
-            sent: false,
-            order: 0,
-            sent_at: Instant::ORIGIN,
-            again: false,
-            exp_data_sn: None,
-            tries: 0,
-        }
-    }
-
-    /// Returns whether the function ends every task of a kind.
-    const fn ends_many(&self) -> bool {
-        matches!(
-            self.function,
-            TmfFunction::ABORT_TASK_SET
-                | TmfFunction::CLEAR_TASK_SET
-                | TmfFunction::LOGICAL_UNIT_RESET
-                | TmfFunction::TARGET_WARM_RESET
-                | TmfFunction::TARGET_COLD_RESET
-                | TmfFunction::I_T_NEXUS_RESET
-        )
-    }
-
-    /// Returns whether the function ends a task of this logical unit.
-    fn affects(&self, task: &Task) -> bool {
-        let target_wide = matches!(
-            self.function,
-            TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET | TmfFunction::I_T_NEXUS_RESET
-        );
-        self.ends_many() && (target_wide || task.request.lun == self.lun)
-    }
-}
 
 impl Session {
     /// Submits a task management request. Affected tasks that were not sent yet end immediately, as not sent;
@@ -179,7 +104,7 @@ impl Session {
     }
 
     pub(super) fn send_tmf(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
-        let number = self.has_erl1() && self.window_is_open();
+        let number = self.level().retries_commands() && self.window_is_open();
         let (cmd_sn, order) = (self.cmd_sn, self.order);
         let Some(connection) = self.connection(slot) else { return };
         let (digests, exp_stat_sn) = (connection.digests(), connection.acknowledged());
@@ -246,7 +171,7 @@ impl Session {
             connection.record_ack(exp_stat_sn);
         }
         self.stats.pdus_out += 1;
-        self.arm_retransmit_if_erl1(now, slot);
+        self.watch_request(now, slot);
     }
 
     /// Returns whether no data of a task may be sent, because a function that ends it was sent on this
@@ -295,7 +220,8 @@ impl Session {
         }
         let Some(key) = find(&self.tmfs, TAG_TMF, pdu.itt) else {
             // A request that was sent twice, or arrived twice, may be answered twice.
-            let old = self.stale_tags.contains(&pdu.itt) || (self.has_erl1() && self.was_manage(pdu.itt));
+            let old = self.stale_tags.contains(&pdu.itt)
+                || (self.level().may_receive_twice() && self.was_manage(pdu.itt));
             return if old { Ok(()) } else { Err(ProtocolError::UnknownTask) };
         };
         if self.tmfs.get(key).is_some_and(|tmf| tmf.slot != slot) {
@@ -366,7 +292,7 @@ impl Session {
     /// Removes the requests of a lost connection. At level 2 those stay that the target may have missed:
     /// their CmdSNs leave gaps, and [`Self::resend_tmfs`] fills them.
     pub(super) fn drop_tmfs(&mut self, slot: Option<Slot>) {
-        let (recovers, exp_cmd_sn) = (self.has_erl2() && slot.is_some(), self.exp_cmd_sn);
+        let (recovers, exp_cmd_sn) = (self.level().reassigns_tasks() && slot.is_some(), self.exp_cmd_sn);
         let lost = self.tmfs.iter().filter(|(_, tmf)| {
             let misses = recovers && tmf.numbered && !tmf.cmd_sn.before(exp_cmd_sn);
             slot.is_none_or(|slot| tmf.slot == slot) && !misses

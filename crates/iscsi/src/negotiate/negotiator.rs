@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::key_rules::BadNegotiation;
 use super::{ConnectionParameters, Digest, KeyPolicy, Negotiated, SessionParameters, TaskReporting, Want};
 use crate::keys::{BooleanResult, Key, Kind, NumberResult, Role, TABLE, Usage};
+use crate::recovery::RecoveryLevel;
 use crate::text::value::{boolean, boolean_text, list, number_in};
 use crate::text::{Pair, TextBuilder};
 
@@ -427,7 +428,7 @@ impl Negotiator {
             max_outstanding_r2t: short(Key::MaxOutstandingR2T),
             data_pdu_in_order: self.flag(Key::DataPduInOrder),
             data_sequence_in_order: self.flag(Key::DataSequenceInOrder),
-            error_recovery_level: tiny(Key::ErrorRecoveryLevel),
+            error_recovery_level: RecoveryLevel::new(self.number(Key::ErrorRecoveryLevel)),
             task_reporting: TaskReporting::by_name(self.named(Key::TaskReporting)),
             protocol_level: tiny(Key::ProtocolLevel),
         }

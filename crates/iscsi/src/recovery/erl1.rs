@@ -23,27 +23,42 @@
 //! That also holds after the response was sent; an initiator that misses the response requests it with a
 //! SNACK.
 
-use super::{ErrorResponse, RecoveryAction, TransportSense, erl0};
+use super::{InitiatorAction, TargetAction, TargetResponse, TransportSense, erl0};
+use crate::initiator::protocol_error::ProtocolError as TargetFault;
 use crate::pdu::reject::RejectReason;
 use crate::target::protocol_error::ProtocolError;
 
-/// Returns the reaction of a target to the protocol error `why`: as at level 0, but lost data is requested
-/// again.
-pub const fn error_response(why: ProtocolError) -> ErrorResponse {
+/// Returns the response of a target to the rule `why` that the initiator broke: as at level 0, but lost data
+/// is requested again.
+pub const fn target_response(why: ProtocolError) -> TargetResponse {
     match why {
-        //= rfc7143#section-7.8
-        //# When a target receives any iSCSI PDU with a payload digest error, it
-        //# MUST answer with a Reject PDU with a reason code of Data-Digest-Error
-        //# and discard the PDU.
-        ProtocolError::DataDigestMismatch => ErrorResponse {
+        // §7.8: the header of the Data-Out is good, so its sequence is known.
+        ProtocolError::DataOutDigestMismatch => TargetResponse {
             reject: Some(RejectReason::DATA_DIGEST_ERROR),
-            action: RecoveryAction::RequestAgain(TransportSense::CrcError),
+            action: TargetAction::RequestAgain(TransportSense::CrcError),
         },
         // §7.9: a gap implies a digest error on the missing PDU, and is handled in the same way.
         ProtocolError::DataSnOutOfOrder => {
-            ErrorResponse { reject: None, action: RecoveryAction::RequestAgain(TransportSense::CrcError) }
+            TargetResponse { reject: None, action: TargetAction::RequestAgain(TransportSense::CrcError) }
         }
-        why => erl0::error_response(why),
+        why => erl0::target_response(why),
+    }
+}
+
+/// Returns the response of an initiator to the rule `why` that the target broke: as at level 0, but lost PDUs
+/// are requested again, and commands that did not arrive are sent again.
+pub const fn initiator_response(why: TargetFault) -> InitiatorAction {
+    match why {
+        // §7.8: the header is good, so the numbers of the discarded PDU are known.
+        TargetFault::DataDigestMismatch => InitiatorAction::RequestMissing,
+        // §7.9: a gap implies a digest error on the missing PDUs, and a number that was seen before is the
+        // answer to a SNACK that was sent too early.
+        TargetFault::StatSnOutOfOrder | TargetFault::DataSnOutOfOrder | TargetFault::R2tSnOutOfOrder => {
+            InitiatorAction::RequestMissing
+        }
+        // §7.2.1: the command fills the gap in the CmdSNs that its loss, or its Reject, left.
+        TargetFault::CommandLost | TargetFault::CommandDamaged => InitiatorAction::RetryCommand,
+        why => erl0::initiator_response(why),
     }
 }
 

@@ -12,9 +12,13 @@
 //! Detached tasks wait for Time2Wait and Time2Retain, counted from the loss of the connection, and again from
 //! a logout for recovery. Tasks that are not reassigned by then are aborted. A session without connections is
 //! kept for the same time, and any login with its TSIH continues it.
+//!
+//! Level 2 has no table of broken rules of its own: a rule that costs the connection at level 1 costs it here
+//! too. The difference is what the loss of a connection costs ([`RecoveryLevel::reassigns_tasks`]).
 
 use transport::task_management::TmfResult;
 
+use super::RecoveryLevel;
 use crate::serial::DataSn;
 
 /// The allegiance of the task that a TASK REASSIGN names.
@@ -32,13 +36,13 @@ pub enum Allegiance {
 }
 
 /// Returns the target's response to a TASK REASSIGN.
-pub const fn reassign(level: u8, allegiance: Allegiance) -> TmfResult {
+pub const fn reassign(level: RecoveryLevel, allegiance: Allegiance) -> TmfResult {
     match allegiance {
         //= rfc7143#section-7.2.2
         //# When a target does not support allegiance reassignment, it MUST respond
         //# with a task management response code of "Task allegiance reassignment
         //# not supported".
-        _ if level < 2 => TmfResult::NO_REASSIGNMENT,
+        _ if !level.reassigns_tasks() => TmfResult::NO_REASSIGNMENT,
         Allegiance::Unknown => TmfResult::NO_TASK,
         //= rfc7143#section-7.2.2
         //# If allegiance reassignment is supported by the
@@ -77,7 +81,8 @@ mod tests {
             (2, Detached { released: false }, TmfResult::STILL_ALLEGIANT),
             (2, Detached { released: true }, TmfResult::COMPLETE),
         ] {
-            assert_eq!(reassign(level, allegiance), expected, "{level} {allegiance:?}");
+            let level = RecoveryLevel::new(level);
+            assert_eq!(reassign(level, allegiance), expected, "{level:?} {allegiance:?}");
         }
     }
 

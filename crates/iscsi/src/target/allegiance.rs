@@ -66,7 +66,7 @@ impl Engine {
         };
         //= rfc7143#section-7.14
         //# On connection failure, the initiator and target MUST do one of the following:
-        let keeps = state.parameters.error_recovery_level >= 2
+        let keeps = state.parameters.error_recovery_level.reassigns_tasks()
             && state.parameters.default_time2retain > 0
             && !state.is_logging_out();
         if !keeps {

@@ -27,7 +27,7 @@ use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::ahs::Ahs;
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Bhs, Itt, Malformed, PduHeader};
-use crate::recovery::{RecoveryAction, TransportSense};
+use crate::recovery::{TargetAction, TransportSense};
 use crate::serial::DataSn;
 
 impl Engine {
@@ -160,7 +160,7 @@ impl Engine {
         }
         let brought = self.data_out_received(context.conn);
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
-        let keeps = state.parameters.error_recovery_level > 0;
+        let keeps = state.parameters.error_recovery_level.retains_data();
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let key = self.tasks.insert_with(|_| Task {
             session,
@@ -410,13 +410,13 @@ impl Engine {
         //# target MUST issue a proper SCSI command response with CHECK CONDITION as described in Section
         //# 11.4.3.
         match answer.action {
-            RecoveryAction::Nothing => Ok(()),
-            RecoveryAction::FailTask(condition) | RecoveryAction::RequestAgain(condition) => {
-                self.fail(key, condition);
-                Ok(())
-            }
-            RecoveryAction::Drop => Err(why),
+            TargetAction::Nothing => {}
+            TargetAction::FailTask(condition) => self.fail(key, condition),
+            TargetAction::RequestAgain(condition) => self.mark_sequence_broken(key, bhs, condition),
+            TargetAction::DropConnection => return Err(why),
+            TargetAction::EndSession => self.end_session_of(conn, why),
         }
+        Ok(())
     }
 
     /// Fails a task.

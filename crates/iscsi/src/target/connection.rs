@@ -31,6 +31,7 @@ use crate::pdu::reject::Reject;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{TargetSn, Ttt};
+use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
 
 /// A connection.
@@ -61,7 +62,7 @@ pub(crate) struct Connection {
     /// The number of the first status that the initiator has not acknowledged.
     pub(crate) exp_stat_sn: StatSn,
     /// The ErrorRecoveryLevel of its session.
-    pub(crate) level: u8,
+    pub(crate) level: RecoveryLevel,
     /// From level 1 on: its unacknowledged statuses; the ping that asks the initiator to acknowledge them;
     /// the first unacknowledged one at the last poll.
     pub(crate) status_log: StatusLog,
@@ -200,7 +201,7 @@ impl Connection {
             parameters: ConnectionParameters::default(),
             stat_sn: StatSn(1),
             exp_stat_sn: StatSn(1),
-            level: 0,
+            level: RecoveryLevel::SessionRecovery,
             status_log: StatusLog::new(StatSn(1)),
             ack_ping: None,
             first_unacked_at_poll: None,

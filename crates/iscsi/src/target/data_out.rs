@@ -19,14 +19,14 @@ use super::data_out_transfer::{Completion, FetchStep, Freed, R2tLimits, R2tStep}
 use super::engine::Engine;
 use super::incoming::DataOutCheck;
 use super::protocol_error::ProtocolError;
+use super::recovery_r2t::is_gap_repaired;
 use super::stall::SequenceProgress;
 use super::task::TaskResult;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
 use crate::pdu::{Bhs, PduHeader, TargetSn, Ttt};
-use crate::recovery::TransportSense;
-use crate::serial::DataSn;
+use crate::recovery::{TargetAction, TransportSense};
 
 /// The longest range that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is
 /// pooled.
@@ -117,7 +117,7 @@ impl Engine {
             self.impossible(Some(session));
             return false;
         };
-        let repairs = state.parameters.error_recovery_level > 0;
+        let repairs = state.parameters.error_recovery_level.requests_missing_pdus();
         let one_at_a_time = repairs && state.parameters.data_sequence_in_order;
         //= rfc7143#section-13.19
         //# if ErrorRecoveryLevel is not 0 and DataSequenceInOrder is set to Yes,
@@ -235,7 +235,7 @@ impl Engine {
             return (DataOutCheck::Stale, DataSink::Discard);
         };
         let in_order = state.parameters.data_pdu_in_order;
-        let repairs = state.parameters.error_recovery_level > 0;
+        let level = state.parameters.error_recovery_level;
         let refused = |why| (DataOutCheck::Refused(key, why), DataSink::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::impossible()) };
         if task.conn != conn {
@@ -247,7 +247,7 @@ impl Engine {
         if bhs.ahs_len() > 0 {
             return refused(ProtocolError::AhsNotAllowed);
         }
-        if repairs && task.data_out.is_over(pdu.ttt) {
+        if level.may_receive_twice() && task.data_out.is_over(pdu.ttt) {
             // The Data-Out answers an R2T that was replaced, or is a duplicate.
             return (DataOutCheck::Stale, DataSink::Discard);
         }
@@ -270,7 +270,7 @@ impl Engine {
         if sequence.ttt != Ttt::NONE && pdu.lun != lun {
             return refused(ProtocolError::DataOutOtherLun);
         }
-        match sequence.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
+        match sequence.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, is_gap_repaired(level))) {
             Ok(PduDisposition::Accept) => {}
             Ok(PduDisposition::Skip) => return (DataOutCheck::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
@@ -358,7 +358,7 @@ impl Engine {
                 );
             }
             DataOutCheck::Refused(key, why) => {
-                (key, Err(if segment.digest_ok { why } else { ProtocolError::DataDigestMismatch }))
+                (key, Err(if segment.digest_ok { why } else { ProtocolError::RefusedDataOutDigestMismatch }))
             }
             DataOutCheck::Stale => {
                 self.stats.ignored += 1;
@@ -384,40 +384,26 @@ impl Engine {
         (bhs, pdu): (&Bhs, &DataOut),
         buf: Option<Buf>,
     ) -> Result<(), ProtocolError> {
-        let why = ProtocolError::DataDigestMismatch;
-        let repairs = self.conn(conn).is_some_and(|connection| connection.level > 0);
-        if !repairs {
-            self.recycle_buf(buf);
-            self.handle_task_violation(conn, bhs, key, why)?;
-            return self.end_sequence(conn, key, (bhs, pdu));
-        }
+        let why = ProtocolError::DataOutDigestMismatch;
         let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
-        match self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt)) {
-            Some(sequence) => {
-                //= rfc7143#section-7.3
-                //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
-                //# ExpDataSN for the current data burst if a recovery R2T is being generated.
-                sequence.skipped(pdu.data_sn);
-                sequence.broken = true;
-                if let Some(mut buf) = buf {
-                    // In order, the damaged data is at the end of the buffer and is cut off. In any order, it
-                    // is at its own offset and will be overwritten.
-                    if in_order {
-                        buf.truncate(to_usize(sequence.received));
-                    }
-                    sequence.put_back(buf);
+        let again = matches!(self.response_to(conn, why).action, TargetAction::RequestAgain(_));
+        let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
+        match (sequence.filter(|_| again), buf) {
+            (Some(sequence), Some(mut buf)) => {
+                // In order, the damaged data is at the end of the buffer and is cut off. In any order, it is
+                // at its own offset and will be overwritten.
+                if in_order {
+                    buf.truncate(to_usize(sequence.received));
                 }
+                sequence.put_back(buf);
             }
-            None => self.recycle_buf(buf),
+            (_, buf) => self.recycle_buf(buf),
         }
         //= rfc7143#section-7.8
         //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a command
         //# PDU, the non-data PDU rule below applies), the target MUST do one of the following:
-        let answer = self.error_response(conn, why);
-        if let Some(reason) = answer.reject {
-            self.reject(conn, bhs, reason, DataSn(0))?;
-        }
+        self.handle_task_violation(conn, bhs, key, why)?;
         self.end_sequence(conn, key, (bhs, pdu))
     }
 

@@ -135,8 +135,8 @@ impl Sequence {
         self.sent || self.tries > 0
     }
 
-    /// Checks a PDU of this sequence before its data is read. With error recovery (`repairs`), a gap in the
-    /// DataSNs is a loss, not a violation.
+    /// Checks a PDU of this sequence before its data is read. With `repairs`, a gap in the DataSNs is a loss
+    /// that is repaired, not a violation.
     pub(crate) fn check(
         &mut self,
         data_sn: DataSn,

@@ -11,7 +11,6 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
-use super::contract::SessionEnd;
 use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
 use super::incoming::{ControlPdu, Incoming};
 use super::protocol_error::ProtocolError;
@@ -22,7 +21,7 @@ use crate::pdu::data_out::DataOut;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::{Bhs, Itt, Opcode, PduHeader, TargetSn, Ttt};
-use crate::recovery::RecoveryAction;
+use crate::recovery::TargetAction;
 use crate::serial::{CmdSn, DataSn};
 
 /// The context of a received PDU.
@@ -296,10 +295,9 @@ impl Engine {
         // While the session has no connection, nothing can be received.
         state.gap_polls += u32::from(!state.conns.is_empty());
         let waited = self.limits.gap_within.as_nanos().saturating_mul(state.gap_polls.into());
-        if state.parameters.error_recovery_level == 0 || waited >= self.limits.data_within.as_nanos() {
-            self.end_session(session, SessionEnd::Misbehaved(ProtocolError::CmdSnHole));
-            self.stats.dropped += 1;
-            return;
+        let retries = state.parameters.error_recovery_level.retries_commands();
+        if !retries || waited >= self.limits.data_within.as_nanos() {
+            return self.handle_gap(session, ProtocolError::CmdSnHole);
         }
         let at = now.after(self.limits.gap_within);
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Gap, at);
@@ -341,8 +339,16 @@ impl Engine {
         if let Some(reason) = answer.reject {
             self.reject(conn, bhs, reason, self.next_number(conn, bhs, reason))?;
         }
-        // There is no task to fail.
-        if answer.action == RecoveryAction::Drop { Err(why) } else { Ok(()) }
+        match answer.action {
+            TargetAction::Nothing => Ok(()),
+            TargetAction::DropConnection => Err(why),
+            TargetAction::EndSession => {
+                self.end_session_of(conn, why);
+                Ok(())
+            }
+            // A test of `recovery` knows that no error without a task has such a row.
+            TargetAction::FailTask(_) | TargetAction::RequestAgain(_) => Err(ProtocolError::Bug),
+        }
     }
 
     /// Returns the DataSN field of a Reject (§11.17.2). For a SNACK that asks for Data-In or R2T PDUs that
@@ -427,7 +433,7 @@ impl Engine {
         }
         match self.greediest() {
             Some(greediest) if greediest != conn => {
-                self.drop_connection(greediest, ProtocolError::AnswersUnread);
+                self.handle_omission(greediest, ProtocolError::AnswersUnread);
                 Ok(())
             }
             _ => Err(ProtocolError::AnswersUnread),

@@ -34,7 +34,7 @@ use super::timer::{Owner, Timer, Timers};
 use crate::login::directory::{Directory, TargetId};
 use crate::login::target::ClaimedIdentity;
 use crate::pdu::{TargetSn, Ttt};
-use crate::recovery::{self, ErrorResponse, RecoveryAction};
+use crate::recovery::{TargetAction, TargetResponse};
 
 /// Every iSCSI connection and session of a shard.
 pub struct Engine {
@@ -419,7 +419,7 @@ impl Engine {
     fn handle_timer(&mut self, now: Instant, owner: Owner, timer: Timer) {
         match (owner, timer) {
             (Owner::Connection(conn), Timer::Login) => {
-                self.drop_connection(conn, ProtocolError::LoginTooSlow)
+                self.handle_omission(conn, ProtocolError::LoginTooSlow)
             }
             (Owner::Connection(conn), Timer::Logout) => self.on_logout_timer(conn),
             (Owner::Connection(conn), Timer::Silence) => self.on_silence_timer(now, conn),
@@ -501,14 +501,13 @@ impl Engine {
     }
 
     /// Looks up the response to a broken rule.
-    pub(super) fn error_response(&mut self, conn: ConnId, why: ProtocolError) -> ErrorResponse {
-        if why == ProtocolError::DataDigestMismatch {
+    pub(super) fn error_response(&mut self, conn: ConnId, why: ProtocolError) -> TargetResponse {
+        if why.is_data_digest() {
             self.stats.data_digest_errors += 1;
             self.count_repair(conn, |repairs| repairs.data_digest_errors += 1);
         }
-        let level = self.conn(conn).map_or(0, |connection| connection.level);
-        let answer = recovery::error_response(level, why);
-        if answer == (ErrorResponse { reject: None, action: RecoveryAction::Nothing }) {
+        let answer = self.response_to(conn, why);
+        if answer == (TargetResponse { reject: None, action: TargetAction::Nothing }) {
             self.stats.ignored += 1;
             self.record_deviation(conn, Deviation::PassedOver(why));
         }

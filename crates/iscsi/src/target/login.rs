@@ -211,7 +211,7 @@ impl Engine {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
             data_len_max: parameters.target_max_recv,
-            resync: level > 0,
+            resync: level.skips_damaged_headers(),
         };
         connection.level = level;
         connection.exp_stat_sn = connection.stat_sn;

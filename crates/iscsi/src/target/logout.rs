@@ -137,7 +137,7 @@ impl Engine {
         if state.logouts.iter().any(PendingLogout::ends_session) {
             return true;
         }
-        if state.conns.len() > 1 || state.parameters.error_recovery_level > 1 {
+        if state.conns.len() > 1 || state.parameters.error_recovery_level.reassigns_tasks() {
             return false;
         }
         let pending =
@@ -186,7 +186,7 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let parameters = state.parameters;
         let named = self.member(session, request.cid);
-        let response = if parameters.error_recovery_level < 2 {
+        let response = if !parameters.error_recovery_level.reassigns_tasks() {
             LogoutResult::NO_RECOVERY
         } else if named.is_some() || state.lost.iter().any(|lost| lost.cid == request.cid) {
             LogoutResult::CLOSED
@@ -384,7 +384,7 @@ impl Engine {
                 pending.late = true;
                 self.mark_logouts_dirty(session);
             }
-            _ => self.drop_connection(conn, ProtocolError::LogoutTooSlow),
+            _ => self.handle_omission(conn, ProtocolError::LogoutTooSlow),
         }
     }
 

@@ -146,7 +146,7 @@ impl Engine {
             //= rfc7143#section-7.1.4.3
             //# The target MUST close the connection and, if more than one connection is available, the target
             //# SHOULD send an Asynchronous Message that indicates that it has dropped the connection.
-            return self.drop_connection(conn, ProtocolError::PingUnanswered);
+            return self.handle_omission(conn, ProtocolError::PingUnanswered);
         }
         connection.ping = Some(ttt);
         let at = now.after(pong_within);

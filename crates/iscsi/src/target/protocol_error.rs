@@ -1,5 +1,6 @@
 //! Every rule that an initiator can break once it is logged in, one variant each.
-//! [`crate::recovery::error_response`] alone decides how a target responds.
+//! [`crate::recovery::target_response`] alone decides how a target responds. Where the response depends on
+//! how much of the PDU is still known, the rule has several variants.
 
 use crate::negotiate::full_feature::TextNegotiationError;
 use crate::pdu::Malformed;
@@ -11,9 +12,17 @@ pub enum ProtocolError {
     /// The digest of a header is wrong, so no field of the header can be trusted, not even its length.
     #[error("header digest error")]
     HeaderDigestMismatch,
-    /// The digest of a data segment is wrong.
+    /// The digest of a data segment is wrong, and the PDU belongs to no task: it is not a Data-Out, or one
+    /// that no sequence expects.
     #[error("data digest error")]
     DataDigestMismatch,
+    /// The digest of the data of a Data-Out is wrong, and its sequence is known.
+    #[error("data digest error")]
+    DataOutDigestMismatch,
+    /// The digest of the data of a Data-Out is wrong, and its header broke a rule too, so its place in the
+    /// data is not certain.
+    #[error("data digest error")]
+    RefusedDataOutDigestMismatch,
     /// A data segment is longer than the target's MaxRecvDataSegmentLength.
     #[error("data segment longer than MaxRecvDataSegmentLength")]
     DataSegmentTooLong,
@@ -139,9 +148,12 @@ pub enum ProtocolError {
     /// A SNACK for numbers that were not sent or are already acknowledged.
     #[error("SNACK for what was not sent or is acknowledged")]
     SnackNotSent,
-    /// A SNACK that cannot be served although it is legal.
+    /// A SNACK that cannot be served although it is legal, for a task whose status is not sent yet.
     #[error("SNACK that cannot be served")]
     SnackUnserved,
+    /// The same for a task whose status was sent.
+    #[error("SNACK that cannot be served")]
+    SnackUnservedAfterStatus,
     /// A SNACK with a field that has an illegal value.
     #[error("SNACK with an illegal field")]
     SnackIllegal,
@@ -172,5 +184,13 @@ impl ProtocolError {
     pub(super) fn impossible() -> Self {
         debug_assert!(false, "a state of the engine that cannot be");
         Self::Bug
+    }
+
+    /// Returns whether the digest of a data segment was wrong.
+    pub(crate) const fn is_data_digest(self) -> bool {
+        matches!(
+            self,
+            Self::DataDigestMismatch | Self::DataOutDigestMismatch | Self::RefusedDataOutDigestMismatch
+        )
     }
 }

@@ -18,8 +18,9 @@ use super::connection::Output;
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::timer::Timer;
-use crate::pdu::Ttt;
-use crate::recovery::TransportSense;
+use crate::pdu::data_out::DataOut;
+use crate::pdu::{Bhs, PduHeader, Ttt};
+use crate::recovery::{self, RecoveryLevel, TargetAction, TransportSense};
 
 /// How many recovery R2Ts in a row may bring no data of a sequence before its task fails: a peer whose
 /// digests are always wrong would keep the target busy for ever. A sequence that brings a little data each
@@ -34,6 +35,23 @@ const MAX_IDLE_POLLS: u8 = 8;
 const MAX_DOUBLINGS: u8 = 6;
 
 impl Engine {
+    /// Records that the data of a Data-Out is lost, so that a recovery R2T asks for it at the end of its
+    /// sequence. The task fails if no sequence expects the data.
+    pub(super) fn mark_sequence_broken(&mut self, key: Key, bhs: &Bhs, condition: TransportSense) {
+        let Ok(pdu) = DataOut::decode(bhs) else { return self.fail(key, condition) };
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if let Some(sequence) = task.data_out.select(pdu.ttt) {
+            //= rfc7143#section-7.3
+            //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
+            //# ExpDataSN for the current data burst if a recovery R2T is being generated.
+            sequence.skipped(pdu.data_sn);
+            sequence.broken = true;
+        } else if !task.data_out.is_over(pdu.ttt) {
+            // Otherwise a recovery R2T has replaced the sequence already.
+            self.fail(key, condition);
+        }
+    }
+
     /// Asks again for the missing part of a sequence.
     pub(super) fn request_recovery_r2t(&mut self, key: Key, ttt: Ttt) {
         let fresh = self.new_ttt();
@@ -88,7 +106,7 @@ impl Engine {
             return self.watch_deprioritized(now, conn);
         }
         if waited >= within.as_nanos() {
-            return self.drop_connection(conn, ProtocolError::DataTooSlow);
+            return self.handle_omission(conn, ProtocolError::DataTooSlow);
         }
         let mut late: smallvec::SmallVec<[(Key, Ttt); 4]> = smallvec::SmallVec::new();
         for key in owing {
@@ -116,4 +134,10 @@ impl Engine {
         }
         self.watch_data(now, conn);
     }
+}
+
+/// Returns whether a gap in the DataSNs of a sequence is a loss that a recovery R2T repairs.
+pub(super) const fn is_gap_repaired(level: RecoveryLevel) -> bool {
+    let response = recovery::target_response(level, ProtocolError::DataSnOutOfOrder);
+    matches!(response.action, TargetAction::RequestAgain(_))
 }

@@ -96,9 +96,9 @@ impl Engine {
         let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
         connection.control_queued = connection.control_queued.saturating_sub(1);
         let uses_stat_sn = self.put_control(conn, control, &body, sn, out);
-        let level = self.conn(conn).map_or(0, |connection| connection.level);
+        let retains = self.conn(conn).is_some_and(|connection| connection.level.retains_statuses());
         let kept = match control {
-            _ if level == 0 => None,
+            _ if !retains => None,
             // No initiator asks for the last Login Response again.
             Control::Login(_) => Some(LoggedStatus::Nothing),
             control => Some(LoggedStatus::Control(alloc::boxed::Box::new((control, body.again())))),

@@ -38,7 +38,7 @@ impl Engine {
         snack: &Snack,
     ) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
-        if state.parameters.error_recovery_level == 0 {
+        if !state.parameters.error_recovery_level.serves_snacks() {
             return Err(ProtocolError::SnackWithoutRecovery);
         }
         if snack.kind == SnackKind::DATA_ACK {
@@ -132,10 +132,11 @@ impl Engine {
         why: ProtocolError,
     ) -> Result<(), ProtocolError> {
         let is_unanswered = |task: &&mut Task| task.sent_status.is_none();
-        let Some(task) = self.tasks.get_mut(key).filter(is_unanswered) else { return Err(why) };
         if why != ProtocolError::SnackUnserved {
             return Err(why);
         }
+        let task = self.tasks.get_mut(key).filter(is_unanswered);
+        let task = task.ok_or(ProtocolError::SnackUnservedAfterStatus)?;
         //= rfc7143#section-7.8
         //# a.1) If the status has not already been sent for the command, the target MUST terminate
         //# the command with a CHECK CONDITION Status and an iSCSI Condition of "SNACK rejected"

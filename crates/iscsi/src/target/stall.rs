@@ -124,7 +124,7 @@ impl Engine {
     /// Starts to watch a connection that owes data from now on.
     pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
-        if connection.level == 0 && connection.data_idle_since.is_none() {
+        if !connection.level.requests_missing_pdus() && connection.data_idle_since.is_none() {
             (connection.data_out_bytes_at_poll, connection.data_idle_since) =
                 (Some(connection.data_out_bytes), Some(now));
         }
@@ -144,7 +144,8 @@ impl Engine {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
         if !connection.deadlines.is_set(Timer::Data) {
             let look = (self.limits.data_within / POLLS_PER_TIMEOUT).min(POLL_INTERVAL_MAX);
-            let after = if connection.level > 0 { self.limits.repair_after } else { look };
+            let after =
+                if connection.level.requests_missing_pdus() { self.limits.repair_after } else { look };
             self.timers.set(
                 Owner::Connection(conn),
                 &mut connection.deadlines,
@@ -158,7 +159,7 @@ impl Engine {
     /// stalled ones, asks again for lost data (from level 1 on), and drops the connection if it received no
     /// data for too long.
     pub(super) fn on_data_timer(&mut self, now: Instant, conn: ConnId) {
-        if self.conn(conn).is_some_and(|connection| connection.level > 0) {
+        if self.conn(conn).is_some_and(|connection| connection.level.requests_missing_pdus()) {
             self.end_late(now, conn);
             self.revoke_stalled(now, conn);
             return self.repair_late_data(now, conn);
@@ -180,7 +181,7 @@ impl Engine {
             (connection.data_idle_since, connection.data_timed_out) = (Some(now), false);
         }
         if connection.data_idle_since.is_some_and(|since| now.since(since) >= within) {
-            return self.drop_connection(conn, ProtocolError::DataTooSlow);
+            return self.handle_omission(conn, ProtocolError::DataTooSlow);
         }
         self.end_late(now, conn);
         self.revoke_stalled(now, conn);
@@ -190,7 +191,7 @@ impl Engine {
     /// Fails the tasks of a connection whose data takes too long.
     fn end_late(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conn_mut(conn) else { return };
-        let (brought, repairs) = (connection.data_out_bytes, connection.level > 0);
+        let (brought, repairs) = (connection.data_out_bytes, connection.level.requests_missing_pdus());
         let Some(session) = connection.session else { return };
         let limits = (self.limits.data_within, repairs);
         let late: SmallVec<[Key; 8]> = self.owing(session, conn, |out| {

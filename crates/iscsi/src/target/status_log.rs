@@ -149,7 +149,7 @@ impl Engine {
             return StatSn(0);
         };
         let sn = connection.use_stat_sn();
-        if connection.level == 0 {
+        if !connection.level.retains_statuses() {
             return sn;
         }
         connection.status_log.push(kept);
@@ -179,7 +179,7 @@ impl Engine {
         }
         connection.exp_stat_sn = exp;
         connection.ack_ping = None;
-        let (keeps, session) = (connection.level > 0, connection.session);
+        let (keeps, session) = (connection.level.retains_statuses(), connection.session);
         if keeps {
             self.forget_before(conn, exp);
         }
@@ -237,7 +237,7 @@ impl Engine {
     /// Asks for an acknowledgement on every connection of a session.
     pub(super) fn ask_session_for_ack(&mut self, session: Key) {
         let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
-        if state.parameters.error_recovery_level == 0 {
+        if !state.parameters.error_recovery_level.retains_statuses() {
             return;
         }
         let conns = state.conns.clone();

@@ -40,7 +40,7 @@ pub(super) fn session(level: u8, count: u16) -> (World, Vec<ConnId>, Tsih) {
     let mut world = World::with(Limits::default(), several(level));
     let erl = format!("ErrorRecoveryLevel={level}");
     let (first, up) = world.login(&["MaxConnections=4", "InitialR2T=No", &erl]);
-    assert_eq!((up.parameters.max_connections, up.parameters.error_recovery_level), (4, level));
+    assert_eq!((up.parameters.max_connections, up.parameters.error_recovery_level.number()), (4, level));
     let mut conns = [first].to_vec();
     for cid in 1..count {
         let (conn, status) = world.join(first, up.tsih, cid, &[]);

@@ -70,7 +70,7 @@ fn no_more_is_agreed_to_than_is_served() {
     let mut world = World::with(Limits::default(), KeyPolicy::default());
     assert_eq!((world.names.keys.error_recovery_level, world.names.keys.max_connections), (2, 8));
     let (_, up) = world.login(&["ErrorRecoveryLevel=2", "MaxConnections=4"]);
-    assert_eq!(up.parameters.error_recovery_level, MAX_ERROR_RECOVERY_LEVEL.min(2));
+    assert_eq!(up.parameters.error_recovery_level.number(), MAX_ERROR_RECOVERY_LEVEL.min(2));
     assert_eq!(up.parameters.max_connections, MAX_CONNECTIONS.min(4));
 }
 

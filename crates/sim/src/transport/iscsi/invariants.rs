@@ -15,7 +15,7 @@ use base::time::{Duration, Instant};
 use iscsi::initiator::contract::{ConnectionDown, SessionOrigin};
 use iscsi::negotiate::SessionParameters;
 use iscsi::pdu::reject::RejectReason;
-use iscsi::recovery::TransportSense;
+use iscsi::recovery::{TransportSense, is_damage};
 use transport::initiator::TaskResult;
 
 use crate::transport::Ticket;
@@ -85,7 +85,7 @@ impl SessionInvariants {
 
     /// Records that the session is up.
     pub(super) fn up(&mut self, parameters: &SessionParameters, since: SessionOrigin) {
-        self.level = Some(parameters.error_recovery_level);
+        self.level = Some(parameters.error_recovery_level.number());
         self.retention = Duration::from_secs(parameters.default_time2retain.into());
         if since != SessionOrigin::Continued {
             self.suspected_violations.clear();
@@ -103,7 +103,7 @@ impl SessionInvariants {
         self.losses.push(now);
         let level = self.level.filter(|level| *level >= 1)?;
         match why {
-            ConnectionDown::ProtocolError(why) if !why.is_damage() && now >= self.login_faults_until => {
+            ConnectionDown::ProtocolError(why) if !is_damage(why) && now >= self.login_faults_until => {
                 Some(format!("a target is said to break a rule: {why}, level {level}"))
             }
             _ => None,

@@ -1,5 +1,5 @@
-//! How connections and sessions end: the transport was lost, the peer broke a rule, the layer above closes the
-//! session, or the engine itself is wrong.
+//! How connections and sessions end: the transport was lost, the peer broke a rule, the layer above closes
+//! the session, or the engine itself is wrong.
 
 use alloc::collections::VecDeque;
 

@@ -206,8 +206,9 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return Err(ProtocolError::impossible()) };
         match state.window.receive(cmd_sn, request) {
             super::window::CmdSnOrder::InOrder(request) => {
-                self.execute_request(context, session, request)?;
-                self.execute_in_order(context, session)
+                let done = self.execute_request(context, session, request);
+                // Even if it is rejected, its number was received.
+                self.execute_in_order(context, session).and(done)
             }
             super::window::CmdSnOrder::Early => {
                 self.watch_gap(context.now, session);
@@ -233,7 +234,7 @@ impl Engine {
         while let Some(state) = self.sessions.get_mut(session).filter(|state| !state.is_logging_out())
             && let Some(request) = state.window.next_in_order()
         {
-            self.execute_request(context, session, request)?;
+            self.execute_early(context, session, request)?;
         }
         self.watch_gap(context.now, session);
         self.release_tmfs(context.now, session);

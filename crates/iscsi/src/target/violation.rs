@@ -1,4 +1,5 @@
-//! Carries out the responses of [`crate::recovery`] to rules that an initiator broke without a PDU.
+//! Carries out the responses of [`crate::recovery`] to rules that an initiator broke without a PDU, or with
+//! one that waited for its turn.
 //! [`Engine::handle_violation`] does the same for a PDU, and [`Engine::handle_task_violation`] for a PDU of a
 //! task.
 
@@ -6,11 +7,43 @@ use base::state_machine::ConnId;
 
 use super::arena::Key;
 use super::contract::SessionEnd;
+use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
+use super::session::Request;
+use crate::pdu::PduHeader;
 use crate::recovery::{self, RecoveryLevel, TargetAction, TargetResponse};
 
 impl Engine {
+    /// Executes a request that waited for a lower number. A rule that it breaks concerns its own PDU and its
+    /// own connection, not those of the request that it waited for.
+    ///
+    /// # Errors
+    /// Returns the broken rule if the present connection must end.
+    pub(super) fn execute_early(
+        &mut self,
+        context: PduContext<'_>,
+        session: Key,
+        request: Request,
+    ) -> Result<(), ProtocolError> {
+        let pdu = match &request {
+            Request::Ping(conn, ping, data) => Some((*conn, ping.encode(), data.as_ref())),
+            Request::Text(conn, text, data) => Some((*conn, text.encode(), data.as_ref())),
+            Request::Logout(conn, logout) => Some((*conn, logout.encode(), None)),
+            Request::Command(_) | Request::Tmf(_) | Request::AbortedSlot => None,
+        };
+        let pdu = pdu.map(|(conn, bhs, data)| (conn, bhs.with_data_len(data.map_or(0, |data| data.len()))));
+        let Err(why) = self.execute_request(context, session, request) else { return Ok(()) };
+        let Some((conn, bhs)) = pdu else { return Err(why) };
+        match self.handle_violation(conn, &bhs, why) {
+            Err(why) if conn != context.conn => {
+                self.drop_connection(conn, why);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
     /// Returns the response to a rule that was broken on a connection, without counting the error.
     pub(super) fn response_to(&self, conn: ConnId, why: ProtocolError) -> TargetResponse {
         let level = self.conn(conn).map_or(RecoveryLevel::SessionRecovery, |connection| connection.level);

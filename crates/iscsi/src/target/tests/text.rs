@@ -3,15 +3,17 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use super::world::{TARGET, World, pairs};
+use super::world::{TARGET, World, keys, pairs};
 use crate::name::IscsiName;
+use crate::negotiate::KeyPolicy;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
-use crate::pdu::{Itt, Ttt};
+use crate::pdu::{Bhs, Itt, Ttt};
 use crate::serial::StatSn;
+use crate::target::engine::Limits;
 
 fn request(world: &mut World, conn: base::state_machine::ConnId) -> TextRequest {
     let (itt, cmd_sn) = world.numbers(conn);
@@ -225,4 +227,49 @@ fn texts_out_of_order_are_rejected() {
         assert_eq!(reject.reason, reason, "{name}");
         assert_eq!(world.ended(conn), None);
     }
+}
+
+#[test]
+fn a_text_that_waited_for_its_turn_is_rejected_by_itself() {
+    for fills_by_text in [false, true] {
+        let mut world = World::with(Limits::default(), KeyPolicy { max_connections: 2, ..keys() });
+        let (first, up) = world.login(&["MaxConnections=2"]);
+        let (second, status) = world.join(first, up.tsih, 1, &[]);
+        assert_eq!(status, 0);
+        let filler = world.command(first);
+        let other = request(&mut world, first);
+        // It is early, and names no text negotiation: the error shows only when its turn comes.
+        let next = filler.cmd_sn.next();
+        let early = TextRequest { immediate: false, ttt: Ttt(77), cmd_sn: next, itt: Itt(500), ..other };
+        world.send(second, &early, b"X-com.example.key=1\0");
+        world.expect_silence(second);
+        if fills_by_text {
+            let text = TextRequest { immediate: false, cmd_sn: filler.cmd_sn, ..other };
+            world.send(first, &text, b"X-com.example.key=1\0");
+            world.expect::<TextResponse>(first);
+        } else {
+            world.start(first, &filler, &[]);
+        }
+        let got = world.expect_any(second);
+        let reject: Reject = got.read();
+        assert_eq!(reject.reason, RejectReason::PROTOCOL_ERROR);
+        let rejected = Bhs::from_bytes(*got.data.first_chunk().unwrap());
+        assert_eq!((rejected.itt(), rejected.data_len()), (early.itt, 20), "the Reject shows its header");
+        world.expect_silence(first);
+        assert_eq!((world.ended(first), world.ended(second)), (None, None));
+    }
+}
+
+#[test]
+fn a_rejected_text_holds_up_no_command() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let text = request(&mut world, conn);
+    let mut early = world.command(conn);
+    early.cmd_sn = text.cmd_sn.next();
+    world.send(conn, &early, &[]);
+    world.expect_silence(conn);
+    world.send(conn, &TextRequest { immediate: false, ttt: Ttt(77), ..text }, b"X-com.example.key=1\0");
+    assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::PROTOCOL_ERROR);
+    world.expect_command();
 }

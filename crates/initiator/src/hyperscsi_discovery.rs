@@ -78,6 +78,7 @@ pub struct HyperScsiDiscovery {
 
 /// Why a discovery failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SearchError {
     /// The endpoint is one of the other protocol, or has no group.
     #[error("the URL must name a group and an interface")]

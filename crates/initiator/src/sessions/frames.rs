@@ -14,7 +14,7 @@ use scsi::status::Status;
 use transport::initiator::{CommandResponse, TaskResult};
 use transport::task_management::TmfResult;
 
-use super::{DriverEvent, DriverRequest, ProtocolUp, SessionEvent, SessionId, Sessions, index};
+use super::{DriverRequest, Event, Path, PathError, SessionId, SessionUp, Sessions, index};
 use crate::protocol::HyperScsiSession;
 use crate::session_error::{ProtocolEndReason, SessionError};
 
@@ -153,11 +153,11 @@ impl Sessions {
     }
 
     pub(super) fn handle_hyperscsi_event(&mut self, now: Instant, id: SessionId, asked: Asked) {
-        let name = |ports: &Ports, port| ports.name(port).unwrap_or_default().to_owned();
+        let path =
+            |ports: &Ports, port, peer| Path::of_ports(ports.name(port).unwrap_or_default().to_owned(), peer);
         let news = match asked {
             Asked::Done { task, outcome } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                let task = task;
                 let mut outcome = outcome;
                 if outcome.end == TaskResult::Aborted && !entry.wants_ended(task) {
                     // Another initiator ended the task: iSCSI has a status for that.
@@ -181,19 +181,17 @@ impl Sessions {
                         entry.check_identities(now, id, &mut self.events);
                     }
                 }
-                SessionEvent::Up(Box::new(ProtocolUp::HyperScsi(*up)))
+                Event::Up(Box::new(SessionUp::HyperScsi(*up)))
             }
-            Asked::PathUp { port, peer } => SessionEvent::PathUp { interface: name(&self.ports, port), peer },
+            Asked::PathUp { port, peer } => return self.path_up(id, path(&self.ports, port, peer)),
             Asked::PathDown { port, peer } => {
-                SessionEvent::PathLost { interface: name(&self.ports, port), peer }
+                return self.path_down(id, path(&self.ports, port, peer), PathError::Silent);
             }
-            Asked::OtherServer { port, peer } => {
-                SessionEvent::OtherServer { interface: name(&self.ports, port), peer }
+            Asked::OtherServer { port, peer } => Event::OtherServer { path: path(&self.ports, port, peer) },
+            Asked::PathMtuStatus { port, peer, status } => {
+                Event::PathMtu { path: path(&self.ports, port, peer), status }
             }
-            Asked::PathMtuStatus { port, peer, status: width } => {
-                SessionEvent::PathMtuStatus { interface: name(&self.ports, port), peer, width }
-            }
-            Asked::Recovering(_) => SessionEvent::Recovering,
+            Asked::Recovering(_) => Event::Recovering,
             Asked::Down(why) => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
                 let silent = || not_up(&self.ports, entry.session.ether()?);
@@ -208,10 +206,10 @@ impl Sessions {
                 // The ends of waiting commands are reported before the end of the session.
                 entry.submit_waiting(now, id, &mut self.events);
                 self.share_rings();
-                SessionEvent::Down(down)
+                Event::Down(down)
             }
         };
-        self.events.push_back(DriverEvent::Session { session: id, event: news });
+        self.report(id, news);
     }
 
     /// Returns the sessions that use a port.
@@ -345,6 +343,7 @@ mod tests {
     use base::ether::Mac;
     use base::time::Duration;
 
+    use super::super::DriverEvent;
     use super::*;
     use crate::login::plan;
     use crate::url::{EnvSecrets, Url};
@@ -382,6 +381,41 @@ mod tests {
         let next = open(&mut sessions, now);
         assert!(![first].iter().chain(&others).any(|id| *id == next), "{next:?}");
         assert_eq!(sessions.entries.len(), 2);
+    }
+
+    #[test]
+    fn a_pair_of_ports_has_the_events_of_a_connection() {
+        let now = Instant::ORIGIN;
+        let mut sessions = Sessions::new(Pool::new(4096));
+        let id = open(&mut sessions, now);
+        let (port, peer) = (EtherPort(0), Mac([2, 0, 0, 0, 0, 7]));
+        for asked in [
+            Asked::PathUp { port, peer },
+            Asked::PathUp { port, peer },
+            Asked::PathDown { port, peer },
+            Asked::PathUp { port, peer },
+            // The session reports no end of the paths that it still has.
+            Asked::Recovering(LossReason::PathLost),
+            Asked::PathUp { port, peer },
+            Asked::Down(SessionEnd::LoggedOut),
+        ] {
+            sessions.handle_hyperscsi_event(now, id, asked);
+        }
+        let told: Vec<String> = sessions
+            .events
+            .drain(..)
+            .map(|event| match event {
+                DriverEvent::Session { event: Event::PathUp { path }, .. } => format!("{path} is up"),
+                DriverEvent::Session { event: Event::PathDown { path, why }, .. } => format!("{path}: {why}"),
+                DriverEvent::Session { event: Event::Recovering, .. } => "recovering".to_owned(),
+                DriverEvent::Session { event: Event::Down(_), .. } => "down".to_owned(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let up = "eth0 to 02:00:00:00:00:07 is up";
+        let [silent, ended] = ["no frames get through", "its session ended"]
+            .map(|why| format!("eth0 to 02:00:00:00:00:07: {why}"));
+        assert_eq!(told, [up, &silent, up, &ended, "recovering", up, &ended, "down"]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hyperscsi::pdu::name::{GROUP_MAX as GROUP_LEN_MAX, GroupName};
-use initiator::hyperscsi_discovery::{FoundTarget, HyperScsiDiscovery, SearchError, Wait, search};
-use initiator::url::Endpoint;
+use initiator::discover::{FoundTarget, HyperScsiDiscovery, SearchError, Wait, search};
+use initiator::endpoint::Endpoint;
 use serde_json::{Value, json};
 
 use crate::cli::DiscoverArgs;

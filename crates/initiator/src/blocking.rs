@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! A disk can be used by many threads at a time; each of them has one operation under way. A program that wants
-//! many operations under way from one thread uses [`crate::Disk`], which [`Disk::as_async`] returns.
+//! A disk can be used by many threads at a time; each of them has one operation under way. A program that
+//! wants many operations under way from one thread uses [`crate::Disk`], which [`Disk::as_async`] returns.
 //! Nothing here may be called from a callback of the client, whose thread would wait for itself.
 
 use crate::command::{Command, Reply};
@@ -155,7 +155,8 @@ impl Disk {
         self.0.session()
     }
 
-    /// Logs out, and waits until the target has answered. Dropping the last handle of a disk logs out as well.
+    /// Logs out, and waits until the target has answered. Dropping the last handle of a disk logs out as
+    /// well.
     ///
     /// # Errors
     /// [`Error::Command`]

@@ -14,7 +14,6 @@ use std::thread::JoinHandle;
 
 use drivers::config::Config;
 use drivers::message_queue::Handle;
-use drivers::reactor::ReactorError;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
 use iscsi::name::IscsiName;
@@ -119,10 +118,6 @@ impl Client {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_config(config: &Config) -> Result<Self, Error> {
-        Self::start(config).map_err(Error::start)
-    }
-
-    fn start(config: &Config) -> Result<Self, ReactorError> {
         let config = config.clone();
         let (report, started) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("targe-initiator".to_owned()).spawn(move || {
@@ -141,8 +136,9 @@ impl Client {
                 let (shared, last_orders) = shared;
                 Worker::new(driver, shared, last_orders).run();
             }
-        })?;
-        let died = || ReactorError::Io(std::io::Error::other("the thread ended while it started"));
+        });
+        let thread = thread.map_err(Error::start)?;
+        let died = || Error::start(std::io::Error::other("the thread ended while it started"));
         let (reactor, hand_over) = started.recv().map_err(|_| died())??;
         let (last_orders, ordered) = std::sync::mpsc::channel();
         let thread = Mutex::new(Some(thread));

@@ -88,8 +88,8 @@ impl Command {
 
     /// Returns the command with `data` to send.
     #[must_use]
-    pub fn writing(mut self, data: DataList) -> Self {
-        self.data_out = data;
+    pub fn writing(mut self, data: impl Into<DataList>) -> Self {
+        self.data_out = data.into();
         self
     }
 

@@ -16,7 +16,7 @@ use crate::url::{Endpoint, Secrets, Transport, Url};
 
 pub use iscsi::discovery::Discovered;
 
-pub use crate::hyperscsi_discovery::{FoundTarget, HyperScsiDiscovery, PATIENCE, SearchError, Wait, search};
+pub use crate::hyperscsi_discovery::{FoundTarget, HyperScsiDiscovery, PATIENCE, Wait, search};
 
 /// The result of a discovery.
 #[derive(Clone, Debug)]

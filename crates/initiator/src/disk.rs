@@ -154,7 +154,7 @@ impl Disk {
     /// # Errors
     /// As [`Self::write`].
     pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.write(offset, Bytes::copied_from(data).into(), Durability::Cached).await
+        self.write(offset, Bytes::copied_from(data), Durability::Cached).await
     }
 
     /// Writes `len` zeros at byte `offset`, with WRITE SAME where the unit supports it. The unit may
@@ -215,7 +215,13 @@ impl Disk {
     /// # Errors
     /// Returns [`Error::Unaligned`] and [`Error::OutOfRange`] before anything is sent, else
     /// [`Error::Command`]; then any part of the range may have been written.
-    pub async fn write(&self, at: u64, data: DataList, durability: Durability) -> Result<(), Error> {
+    pub async fn write(
+        &self,
+        at: u64,
+        data: impl Into<DataList>,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let data = data.into();
         self.perform(OpAction::Write { at, data, durability }).await.map(drop)
     }
 
@@ -237,8 +243,8 @@ impl Disk {
     /// Returns [`CommandError::Sense`] with MISCOMPARE when the blocks differ; [`Error::Unsupported`] for
     /// more blocks than the unit allows, [`Error::Unaligned`] and [`Error::OutOfRange`] before
     /// anything is sent.
-    pub async fn compare_and_write(&self, at: u64, data: DataList) -> Result<(), Error> {
-        let command = self.comparison(at, data)?;
+    pub async fn compare_and_write(&self, at: u64, data: impl Into<DataList>) -> Result<(), Error> {
+        let command = self.comparison(at, data.into())?;
         self.inner.session.run(command).await.map(drop).map_err(Error::Command)
     }
 

@@ -11,7 +11,7 @@ use base::time::Instant;
 use drivers::config::{Config, EngineKind};
 use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
 use drivers::message_queue::Handle;
-use drivers::reactor::{Reactor, ReactorError};
+use drivers::reactor::Reactor;
 use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
 use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
@@ -49,6 +49,9 @@ const ROUNDS_MAX: usize = 16;
 ///
 /// Nothing happens except within [`Self::run_once`] and [`Self::run_ready`]. A driver is created, used and
 /// dropped on one thread; [`crate::Client`] runs one on a thread of its own.
+///
+/// The types of plans, of the engine, the pool, the clock, connections and the counters of the reactor are
+/// part of [`crate::unstable`].
 pub struct Driver {
     reactor: Reactor<Sessions>,
     sessions: Sessions,
@@ -61,15 +64,16 @@ impl Driver {
     /// # Errors
     /// Returns [`Error::Start`] if the system cannot create the event loop or its memory.
     pub fn new() -> Result<Self, Error> {
-        Self::with_config(&Config::default()).map_err(Error::start)
+        Self::with_config(&Config::default())
     }
 
-    /// Creates a driver whose reactor has this configuration. Both types are part of [`crate::unstable`].
+    /// Creates a driver whose reactor has this configuration. The type of the configuration is part of
+    /// [`crate::unstable`].
     ///
     /// # Errors
-    /// [`ReactorError`]
-    pub fn with_config(config: &Config) -> Result<Self, ReactorError> {
-        let reactor = Reactor::new(config)?;
+    /// As [`Self::new`].
+    pub fn with_config(config: &Config) -> Result<Self, Error> {
+        let reactor = Reactor::new(config).map_err(Error::start)?;
         let sessions = Sessions::new(reactor.pool().clone());
         Ok(Self { reactor, sessions, errands: Vec::new() })
     }

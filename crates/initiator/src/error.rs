@@ -12,7 +12,8 @@ use crate::login::PlanError;
 use crate::session_error::SessionError;
 use crate::url::BadUrl;
 
-/// Why something failed. `source` has the cause, which `Display` does not repeat; [`Self::report`] displays both.
+/// Why something failed. `source` has the cause, which `Display` does not repeat; [`Self::report`] displays
+/// both.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,6 +30,9 @@ pub enum Error {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A network interface cannot be used.
+    #[error(transparent)]
+    Interface(Box<dyn std::error::Error + Send + Sync>),
     /// The login failed.
     #[error("cannot log in to {target}")]
     #[non_exhaustive]
@@ -141,6 +145,10 @@ impl Error {
     /// Makes the error for a unit that cannot be opened.
     pub fn of_unit(url: &crate::url::Url, source: Self) -> Self {
         Self::Unit { url: url.to_string(), source: Box::new(source) }
+    }
+
+    pub(crate) fn interface(source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Interface(Box::new(source))
     }
 
     pub(crate) fn start(source: impl std::error::Error + Send + Sync + 'static) -> Self {

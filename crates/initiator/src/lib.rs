@@ -65,8 +65,10 @@ pub use sessions::{AsyncMessage, EscalationStep, Event, Path, PathError, Session
 pub use unit::{Caching, LogicalUnit};
 pub use url::{BadUrl, EnvSecrets, SecretError, Secrets, Url};
 
-/// The parts of a [`Url`], for programs that build one or read its options.
+/// The parts of a [`Url`], for programs that build one or read its options. The types of some options are
+/// part of [`crate::unstable`].
 pub mod endpoint {
+    pub use hyperscsi::login::Password;
     pub use iscsi::login::directory::TargetAddress;
     pub use iscsi::name::IscsiName;
 

@@ -27,6 +27,9 @@ pub enum PlanError {
     /// The endpoint is not one of iSCSI.
     #[error("this needs an iSCSI portal")]
     NotIscsi,
+    /// The endpoint is not one of HyperSCSI, or has no group.
+    #[error("the URL must name a group and an interface")]
+    NotAGroup,
     /// An iSCSI name that is not valid in HyperSCSI.
     #[error("\"{0}\" is not a HyperSCSI name: it may contain only letters, digits, '-', '.' and ':'")]
     EtherName(String),

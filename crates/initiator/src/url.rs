@@ -316,7 +316,7 @@ impl Login {
     ///
     /// # Errors
     /// Returns which secret is missing, and where it can be given.
-    pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
+    pub(crate) fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
         let Some(user) = &self.user else {
             return match (&options.target_user, &options.password_file) {
                 (Some(_), _) => Err(SecretError::NoUser),
@@ -356,7 +356,7 @@ impl Login {
     ///
     /// # Errors
     /// Returns an error if a password is given, but cannot be read.
-    pub fn group_password(
+    pub(crate) fn group_password(
         &self,
         options: &Options,
         secrets: &dyn Secrets,

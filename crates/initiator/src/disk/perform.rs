@@ -168,10 +168,10 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
         let (run, count) = runs.next()?;
         let command = if by_unmap {
             let (cdb, list) = block::unmap(lba(run), count);
-            Command::new(lun, cdb).writing(Bytes::copied_from(&list).into())
+            Command::new(lun, cdb).writing(Bytes::copied_from(&list))
         } else {
             let cdb = block::write_same_16(lba(run), count, true);
-            Command::new(lun, cdb).writing(zeros.clone().into())
+            Command::new(lun, cdb).writing(zeros.clone())
         };
         Some(command.repeatable())
     };
@@ -201,7 +201,7 @@ fn write_zeroes(
     let next = move || {
         let (run, count) = runs.next()?;
         let cdb = block::write_same_16(lba(run), count, unmap);
-        Some(Command::new(lun, cdb).writing(zeros.clone().into()).repeatable())
+        Some(Command::new(lun, cdb).writing(zeros.clone()).repeatable())
     };
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {

@@ -114,8 +114,8 @@ impl PathsUp {
         self.paths.insert(path.clone()).then_some(Event::PathUp { path })
     }
 
-    /// Records that a path is not up. Returns the event: a path that was up is down, and an attempt to bring up
-    /// another one failed.
+    /// Records that a path is not up. Returns the event: a path that was up is down, and an attempt to bring
+    /// up another one failed.
     pub(super) fn remove(&mut self, path: Path, why: PathError) -> Event {
         if self.paths.remove(&path) { Event::PathDown { path, why } } else { Event::PathFailed { path, why } }
     }

@@ -7,8 +7,8 @@ use scsi::sense::{Sense, SenseKey};
 use super::{DriverEvent, Event, Path, PathError, SessionId, Sessions, TextAnswer};
 
 impl Sessions {
-    /// Reports an event of a session. A session that is lost or ends has no path, so the ends of its paths are
-    /// reported before.
+    /// Reports an event of a session. A session that is lost or ends has no path, so the ends of its paths
+    /// are reported before.
     pub(super) fn report(&mut self, id: SessionId, event: Event) {
         if let (Event::Recovering | Event::Down(_), Some(entry)) = (&event, self.entries.get_mut(&id)) {
             let downs = entry.paths_up.clear();

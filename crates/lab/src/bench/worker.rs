@@ -146,7 +146,7 @@ impl<'a> Worker<'a> {
         threads: usize,
         gate: &'a RunControl<'a>,
     ) -> Result<Self, BenchError> {
-        let reactor = |why: &dyn std::fmt::Display| BenchError::Reactor(why.to_string());
+        let reactor = |why: &initiator::Error| BenchError::Reactor(why.report().to_string());
         let mut driver = Driver::with_config(&plan.reactor).map_err(|why| reactor(&why))?;
         let now = Instant::now();
         let mine = plan.jobs.iter().enumerate().skip(number).step_by(threads);

@@ -33,7 +33,7 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{ConnectionView, Event as Asked, SessionOrigin, SessionStats, Slot};
+use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats, Slot};
 use iscsi::login::directory::TargetAddress;
 use scsi::lun::Lun;
 use transport::initiator::{Outcome, SubmitError};
@@ -213,14 +213,6 @@ impl Sessions {
         Some(entry.session.stats())
     }
 
-    pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
-        let entry = self.entries.get(&id)?;
-        match &entry.session {
-            ProtocolSession::Iscsi(session) => Some(session.connections().collect()),
-            ProtocolSession::HyperScsi(_) => Some(Vec::new()),
-        }
-    }
-
     /// Returns whether every session has ended.
     pub(crate) fn all_down(&self) -> bool {
         self.entries.values().all(|entry| entry.down.is_some())
@@ -327,6 +319,7 @@ impl Sessions {
                     break;
                 }
             }
+            any |= self.follow_paths(id);
         }
         any | self.ether_errands(now, errands)
     }

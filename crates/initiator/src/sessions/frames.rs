@@ -4,19 +4,24 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::Instant;
+use hyperscsi::connection::PathView;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Event as Asked, LossReason, SessionEnd};
 use hyperscsi::login::{StretchJob, StretchResult};
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
+use smallvec::SmallVec;
 use transport::initiator::{CommandResponse, TaskResult};
 use transport::task_management::TmfResult;
 
-use super::{DriverRequest, Event, Path, PathError, SessionId, SessionUp, Sessions, index};
+use super::{DriverEvent, DriverRequest, Event, Path, PathError, SessionId, SessionUp, Sessions, index};
 use crate::protocol::HyperScsiSession;
 use crate::session_error::{ProtocolEndReason, SessionError};
+
+/// The ends of some paths: our interface and the address of the target.
+type Ends<'a> = SmallVec<[(&'a str, Mac); 8]>;
 
 /// The interfaces that are in use.
 #[derive(Default)]
@@ -212,6 +217,39 @@ impl Sessions {
         self.report(id, news);
     }
 
+    /// Reports the paths of a HyperSCSI session that came up or went down. The session itself reports neither
+    /// that the path of its handshake is up, nor that a path ended with one of its ports. Returns whether
+    /// there was anything to report.
+    pub(super) fn follow_paths(&mut self, id: SessionId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.down.is_none()) else {
+            return false;
+        };
+        let Some(session) = entry.session.ether().map(|ether| &ether.session) else { return false };
+        if !session.is_up() {
+            return false;
+        }
+        let ends =
+            |path: &PathView| (self.ports.name(path.address.port).unwrap_or_default(), path.address.mac);
+        let (mut up, mut silent) = (Ends::new(), Ends::new());
+        for path in session.paths() {
+            if path.is_up { &mut up } else { &mut silent }.push(ends(&path));
+        }
+        let has = |list: &Ends<'_>, path: &Path| list.iter().any(|(name, mac)| path.is_between(name, *mac));
+        let mut events = Vec::new();
+        for path in entry.paths_up.list_unless(|path| has(&up, path)) {
+            let why = if has(&silent, &path) { PathError::Silent } else { PathError::PortGone };
+            events.extend(entry.paths_up.remove(path, why));
+        }
+        for (name, mac) in up {
+            if !entry.paths_up.has(|path| path.is_between(name, mac)) {
+                events.extend(entry.paths_up.add(Path::of_ports(name.to_owned(), mac)));
+            }
+        }
+        let any = !events.is_empty();
+        self.events.extend(events.into_iter().map(|event| DriverEvent::Session { session: id, event }));
+        any
+    }
+
     /// Returns the sessions that use a port.
     fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut HyperScsiSession> {
         let name = self.ports.name(port).unwrap_or_default();
@@ -340,10 +378,8 @@ pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: Ses
 #[cfg(test)]
 mod tests {
     use base::buffer::Pool;
-    use base::ether::Mac;
     use base::time::Duration;
 
-    use super::super::DriverEvent;
     use super::*;
     use crate::login::plan;
     use crate::url::{EnvSecrets, Url};
@@ -392,6 +428,7 @@ mod tests {
         for asked in [
             Asked::PathUp { port, peer },
             Asked::PathUp { port, peer },
+            Asked::PathDown { port, peer },
             Asked::PathDown { port, peer },
             Asked::PathUp { port, peer },
             // The session reports no end of the paths that it still has.

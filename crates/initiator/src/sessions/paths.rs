@@ -33,6 +33,11 @@ impl Path {
         Self::Connection { cid: slot.0 }
     }
 
+    /// Returns whether this is the path between an interface and an Ethernet address.
+    pub(super) fn is_between(&self, name: &str, mac: Mac) -> bool {
+        matches!(self, Self::Ports { interface, peer } if interface == name && *peer == mac.0)
+    }
+
     pub(super) const fn of_ports(interface: String, peer: Mac) -> Self {
         Self::Ports { interface, peer: peer.0 }
     }
@@ -63,9 +68,12 @@ pub enum PathError {
     /// The connection was lost.
     #[error("the connection was lost")]
     Lost,
-    /// Nothing was received from the peer for too long.
+    /// Nothing was received from the target for too long, or a port has no link.
     #[error("no frames get through")]
     Silent,
+    /// One of its two Ethernet ports was removed, or has another address.
+    #[error("one of its ports is gone")]
+    PortGone,
     /// The target violated the protocol.
     #[error("{0}")]
     ProtocolViolation(String),
@@ -114,15 +122,28 @@ impl PathsUp {
         self.paths.insert(path.clone()).then_some(Event::PathUp { path })
     }
 
-    /// Records that a path is not up. Returns the event: a path that was up is down, and an attempt to bring
-    /// up another one failed.
-    pub(super) fn remove(&mut self, path: Path, why: PathError) -> Event {
-        if self.paths.remove(&path) { Event::PathDown { path, why } } else { Event::PathFailed { path, why } }
+    /// Records that a path is not up. Returns the event: a path that was up is down, and an attempt to open
+    /// another connection failed. HyperSCSI makes no such attempts.
+    pub(super) fn remove(&mut self, path: Path, why: PathError) -> Option<Event> {
+        if self.paths.remove(&path) {
+            return Some(Event::PathDown { path, why });
+        }
+        matches!(path, Path::Connection { .. }).then_some(Event::PathFailed { path, why })
     }
 
     /// Returns the paths that are up, in order.
     pub(super) fn list(&self) -> Vec<Path> {
-        self.paths.iter().cloned().collect()
+        self.list_unless(|_| false)
+    }
+
+    /// Returns the paths that are up, except some.
+    pub(super) fn list_unless(&self, skip: impl Fn(&Path) -> bool) -> Vec<Path> {
+        self.paths.iter().filter(|path| !skip(path)).cloned().collect()
+    }
+
+    /// Returns whether one of the paths that are up is of a kind.
+    pub(super) fn has(&self, kind: impl Fn(&Path) -> bool) -> bool {
+        self.paths.iter().any(kind)
     }
 
     /// Records that the session has no path. Returns the events of the paths that were up.
@@ -147,11 +168,16 @@ mod tests {
         let mut up = PathsUp::default();
         for path in [connection, ports.clone()] {
             let failed = up.remove(path.clone(), PathError::TimedOut);
-            assert!(matches!(failed, Event::PathFailed { why: PathError::TimedOut, .. }), "{failed:?}");
+            match &failed {
+                Some(Event::PathFailed { path: of, why: PathError::TimedOut })
+                    if *of == path && path != ports => {}
+                None if path == ports => {}
+                _ => panic!("{failed:?}"),
+            }
             assert!(matches!(up.add(path.clone()), Some(Event::PathUp { path: of }) if of == path));
             assert!(up.add(path.clone()).is_none(), "{path} came up twice");
             let down = up.remove(path.clone(), PathError::Lost);
-            assert!(matches!(down, Event::PathDown { why: PathError::Lost, .. }), "{down:?}");
+            assert!(matches!(down, Some(Event::PathDown { why: PathError::Lost, .. })), "{down:?}");
         }
         up.add(ports.clone());
         let downs: Vec<Event> = up.clear().collect();

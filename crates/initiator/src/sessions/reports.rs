@@ -1,10 +1,11 @@
-//! Adds events to the queue of the owner of sessions.
+//! Adds events to the queue of the owner of sessions, and answers which paths they have.
 
-use iscsi::initiator::contract::AsyncNotice;
+use iscsi::initiator::contract::{AsyncNotice, ConnectionView};
 use scsi::lun::Lun;
 use scsi::sense::{Sense, SenseKey};
 
 use super::{DriverEvent, Event, Path, PathError, SessionId, Sessions, TextAnswer};
+use crate::protocol::ProtocolSession;
 
 impl Sessions {
     /// Reports an event of a session. A session that is lost or ends has no path, so the ends of its paths
@@ -22,6 +23,15 @@ impl Sessions {
         self.entries.get(&id).filter(|entry| entry.down.is_none()).map(|entry| entry.paths_up.list())
     }
 
+    /// Returns the connections of a session, none for one of HyperSCSI; `None` if it was forgotten.
+    pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
+        let entry = self.entries.get(&id)?;
+        match &entry.session {
+            ProtocolSession::Iscsi(session) => Some(session.connections().collect()),
+            ProtocolSession::HyperScsi(_) => Some(Vec::new()),
+        }
+    }
+
     /// Reports that a path is up.
     pub(super) fn path_up(&mut self, id: SessionId, path: Path) {
         if let Some(event) = self.entries.get_mut(&id).and_then(|entry| entry.paths_up.add(path)) {
@@ -31,8 +41,7 @@ impl Sessions {
 
     /// Reports that a path is down, or that an attempt to bring it up failed.
     pub(super) fn path_down(&mut self, id: SessionId, path: Path, why: PathError) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            let event = entry.paths_up.remove(path, why);
+        if let Some(event) = self.entries.get_mut(&id).and_then(|entry| entry.paths_up.remove(path, why)) {
             self.report(id, event);
         }
     }

@@ -11,15 +11,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use targe_initiator::client::{Client, Session};
-use targe_initiator::command::Command;
-use targe_initiator::drivers::config::Config;
-use targe_initiator::future::block_on;
-use targe_initiator::open::open_session;
-use targe_initiator::scsi::cdb::Cdb;
-use targe_initiator::scsi::lun::Lun;
-use targe_initiator::transport::task_management::TmfFunction;
-use targe_initiator::url::{EnvSecrets, Url};
+use targe_initiator::{Cdb, Client, Command, Lun, Session, TmfFunction, block_on};
 
 const USAGE: &str =
     "usage: manage URL abort-task|abort-task-set|logical-unit-reset|negotiate KEY=VALUE|idle SECONDS";
@@ -29,8 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let [url, what @ ..] = arguments.as_slice() else { return Err(USAGE.into()) };
-    let client = Client::start(&Config::default())?;
-    let session = block_on(open_session(&client, &Url::parse(url)?, &EnvSecrets))?;
+    let session = block_on(Client::new()?.log_in(*url))?;
     match what {
         ["abort-task"] => abort_one(&session)?,
         ["abort-task-set"] => manage(&session, TmfFunction::ABORT_TASK_SET)?,
@@ -71,7 +62,7 @@ fn abort_one(session: &Session) -> Result<(), Box<dyn Error>> {
 fn manage(session: &Session, function: TmfFunction) -> Result<(), Box<dyn Error>> {
     let told =
         |reply: Result<_, _>| println!("the read: {}", if reply.is_ok() { "answered" } else { "ended" });
-    session.submit(read(), Box::new(move |reply| told(reply.map(drop).map_err(drop))));
+    session.submit(read(), move |reply| told(reply.map(drop).map_err(drop)));
     std::thread::sleep(Duration::from_millis(200));
     println!("the function: {:?}", session.submit_tmf(function, LUN).wait()?);
     Ok(())

@@ -8,15 +8,9 @@
 use std::error::Error;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use targe_initiator::base::units::Lba;
-use targe_initiator::command::Command;
-use targe_initiator::driver::Driver;
-use targe_initiator::drivers::config::Config;
-use targe_initiator::login::plan;
-use targe_initiator::scsi::block::{self, Capacity};
-use targe_initiator::scsi::lun::Lun;
-use targe_initiator::sessions::{DriverEvent, SessionEvent};
-use targe_initiator::url::{EnvSecrets, Url};
+use targe_initiator::driver::{Driver, DriverEvent, plan};
+use targe_initiator::unstable::scsi::block;
+use targe_initiator::{Capacity, Command, EnvSecrets, Event, Lba, Lun, Url};
 
 /// The tokens of the commands for [`Driver::submit`].
 const CAPACITY: u64 = 0;
@@ -31,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Reads the last block.
 pub(crate) fn last_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut driver = Driver::new(&Config::default())?;
+    let mut driver = Driver::new()?;
     let session = driver.open(plan(url, &EnvSecrets)?);
     let lun = Lun::from_number(url.lun).ok_or("no such LUN")?;
     // The command waits until the session is up.
@@ -54,11 +48,11 @@ pub(crate) fn last_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
                     block = result?.bytes().to_vec();
                     driver.log_out(session);
                 }
-                DriverEvent::Session { event: SessionEvent::Down(why), .. } if why.is_given_up() => {
+                DriverEvent::Session { event: Event::Down(why), .. } if why.is_given_up() => {
                     return Err(why.into());
                 }
-                DriverEvent::Session { event: SessionEvent::Down(_), .. } => return Ok(block),
-                DriverEvent::Session { .. } | DriverEvent::TmfDone { .. } => {}
+                DriverEvent::Session { event: Event::Down(_), .. } => return Ok(block),
+                _ => {}
             }
         }
         if idle {

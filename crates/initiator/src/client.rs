@@ -4,17 +4,16 @@
 //! with futures. When the last handle is dropped, the thread logs out and ends.
 
 mod alone;
+mod worker;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use drivers::config::Config;
 use drivers::message_queue::Handle;
-use drivers::reactor::ReactorError;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
 use iscsi::name::IscsiName;
@@ -24,19 +23,24 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::command::{Command, CommandError, Reply};
 use crate::command_handle::{CommandHandle, CommandId};
+use crate::disk::Disk;
 use crate::driver::Driver;
+use crate::error::Error;
 use crate::future::{Completer, ResponseFuture, response_channel};
 use crate::identity::Identity;
 use crate::login::ProtocolPlan;
+use crate::open::OpenOptions;
 use crate::session_error::{SessionError, SessionLoss};
-use crate::sessions::{DriverEvent, ProtocolUp, SessionEvent, SessionId, Sessions};
+use crate::sessions::{Event, Path, SessionId, SessionUp, Sessions};
+use crate::url::Url;
+use worker::Worker;
 
 /// A callback for the result of a command. It is called on the client's thread and must not block.
-pub type Done = Box<dyn FnOnce(Result<Reply, CommandError>) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(Result<Reply, CommandError>) + Send>;
 
 /// A callback for the events of a session. It is called on the client's thread and must not block. It returns
 /// whether it is to be called again.
-pub type Watcher = Box<dyn FnMut(&SessionEvent) -> bool + Send>;
+pub(crate) type Watcher = Box<dyn FnMut(&Event) -> bool + Send>;
 
 /// A thread that runs sessions. Clones share the same thread.
 #[derive(Clone, Debug)]
@@ -55,7 +59,7 @@ pub struct Session {
 struct SessionHandle {
     shared: Arc<Shared>,
     id: SessionId,
-    up: ProtocolUp,
+    up: SessionUp,
 }
 
 /// The state that all handles share.
@@ -103,12 +107,21 @@ impl Client {
     /// Starts a thread.
     ///
     /// # Errors
-    /// Returns [`ReactorError`] if the system cannot create the thread, the event loop or its memory.
-    pub fn start(config: &Config) -> Result<Self, ReactorError> {
+    /// Returns [`Error::Start`] if the system cannot create the thread, the event loop or its memory.
+    pub fn new() -> Result<Self, Error> {
+        Self::with_config(&Config::default())
+    }
+
+    /// Starts a thread whose reactor has this configuration. The type of the configuration is part of
+    /// [`crate::unstable`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_config(config: &Config) -> Result<Self, Error> {
         let config = config.clone();
         let (report, started) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("targe-initiator".to_owned()).spawn(move || {
-            let driver = match Driver::new(&config) {
+            let driver = match Driver::with_config(&config) {
                 Ok(driver) => driver,
                 Err(why) => {
                     // The caller of `start` waits for this result.
@@ -123,8 +136,9 @@ impl Client {
                 let (shared, last_orders) = shared;
                 Worker::new(driver, shared, last_orders).run();
             }
-        })?;
-        let died = || ReactorError::Io(std::io::Error::other("the thread ended while it started"));
+        });
+        let thread = thread.map_err(Error::start)?;
+        let died = || Error::start(std::io::Error::other("the thread ended while it started"));
         let (reactor, hand_over) = started.recv().map_err(|_| died())??;
         let (last_orders, ordered) = std::sync::mpsc::channel();
         let thread = Mutex::new(Some(thread));
@@ -139,14 +153,36 @@ impl Client {
         Ok(Self { shared })
     }
 
-    /// Logs in. The session is up when the future completes. The plan bounds the time of connecting and
-    /// logging in together: 30 seconds unless it says otherwise.
-    pub fn log_in(&self, plan: impl Into<ProtocolPlan>) -> ResponseFuture<Session, SessionError> {
-        self.log_in_watched(plan, Vec::new())
+    /// Logs in to the target of a URL and opens its unit as a disk. Passwords that the URL does not contain
+    /// come from the files that it names, or from the environment; [`OpenOptions`] has other sources.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn open<U>(&self, url: U) -> Result<Disk, Error>
+    where
+        U: TryInto<Url, Error: Into<Error>>,
+    {
+        OpenOptions::new().open(self, url).await
     }
 
-    /// Logs in, and calls `watchers` with every event from the first attempt on.
-    pub fn log_in_watched(
+    /// Logs in to the target of a URL, for commands of any kind.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn log_in<U>(&self, url: U) -> Result<Session, Error>
+    where
+        U: TryInto<Url, Error: Into<Error>>,
+    {
+        OpenOptions::new().log_in(self, url).await
+    }
+
+    /// Logs in by a plan ([`crate::driver::plan`]). The session is up when the future completes. The plan
+    /// bounds the time of connecting and logging in together: 30 seconds unless it says otherwise.
+    pub fn log_in_planned(&self, plan: impl Into<ProtocolPlan>) -> ResponseFuture<Session, SessionError> {
+        self.log_in_planned_watched(plan, Vec::new())
+    }
+
+    pub(crate) fn log_in_planned_watched(
         &self,
         plan: impl Into<ProtocolPlan>,
         watchers: Vec<Watcher>,
@@ -159,15 +195,15 @@ impl Client {
 
 impl Session {
     /// Submits a command and calls `done` with its result, exactly once, on the client's thread. While the
-    /// session is recovering, commands wait. At most [`crate::sessions::WAITING_MAX`] commands may wait.
-    pub fn submit(&self, command: Command, done: Done) {
-        self.handle.shared.order(Request::Submit(self.handle.id, None, command, done));
+    /// session is recovering, commands wait. At most [`crate::driver::WAITING_MAX`] commands may wait.
+    pub fn submit(&self, command: Command, done: impl FnOnce(Result<Reply, CommandError>) + Send + 'static) {
+        self.handle.shared.order(Request::Submit(self.handle.id, None, command, Box::new(done)));
     }
 
     /// Executes a command. Dropping the future does not abort the command.
     pub fn run(&self, command: Command) -> ResponseFuture<Reply, CommandError> {
         let (completer, answer) = response_channel();
-        self.submit(command, Box::new(move |result| completer.complete(result)));
+        self.submit(command, move |result| completer.complete(result));
         answer
     }
 
@@ -201,6 +237,7 @@ impl Session {
 
     /// Sends SendTargets: for all targets (in a discovery session), or for one target. Also returns the
     /// number of entries that were left out because they are no valid names or addresses.
+    /// [`crate::discover::targets`] does this in a session of its own.
     pub fn send_targets(
         &self,
         only: Option<IscsiName>,
@@ -223,8 +260,8 @@ impl Session {
 
     /// Guards a unit with an identity check: after a session recovery, the session sends the unit nothing
     /// before the unit has reported again that it is the device of `identity`
-    /// ([`crate::unit::LogicalUnit::identity`]). If it is another device, watchers receive
-    /// [`SessionEvent::OtherDevice`], and commands for the unit fail with [`CommandError::OtherDevice`].
+    /// ([`crate::LogicalUnit::identity`]). If it is another device, watchers receive
+    /// [`Event::OtherDevice`], and commands for the unit fail with [`CommandError::OtherDevice`].
     pub fn guard(&self, lun: Lun, identity: Identity) {
         self.with(move |driver, id| driver.guard(id, lun, identity));
     }
@@ -235,17 +272,24 @@ impl Session {
         self.with(move |driver, id| driver.limit_commands(id, limit));
     }
 
-    /// Calls `watcher` with every event of the session from now on.
-    pub fn watch(&self, watcher: Watcher) {
-        self.handle.shared.order(Request::Watch(self.handle.id, watcher));
+    /// Calls `watcher` with every event of the session from now on, for as long as it returns true. It is
+    /// called on the client's thread and must not block.
+    pub fn watch(&self, watcher: impl FnMut(&Event) -> bool + Send + 'static) {
+        self.handle.shared.order(Request::Watch(self.handle.id, Box::new(watcher)));
     }
 
     /// Returns the parameters that were negotiated when the session logged in.
-    pub fn up(&self) -> &ProtocolUp {
+    pub fn up(&self) -> &SessionUp {
         &self.handle.up
     }
 
-    /// Returns the connections of the session; none for a session of HyperSCSI.
+    /// Returns the paths that are up: none while the session is recovering.
+    pub fn paths(&self) -> ResponseFuture<Vec<Path>, CommandError> {
+        self.ask(move |driver, id| driver.paths(id).ok_or(SubmitError::Down))
+    }
+
+    /// Returns the connections of an iSCSI session with their parameters, whose types are part of
+    /// [`crate::unstable`]; none for a session of HyperSCSI. [`Self::paths`] is for both.
     pub fn connections(&self) -> ResponseFuture<Vec<ConnectionView>, CommandError> {
         self.ask(move |driver, id| driver.connections(id).ok_or(SubmitError::Down))
     }
@@ -333,273 +377,5 @@ impl Drop for Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Shared")
-    }
-}
-
-/// The state of the thread.
-struct Worker {
-    driver: Driver,
-    shared: Weak<Shared>,
-    last_orders: Receiver<Vec<Request>>,
-    opening: BTreeMap<SessionId, Completer<Session, SessionError>>,
-    /// The callbacks for results, by token; unused entries are in `done_free`.
-    done: Vec<Option<(Option<CommandId>, Done)>>,
-    done_free: Vec<usize>,
-    /// The tokens of commands that can be aborted.
-    tickets: BTreeMap<CommandId, usize>,
-    managed: BTreeMap<u64, Completer<Option<TmfResult>, CommandError>>,
-    next_managed: u64,
-    talks: BTreeMap<SessionId, Talk>,
-    logging_out: BTreeMap<SessionId, Vec<Completer<(), CommandError>>>,
-    /// Sessions with handles; those that have ended with the values that a handle can still query.
-    held: BTreeMap<SessionId, Option<Ended>>,
-    watchers: BTreeMap<SessionId, Vec<Watcher>>,
-    stopping: bool,
-}
-
-/// A session that has ended.
-struct Ended {
-    stats: SessionStats,
-    loss: Option<SessionLoss>,
-    down: SessionError,
-}
-
-/// The completer of a text negotiation.
-enum Talk {
-    Targets(Completer<(Vec<Discovered>, usize), CommandError>),
-    Keys(Completer<Keys, CommandError>),
-}
-
-impl Talk {
-    fn fail(self, why: CommandError) {
-        match self {
-            Self::Targets(completer) => completer.complete(Err(why)),
-            Self::Keys(completer) => completer.complete(Err(why)),
-        }
-    }
-}
-
-impl Worker {
-    fn new(driver: Driver, shared: Weak<Shared>, last_orders: Receiver<Vec<Request>>) -> Self {
-        Self {
-            driver,
-            shared,
-            last_orders,
-            opening: BTreeMap::new(),
-            done: Vec::new(),
-            done_free: Vec::new(),
-            tickets: BTreeMap::new(),
-            managed: BTreeMap::new(),
-            next_managed: 0,
-            talks: BTreeMap::new(),
-            logging_out: BTreeMap::new(),
-            held: BTreeMap::new(),
-            watchers: BTreeMap::new(),
-            stopping: false,
-        }
-    }
-
-    /// Runs until a stop was requested and every session has ended, or the reactor fails. Then fails all
-    /// requests that have not completed.
-    fn run(mut self) {
-        while self.step() {}
-        let Self { driver, shared, done, .. } = self;
-        // From now on, new requests are refused when they are queued.
-        drop(driver);
-        if let Some(shared) = shared.upgrade() {
-            shared.refuse_all();
-        }
-        done.into_iter().flatten().for_each(|(_, done)| done(Err(CommandError::Stopped)));
-    }
-
-    /// Does all pending work, and sleeps. Returns whether to continue.
-    fn step(&mut self) -> bool {
-        self.take_orders();
-        while let Some(event) = self.driver.poll_event() {
-            self.handle_event(event);
-        }
-        if self.stopping && self.driver.all_down() && !self.driver.has_unacked_closings() {
-            return false;
-        }
-        self.driver.run_once(None).is_ok()
-    }
-
-    fn take_orders(&mut self) {
-        let orders = match self.shared.upgrade() {
-            Some(shared) => {
-                std::mem::take(&mut *shared.orders.lock().unwrap_or_else(PoisonError::into_inner))
-            }
-            None => self.last_orders.try_iter().flatten().collect(),
-        };
-        for order in orders {
-            self.handle_request(order);
-        }
-    }
-
-    fn handle_request(&mut self, order: Request) {
-        match order {
-            Request::Open(plan, watchers, completer) => {
-                let id = self.driver.open(plan);
-                self.opening.insert(id, completer);
-                self.watchers.insert(id, watchers);
-            }
-            Request::Submit(id, command_id, command, done) => {
-                if let Some(Some(ended)) = self.held.get(&id) {
-                    return done(Err(CommandError::Down(ended.down.clone())));
-                }
-                let at = self.done_free.pop().unwrap_or(self.done.len());
-                if at == self.done.len() {
-                    self.done.push(None);
-                }
-                if let Some(place) = self.done.get_mut(at) {
-                    *place = Some((command_id, done));
-                }
-                self.tickets.extend(command_id.map(|command_id| (command_id, at)));
-                self.driver.submit(id, u64::try_from(at).unwrap_or(u64::MAX), command);
-            }
-            Request::Abort(id, command_id, completer) => match self.tickets.get(&command_id) {
-                Some(at) => {
-                    let command = u64::try_from(*at).unwrap_or(u64::MAX);
-                    let token = self.manages(completer);
-                    self.driver.abort(id, token, command);
-                }
-                None => completer.complete(Ok(Some(TmfResult::NO_TASK))),
-            },
-            Request::Manage(id, function, lun, completer) => {
-                let token = self.manages(completer);
-                self.driver.submit_tmf(id, token, function, lun, None);
-            }
-            Request::SendTargets(id, only, completer) => match self.driver.send_targets(id, only.as_ref()) {
-                Ok(()) => {
-                    self.talks.insert(id, Talk::Targets(completer));
-                }
-                Err(why) => completer.complete(Err(why.into())),
-            },
-            Request::Negotiate(id, on, keys, completer) => {
-                let keys: Vec<_> = keys.iter().map(|(name, value)| (&**name, &**value)).collect();
-                match self.driver.negotiate(id, on, &keys) {
-                    Ok(()) => {
-                        self.talks.insert(id, Talk::Keys(completer));
-                    }
-                    Err(why) => completer.complete(Err(why.into())),
-                }
-            }
-            Request::With(id, does) => does(&mut self.driver, id),
-            Request::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
-            Request::Stats(id, completer) => {
-                let ended = || self.held.get(&id)?.as_ref().map(|ended| ended.stats);
-                completer.complete(
-                    self.driver.stats(id).or_else(ended).ok_or(CommandError::Refused(SubmitError::Down)),
-                );
-            }
-            Request::Loss(id, completer) => {
-                let ended = || self.held.get(&id)?.as_ref()?.loss.clone();
-                completer.complete(Ok(self.driver.loss(id).or_else(ended)));
-            }
-            Request::LogOut(id, completer) => {
-                match completer {
-                    Some(completer) => self.logging_out.entry(id).or_default().push(completer),
-                    None => drop(self.held.remove(&id)),
-                }
-                self.driver.log_out(id);
-                self.conclude(id);
-            }
-            Request::Stop => {
-                self.stopping = true;
-                for id in self.driver.sessions() {
-                    self.driver.log_out(id);
-                }
-            }
-        }
-    }
-
-    /// Stores the completer of a task management request, and returns its token.
-    fn manages(&mut self, completer: Completer<Option<TmfResult>, CommandError>) -> u64 {
-        let token = self.next_managed;
-        self.next_managed += 1;
-        self.managed.insert(token, completer);
-        token
-    }
-
-    fn handle_event(&mut self, event: DriverEvent) {
-        match event {
-            DriverEvent::Finished { token, result, .. } => {
-                let Ok(at) = usize::try_from(token) else { return };
-                if let Some((command_id, done)) = self.done.get_mut(at).and_then(Option::take) {
-                    self.done_free.push(at);
-                    if let Some(command_id) = command_id {
-                        self.tickets.remove(&command_id);
-                    }
-                    done(result);
-                }
-            }
-            DriverEvent::TmfDone { token, result, .. } => {
-                if let Some(completer) = self.managed.remove(&token) {
-                    completer.complete(Ok(result));
-                }
-            }
-            DriverEvent::Session { session, event: news } => self.handle_session_event(session, news),
-        }
-    }
-
-    fn handle_session_event(&mut self, id: SessionId, news: SessionEvent) {
-        if let Some(watchers) = self.watchers.get_mut(&id) {
-            watchers.retain_mut(|watcher| watcher(&news));
-        }
-        match news {
-            SessionEvent::Up(up) => {
-                if let (Some(completer), Some(shared)) = (self.opening.remove(&id), self.shared.upgrade()) {
-                    self.held.insert(id, None);
-                    completer
-                        .complete(Ok(Session { handle: Arc::new(SessionHandle { shared, id, up: *up }) }));
-                }
-            }
-            SessionEvent::Down(why) => {
-                if let Some(completer) = self.opening.remove(&id) {
-                    completer.complete(Err(why));
-                }
-                self.conclude_down(id);
-            }
-            SessionEvent::Targets(found, ignored) => {
-                if let Some(Talk::Targets(completer)) = self.talks.remove(&id) {
-                    completer.complete(Ok((found, ignored)));
-                }
-            }
-            SessionEvent::TextNegotiated(keys) => {
-                if let Some(Talk::Keys(completer)) = self.talks.remove(&id) {
-                    completer.complete(Ok(keys));
-                }
-            }
-            SessionEvent::TextFailed => {
-                if let Some(talk) = self.talks.remove(&id) {
-                    talk.fail(CommandError::NoText);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Completes the requests that wait for the end of a session, if the session has already ended.
-    fn conclude(&mut self, id: SessionId) {
-        if !self.driver.sessions().contains(&id) {
-            self.conclude_down(id);
-        }
-    }
-
-    fn conclude_down(&mut self, id: SessionId) {
-        for completer in self.logging_out.remove(&id).unwrap_or_default() {
-            completer.complete(Ok(()));
-        }
-        if let Some(talk) = self.talks.remove(&id) {
-            talk.fail(CommandError::Refused(SubmitError::Down));
-        }
-        self.watchers.remove(&id);
-        if let Some(held) = self.held.get_mut(&id) {
-            let loss = self.driver.loss(id);
-            if let (Some(stats), Some(down)) = (self.driver.stats(id), self.driver.down(id)) {
-                *held = Some(Ended { stats, loss, down });
-            }
-        }
-        self.driver.forget(id);
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use base::buffer::{Bytes, DataList};
-use iscsi::pdu::reject::RejectReason;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::opcode::{self, variable_length as variable};
@@ -17,6 +16,7 @@ use crate::session_error::{SessionError, SessionLoss, because, ended};
 
 /// A SCSI command.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Command {
     /// The logical unit.
     pub lun: Lun,
@@ -88,8 +88,8 @@ impl Command {
 
     /// Returns the command with `data` to send.
     #[must_use]
-    pub fn writing(mut self, data: DataList) -> Self {
-        self.data_out = data;
+    pub fn writing(mut self, data: impl Into<DataList>) -> Self {
+        self.data_out = data.into();
         self
     }
 
@@ -147,6 +147,7 @@ impl Command {
 
 /// The result of a command that was executed.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Reply {
     /// The data that was received, at most as much as was expected.
     pub data: Option<Bytes>,
@@ -163,6 +164,7 @@ impl Reply {
 
 /// Why a command was not executed, or not as intended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CommandError {
     /// CHECK CONDITION, with the sense data.
     #[error("{0}")]
@@ -196,8 +198,8 @@ pub enum CommandError {
     #[error("the target reported a failure without a status")]
     TargetFailure,
     /// The target rejected the PDU of the command.
-    #[error("the target rejected the command (reason {:02x}h)", .0.0)]
-    Rejected(RejectReason),
+    #[error("the target rejected the command (reason {0:02x}h)")]
+    Rejected(u8),
     /// The target sent less data than the command needs.
     #[error("the target sent {came} bytes instead of {wanted}")]
     Short {

@@ -22,7 +22,7 @@ pub(crate) struct CommandId(pub(crate) u64);
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use targe_initiator::{client::Session, command::{Command, CommandError, Reply}};
+/// # use targe_initiator::{Command, CommandError, Reply, Session};
 /// /// Gives a command a time.
 /// fn run_for(session: &Session, command: Command, patience: Duration) -> Result<Reply, CommandError> {
 ///     let running = session.start_command(command);

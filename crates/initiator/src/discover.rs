@@ -1,6 +1,5 @@
 //! Lists the targets of a portal and their logical units.
 
-use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{Portal, Purpose};
 use iscsi::login::directory::TargetAddress;
 use scsi::block::Capacity;
@@ -9,10 +8,15 @@ use scsi::lun::Lun;
 
 use crate::client::Client;
 use crate::command::CommandError;
+use crate::error::Error;
 use crate::login::plan_for;
-use crate::open::{OpenError, open_discovery};
-use crate::unit::{LogicalUnit, UnitError};
+use crate::open::open_discovery;
+use crate::unit::LogicalUnit;
 use crate::url::{Endpoint, Secrets, Transport, Url};
+
+pub use iscsi::discovery::Discovered;
+
+pub use crate::hyperscsi_discovery::{FoundTarget, HyperScsiDiscovery, PATIENCE, Wait, search};
 
 /// The result of a discovery.
 #[derive(Clone, Debug)]
@@ -36,34 +40,14 @@ pub struct FoundUnit {
     pub trouble: Option<String>,
 }
 
-/// A failed discovery.
-#[derive(Debug, thiserror::Error)]
-pub enum DiscoverError {
-    /// The session could not be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// A command failed.
-    #[error("{at}: {why}")]
-    Command {
-        /// The address of the target.
-        at: String,
-        /// The error.
-        why: CommandError,
-    },
-}
-
 /// Sends SendTargets to a portal and returns its targets.
 ///
 /// # Errors
-/// [`DiscoverError`]
-pub async fn targets(
-    client: &Client,
-    place: &Endpoint,
-    secrets: &dyn Secrets,
-) -> Result<Discovery, DiscoverError> {
+/// [`Error`]
+pub async fn targets(client: &Client, place: &Endpoint, secrets: &dyn Secrets) -> Result<Discovery, Error> {
     let session = open_discovery(client, place, secrets).await?;
     let told = session.send_targets(None).await;
-    let (targets, ignored) = told.map_err(|why| DiscoverError::Command { at: place.to_string(), why })?;
+    let (targets, ignored) = told.map_err(|source| Error::Discovery { target: place.to_string(), source })?;
     // The list is complete, so a failed logout does not matter.
     let _ = session.log_out().await;
     Ok(Discovery { targets, ignored })
@@ -72,31 +56,31 @@ pub async fn targets(
 /// Logs in to a target that was found at a portal and lists its logical units.
 ///
 /// # Errors
-/// [`DiscoverError`]
+/// [`Error`]
 pub async fn units(
     client: &Client,
     place: &Endpoint,
     target: &Discovered,
     secrets: &dyn Secrets,
-) -> Result<Vec<FoundUnit>, DiscoverError> {
+) -> Result<Vec<FoundUnit>, Error> {
     let ways = ways_to(place, target);
     let first =
         ways.first().map_or_else(|| place.transport.clone(), |way| Transport::Iscsi(way.address.clone()));
     let place = Endpoint { transport: first, ..place.clone() };
     let at = || format!("{place}/{}", target.name);
-    let mut plan =
-        plan_for(&place, Purpose::Target(target.name.clone()), secrets).map_err(OpenError::from)?;
+    let mut plan = plan_for(&place, Purpose::Target(target.name.clone()), secrets)?;
     plan.portals = ways;
-    let session = client.log_in(plan).await.map_err(|why| OpenError::LogIn { at: at(), why })?;
+    let session =
+        client.log_in_planned(plan).await.map_err(|source| Error::LogIn { target: at(), source })?;
     let told = LogicalUnit::new(session.clone(), Lun(0)).report_luns().await;
-    let luns = told.map_err(|why| DiscoverError::Command { at: at(), why })?;
+    let luns = told.map_err(|source| Error::Discovery { target: at(), source })?;
     let mut found = Vec::new();
     // LUNs of more than one level, and well-known ones, have no number that a URL could contain.
     for number in luns.into_iter().filter_map(Lun::number) {
         let url = Url { endpoint: place.clone(), target: target.name.clone(), lun: number };
         let Some(lun) = Lun::from_number(number) else { continue };
         let look = look_at(&LogicalUnit::new(session.clone(), lun), url).await;
-        found.extend(look.map_err(|why| DiscoverError::Command { at: at(), why })?);
+        found.extend(look.map_err(|source| Error::Discovery { target: at(), source })?);
     }
     let _ = session.log_out().await;
     Ok(found)
@@ -111,7 +95,7 @@ async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, Comm
     if inquiry.device_type == DeviceType::DIRECT_ACCESS_BLOCK {
         match unit.capacity().await {
             Ok((capacity, _)) => found.capacity = Some(capacity),
-            Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost(_)))) => {
+            Err(Error::Command(why @ (CommandError::Down(_) | CommandError::Lost(_)))) => {
                 return Err(why);
             }
             Err(why) => found.trouble = Some(why.to_string()),

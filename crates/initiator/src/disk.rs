@@ -16,28 +16,34 @@ mod perform;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::buffer::DataList;
+use base::buffer::{Bytes, DataList};
 use base::units::Lba;
 use scsi::block::{self, Capacity};
+use scsi::cdb::Cdb;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
 use scsi::sense::{Asc, SenseKey};
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
-use store::api::{Capabilities, OpAction, OpOutput};
+use store::api::{Capabilities, Durability, OpAction, OpOutput};
 use store::shared::{Compared, OnCompared, OnComplete, SharedStore};
 
-use crate::client::Session;
+use crate::client::{Client, Session};
 use crate::command::{Command, CommandError, Reply};
+use crate::error::Error;
 use crate::future::{ResponseFuture, response_channel};
-use crate::sessions::SessionEvent;
-use crate::unit::{LogicalUnit, UnitError};
+use crate::sessions::Event;
+use crate::unit::LogicalUnit;
+use crate::url::Url;
 
 pub use geometry::Geometry;
-pub use perform::{DiskError, fault_of};
+pub(crate) use perform::fault_of;
 
-/// A disk in a session. Clones share the same disk.
+/// A disk in a session. Clones share the same disk, and any number of operations can be under way.
+///
+/// The session logs out when its last handle is dropped, and the last handle of a client waits for that.
+/// `async` programs call [`Session::log_out`] first, so that dropping the disk does not block.
 #[derive(Clone)]
-pub struct RemoteDisk {
+pub struct Disk {
     inner: Arc<Inner>,
 }
 
@@ -48,21 +54,33 @@ struct Inner {
     geometry: Mutex<Geometry>,
 }
 
-impl RemoteDisk {
-    /// Reads the properties of a unit and returns it as a disk.
+impl Disk {
+    /// Starts a [`crate::Client`] for this disk, logs in to the target of a URL and opens its unit. A program
+    /// with many disks starts one client for all of them.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn open<U>(url: U) -> Result<Self, Error>
+    where
+        U: TryInto<Url, Error: Into<Error>>,
+    {
+        Client::new()?.open(url).await
+    }
+
+    /// Reads the properties of a unit of a session and returns it as a disk.
     ///
     /// # Errors
     /// Returns an error if there is no such unit, if it is no disk, or if it does not report the data that a
     /// disk needs.
-    pub async fn open(session: Session, lun: u16) -> Result<Self, UnitError> {
-        let address = Lun::from_number(lun).ok_or(UnitError::NoUnit(lun))?;
+    pub async fn open_unit(session: Session, lun: u16) -> Result<Self, Error> {
+        let address = Lun::from_number(lun).ok_or(Error::NoUnit(lun))?;
         let unit = LogicalUnit::new(session.clone(), address);
         let inquiry = unit.inquiry().await?;
         if inquiry.qualifier != Qualifier::CONNECTED {
-            return Err(UnitError::NoUnit(lun));
+            return Err(Error::NoUnit(lun));
         }
         if inquiry.device_type != DeviceType::DIRECT_ACCESS_BLOCK {
-            return Err(UnitError::NotADisk { lun, kind: inquiry.device_type.0 });
+            return Err(Error::NotADisk { lun, device_type: inquiry.device_type.0 });
         }
         if let Some(identity) = unit.identity().await? {
             session.guard(address, identity);
@@ -93,31 +111,100 @@ impl RemoteDisk {
         self.inner.geometry()
     }
 
-    /// Starts an operation and calls `done` with its result. Like [`SharedStore::submit`], but with errors
-    /// that contain the sense data of the target. `done` is called exactly once: on the client's thread,
-    /// which it must not block, or before this returns if the operation needs no command.
-    pub fn start(&self, action: OpAction, done: impl FnOnce(Result<OpOutput, DiskError>) + Send + 'static) {
+    /// Returns the size of the disk in bytes. It changes when the unit reports another capacity.
+    pub fn size(&self) -> u64 {
+        self.inner.geometry().bytes()
+    }
+
+    /// Returns the logical block length in bytes, which never changes.
+    pub fn block_size(&self) -> usize {
+        usize::try_from(self.inner.geometry().block_size().bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// Returns a command with any CDB for this unit; [`Self::run`] executes it. The methods of [`Command`]
+    /// add data.
+    pub fn command(&self, cdb: Cdb) -> Command {
+        Command::new(self.inner.lun, cdb)
+    }
+
+    /// Executes a command. It goes to the unit that it names, which need not be this one. Dropping the future
+    /// does not abort the command; [`Session::start_command`] returns a handle that can.
+    ///
+    /// # Errors
+    /// [`Error::Command`]
+    pub async fn run(&self, command: Command) -> Result<Reply, Error> {
+        Ok(self.inner.session.run(command).await?)
+    }
+
+    /// Fills `buf` with the data at byte `offset`. Offset and length are multiples of [`Self::block_size`].
+    /// [`Self::read`] saves the copy into `buf`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let data = self.read(offset, buf.len()).await?;
+        data.copy_to(0, buf);
+        Ok(())
+    }
+
+    /// Writes `data` at byte `offset`. Offset and length are multiples of [`Self::block_size`]. The data may
+    /// stay in a volatile cache of the target until [`Self::flush`]. [`Self::write`] saves the copy of
+    /// `data`.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.write(offset, Bytes::copied_from(data), Durability::Cached).await
+    }
+
+    /// Writes `len` zeros at byte `offset`, with WRITE SAME where the unit supports it. The unit may
+    /// deallocate storage for that (thin provisioning).
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let durability = Durability::Cached;
+        let action = OpAction::WriteZeroes { at: offset, len, may_deallocate: true, durability };
+        self.perform(action).await.map(drop)
+    }
+
+    /// Deallocates the storage of `len` bytes at byte `offset` (UNMAP, TRIM). Afterwards they read as zeros
+    /// if [`Geometry::reads_zero`] is set, and else as anything.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if the unit is not thinly provisioned, else as [`Self::write`].
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.perform(OpAction::Deallocate { at: offset, len }).await.map(drop)
+    }
+
+    /// Starts an operation and calls `done` with its result. Its type is part of [`crate::unstable`]. Like
+    /// [`SharedStore::submit`], but with errors that contain the sense data of the target. `done` is called
+    /// exactly once: on the client's thread, which it must not block, or before this returns if the operation
+    /// needs no command.
+    pub fn start(&self, action: OpAction, done: impl FnOnce(Result<OpOutput, Error>) + Send + 'static) {
         perform::start(&self.inner, action, Box::new(done));
     }
 
-    /// Executes an operation. Dropping the future does not abort the operation.
-    pub fn perform(&self, action: OpAction) -> ResponseFuture<OpOutput, DiskError> {
+    /// Executes an operation, whose type is part of [`crate::unstable`]. The operation starts at once, not
+    /// when the future is polled, so that many can be under way. Dropping the future does not abort the
+    /// operation.
+    pub fn perform(&self, action: OpAction) -> ResponseFuture<OpOutput, Error> {
         let (completer, answer) = response_channel();
         self.start(action, move |result| completer.complete(result));
         answer
     }
 
-    /// Reads `len` bytes at the byte offset `at`, both multiples of the logical block length. All of them are
-    /// in memory at the end: divide large reads into pieces, for example of [`Capabilities::io_len_max`]
-    /// bytes.
+    /// Reads `len` bytes at the byte offset `at` without a copy, both multiples of the logical block length.
+    /// All of them are in memory at the end: divide large reads into pieces, for example of
+    /// [`Capabilities::io_len_max`] bytes.
     ///
     /// # Errors
-    /// Returns [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else
-    /// [`DiskError::Command`].
-    pub async fn read(&self, at: u64, len: usize) -> Result<DataList, DiskError> {
+    /// Returns [`Error::Unaligned`] and [`Error::OutOfRange`] before anything is sent, else
+    /// [`Error::Command`].
+    pub async fn read(&self, at: u64, len: usize) -> Result<DataList, Error> {
         match self.perform(OpAction::Read { at, len }).await? {
             OpOutput::Data(data) => Ok(data),
-            _ => Err(DiskError::Command(CommandError::Nonsense("a read without data"))),
+            _ => Err(Error::Command(CommandError::Nonsense("a read without data"))),
         }
     }
 
@@ -126,14 +213,15 @@ impl RemoteDisk {
     /// meanwhile, the data may be written twice.
     ///
     /// # Errors
-    /// Returns [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else
-    /// [`DiskError::Command`]; then any part of the range may have been written.
+    /// Returns [`Error::Unaligned`] and [`Error::OutOfRange`] before anything is sent, else
+    /// [`Error::Command`]; then any part of the range may have been written.
     pub async fn write(
         &self,
         at: u64,
-        data: DataList,
-        durability: store::api::Durability,
-    ) -> Result<(), DiskError> {
+        data: impl Into<DataList>,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let data = data.into();
         self.perform(OpAction::Write { at, data, durability }).await.map(drop)
     }
 
@@ -141,8 +229,8 @@ impl RemoteDisk {
     /// has no volatile cache.
     ///
     /// # Errors
-    /// Returns [`DiskError::Command`]; then writes since the last flush may not be durable.
-    pub async fn flush(&self) -> Result<(), DiskError> {
+    /// Returns [`Error::Command`]; then writes since the last flush may not be durable.
+    pub async fn flush(&self) -> Result<(), Error> {
         self.perform(OpAction::Flush).await.map(drop)
     }
 
@@ -152,28 +240,29 @@ impl RemoteDisk {
     /// [`CommandError::Lost`], and the caller has to read the blocks.
     ///
     /// # Errors
-    /// Returns [`CommandError::Sense`] with MISCOMPARE when the blocks differ; [`DiskError::Unsupported`] for
-    /// more blocks than the unit allows, [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before
+    /// Returns [`CommandError::Sense`] with MISCOMPARE when the blocks differ; [`Error::Unsupported`] for
+    /// more blocks than the unit allows, [`Error::Unaligned`] and [`Error::OutOfRange`] before
     /// anything is sent.
-    pub async fn compare_and_write(&self, at: u64, data: DataList) -> Result<(), DiskError> {
-        let command = self.comparison(at, data)?;
-        self.inner.session.run(command).await.map(drop).map_err(DiskError::Command)
+    pub async fn compare_and_write(&self, at: u64, data: impl Into<DataList>) -> Result<(), Error> {
+        let command = self.comparison(at, data.into())?;
+        self.inner.session.run(command).await.map(drop).map_err(Error::Command)
     }
 
     /// Returns the command of a COMPARE AND WRITE.
-    fn comparison(&self, at: u64, data: DataList) -> Result<Command, DiskError> {
+    fn comparison(&self, at: u64, data: DataList) -> Result<Command, Error> {
         let geometry = self.geometry();
         let (lba, blocks) = geometry.blocks(at, data.len() / 2)?;
-        let count = u8::try_from(blocks).ok().filter(|count| *count <= geometry.compare_and_write_max);
-        let count = count.ok_or(DiskError::Unsupported("a COMPARE AND WRITE of this length"))?;
         if !data.len().is_multiple_of(2) {
-            return Err(DiskError::Unaligned);
+            let len = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            return Err(Error::Unaligned { offset: at, len, block_size: geometry.block_size().bytes() });
         }
+        let count = u8::try_from(blocks).ok().filter(|count| *count <= geometry.compare_and_write_max);
+        let count = count.ok_or(Error::Unsupported("a COMPARE AND WRITE of this length"))?;
         Ok(Command::new(self.inner.lun, block::compare_and_write(lba, count, false)).writing(data))
     }
 }
 
-impl SharedStore for RemoteDisk {
+impl SharedStore for Disk {
     fn capabilities(&self) -> Capabilities {
         self.inner.geometry().profile()
     }
@@ -201,16 +290,16 @@ impl SharedStore for RemoteDisk {
                 Err(why) if why.sense().is_some_and(|sense| sense.key == SenseKey::MISCOMPARE) => {
                     Ok(Compared::Differed)
                 }
-                Err(why) => Err(fault_of(&DiskError::Command(why), block_size)),
+                Err(why) => Err(fault_of(&Error::Command(why), block_size)),
             });
         };
-        self.inner.session.submit(command, Box::new(done));
+        self.inner.session.submit(command, done);
     }
 }
 
-impl fmt::Debug for RemoteDisk {
+impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteDisk({:?}, {:?})", self.inner.session, self.inner.lun)
+        write!(f, "Disk({:?}, {:?})", self.inner.session, self.inner.lun)
     }
 }
 
@@ -224,19 +313,17 @@ impl Inner {
     fn follow_capacity(self: &Arc<Self>) {
         let inner = Arc::downgrade(self);
         let lun = self.lun;
-        self.session.watch(Box::new(move |news| {
+        self.session.watch(move |news| {
             let Some(inner) = inner.upgrade() else { return false };
             match news {
-                SessionEvent::UnitAttention { lun: of, asc }
-                    if *of == lun && CAPACITY_MAY_DIFFER.contains(asc) =>
-                {
+                Event::UnitAttention { lun: of, asc } if *of == lun && CAPACITY_MAY_DIFFER.contains(asc) => {
                     inner.read_capacity();
                 }
-                SessionEvent::Up(_) => inner.read_capacity(),
+                Event::Up(_) => inner.read_capacity(),
                 _ => {}
             }
             true
-        }));
+        });
     }
 
     fn read_capacity(self: &Arc<Self>) {
@@ -260,7 +347,7 @@ impl Inner {
                 inner.geometry.lock().unwrap_or_else(PoisonError::into_inner).resize(capacity);
             }
         };
-        self.session.submit(command, Box::new(done));
+        self.session.submit(command, done);
     }
 }
 
@@ -268,7 +355,7 @@ impl Inner {
 const CAPACITY_MAY_DIFFER: [Asc; 2] = [Asc::CAPACITY_DATA_HAS_CHANGED, Asc::MEDIUM_MAY_HAVE_CHANGED];
 
 /// Reads all properties of a unit that a disk needs.
-async fn examine(unit: &LogicalUnit) -> Result<Geometry, UnitError> {
+async fn examine(unit: &LogicalUnit) -> Result<Geometry, Error> {
     let (capacity, long_commands) = unit.capacity().await?;
     let mut geometry = Geometry::new(capacity, long_commands);
     // Only pages that the unit lists are requested, since some units do not tolerate requests for others.

@@ -11,7 +11,7 @@ use base::time::Instant;
 use drivers::config::{Config, EngineKind};
 use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
 use drivers::message_queue::Handle;
-use drivers::reactor::{Reactor, ReactorError};
+use drivers::reactor::Reactor;
 use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
 use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
@@ -22,14 +22,17 @@ use transport::initiator::SubmitError;
 use transport::task_management::TmfFunction;
 
 use crate::command::Command;
+use crate::error::Error;
 use crate::identity::Identity;
-use crate::login::ProtocolPlan;
 use crate::protocol::unusable;
 use crate::session_error::{SessionError, SessionLoss};
 use crate::sessions::frames::stretch;
-use crate::sessions::{DriverEvent, DriverRequest, SessionId, Sessions};
+use crate::sessions::{DriverRequest, Path, Sessions};
+
+pub use crate::login::{HyperScsiPlan, ProtocolPlan, plan, plan_for};
+pub use crate::sessions::{DriverEvent, SessionId, TextAnswer, WAITING_MAX};
 #[cfg(doc)]
-use {crate::sessions::SessionEvent, transport::task_management::TmfResult};
+use {crate::sessions::Event, transport::task_management::TmfResult};
 
 /// The size in bytes of the receive ring of an interface, as the kernel counts it. A session has some MiB
 /// under way at most, and a ring of that size fits into a processor's cache.
@@ -45,7 +48,10 @@ const ROUNDS_MAX: usize = 16;
 /// Sessions on a reactor.
 ///
 /// Nothing happens except within [`Self::run_once`] and [`Self::run_ready`]. A driver is created, used and
-/// dropped on one thread; [`crate::client::Client`] runs one on a thread of its own.
+/// dropped on one thread; [`crate::Client`] runs one on a thread of its own.
+///
+/// The types of plans, of the engine, the pool, the clock, connections and the counters of the reactor are
+/// part of [`crate::unstable`].
 pub struct Driver {
     reactor: Reactor<Sessions>,
     sessions: Sessions,
@@ -56,9 +62,18 @@ impl Driver {
     /// Creates a driver.
     ///
     /// # Errors
-    /// [`ReactorError`]
-    pub fn new(config: &Config) -> Result<Self, ReactorError> {
-        let reactor = Reactor::new(config)?;
+    /// Returns [`Error::Start`] if the system cannot create the event loop or its memory.
+    pub fn new() -> Result<Self, Error> {
+        Self::with_config(&Config::default())
+    }
+
+    /// Creates a driver whose reactor has this configuration. The type of the configuration is part of
+    /// [`crate::unstable`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_config(config: &Config) -> Result<Self, Error> {
+        let reactor = Reactor::new(config).map_err(Error::start)?;
         let sessions = Sessions::new(reactor.pool().clone());
         Ok(Self { reactor, sessions, errands: Vec::new() })
     }
@@ -83,14 +98,14 @@ impl Driver {
         self.reactor.now()
     }
 
-    /// Opens a session; [`crate::sessions::SessionEvent`] reports its progress.
+    /// Opens a session; [`crate::Event`] reports its progress.
     pub fn open(&mut self, plan: impl Into<ProtocolPlan>) -> SessionId {
         self.sessions.open(self.reactor.now(), plan.into())
     }
 
     /// Submits a command. [`DriverEvent::Finished`] with this `token` reports its result in every case. The
     /// caller chooses the tokens; [`Self::abort`] finds a command by its token. A command waits until the
-    /// session is up and has a free task. At most [`crate::sessions::WAITING_MAX`] commands may wait; more
+    /// session is up and has a free task. At most [`WAITING_MAX`] commands may wait; more
     /// are refused.
     pub fn submit(&mut self, session: SessionId, token: u64, command: Command) {
         let now = self.reactor.now();
@@ -126,9 +141,9 @@ impl Driver {
     /// Sets the command timeout of a session: how long a command may go without a response and without data
     /// being moved. It is one minute at first; `None` for no timeout. When it expires, the command is aborted
     /// with ABORT TASK. If ABORT TASK is not answered, LOGICAL UNIT RESET follows. If that is not answered
-    /// either, a new session follows. [`SessionEvent::Unanswered`] reports each step. Then the command is
+    /// either, a new session follows. [`Event::Unanswered`] reports each step. Then the command is
     /// retried if it is repeatable and was not aborted three times; otherwise it fails with
-    /// [`crate::command::CommandError::Silence`]. Time without a connection does not count.
+    /// [`crate::CommandError::Silence`]. Time without a connection does not count.
     /// [`Command::answer_within`] sets the timeout of one command.
     pub fn limit_commands(&mut self, session: SessionId, limit: Option<Duration>) {
         let now = self.reactor.now();
@@ -137,14 +152,14 @@ impl Driver {
 
     /// Guards a unit with an identity check: after a session recovery, the session sends the unit nothing
     /// before the unit has reported again that it is the device of `identity`. If it is another device,
-    /// [`SessionEvent::OtherDevice`] reports that, and commands for the unit fail.
+    /// [`Event::OtherDevice`] reports that, and commands for the unit fail.
     pub fn guard(&mut self, session: SessionId, lun: Lun, identity: Identity) {
         let now = self.reactor.now();
         self.sessions.guard(now, session, lun, identity);
     }
 
     /// Negotiates keys in the full feature phase, on the connection at `on` or on any; only one text
-    /// negotiation runs at a time. [`SessionEvent::TextNegotiated`] or [`SessionEvent::TextFailed`] follows.
+    /// negotiation runs at a time. [`DriverEvent::TextDone`] follows.
     /// Few keys may be negotiated in this phase (RFC 7143 §13): MaxRecvDataSegmentLength, for that connection
     /// as long as it lasts, our alias, and keys that no standard defines.
     ///
@@ -176,7 +191,7 @@ impl Driver {
 
     /// Changes how many connections a session is to have, at most as many as the target allows. New ones are
     /// opened one after the other. Surplus ones finish their tasks and log out, while commands continue.
-    /// [`SessionEvent::ConnectionUp`] and [`SessionEvent::ConnectionLost`] report both.
+    /// [`Event::PathUp`] and [`Event::PathDown`] report both.
     ///
     /// # Errors
     /// Returns [`SubmitError::Down`] if there is no such session, [`SubmitError::NotPossible`] if it is not
@@ -217,6 +232,11 @@ impl Driver {
     /// down.
     pub fn forget(&mut self, session: SessionId) {
         self.sessions.forget(session);
+    }
+
+    /// Returns the paths of a session that are up; `None` if it has ended.
+    pub fn paths(&self, session: SessionId) -> Option<Vec<Path>> {
+        self.sessions.paths(session)
     }
 
     /// Returns the connections of a session, none for one of HyperSCSI; `None` if it was forgotten.

@@ -11,19 +11,21 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedF
 use base::state_machine::NoStreams;
 use base::time::Instant;
 use drivers::config::Config;
-use drivers::ether::{PortError, PortSocket};
-use drivers::reactor::{Reactor, ReactorError};
+use drivers::ether::PortSocket;
+use drivers::reactor::Reactor;
 use hyperscsi::aead::Level;
 use hyperscsi::discovery::{DiscoveredTarget, DiscoveryClient};
 use hyperscsi::frame::{BadFrame, Header};
 use hyperscsi::pdu::name::{GroupName, Name};
-use iscsi::name::{BadName, IscsiName};
+use iscsi::name::IscsiName;
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::lun::Lun;
 
 use crate::driver::port_config;
-use crate::url::{Endpoint, Transport, Url};
+use crate::error::Error;
+use crate::login::PlanError;
+use crate::url::{BadUrl, Endpoint, Transport, Url};
 
 /// How long a discovery without any answer lasts by default: long enough for a host with a slow network card
 /// to come up.
@@ -76,52 +78,34 @@ pub struct HyperScsiDiscovery {
     pub other_version: bool,
 }
 
-/// Why a discovery failed.
-#[derive(Debug, thiserror::Error)]
-pub enum SearchError {
-    /// The endpoint is one of the other protocol, or has no group.
-    #[error("the URL must name a group and an interface")]
-    NotAGroup,
-    /// An interface cannot be used.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// The reactor cannot be started.
-    #[error("cannot listen for frames")]
-    Start(#[from] ReactorError),
-    /// A system call failed.
-    #[error("cannot listen for frames")]
-    System(#[from] io::Error),
-    /// A name in an answer is not a valid iSCSI name.
-    #[error("a server announced an invalid target name: {0}")]
-    Name(#[from] BadName),
-}
-
 /// Queries all servers on the networks of an endpoint for the targets that they export to its group, for as
 /// long as `wait` says. Calls `heard` with each target as soon as it is found, in no particular order.
 ///
 /// # Errors
-/// [`SearchError`]
+/// Returns [`Error::Plan`] if the endpoint has no group, [`Error::Interface`] if an interface cannot be used,
+/// or [`Error::Start`].
 pub fn search(
     place: &Endpoint,
     wait: Wait,
     heard: &mut dyn FnMut(&FoundTarget),
-) -> Result<HyperScsiDiscovery, SearchError> {
+) -> Result<HyperScsiDiscovery, Error> {
     let (Transport::HyperScsi(interfaces), Some(group)) = (&place.transport, &place.login.user) else {
-        return Err(SearchError::NotAGroup);
+        return Err(PlanError::NotAGroup.into());
     };
-    let group = GroupName::new(group).ok_or(SearchError::NotAGroup)?;
-    let mut reactor = Reactor::<Search>::new(&Config::default())?;
+    let group = GroupName::new(group).ok_or(PlanError::NotAGroup)?;
+    let mut reactor = Reactor::<Search>::new(&Config::default()).map_err(Error::start)?;
     let patience = if let Wait::For(patience) = wait { patience } else { PATIENCE };
-    let finder = DiscoveryClient::new(reactor.now(), group, None, patience, entropy()?);
+    let finder = DiscoveryClient::new(reactor.now(), group, None, patience, entropy().map_err(Error::start)?);
     let up = vec![false; interfaces.len()];
     let mut machine = Search { finder, up, told: BTreeSet::new(), news_at: None, other_version: false };
     for (number, interface) in (0..).zip(interfaces) {
-        reactor.open_port(EtherPort(number), PortSocket::open(port_config(interface, NO_SESSION))?)?;
+        let socket = PortSocket::open(port_config(interface, NO_SESSION)).map_err(Error::interface)?;
+        reactor.open_port(EtherPort(number), socket).map_err(Error::interface)?;
     }
     while !machine.is_over(reactor.now(), wait) {
         let left = machine.finder.poll_timeout().since(reactor.now());
         let left = if machine.news_at.is_some() { left.min(QUIET / 4) } else { left };
-        reactor.run_once(&mut machine, Some(left))?;
+        reactor.run_once(&mut machine, Some(left)).map_err(Error::interface)?;
         if machine.finder.found_count() > machine.told.len() {
             machine.news_at = Some(reactor.now());
             for found in machine.finder.found() {
@@ -132,7 +116,7 @@ pub fn search(
         }
     }
     let Search { finder, up, other_version, .. } = machine;
-    let neighbours: Result<_, SearchError> =
+    let neighbours: Result<_, Error> =
         finder.found().into_iter().map(|found| neighbour(place, interfaces, found)).collect();
     let silent = interfaces.iter().zip(up).filter(|(_, up)| !up).map(|(name, _)| name.clone());
     Ok(HyperScsiDiscovery {
@@ -144,14 +128,11 @@ pub fn search(
     })
 }
 
-fn neighbour(
-    place: &Endpoint,
-    interfaces: &[String],
-    found: DiscoveredTarget,
-) -> Result<FoundTarget, SearchError> {
+fn neighbour(place: &Endpoint, interfaces: &[String], found: DiscoveredTarget) -> Result<FoundTarget, Error> {
     let number = usize::try_from(found.port.0).unwrap_or(usize::MAX);
     let interface = interfaces.get(number).cloned().unwrap_or_default();
-    let target = IscsiName::parse(found.target.as_bytes())?;
+    let bad = |why| BadUrl::Target(found.target.to_string(), why);
+    let target = IscsiName::parse(found.target.as_bytes()).map_err(bad)?;
     let way = Transport::HyperScsi(vec![interface.clone()]);
     let place = Endpoint { transport: way, ..place.clone() };
     // LUNs of more than one level have no number that a URL could contain.

@@ -2,55 +2,84 @@
 //!
 //! # Map
 //!
-//! * [`url`] parses the URL of a logical unit, [`login`] makes the plan of a session from it, and [`open`]
-//!   does all of that in one call.
-//! * [`discover`] lists the targets of a portal, [`hyperscsi_discovery`] those of an Ethernet network.
-//! * [`client`] runs sessions on a thread of its own; [`future`] and [`command_handle`] are its futures.
-//!   [`driver`] runs them in a loop of yours; [`sessions`] has its events.
-//! * [`command`] is any CDB and its result, [`mod@unit`] decodes what a logical unit reports about itself,
-//!   [`disk`] reads and writes bytes, [`identity`] tells one device from another, [`session_error`] says why
-//!   there is no session.
+//! * [`Client`] runs sessions on a thread of its own. [`Disk`] reads and writes bytes, [`LogicalUnit`]
+//!   decodes what a unit reports about itself, and [`Session`] executes [`Command`]s with any CDB. Their
+//!   functions are `async` or return a [`ResponseFuture`]; [`blocking`] has a disk without either.
+//! * [`OpenOptions`] takes secrets and a watcher of [`Event`]s. [`Error`] is what can fail.
+//! * [`discover`] lists the targets of a portal, and those of an Ethernet network.
+//! * [`driver`] runs sessions in an event loop of yours.
+//! * [`endpoint`] has the parts of a [`Url`].
+//! * [`unstable`] has the crates behind all this, whose types few programs need.
 //!
-//! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are
-//! [`std::time::Duration`].
-//!
-//! The protocols are the state machines of [`iscsi`] and [`hyperscsi`]; sockets and timers belong to the
-//! reactor of [`drivers`]. This crate connects them and adds what a user of disks needs.
+//! Sizes and offsets are bytes unless a type says otherwise; times are [`std::time::Duration`].
 //!
 //! **Invariant:** knows nothing of the kernel's block layer, of command lines, and of how to print.
 #![forbid(unsafe_code)]
 
-pub mod client;
-pub mod command;
-pub mod command_handle;
+pub mod blocking;
+mod client;
+mod command;
+mod command_handle;
 pub mod discover;
-pub mod disk;
+mod disk;
 pub mod driver;
+mod error;
 mod fault_injection;
-pub mod future;
-pub mod hyperscsi_discovery;
-pub mod identity;
-pub mod login;
-pub mod open;
-pub mod session_error;
-pub mod sessions;
-pub mod unit;
-pub mod url;
-
+mod future;
+mod hyperscsi_discovery;
+mod identity;
+mod login;
+mod open;
 mod protocol;
 mod retry;
+mod session_error;
+mod sessions;
+mod unit;
+mod url;
 
-/// Units, buffers ([`base::buffer::DataList`]) and the time.
-pub use base;
-/// The configuration of a reactor ([`drivers::config::Config`]), and its counters.
-pub use drivers;
-/// The plan and the events of a HyperSCSI session.
-pub use hyperscsi;
-/// The plan ([`iscsi::initiator::contract::SessionPlan`]) and the events of an iSCSI session; names.
-pub use iscsi;
-/// CDBs, LUNs, sense data and the data that units report about themselves.
-pub use scsi;
-/// The operations of a disk ([`store::api::OpAction`]), and the interface that it implements.
-pub use store;
-/// Commands and task management functions, as every transport carries them.
-pub use transport;
+pub use base::buffer::{Bytes, DataList};
+pub use base::units::Lba;
+pub use iscsi::initiator::contract::{SessionStats, Slot};
+pub use scsi::block::Capacity;
+pub use scsi::cdb::Cdb;
+pub use scsi::inquiry::StandardInquiry;
+pub use scsi::lun::Lun;
+pub use scsi::sense::{Asc, Sense, SenseKey};
+pub use scsi::status::Status;
+pub use store::api::Durability;
+pub use transport::command::TaskAttribute;
+pub use transport::initiator::{Residual, SubmitError};
+pub use transport::task_management::{TmfFunction, TmfResult};
+
+pub use client::{Client, Session};
+pub use command::{Command, CommandError, Reply};
+pub use command_handle::{AbortHandle, CommandHandle};
+pub use disk::{Disk, Geometry};
+pub use error::Error;
+pub use future::{ResponseFuture, block_on};
+pub use identity::{Identity, OtherDevice};
+pub use login::PlanError;
+pub use open::OpenOptions;
+pub use session_error::{SessionError, SessionLoss};
+pub use sessions::{AsyncMessage, EscalationStep, Event, Path, PathError, SessionUp};
+pub use unit::{Caching, LogicalUnit};
+pub use url::{BadUrl, EnvSecrets, SecretError, Secrets, Url};
+
+/// The parts of a [`Url`], for programs that build one or read its options. The types of some options are
+/// part of [`crate::unstable`].
+pub mod endpoint {
+    pub use hyperscsi::login::Password;
+    pub use iscsi::login::directory::TargetAddress;
+    pub use iscsi::name::IscsiName;
+
+    pub use crate::url::{
+        BadOption, Endpoint, KEYS, Login, OptionKey, Options, PASSWORD_VARIABLE, Protection, Scheme,
+        TARGET_PASSWORD_VARIABLE, Transport,
+    };
+}
+
+/// The crates that this library is made of, **without any promise**: they change with every version, and
+/// their types stand in few signatures here, which say so. They are for tools that look into the protocols.
+pub mod unstable {
+    pub use {base, drivers, hyperscsi, iscsi, scsi, store, transport};
+}

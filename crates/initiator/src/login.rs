@@ -16,6 +16,7 @@ const NAME: &str = "iqn.2026-11.example.targe:";
 
 /// Why a session cannot be planned.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// A secret is missing or cannot be read.
     #[error(transparent)]
@@ -26,6 +27,9 @@ pub enum PlanError {
     /// The endpoint is not one of iSCSI.
     #[error("this needs an iSCSI portal")]
     NotIscsi,
+    /// The endpoint is not one of HyperSCSI, or has no group.
+    #[error("the URL must name a group and an interface")]
+    NotAGroup,
     /// An iSCSI name that is not valid in HyperSCSI.
     #[error("\"{0}\" is not a HyperSCSI name: it may contain only letters, digits, '-', '.' and ':'")]
     EtherName(String),
@@ -33,6 +37,7 @@ pub enum PlanError {
 
 /// The plan of a session of either protocol.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ProtocolPlan {
     /// Of iSCSI.
     Iscsi(Box<SessionPlan>),
@@ -175,7 +180,7 @@ pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Re
 /// # Errors
 /// Returns an error if the name of the host makes no iSCSI name, which happens only for a name of more than
 /// 190 bytes.
-pub fn default_name() -> Result<IscsiName, BadName> {
+pub(crate) fn default_name() -> Result<IscsiName, BadName> {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy().to_lowercase();
     let clean: String =
@@ -186,7 +191,7 @@ pub fn default_name() -> Result<IscsiName, BadName> {
 
 /// Returns a random ISID that no other session of this host is likely to have, so that no session replaces
 /// another.
-pub fn random_isid() -> Isid {
+pub(crate) fn random_isid() -> Isid {
     let mut bytes = [0_u8; 5];
     // Only kernels without `getrandom` fail here. Then the process id distinguishes the processes.
     if retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).is_err() {

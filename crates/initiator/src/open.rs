@@ -4,112 +4,104 @@ use iscsi::initiator::contract::Purpose;
 use iscsi::name::Isid;
 
 use crate::client::{Client, Session, Watcher};
-use crate::disk::RemoteDisk;
-use crate::login::{PlanError, ProtocolPlan, plan, plan_for};
-use crate::session_error::SessionError;
-use crate::unit::UnitError;
-use crate::url::{Endpoint, Secrets, Url};
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::login::{ProtocolPlan, plan, plan_for};
+use crate::sessions::Event;
+use crate::url::{Endpoint, EnvSecrets, Secrets, Url};
 
-/// Why the target or unit of a URL cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The session cannot be planned.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The login failed.
-    #[error("cannot log in to {at}: {why}")]
-    LogIn {
-        /// The address of the target.
-        at: String,
-        /// The error.
-        why: SessionError,
-    },
-    /// The properties of the unit could not be read.
-    #[error("{at}: {why}")]
-    Unit {
-        /// The URL.
-        at: String,
-        /// The error.
-        why: UnitError,
-    },
+/// How to open the session or the disk of a URL, where the defaults do not suffice.
+///
+/// ```no_run
+/// # fn main() -> Result<(), targe_initiator::Error> {
+/// use targe_initiator::{Client, OpenOptions, block_on};
+///
+/// let client = Client::new()?;
+/// let options = OpenOptions::new().watch(|event| {
+///     eprintln!("{event:?}");
+///     true
+/// });
+/// let disk = block_on(options.open(&client, "iscsi://192.0.2.7/iqn.2026-01.com.example:disk/0"))?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub struct OpenOptions {
+    secrets: Box<dyn Secrets + Send + Sync>,
+    watchers: Vec<Watcher>,
+    isid: Option<Isid>,
 }
 
-impl OpenError {
-    /// Returns whether the URL is impossible to satisfy, in contrast to a failed attempt.
-    pub const fn is_misuse(&self) -> bool {
-        matches!(self, Self::Plan(_))
+impl OpenOptions {
+    /// Returns the defaults: passwords that the URL does not contain come from the files that it names, or
+    /// from the environment ([`EnvSecrets`]).
+    pub fn new() -> Self {
+        Self { secrets: Box::new(EnvSecrets), watchers: Vec::new(), isid: None }
+    }
+
+    /// Sets the source of secrets that the URL does not contain.
+    pub fn secrets(mut self, secrets: impl Secrets + Send + Sync + 'static) -> Self {
+        self.secrets = Box::new(secrets);
+        self
+    }
+
+    /// Calls `watcher` with every event from the first attempt to log in on, for as long as it returns true.
+    /// It is called on the client's thread and must not block.
+    pub fn watch(mut self, watcher: impl FnMut(&Event) -> bool + Send + 'static) -> Self {
+        self.watchers.push(Box::new(watcher));
+        self
+    }
+
+    /// Asks for session reinstatement: the session replaces one with the same ISID from a host of the same
+    /// name. The target ends the tasks of the old session before it accepts the login (RFC 7143 §6.3.5).
+    pub const fn isid(mut self, isid: [u8; 6]) -> Self {
+        self.isid = Some(Isid(isid));
+        self
+    }
+
+    /// Logs in to the target of a URL and opens its unit as a disk.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn open<U>(self, client: &Client, url: U) -> Result<Disk, Error>
+    where
+        U: TryInto<Url, Error: Into<Error>>,
+    {
+        let url = url.try_into().map_err(Into::into)?;
+        let session = self.log_in(client, &url).await?;
+        Disk::open_unit(session, url.lun).await.map_err(|source| Error::of_unit(&url, source))
+    }
+
+    /// Logs in to the target of a URL.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn log_in<U>(self, client: &Client, url: U) -> Result<Session, Error>
+    where
+        U: TryInto<Url, Error: Into<Error>>,
+    {
+        let url = url.try_into().map_err(Into::into)?;
+        let Self { secrets, watchers, isid } = self;
+        let mut plan = plan(&url, &*secrets)?;
+        if let Some(isid) = isid {
+            plan.set_isid(isid);
+        }
+        // From here on, the future holds no secret but those in the plan.
+        drop(secrets);
+        log_in(client, &url, plan, watchers).await
     }
 }
 
-/// Logs in to the target of a URL.
-///
-/// # Errors
-/// [`OpenError`]
-pub async fn open_session(client: &Client, url: &Url, secrets: &dyn Secrets) -> Result<Session, OpenError> {
-    open_session_watched(client, url, secrets, Vec::new()).await
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
-/// Logs in to the target of a URL, and calls `watchers` with every event from the first attempt on.
-///
-/// # Errors
-/// [`OpenError`]
-pub async fn open_session_watched(
-    client: &Client,
-    url: &Url,
-    secrets: &dyn Secrets,
-    watchers: Vec<Watcher>,
-) -> Result<Session, OpenError> {
-    log_in(client, url, plan(url, secrets)?, watchers).await
-}
-
-/// Logs in to the target of a URL and opens its unit as a disk.
-///
-/// # Errors
-/// [`OpenError`]
-pub async fn open_disk(client: &Client, url: &Url, secrets: &dyn Secrets) -> Result<RemoteDisk, OpenError> {
-    open_disk_watched(client, url, secrets, Vec::new()).await
-}
-
-/// Logs in to the target of a URL, opens its unit as a disk, and calls `watchers` with every event from the
-/// first attempt on.
-///
-/// # Errors
-/// [`OpenError`]
-pub async fn open_disk_watched(
-    client: &Client,
-    url: &Url,
-    secrets: &dyn Secrets,
-    watchers: Vec<Watcher>,
-) -> Result<RemoteDisk, OpenError> {
-    open_planned_disk(client, url, plan(url, secrets)?, watchers).await
-}
-
-/// Like [`open_disk_watched`], with session reinstatement: the session replaces one with the same ISID from a
-/// host of the same name. The target ends the tasks of the old session before it accepts the login (RFC 7143
-/// §6.3.5).
-///
-/// # Errors
-/// [`OpenError`]
-pub async fn open_disk_as(
-    client: &Client,
-    url: &Url,
-    secrets: &dyn Secrets,
-    isid: Isid,
-    watchers: Vec<Watcher>,
-) -> Result<RemoteDisk, OpenError> {
-    let mut plan = plan(url, secrets)?;
-    plan.set_isid(isid);
-    open_planned_disk(client, url, plan, watchers).await
-}
-
-async fn open_planned_disk(
-    client: &Client,
-    url: &Url,
-    plan: ProtocolPlan,
-    watchers: Vec<Watcher>,
-) -> Result<RemoteDisk, OpenError> {
-    let session = log_in(client, url, plan, watchers).await?;
-    RemoteDisk::open(session, url.lun).await.map_err(|why| OpenError::Unit { at: url.to_string(), why })
+impl std::fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions").field("isid", &self.isid).finish_non_exhaustive()
+    }
 }
 
 async fn log_in(
@@ -117,10 +109,10 @@ async fn log_in(
     url: &Url,
     plan: ProtocolPlan,
     watchers: Vec<Watcher>,
-) -> Result<Session, OpenError> {
-    let at = || format!("{}/{}", url.endpoint, url.target);
-    let session =
-        client.log_in_watched(plan, watchers).await.map_err(|why| OpenError::LogIn { at: at(), why })?;
+) -> Result<Session, Error> {
+    let target = || format!("{}/{}", url.endpoint, url.target);
+    let login = client.log_in_planned_watched(plan, watchers);
+    let session = login.await.map_err(|source| Error::LogIn { target: target(), source })?;
     if let Some(limit) = url.endpoint.options.command_timeout {
         session.limit_commands(Some(limit).filter(|limit| !limit.is_zero()));
     }
@@ -132,7 +124,8 @@ pub(crate) async fn open_discovery(
     client: &Client,
     place: &Endpoint,
     secrets: &dyn Secrets,
-) -> Result<Session, OpenError> {
+) -> Result<Session, Error> {
     let plan = plan_for(place, Purpose::Discovery, secrets)?;
-    client.log_in(plan).await.map_err(|why| OpenError::LogIn { at: place.to_string(), why })
+    let login = client.log_in_planned(plan);
+    login.await.map_err(|source| Error::LogIn { target: place.to_string(), source })
 }

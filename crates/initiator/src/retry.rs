@@ -11,7 +11,6 @@
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::pdu::reject::RejectReason;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 use transport::initiator::TaskId;
@@ -155,7 +154,7 @@ impl PendingCommand {
             TaskResult::NotSent if self.abort_requested => {
                 return (RetryDecision::Finish(Err(CommandError::Aborted)), None);
             }
-            TaskResult::Rejected(reason) => CommandError::Rejected(RejectReason(reason)),
+            TaskResult::Rejected(reason) => CommandError::Rejected(reason),
             TaskResult::NotSent | TaskResult::Lost => CommandError::Lost(None),
         };
         let attention = match &error {

@@ -13,14 +13,14 @@ use crate::future::Stopped;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionError {
     /// The reason that the protocol reports.
-    pub why: ProtocolEndReason,
+    pub(crate) why: ProtocolEndReason,
     /// The system error of the last failed attempt to open a connection or an interface.
-    pub system: Option<String>,
+    pub(crate) system: Option<String>,
 }
 
 /// The reason that a session of either protocol reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProtocolEndReason {
+pub(crate) enum ProtocolEndReason {
     /// A reason of an iSCSI session.
     Iscsi(SessionEnd),
     /// A reason of a HyperSCSI session.
@@ -29,7 +29,12 @@ pub enum ProtocolEndReason {
 
 /// Why a session was lost, whether it recovers or not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SessionLoss {
+#[error(transparent)]
+pub struct SessionLoss(#[from] pub(crate) LossReason);
+
+/// The reason that a session of either protocol reports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LossReason {
     /// Why its last connection ended.
     #[error("{0}")]
     Iscsi(ConnectionDown),
@@ -57,7 +62,7 @@ pub(crate) fn ended(down: &SessionError) -> String {
 
 impl SessionError {
     /// Returns why the last connection could not be opened, if that is why the session ended.
-    pub const fn connection(&self) -> Option<ConnectionDown> {
+    pub(crate) const fn connection(&self) -> Option<ConnectionDown> {
         match self.why {
             ProtocolEndReason::Iscsi(SessionEnd::RetriesExhausted(why) | SessionEnd::Permanent(why)) => {
                 Some(why)
@@ -65,6 +70,20 @@ impl SessionError {
             ProtocolEndReason::Iscsi(SessionEnd::LoggedOut | SessionEnd::Closed)
             | ProtocolEndReason::HyperScsi(_) => None,
         }
+    }
+
+    /// Makes the error for a session that the library itself ended.
+    pub(crate) fn stopped(why: &str) -> Self {
+        Self { why: ProtocolEndReason::Iscsi(SessionEnd::Closed), system: Some(why.to_owned()) }
+    }
+
+    /// Returns whether every further attempt would fail likewise: the target refused the login for good.
+    pub const fn is_permanent(&self) -> bool {
+        matches!(
+            self.why,
+            ProtocolEndReason::Iscsi(SessionEnd::Permanent(_))
+                | ProtocolEndReason::HyperScsi(ether::SessionEnd::Permanent(_))
+        )
     }
 
     /// Returns whether the session was given up, rather than ended by its owner.
@@ -106,7 +125,7 @@ impl std::error::Error for SessionError {}
 /// Makes the error for a client whose thread has ended.
 impl From<Stopped> for SessionError {
     fn from(stopped: Stopped) -> Self {
-        Self { why: ProtocolEndReason::Iscsi(SessionEnd::Closed), system: Some(stopped.to_string()) }
+        Self::stopped(&stopped.to_string())
     }
 }
 
@@ -141,7 +160,7 @@ mod tests {
             system: None,
         };
         assert_eq!(down.to_string(), why);
-        let lost = CommandError::Lost(Some(SessionLoss::HyperScsi(replaced))).to_string();
+        let lost = CommandError::Lost(Some(LossReason::HyperScsi(replaced).into())).to_string();
         let unknown = "it is unknown whether the command was executed";
         assert_eq!(lost, format!("the session was lost ({why}); {unknown}"));
         assert_eq!(CommandError::Lost(None).to_string(), format!("the session was lost; {unknown}"));

@@ -7,7 +7,9 @@ mod events;
 pub(crate) mod frames;
 mod identity_check;
 mod loss;
+mod paths;
 mod pending_attention;
+mod reports;
 mod stream;
 #[cfg(test)]
 #[allow(
@@ -31,12 +33,9 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{
-    AsyncNotice, ConnectionView, Event as Asked, SessionOrigin, SessionStats, Slot,
-};
+use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats, Slot};
 use iscsi::login::directory::TargetAddress;
 use scsi::lun::Lun;
-use scsi::sense::{Sense, SenseKey};
 use transport::initiator::{Outcome, SubmitError};
 use transport::initiator::{TaskId, TmfId};
 use transport::task_management::TmfFunction;
@@ -48,7 +47,9 @@ use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession};
 use crate::retry::{PendingCommand, RetryDecision};
 use crate::session_error::{self, ProtocolEndReason, SessionError};
 
-pub use events::{DriverEvent, EscalationStep, ProtocolUp, SessionEvent};
+pub use events::{AsyncMessage, DriverEvent, EscalationStep, Event, SessionUp, TextAnswer};
+pub use paths::{Path, PathError};
+use reports::pairs;
 
 /// The id of a session of a driver. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,6 +103,7 @@ struct SessionEntry {
     /// The system error of the last failed connection attempt.
     system: Option<String>,
     parted: loss::Parted,
+    paths_up: paths::PathsUp,
     down: Option<SessionError>,
     /// Whether its owner has forgotten it.
     forgotten: bool,
@@ -175,6 +177,7 @@ impl Sessions {
             delays: 0,
             system: None,
             parted: loss::Parted::default(),
+            paths_up: paths::PathsUp::default(),
             down: None,
             forgotten: false,
         };
@@ -208,14 +211,6 @@ impl Sessions {
     pub(crate) fn stats(&self, id: SessionId) -> Option<SessionStats> {
         let entry = self.entries.get(&id)?;
         Some(entry.session.stats())
-    }
-
-    pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
-        let entry = self.entries.get(&id)?;
-        match &entry.session {
-            ProtocolSession::Iscsi(session) => Some(session.connections().collect()),
-            ProtocolSession::HyperScsi(_) => Some(Vec::new()),
-        }
     }
 
     /// Returns whether every session has ended.
@@ -324,6 +319,7 @@ impl Sessions {
                     break;
                 }
             }
+            any |= self.follow_paths(id);
         }
         any | self.ether_errands(now, errands)
     }
@@ -377,16 +373,18 @@ impl Sessions {
                         entry.check_identities(now, id, &mut self.events);
                     }
                 }
-                SessionEvent::Up(Box::new(ProtocolUp::Iscsi(*up)))
+                Event::Up(Box::new(SessionUp::Iscsi(*up)))
             }
-            Asked::ConnectionUp { slot, parameters } => SessionEvent::ConnectionUp { slot, parameters },
+            Asked::ConnectionUp { slot, .. } => return self.path_up(id, Path::of_connection(slot)),
             Asked::ConnectionDown { slot, why } => {
                 self.note_parted(id, why);
-                SessionEvent::ConnectionLost { slot, why }
+                let system = self.entries.get(&id).and_then(|entry| entry.system.as_ref());
+                let why = PathError::of_connection(why, system);
+                return self.path_down(id, Path::of_connection(slot), why);
             }
             Asked::Recovering => {
                 self.note_away(id);
-                SessionEvent::Recovering
+                Event::Recovering
             }
             Asked::Down(why) => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -394,22 +392,20 @@ impl Sessions {
                 entry.down = Some(down.clone());
                 // The ends of waiting commands are reported before the end of the session.
                 entry.submit_waiting(now, id, &mut self.events);
-                SessionEvent::Down(down)
+                Event::Down(down)
             }
-            Asked::Targets { targets, ignored } => SessionEvent::Targets(targets, ignored),
-            Asked::TextFailed => SessionEvent::TextFailed,
-            Asked::TextDone { answer } => SessionEvent::TextNegotiated(pairs(&answer)),
-            Asked::AsyncMessage(notice) => SessionEvent::AsyncMessage(notice),
-            Asked::Redirected { to, .. } => SessionEvent::Redirected(to),
+            Asked::Targets { targets, ignored } => {
+                return self.text_done(id, Some(TextAnswer::Targets(targets, ignored)));
+            }
+            Asked::TextFailed => return self.text_done(id, None),
+            Asked::TextDone { answer } => return self.text_done(id, Some(TextAnswer::Keys(pairs(&answer)))),
+            Asked::AsyncMessage(detail) => {
+                self.note_async_attention(id, &detail);
+                Event::AsyncMessage(AsyncMessage { event: detail.message.event.0, detail })
+            }
+            Asked::Redirected { to, .. } => Event::Redirected { to: to.to_string() },
         };
-        if let SessionEvent::AsyncMessage(AsyncNotice { message, sense: Some(sense), .. }) = &news
-            && let Ok(sense) = Sense::parse(sense)
-            && sense.key == SenseKey::UNIT_ATTENTION
-        {
-            let news = SessionEvent::UnitAttention { lun: Lun(message.lun), asc: sense.asc };
-            self.events.push_back(DriverEvent::Session { session: id, event: news });
-        }
-        self.events.push_back(DriverEvent::Session { session: id, event: news });
+        self.report(id, news);
     }
 
     fn attempt(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
@@ -598,13 +594,6 @@ impl SessionEntry {
             }
         }
     }
-}
-
-/// Splits the text of an answer into names and values. The session has parsed the text, so it is valid.
-fn pairs(answer: &[u8]) -> Vec<(String, String)> {
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let pairs = iscsi::text::parse(answer).unwrap_or_default();
-    pairs.iter().map(|pair| (pair.name.to_owned(), text(pair.value))).collect()
 }
 
 fn index(number: u32) -> usize {

@@ -3,7 +3,7 @@
 //! The functions return futures that any executor can poll. [`crate::future::block_on`] runs them for callers
 //! without an executor.
 
-use scsi::block::{self, BadCapacity, Capacity};
+use scsi::block::{self, Capacity};
 use scsi::cdb::Cdb;
 use scsi::inquiry::StandardInquiry;
 use scsi::lun::Lun;
@@ -16,6 +16,7 @@ use transport::task_management::{TmfFunction, TmfResult};
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
 use crate::command_handle::CommandHandle;
+use crate::error::Error;
 use crate::identity::Identity;
 
 /// The allocation length of the first INQUIRY in bytes: enough for nearly every page, and not so large that
@@ -150,8 +151,8 @@ impl LogicalUnit {
     /// former. Also returns whether the unit supports commands of 16 bytes.
     ///
     /// # Errors
-    /// Returns [`UnitError::Command`], or [`UnitError::Capacity`] if the capacity is not usable.
-    pub async fn capacity(&self) -> Result<(Capacity, bool), UnitError> {
+    /// Returns [`Error::Command`], or [`Error::Capacity`] if the capacity is not usable.
+    pub async fn capacity(&self) -> Result<(Capacity, bool), Error> {
         let long = block::read_capacity_16(Capacity::LEN_16);
         match self.read(long, Capacity::LEN_16).await {
             Ok(reply) => Ok((Capacity::parse_16(reply.bytes())?, true)),
@@ -215,28 +216,6 @@ impl LogicalUnit {
     async fn read(&self, cdb: Cdb, len: u32) -> Result<Reply, CommandError> {
         self.run(Command::new(self.lun, cdb).reading(len).repeatable()).await
     }
-}
-
-/// Why the properties of a unit could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnitError {
-    /// A command failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// Its capacity is not usable.
-    #[error(transparent)]
-    Capacity(#[from] BadCapacity),
-    /// There is no unit at this LUN.
-    #[error("this target has no LUN {0}")]
-    NoUnit(u16),
-    /// The unit is no disk.
-    #[error("LUN {lun} is not a disk but a device of type {kind:02x}h")]
-    NotADisk {
-        /// The LUN.
-        lun: u16,
-        /// The PERIPHERAL DEVICE TYPE.
-        kind: u8,
-    },
 }
 
 /// Returns whether the unit reports that it does not support the command, or a field of the CDB.

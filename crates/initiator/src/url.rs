@@ -18,7 +18,7 @@ use iscsi::login::initiator::AuthPlan;
 use iscsi::name::IscsiName;
 use scsi::lun::Lun;
 
-pub use query::{BadOption, KEYS, Options, Protection};
+pub use query::{BadOption, KEYS, OptionKey, Options, Protection};
 
 /// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,7 @@ pub struct Login {
 
 /// An error in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadUrl {
     /// The scheme is unknown.
     #[error(
@@ -149,6 +150,7 @@ pub enum BadUrl {
 
 /// Why the secrets of a URL are not available.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SecretError {
     /// There is a user without a password.
     #[error("user \"{0}\" has no password; set it with password_file=PATH or in {PASSWORD_VARIABLE}")]
@@ -314,7 +316,7 @@ impl Login {
     ///
     /// # Errors
     /// Returns which secret is missing, and where it can be given.
-    pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
+    pub(crate) fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
         let Some(user) = &self.user else {
             return match (&options.target_user, &options.password_file) {
                 (Some(_), _) => Err(SecretError::NoUser),
@@ -354,7 +356,7 @@ impl Login {
     ///
     /// # Errors
     /// Returns an error if a password is given, but cannot be read.
-    pub fn group_password(
+    pub(crate) fn group_password(
         &self,
         options: &Options,
         secrets: &dyn Secrets,
@@ -391,6 +393,36 @@ impl fmt::Display for Endpoint {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.endpoint, self.target, self.lun)
+    }
+}
+
+impl TryFrom<&str> for Url {
+    type Error = BadUrl;
+
+    fn try_from(text: &str) -> Result<Self, BadUrl> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<&String> for Url {
+    type Error = BadUrl;
+
+    fn try_from(text: &String) -> Result<Self, BadUrl> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for Url {
+    type Error = BadUrl;
+
+    fn try_from(text: String) -> Result<Self, BadUrl> {
+        Self::parse(&text)
+    }
+}
+
+impl From<&Self> for Url {
+    fn from(url: &Self) -> Self {
+        url.clone()
     }
 }
 

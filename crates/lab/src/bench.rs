@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use drivers::config::Config;
-use initiator::disk::Geometry;
+use initiator::Geometry;
 use scsi::lun::Lun;
 
 pub use histogram::Histogram;
@@ -54,7 +54,7 @@ pub struct BenchPlan {
 #[derive(Clone, Debug)]
 pub struct Job {
     /// How the session logs in.
-    pub session: initiator::login::ProtocolPlan,
+    pub session: initiator::driver::ProtocolPlan,
     /// The LUN of the unit.
     pub lun: Lun,
     /// The unit's block size, length and longest transfer.

@@ -16,10 +16,8 @@ use ::attach::nbd::{Export, Server};
 use ::attach::stripe::Stripe;
 use clap::Args;
 use daemon::config::show_size;
-use initiator::client::Client;
-use initiator::disk::RemoteDisk;
-use initiator::sessions::SessionEvent;
-use initiator::url::{Scheme, Url};
+use initiator::endpoint::Scheme;
+use initiator::{Client, Disk, Event, PathError, Url};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use store::shared::SharedStore;
@@ -155,11 +153,10 @@ impl Shutdown {
 
 /// Opens the LUNs as disks. The LUNs of one HyperSCSI target share a session, whose paths carry all of them.
 /// Each iSCSI LUN has a session of its own, and with it a connection.
-fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
-    let mut disks: Vec<RemoteDisk> = Vec::with_capacity(urls.len());
+fn disks(client: &Client, urls: &[Url]) -> Result<Vec<Disk>, Failure> {
+    let mut disks: Vec<Disk> = Vec::with_capacity(urls.len());
     for url in urls {
-        let same =
-            |(other, _): &(&Url, &RemoteDisk)| other.endpoint == url.endpoint && other.target == url.target;
+        let same = |(other, _): &(&Url, &Disk)| other.endpoint == url.endpoint && other.target == url.target;
         let earlier = urls.iter().zip(&disks).find(same).map(|(_, disk)| disk.session().clone());
         disks.push(match earlier.filter(|_| url.endpoint.transport.scheme() == Scheme::HyperScsi) {
             Some(session) => connect::disk_of(session, url)?,
@@ -170,8 +167,8 @@ fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
 }
 
 /// Joins all disks into one.
-fn joined(disks: &[RemoteDisk], stripe: Option<u64>) -> Result<Arc<dyn SharedStore>, Failure> {
-    let shared = |disk: &RemoteDisk| Arc::new(disk.clone()) as Arc<dyn SharedStore>;
+fn joined(disks: &[Disk], stripe: Option<u64>) -> Result<Arc<dyn SharedStore>, Failure> {
+    let shared = |disk: &Disk| Arc::new(disk.clone()) as Arc<dyn SharedStore>;
     match (disks, stripe) {
         ([disk], None) => Ok(shared(disk)),
         (_, stripe) => {
@@ -264,34 +261,34 @@ fn nbd_uri(socket: &Path) -> String {
 }
 
 /// Logs to stderr when the session with the target is lost and when it is restored.
-fn tell_of_session(url: &Url, disk: &RemoteDisk) {
+fn tell_of_session(url: &Url, disk: &Disk) {
     let url = url.to_string();
     let mut waiting = false;
     // When a path is given up, only its loss is worth logging; when a path comes up for the first time,
     // nothing is.
     let mut lost = std::collections::BTreeSet::new();
-    disk.session().watch(Box::new(move |news| {
+    disk.session().watch(move |news| {
         match news {
-            SessionEvent::Recovering => {
+            Event::Recovering => {
                 waiting = true;
                 eprintln!("targe: {url}: no path to the target; requests wait");
             }
-            SessionEvent::Up(_) if waiting => {
+            Event::Up(_) if waiting => {
                 waiting = false;
                 eprintln!("targe: {url}: reconnected");
             }
-            SessionEvent::PathLost { interface, peer } => {
-                eprintln!("targe: {url}: no frames get through on {interface} to {peer}");
-                lost.insert((interface.clone(), peer.0));
+            Event::PathDown { path, why: PathError::Silent, .. } => {
+                eprintln!("targe: {url}: no frames get through on {path}");
+                lost.insert(path.clone());
             }
-            SessionEvent::PathUp { interface, peer } if lost.remove(&(interface.clone(), peer.0)) => {
-                eprintln!("targe: {url}: {interface} to {peer} carries data again");
+            Event::PathUp { path, .. } if lost.remove(path) => {
+                eprintln!("targe: {url}: {path} carries data again");
             }
-            SessionEvent::OtherDevice { what, .. } => {
+            Event::OtherDevice { what, .. } => {
                 eprintln!("targe: {url}: {what}; requests fail from now on");
             }
             // Otherwise this command closed the session itself.
-            SessionEvent::Down(why) if why.is_given_up() => {
+            Event::Down(why) if why.is_given_up() => {
                 eprintln!(
                     "targe: {url}: the session has ended: {}; requests fail from now on",
                     connect::error_chain(why)
@@ -300,7 +297,7 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
             _ => {}
         }
         true
-    }));
+    });
 }
 
 /// Returns a handler that logs events to stderr, and limits the rate at which it logs failures of the disk.

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drivers::config::Config;
-use initiator::login::plan;
-use initiator::url::{EnvSecrets, Scheme};
+use initiator::EnvSecrets;
+use initiator::driver::plan;
+use initiator::endpoint::Scheme;
 use lab::bench::{BenchError, BenchPlan, BenchReport, DirectionStats, Histogram, Job, run as run_load};
 use scsi::lun::Lun;
 use serde_json::{Value, json};

@@ -1,12 +1,7 @@
 //! Connects to a LUN, for every command that takes a URL.
 
-use drivers::config::Config;
-use initiator::client::{Client, Session, Watcher};
-use initiator::disk::RemoteDisk;
-use initiator::future::block_on;
-use initiator::open::{OpenError, open_disk_watched, open_session_watched};
-use initiator::sessions::{EscalationStep, SessionEvent};
-use initiator::url::{EnvSecrets, Url};
+use base::ether::Mac;
+use initiator::{Client, Disk, Error, EscalationStep, Event, OpenOptions, Path, Session, Url, block_on};
 
 use crate::Failure;
 
@@ -17,37 +12,32 @@ pub(crate) fn url(text: &str) -> Result<Url, Failure> {
 
 /// Starts the thread that sessions run on.
 pub(crate) fn client() -> Result<Client, Failure> {
-    Client::start(&Config::default()).map_err(|why| Failure::Failed(error_chain(&why)))
+    Client::new().map_err(|why| failure(&why))
 }
 
 /// Logs in and opens the LUN as a disk.
-pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
-    block_on(open_disk_watched(client, url, &EnvSecrets, vec![network_logger(url)]))
-        .map_err(|why| failure(&why))
+pub(crate) fn disk(client: &Client, url: &Url) -> Result<Disk, Failure> {
+    block_on(options(url).open(client, url)).map_err(|why| failure(&why))
 }
 
 /// Logs in to the target of a LUN.
 pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
-    block_on(open_session_watched(client, url, &EnvSecrets, vec![network_logger(url)]))
-        .map_err(|why| failure(&why))
+    block_on(options(url).log_in(client, url)).map_err(|why| failure(&why))
 }
 
 /// Opens the LUN as a disk, in a session with its target.
-pub(crate) fn disk_of(session: Session, url: &Url) -> Result<RemoteDisk, Failure> {
-    let disk = block_on(RemoteDisk::open(session, url.lun));
-    disk.map_err(|why| failure(&OpenError::Unit { at: url.to_string(), why }))
+pub(crate) fn disk_of(session: Session, url: &Url) -> Result<Disk, Failure> {
+    let disk = block_on(Disk::open_unit(session, url.lun));
+    disk.map_err(|why| failure(&Error::of_unit(url, why)))
 }
 
-/// Returns a watcher that logs to stderr the events of a session's network that concern a user of any
-/// command.
-pub(crate) fn network_logger(url: &Url) -> Watcher {
+/// Returns options that log to stderr the events of a session's network that concern a user of any command.
+pub(crate) fn options(url: &Url) -> OpenOptions {
     let url = url.to_string();
-    Box::new(move |news| {
+    OpenOptions::new().watch(move |news| {
         match news {
-            SessionEvent::PathMtuStatus { interface, peer, width } => {
-                eprintln!("targe: {url}: on {interface} to {peer}: {width}");
-            }
-            SessionEvent::Unanswered { lun, step } => {
+            Event::PathMtu { path, status, .. } => eprintln!("targe: {url}: on {path}: {status}"),
+            Event::Unanswered { lun, step, .. } => {
                 let done = match step {
                     EscalationStep::AbortTask => "the initiator aborts them",
                     EscalationStep::LogicalUnitReset => "the initiator resets the logical unit",
@@ -56,7 +46,8 @@ pub(crate) fn network_logger(url: &Url) -> Watcher {
                 let lun = lun.number().unwrap_or_default();
                 eprintln!("targe: {url}: LUN {lun} does not complete commands in time: {done}");
             }
-            SessionEvent::OtherServer { interface, peer } => {
+            Event::OtherServer { path: Path::Ports { interface, peer, .. }, .. } => {
+                let peer = Mac(*peer);
                 eprintln!(
                     "targe: {url}: two servers with one identity: {peer} on {interface} also announces this target as \
                      its own"
@@ -77,7 +68,7 @@ pub(crate) fn with_loss(session: &Session, what: String) -> String {
 }
 
 /// Returns the failure for a target or LUN that cannot be reached.
-pub(crate) fn failure(why: &OpenError) -> Failure {
+pub(crate) fn failure(why: &Error) -> Failure {
     if why.is_misuse() { Failure::Misused(error_chain(why)) } else { Failure::Failed(error_chain(why)) }
 }
 

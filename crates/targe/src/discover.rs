@@ -4,9 +4,9 @@
 mod group;
 
 use daemon::config::show_size;
-use initiator::discover::{DiscoverError, FoundUnit, targets, units};
-use initiator::future::block_on;
-use initiator::url::{Endpoint, EnvSecrets, Scheme};
+use initiator::discover::{FoundUnit, targets, units};
+use initiator::endpoint::{Endpoint, Scheme};
+use initiator::{EnvSecrets, block_on};
 use iscsi::discovery::Discovered;
 use iscsi::name::IscsiName;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
         return group::show(&place, args);
     }
     let client = connect::client()?;
-    let told = block_on(targets(&client, &place, &EnvSecrets)).map_err(|why| failure(&why))?;
+    let told = block_on(targets(&client, &place, &EnvSecrets)).map_err(|why| connect::failure(&why))?;
     if told.ignored > 0 {
         eprintln!(
             "targe: {} entries of the list are not legal names or addresses and were omitted",
@@ -81,13 +81,6 @@ fn place(args: &DiscoverArgs) -> Result<Endpoint, Failure> {
         }
     }
     Ok(place)
-}
-
-fn failure(why: &DiscoverError) -> Failure {
-    match why {
-        DiscoverError::Open(why) => connect::failure(why),
-        DiscoverError::Command { .. } => Failure::Failed(connect::error_chain(why)),
-    }
 }
 
 fn show(found: &[(&Discovered, Vec<FoundUnit>)]) {

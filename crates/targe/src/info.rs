@@ -6,11 +6,7 @@ use daemon::config::show_size;
 use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::SessionUp as EtherUp;
 use hyperscsi::pdu::parameters::Repair;
-use initiator::command::CommandError;
-use initiator::future::block_on;
-use initiator::sessions::ProtocolUp;
-use initiator::unit::{LogicalUnit, UnitError};
-use initiator::url::Url;
+use initiator::{CommandError, Error, LogicalUnit, SessionUp, Url, block_on};
 use iscsi::negotiate::{Digest, SessionParameters};
 use scsi::block::Capacity;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
@@ -30,15 +26,16 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let client = connect::client()?;
     let session = connect::session(&client, &url)?;
     let _guard = signals::LogoutGuard::new(&session)?;
-    let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &UnitError::NoUnit(url.lun)))?;
+    let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &Error::NoUnit(url.lun)))?;
     let unit = LogicalUnit::new(session.clone(), lun);
     let facts = block_on(query_unit(&unit, url.lun)).map_err(|why| failed(&url, &why))?;
     let digests = block_on(session.connections()).map_err(|why| failed(&url, &why.into()))?;
     let mut document = facts.as_json();
     document.insert("url".to_owned(), json!(url.to_string()));
     let agreed = match session.up() {
-        ProtocolUp::Iscsi(up) => negotiated(&up.parameters, up.tsih.0),
-        ProtocolUp::HyperScsi(up) => agreed_on(up),
+        SessionUp::Iscsi(up) => negotiated(&up.parameters, up.tsih.0),
+        SessionUp::HyperScsi(up) => agreed_on(up),
+        _ => Value::Null,
     };
     document.insert("session".to_owned(), agreed);
     let connections = digests.iter().map(|view| {
@@ -50,7 +47,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             "target_max_recv_data_segment_length": view.parameters.target_max_recv,
         })
     });
-    if matches!(session.up(), ProtocolUp::Iscsi(_)) || args.json {
+    if matches!(session.up(), SessionUp::Iscsi(_)) || args.json {
         document.insert("connections".to_owned(), connections.collect());
     }
     if args.json {
@@ -61,7 +58,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn failed(url: &Url, why: &UnitError) -> Failure {
+fn failed(url: &Url, why: &Error) -> Failure {
     Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
 }
 
@@ -72,13 +69,13 @@ struct UnitReport {
     pages: Vec<(u8, Vec<u8>)>,
     capacity: Option<Capacity>,
     trouble: Option<String>,
-    caching: Option<initiator::unit::Caching>,
+    caching: Option<initiator::Caching>,
 }
 
-async fn query_unit(unit: &LogicalUnit, number: u16) -> Result<UnitReport, UnitError> {
+async fn query_unit(unit: &LogicalUnit, number: u16) -> Result<UnitReport, Error> {
     let inquiry = unit.inquiry().await?;
     if inquiry.qualifier != Qualifier::CONNECTED {
-        return Err(UnitError::NoUnit(number));
+        return Err(Error::NoUnit(number));
     }
     let listed = unit.vpd(page::SUPPORTED_PAGES).await?.unwrap_or_default();
     let codes = Page::parse(&listed).map(|page| page.body.to_vec()).unwrap_or_default();
@@ -91,7 +88,7 @@ async fn query_unit(unit: &LogicalUnit, number: u16) -> Result<UnitReport, UnitE
     let is_disk = inquiry.device_type == DeviceType::DIRECT_ACCESS_BLOCK;
     let (capacity, trouble) = match unit.capacity().await {
         Ok((capacity, _)) => (Some(capacity), None),
-        Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost(_)))) => {
+        Err(Error::Command(why @ (CommandError::Down(_) | CommandError::Lost(_)))) => {
             return Err(why.into());
         }
         Err(why) if is_disk => (None, Some(why.to_string())),

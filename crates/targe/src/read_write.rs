@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use base::buffer::{Buf, DataList};
-use initiator::disk::{DiskError, Geometry, RemoteDisk};
-use initiator::future::{ResponseFuture, block_on};
-use initiator::url::Url;
+use initiator::{Disk, Error, Geometry, ResponseFuture, Url, block_on};
 use store::api::{Durability, OpAction, OpOutput};
 
 use crate::cli::{ReadArgs, SpanArgs, WriteArgs};
@@ -27,7 +25,7 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     let span = BlockRange::new(&args.span, &disk.geometry(), end)?;
     let mut progress = Progress::new(Some(end - args.span.offset));
     let mut out = std::io::stdout().lock();
-    let mut under_way: VecDeque<(ResponseFuture<OpOutput, DiskError>, usize, usize)> = VecDeque::new();
+    let mut under_way: VecDeque<(ResponseFuture<OpOutput, Error>, usize, usize)> = VecDeque::new();
     let mut next = span.from;
     loop {
         while under_way.len() < span.depth && next < span.to {
@@ -144,10 +142,10 @@ fn end_of(span: &SpanArgs, geometry: &Geometry) -> Result<u64, Failure> {
 }
 
 struct Writer<'a> {
-    disk: &'a RemoteDisk,
+    disk: &'a Disk,
     url: &'a Url,
     span: BlockRange,
-    under_way: VecDeque<(ResponseFuture<OpOutput, DiskError>, u64)>,
+    under_way: VecDeque<(ResponseFuture<OpOutput, Error>, u64)>,
     progress: Progress,
 }
 
@@ -251,7 +249,7 @@ fn input_len() -> Option<u64> {
     Some(whole.saturating_sub(at))
 }
 
-fn failed(url: &Url, why: &DiskError) -> Failure {
+fn failed(url: &Url, why: &Error) -> Failure {
     Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use initiator::client::Session;
+use initiator::Session;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -23,7 +23,7 @@ const CLOSE_MAX: Duration = Duration::from_millis(200);
 const STILL_MAX: Duration = Duration::from_millis(3500);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// How long they may make no progress if the target answers pings: as long as a flush may take
-/// ([`initiator::client::Session::limit_commands`]).
+/// ([`initiator::Session::limit_commands`]).
 const ANSWERED_MAX: Duration = Duration::from_secs(240);
 /// How long a command may take to end once its sessions were closed.
 const END_MAX: Duration = Duration::from_secs(1);

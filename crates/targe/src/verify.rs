@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use initiator::disk::RemoteDisk;
-use initiator::future::block_on;
-use initiator::url::Url;
+use initiator::{Disk, Url, block_on};
 use lab::verify::journal::{Journal, JournalError};
 use lab::verify::plan::{RunError, Until, VerifyPlan, Work};
 use lab::verify::report::{Progress, Stage, VerifyReport};
@@ -70,7 +68,7 @@ fn create(path: &std::path::Path, synced: bool) -> Result<Journal, Failure> {
     Ok(Journal::new(file, synced))
 }
 
-fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<VerifyPlan, Failure> {
+fn plan(args: &VerifyArgs, disk: &Disk) -> Result<VerifyPlan, Failure> {
     let pattern = args.pattern.as_deref().map(|name| {
         let names = || Pattern::ALL.map(Pattern::name).join(", ");
         Pattern::by_name(name)
@@ -164,7 +162,7 @@ fn line(progress: &Progress) -> String {
 }
 
 /// Logs out. Returns the damage that the session detected and the repairs that it made, up to the last PDU.
-fn repairs(disk: &RemoteDisk) -> Value {
+fn repairs(disk: &Disk) -> Value {
     let gone = disk.session().log_out();
     // A session that ended by itself is reported, too.
     let _ = block_on(gone);
@@ -186,7 +184,7 @@ fn repairs(disk: &RemoteDisk) -> Value {
     })
 }
 
-fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &VerifyReport) -> Result<(), Failure> {
+fn tell(args: &VerifyArgs, url: &Url, disk: &Disk, report: &VerifyReport) -> Result<(), Failure> {
     let verdict = if report.wrong.total() > 0 {
         Some(format!("{} wrong blocks", report.wrong.total()))
     } else if report.errors > 0 {

@@ -66,7 +66,7 @@ impl Chain {
         }
         for (index, command) in commands {
             let chain = Arc::clone(self);
-            self.session.submit(command, Box::new(move |result| chain.finished(index, result)));
+            self.session.submit(command, move |result| chain.finished(index, result));
         }
     }
 

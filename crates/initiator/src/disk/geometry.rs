@@ -7,8 +7,8 @@ use scsi::lun::Lun;
 use scsi::vpd::{BlockLimits, LogicalBlockProvisioning};
 use store::api::Capabilities;
 
-use super::DiskError;
 use crate::command::Command;
+use crate::error::Error;
 use crate::unit::Caching;
 
 /// The most bytes of one command: large enough that its round trip costs little in comparison, and small
@@ -24,6 +24,7 @@ const IO_LEN_MAX: usize = 64 << 20;
 
 /// The geometry and the limits of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Geometry {
     /// The data of READ CAPACITY.
     pub capacity: Capacity,
@@ -165,19 +166,19 @@ impl Geometry {
     }
 
     /// Converts a range of bytes to blocks.
-    pub(super) fn blocks(&self, at: u64, len: usize) -> Result<(Lba, u64), DiskError> {
+    pub(super) fn blocks(&self, at: u64, len: usize) -> Result<(Lba, u64), Error> {
         self.blocks_of(at, u64::try_from(len).unwrap_or(u64::MAX))
     }
 
     /// Converts a range of bytes to blocks.
-    pub(super) fn blocks_of(&self, at: u64, len: u64) -> Result<(Lba, u64), DiskError> {
+    pub(super) fn blocks_of(&self, at: u64, len: u64) -> Result<(Lba, u64), Error> {
         let size = u64::from(self.block_size().bytes());
         if !at.is_multiple_of(size) || !len.is_multiple_of(size) {
-            return Err(DiskError::Unaligned);
+            return Err(Error::Unaligned { offset: at, len, block_size: self.block_size().bytes() });
         }
         match at.checked_add(len) {
             Some(end) if end <= self.bytes() => Ok((Lba(at / size), len / size)),
-            _ => Err(DiskError::BeyondTheEnd),
+            _ => Err(Error::OutOfRange { offset: at, len, size: self.bytes() }),
         }
     }
 

@@ -10,7 +10,7 @@ use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOu
 
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
-use crate::future::Stopped;
+use crate::error::Error;
 use crate::unit::is_illegal;
 
 /// The most extents that one GET LBA STATUS requests.
@@ -19,30 +19,7 @@ const EXTENTS_PER_COMMAND: usize = 255;
 /// The most extents that one operation returns, even if it requests more.
 const EXTENTS_MAX: usize = 1 << 16;
 
-/// Why an operation of a disk failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DiskError {
-    /// A command failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// Offset or length is no multiple of the logical block length.
-    #[error("offset and length must be multiples of the logical block length")]
-    Unaligned,
-    /// The range extends beyond the end of the disk.
-    #[error("beyond the end of the disk")]
-    BeyondTheEnd,
-    /// The unit does not support the operation.
-    #[error("the unit does not support {0}")]
-    Unsupported(&'static str),
-}
-
-impl From<Stopped> for DiskError {
-    fn from(stopped: Stopped) -> Self {
-        Self::Command(stopped.into())
-    }
-}
-
-pub(super) type Done = Box<dyn FnOnce(Result<OpOutput, DiskError>) + Send>;
+pub(super) type Done = Box<dyn FnOnce(Result<OpOutput, Error>) + Send>;
 
 /// Starts an operation.
 pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
@@ -51,7 +28,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
         // Only the owner of a unit sanitizes it, not a user who accesses it as a disk.
-        OpAction::CryptoErase => Err((DiskError::Unsupported("CRYPTOGRAPHIC ERASE"), done)),
+        OpAction::CryptoErase => Err((Error::Unsupported("CRYPTOGRAPHIC ERASE"), done)),
         OpAction::Flush => {
             flush_if(inner, geometry.write_cache, DataList::new(), done);
             Ok(())
@@ -67,7 +44,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
     }
 }
 
-type Begun = Result<(), (DiskError, Done)>;
+type Begun = Result<(), (Error, Done)>;
 
 fn read(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, usize), done: Done) -> Begun {
     let (first, blocks) = match geometry.blocks(at, len) {
@@ -84,9 +61,9 @@ fn read(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, usize), done: 
         let wanted = len;
         let done = move |result: Result<Reply, CommandError>| {
             let data = result.and_then(|reply| whole(reply, wanted)).map(DataList::from);
-            done(data.map(OpOutput::Data).map_err(DiskError::Command));
+            done(data.map(OpOutput::Data).map_err(Error::Command));
         };
-        inner.session.submit(command, Box::new(done));
+        inner.session.submit(command, done);
         return Ok(());
     }
     let runs = Runs { next: first.0, left: blocks, max };
@@ -114,7 +91,7 @@ fn read(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, usize), done: 
         let mut parts = parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         parts.drain(..).flatten().for_each(|part| list.push(part));
         drop(parts);
-        done(result.map(|()| OpOutput::Data(list)).map_err(DiskError::Command));
+        done(result.map(|()| OpOutput::Data(list)).map_err(Error::Command));
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(take), Box::new(end));
     Ok(())
@@ -140,12 +117,12 @@ fn write(
     let given_back = data.clone();
     let finish = move |result: Result<(), CommandError>| match result {
         Ok(()) => flush_if(&owner, stable && !fua, given_back, done),
-        Err(why) => done(Err(DiskError::Command(why))),
+        Err(why) => done(Err(Error::Command(why))),
     };
     if blocks <= u64::from(geometry.transfer_max) {
         let count = u32::try_from(blocks).unwrap_or(u32::MAX);
         let command = geometry.write(inner.lun, (first, count), data, fua);
-        inner.session.submit(command, Box::new(move |result| finish(result.map(drop))));
+        inner.session.submit(command, move |result| finish(result.map(drop)));
         return Ok(());
     }
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.transfer_max };
@@ -168,11 +145,11 @@ fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {
     }
     let command = Command::new(inner.lun, block::synchronize_cache_10()).repeatable();
     let done = move |result: Result<Reply, CommandError>| match result {
-        Err(error) if !is_illegal(&error) => done(Err(DiskError::Command(error))),
+        Err(error) if !is_illegal(&error) => done(Err(Error::Command(error))),
         // A unit that does not support the command has nothing to synchronize.
         _ => done(Ok(OpOutput::Done(data))),
     };
-    inner.session.submit(command, Box::new(done));
+    inner.session.submit(command, done);
 }
 
 fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), done: Done) -> Begun {
@@ -183,7 +160,7 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
     let max = if geometry.unmap_max != 0 { geometry.unmap_max } else { geometry.write_same_max };
     let by_unmap = geometry.unmap_max != 0;
     if !by_unmap && !geometry.write_same_unmaps {
-        return Err((DiskError::Unsupported("deallocating storage"), done));
+        return Err((Error::Unsupported("deallocating storage"), done));
     }
     let mut runs = Runs { next: first.0, left: blocks, max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
@@ -191,15 +168,15 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
         let (run, count) = runs.next()?;
         let command = if by_unmap {
             let (cdb, list) = block::unmap(lba(run), count);
-            Command::new(lun, cdb).writing(Bytes::copied_from(&list).into())
+            Command::new(lun, cdb).writing(Bytes::copied_from(&list))
         } else {
             let cdb = block::write_same_16(lba(run), count, true);
-            Command::new(lun, cdb).writing(zeros.clone().into())
+            Command::new(lun, cdb).writing(zeros.clone())
         };
         Some(command.repeatable())
     };
     let end = move |result: Result<(), CommandError>| {
-        done(result.map(|()| OpOutput::Done(DataList::new())).map_err(DiskError::Command));
+        done(result.map(|()| OpOutput::Done(DataList::new())).map_err(Error::Command));
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
     Ok(())
@@ -224,14 +201,14 @@ fn write_zeroes(
     let next = move || {
         let (run, count) = runs.next()?;
         let cdb = block::write_same_16(lba(run), count, unmap);
-        Some(Command::new(lun, cdb).writing(zeros.clone().into()).repeatable())
+        Some(Command::new(lun, cdb).writing(zeros.clone()).repeatable())
     };
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
         Ok(()) => flush_if(&owner, stable, DataList::new(), done),
         // On units without WRITE SAME, the zeros are written with plain writes.
         Err(error) if is_illegal(&error) => plain_zeroes(&owner, (first, blocks), stable, done),
-        Err(error) => done(Err(DiskError::Command(error))),
+        Err(error) => done(Err(Error::Command(error))),
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
     Ok(())
@@ -252,7 +229,7 @@ fn plain_zeroes(inner: &Arc<Inner>, (first, blocks): (Lba, u64), stable: bool, d
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
         Ok(()) => flush_if(&owner, stable, DataList::new(), done),
-        Err(error) => done(Err(DiskError::Command(error))),
+        Err(error) => done(Err(Error::Command(error))),
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
 }
@@ -311,9 +288,9 @@ impl Survey {
             Ok(reply) => self.learn(&reply, done),
             // The unit does not report the state, so all blocks may be mapped.
             Err(error) if is_illegal(&error) => self.conclude(done),
-            Err(error) => done(Err(DiskError::Command(error))),
+            Err(error) => done(Err(Error::Command(error))),
         };
-        session.submit(command, Box::new(done));
+        session.submit(command, done);
     }
 
     fn learn(mut self, reply: &Reply, done: Done) {
@@ -407,12 +384,13 @@ fn zeros(len: usize) -> Bytes {
 }
 
 /// Returns the failure of a medium that corresponds to an error.
-pub fn fault_of(error: &DiskError, block_size: BlockSize) -> Failure {
+pub(crate) fn fault_of(error: &Error, block_size: BlockSize) -> Failure {
     let command = match error {
-        DiskError::Command(command) => command,
-        DiskError::Unaligned => return Fault::Bug.into(),
-        DiskError::BeyondTheEnd => return Fault::OutOfRange.into(),
-        DiskError::Unsupported(_) => return Fault::Unsupported.into(),
+        Error::Command(command) => command,
+        Error::OutOfRange { .. } => return Fault::OutOfRange.into(),
+        Error::Unsupported(_) => return Fault::Unsupported.into(),
+        // An operation has no other errors.
+        _ => return Fault::Bug.into(),
     };
     let Some(sense) = command.sense() else {
         return match command {

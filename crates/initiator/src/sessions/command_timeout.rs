@@ -25,7 +25,7 @@ use transport::initiator::{TaskId, TmfId};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pending_attention::{PendingAttentions, attention_of};
-use super::{DriverEvent, EscalationStep, SessionEntry, SessionEvent, SessionId, Sessions, index};
+use super::{DriverEvent, EscalationStep, Event, SessionEntry, SessionId, Sessions, index};
 use crate::command::Command;
 use crate::fault_injection::{self, Bug};
 use crate::retry::{AbortReason, Attempt, PendingCommand, RetryDecision};
@@ -278,8 +278,7 @@ impl SessionEntry {
         asc: Asc,
         events: &mut VecDeque<DriverEvent>,
     ) {
-        events
-            .push_back(DriverEvent::Session { session: id, event: SessionEvent::UnitAttention { lun, asc } });
+        events.push_back(DriverEvent::Session { session: id, event: Event::UnitAttention { lun, asc } });
         if asc == Asc::DEVICE_IDENTIFIER_CHANGED {
             self.recheck_identity(now, id, lun, events);
         }
@@ -342,7 +341,7 @@ impl SessionEntry {
         }
         let found = self.survey(now);
         let unanswered =
-            |lun, step| DriverEvent::Session { session: id, event: SessionEvent::Unanswered { lun, step } };
+            |lun, step| DriverEvent::Session { session: id, event: Event::Unanswered { lun, step } };
         events.extend(found.overdue.iter().map(|lun| unanswered(*lun, EscalationStep::AbortTask)));
         self.send_aborts(now);
         for lun in &found.stuck {
@@ -491,7 +490,7 @@ impl SessionEntry {
         match self.session.submit_tmf(now, TmfFunction::LOGICAL_UNIT_RESET, lun.0, None) {
             Ok(manage) => {
                 self.overdue.own.insert(manage, (OwnTmf::Reset(lun), now));
-                let news = SessionEvent::Unanswered { lun, step: EscalationStep::LogicalUnitReset };
+                let news = Event::Unanswered { lun, step: EscalationStep::LogicalUnitReset };
                 events.push_back(DriverEvent::Session { session: id, event: news });
             }
             // Without a connection nothing can be done, and the session recovers the connection.
@@ -502,7 +501,7 @@ impl SessionEntry {
 
     fn rebuild_session(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<DriverEvent>) {
         if self.session.services().is_up() {
-            let news = SessionEvent::Unanswered { lun, step: EscalationStep::LogIn };
+            let news = Event::Unanswered { lun, step: EscalationStep::LogIn };
             events.push_back(DriverEvent::Session { session: id, event: news });
             self.session.services_mut().rebuild_session(now);
         }

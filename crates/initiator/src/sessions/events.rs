@@ -1,22 +1,21 @@
 //! The events that the owner of sessions receives.
 
-use base::ether::Mac;
 use hyperscsi::connection::PathMtuStatus;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{AsyncNotice, ConnectionDown, SessionUp as IscsiUp, Slot};
-use iscsi::login::directory::TargetAddress;
-use iscsi::negotiate::ConnectionParameters;
+use iscsi::initiator::contract::{AsyncNotice, SessionOrigin, SessionUp as IscsiUp};
 use scsi::lun::Lun;
 use scsi::sense::Asc;
 use transport::task_management::TmfResult;
 
 use super::SessionId;
+use super::paths::{Path, PathError};
 use crate::command::{CommandError, Reply};
 use crate::identity::OtherDevice;
 use crate::session_error::SessionError;
 
 /// An event for the owner of a driver.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum DriverEvent {
     /// A command ended. Reported exactly once for each command.
     Finished {
@@ -36,71 +35,80 @@ pub enum DriverEvent {
         /// The response; `None` when the session was lost before it arrived.
         result: Option<TmfResult>,
     },
+    /// A text negotiation of an iSCSI session ended.
+    TextDone {
+        /// The session.
+        session: SessionId,
+        /// The answer of the target; `None` if the target refused, or its answer was not complete.
+        result: Option<TextAnswer>,
+    },
     /// An event of a session.
     Session {
         /// The session.
         session: SessionId,
         /// The event.
-        event: SessionEvent,
+        event: Event,
     },
 }
 
-/// An event of a session.
+/// The answer to a text negotiation.
 #[derive(Debug)]
-pub enum SessionEvent {
+#[non_exhaustive]
+pub enum TextAnswer {
+    /// The result of SendTargets: the targets, and how many entries of the list were not valid.
+    Targets(Vec<Discovered>, usize),
+    /// The answer to negotiated keys: pairs of names and values.
+    Keys(Vec<(String, String)>),
+}
+
+/// An event of a session. It has the same meaning in every protocol.
+///
+/// The events of a path alternate: [`Self::Up`] comes first, then a [`Self::PathUp`] for each path, and one
+/// [`Self::PathDown`] for each of those before [`Self::Recovering`] or [`Self::Down`]. A program that counts
+/// paths counts right.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
     /// The session is up: for the first time, rebuilt, or continued.
-    Up(Box<ProtocolUp>),
-    /// A HyperSCSI path carries frames.
-    PathUp {
-        /// Our interface.
-        interface: String,
-        /// The target's address.
-        peer: Mac,
-    },
-    /// A HyperSCSI path no longer carries frames.
-    PathLost {
-        /// Our interface.
-        interface: String,
-        /// The target's address.
-        peer: Mac,
-    },
-    /// The longest frames that a HyperSCSI path carries turned out to be shorter than those of our interface,
-    /// or to be as long again.
-    PathMtuStatus {
-        /// Our interface.
-        interface: String,
-        /// The target's address.
-        peer: Mac,
-        /// The length of the longest frames.
-        width: PathMtuStatus,
-    },
-    /// Another server claims that it serves a HyperSCSI target of this name: two servers have one identity,
-    /// or one of them is an impostor.
-    OtherServer {
-        /// Our interface.
-        interface: String,
-        /// The other server's address.
-        peer: Mac,
-    },
-    /// A connection of the session is up.
-    ConnectionUp {
-        /// The connection.
-        slot: Slot,
-        /// The negotiated parameters of the connection.
-        parameters: ConnectionParameters,
-    },
-    /// A connection of the session was lost, or an attempt to open one failed.
-    ConnectionLost {
-        /// The connection.
-        slot: Slot,
-        /// The reason.
-        why: ConnectionDown,
-    },
-    /// No connection is up; commands wait. [`Self::Up`] or [`Self::Down`] follows.
+    Up(Box<SessionUp>),
+    /// No path is up; commands wait. [`Self::Up`] or [`Self::Down`] follows.
     Recovering,
     /// The session ended, and the end of each of its commands was reported.
     Down(SessionError),
+    /// A path carries commands from now on: a TCP connection is in full feature phase (iSCSI), or frames get
+    /// through between a pair of Ethernet ports (HyperSCSI).
+    #[non_exhaustive]
+    PathUp {
+        /// The path.
+        path: Path,
+    },
+    /// A path that was up no longer carries commands.
+    #[non_exhaustive]
+    PathDown {
+        /// The path.
+        path: Path,
+        /// The reason.
+        why: PathError,
+    },
+    /// An attempt to bring up a path failed. The session goes on trying.
+    #[non_exhaustive]
+    PathFailed {
+        /// The path.
+        path: Path,
+        /// The reason.
+        why: PathError,
+    },
+    /// The longest frames that an Ethernet path carries turned out to be shorter than those of our interface,
+    /// or to be as long again.
+    #[non_exhaustive]
+    PathMtu {
+        /// The path.
+        path: Path,
+        /// The length of the longest frames.
+        status: PathMtuStatus,
+    },
     /// A logical unit reported a unit attention: its capacity changed (2Ah/09h), it was reset, …
+    #[non_exhaustive]
     UnitAttention {
         /// The unit.
         lun: Lun,
@@ -108,6 +116,7 @@ pub enum SessionEvent {
         asc: Asc,
     },
     /// Commands for a LUN did not respond within their timeout, and this step was taken.
+    #[non_exhaustive]
     Unanswered {
         /// The LUN.
         lun: Lun,
@@ -115,22 +124,38 @@ pub enum SessionEvent {
         step: EscalationStep,
     },
     /// Another device is behind a LUN with an identity check. Commands for it fail from now on.
+    #[non_exhaustive]
     OtherDevice {
         /// The LUN.
         lun: Lun,
         /// The previous and the present device.
         what: OtherDevice,
     },
-    /// The target sent an Asynchronous Message.
-    AsyncMessage(AsyncNotice),
-    /// The result of SendTargets: the targets, and how many entries of the list were not valid.
-    Targets(Vec<Discovered>, usize),
-    /// The answer of the target to negotiated keys: pairs of names and values.
-    TextNegotiated(Vec<(String, String)>),
-    /// A text negotiation (SendTargets or keys) was refused, or its answer was not complete.
-    TextFailed,
-    /// The target redirected the login to another address, and the session follows.
-    Redirected(TargetAddress),
+    /// Another server claims that it serves a target of this name: two servers have one identity, or one of
+    /// them is an impostor. Only HyperSCSI can detect this.
+    #[non_exhaustive]
+    OtherServer {
+        /// The path to the other server.
+        path: Path,
+    },
+    /// The target redirected the login, and the session follows. Only iSCSI has this.
+    #[non_exhaustive]
+    Redirected {
+        /// The address to which the target redirected.
+        to: String,
+    },
+    /// The target sent an iSCSI Asynchronous Message.
+    AsyncMessage(AsyncMessage),
+}
+
+/// An iSCSI Asynchronous Message.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AsyncMessage {
+    /// The AsyncEvent field (RFC 7143 §11.9.1).
+    pub event: u8,
+    /// The message; its type is part of [`crate::unstable`].
+    pub detail: AsyncNotice,
 }
 
 /// A step against commands that get no response. Each step follows if the one before got no response either.
@@ -144,21 +169,31 @@ pub enum EscalationStep {
     LogIn,
 }
 
-/// A session that is up.
+/// A session that is up. The types of the parameters are part of [`crate::unstable`].
 #[derive(Clone, Debug)]
-pub enum ProtocolUp {
+#[non_exhaustive]
+pub enum SessionUp {
     /// An iSCSI session.
     Iscsi(IscsiUp),
     /// A HyperSCSI session.
     HyperScsi(hyperscsi::initiator::contract::SessionUp),
 }
 
-impl ProtocolUp {
-    /// Returns the negotiated parameters, if it is an iSCSI session.
-    pub const fn iscsi(&self) -> Option<&IscsiUp> {
+impl SessionUp {
+    /// Returns whether this session replaces one that was lost. The target lost the state of that session:
+    /// reservations may be gone, and a unit attention is likely.
+    pub fn is_rebuilt(&self) -> bool {
         match self {
-            Self::Iscsi(up) => Some(up),
-            Self::HyperScsi(_) => None,
+            Self::Iscsi(up) => up.origin == SessionOrigin::Rebuilt,
+            Self::HyperScsi(up) => up.rebuilt,
+        }
+    }
+
+    /// Returns whether the target proved who it is.
+    pub const fn is_peer_authenticated(&self) -> bool {
+        match self {
+            Self::Iscsi(up) => up.peer_authenticated,
+            Self::HyperScsi(up) => up.authenticated,
         }
     }
 }

@@ -4,19 +4,24 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::Instant;
+use hyperscsi::connection::PathView;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Event as Asked, LossReason, SessionEnd};
 use hyperscsi::login::{StretchJob, StretchResult};
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
+use smallvec::SmallVec;
 use transport::initiator::{CommandResponse, TaskResult};
 use transport::task_management::TmfResult;
 
-use super::{DriverEvent, DriverRequest, ProtocolUp, SessionEvent, SessionId, Sessions, index};
+use super::{DriverEvent, DriverRequest, Event, Path, PathError, SessionId, SessionUp, Sessions, index};
 use crate::protocol::HyperScsiSession;
 use crate::session_error::{ProtocolEndReason, SessionError};
+
+/// The ends of some paths: our interface and the address of the target.
+type Ends<'a> = SmallVec<[(&'a str, Mac); 8]>;
 
 /// The interfaces that are in use.
 #[derive(Default)]
@@ -153,11 +158,11 @@ impl Sessions {
     }
 
     pub(super) fn handle_hyperscsi_event(&mut self, now: Instant, id: SessionId, asked: Asked) {
-        let name = |ports: &Ports, port| ports.name(port).unwrap_or_default().to_owned();
+        let path =
+            |ports: &Ports, port, peer| Path::of_ports(ports.name(port).unwrap_or_default().to_owned(), peer);
         let news = match asked {
             Asked::Done { task, outcome } => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                let task = task;
                 let mut outcome = outcome;
                 if outcome.end == TaskResult::Aborted && !entry.wants_ended(task) {
                     // Another initiator ended the task: iSCSI has a status for that.
@@ -181,19 +186,17 @@ impl Sessions {
                         entry.check_identities(now, id, &mut self.events);
                     }
                 }
-                SessionEvent::Up(Box::new(ProtocolUp::HyperScsi(*up)))
+                Event::Up(Box::new(SessionUp::HyperScsi(*up)))
             }
-            Asked::PathUp { port, peer } => SessionEvent::PathUp { interface: name(&self.ports, port), peer },
+            Asked::PathUp { port, peer } => return self.path_up(id, path(&self.ports, port, peer)),
             Asked::PathDown { port, peer } => {
-                SessionEvent::PathLost { interface: name(&self.ports, port), peer }
+                return self.path_down(id, path(&self.ports, port, peer), PathError::Silent);
             }
-            Asked::OtherServer { port, peer } => {
-                SessionEvent::OtherServer { interface: name(&self.ports, port), peer }
+            Asked::OtherServer { port, peer } => Event::OtherServer { path: path(&self.ports, port, peer) },
+            Asked::PathMtuStatus { port, peer, status } => {
+                Event::PathMtu { path: path(&self.ports, port, peer), status }
             }
-            Asked::PathMtuStatus { port, peer, status: width } => {
-                SessionEvent::PathMtuStatus { interface: name(&self.ports, port), peer, width }
-            }
-            Asked::Recovering(_) => SessionEvent::Recovering,
+            Asked::Recovering(_) => Event::Recovering,
             Asked::Down(why) => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
                 let silent = || not_up(&self.ports, entry.session.ether()?);
@@ -208,10 +211,43 @@ impl Sessions {
                 // The ends of waiting commands are reported before the end of the session.
                 entry.submit_waiting(now, id, &mut self.events);
                 self.share_rings();
-                SessionEvent::Down(down)
+                Event::Down(down)
             }
         };
-        self.events.push_back(DriverEvent::Session { session: id, event: news });
+        self.report(id, news);
+    }
+
+    /// Reports the paths of a HyperSCSI session that came up or went down. The session itself reports neither
+    /// that the path of its handshake is up, nor that a path ended with one of its ports. Returns whether
+    /// there was anything to report.
+    pub(super) fn follow_paths(&mut self, id: SessionId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.down.is_none()) else {
+            return false;
+        };
+        let Some(session) = entry.session.ether().map(|ether| &ether.session) else { return false };
+        if !session.is_up() {
+            return false;
+        }
+        let ends =
+            |path: &PathView| (self.ports.name(path.address.port).unwrap_or_default(), path.address.mac);
+        let (mut up, mut silent) = (Ends::new(), Ends::new());
+        for path in session.paths() {
+            if path.is_up { &mut up } else { &mut silent }.push(ends(&path));
+        }
+        let has = |list: &Ends<'_>, path: &Path| list.iter().any(|(name, mac)| path.is_between(name, *mac));
+        let mut events = Vec::new();
+        for path in entry.paths_up.list_unless(|path| has(&up, path)) {
+            let why = if has(&silent, &path) { PathError::Silent } else { PathError::PortGone };
+            events.extend(entry.paths_up.remove(path, why));
+        }
+        for (name, mac) in up {
+            if !entry.paths_up.has(|path| path.is_between(name, mac)) {
+                events.extend(entry.paths_up.add(Path::of_ports(name.to_owned(), mac)));
+            }
+        }
+        let any = !events.is_empty();
+        self.events.extend(events.into_iter().map(|event| DriverEvent::Session { session: id, event }));
+        any
     }
 
     /// Returns the sessions that use a port.
@@ -342,7 +378,6 @@ pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: Ses
 #[cfg(test)]
 mod tests {
     use base::buffer::Pool;
-    use base::ether::Mac;
     use base::time::Duration;
 
     use super::*;
@@ -382,6 +417,42 @@ mod tests {
         let next = open(&mut sessions, now);
         assert!(![first].iter().chain(&others).any(|id| *id == next), "{next:?}");
         assert_eq!(sessions.entries.len(), 2);
+    }
+
+    #[test]
+    fn a_pair_of_ports_has_the_events_of_a_connection() {
+        let now = Instant::ORIGIN;
+        let mut sessions = Sessions::new(Pool::new(4096));
+        let id = open(&mut sessions, now);
+        let (port, peer) = (EtherPort(0), Mac([2, 0, 0, 0, 0, 7]));
+        for asked in [
+            Asked::PathUp { port, peer },
+            Asked::PathUp { port, peer },
+            Asked::PathDown { port, peer },
+            Asked::PathDown { port, peer },
+            Asked::PathUp { port, peer },
+            // The session reports no end of the paths that it still has.
+            Asked::Recovering(LossReason::PathLost),
+            Asked::PathUp { port, peer },
+            Asked::Down(SessionEnd::LoggedOut),
+        ] {
+            sessions.handle_hyperscsi_event(now, id, asked);
+        }
+        let told: Vec<String> = sessions
+            .events
+            .drain(..)
+            .map(|event| match event {
+                DriverEvent::Session { event: Event::PathUp { path }, .. } => format!("{path} is up"),
+                DriverEvent::Session { event: Event::PathDown { path, why }, .. } => format!("{path}: {why}"),
+                DriverEvent::Session { event: Event::Recovering, .. } => "recovering".to_owned(),
+                DriverEvent::Session { event: Event::Down(_), .. } => "down".to_owned(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let up = "eth0 to 02:00:00:00:00:07 is up";
+        let [silent, ended] = ["no frames get through", "its session ended"]
+            .map(|why| format!("eth0 to 02:00:00:00:00:07: {why}"));
+        assert_eq!(told, [up, &silent, up, &ended, "recovering", up, &ended, "down"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use base::time::Instant;
 use scsi::lun::Lun;
 use transport::initiator::SubmitError;
 
-use super::{DriverEvent, SessionEntry, SessionEvent, SessionId, Sessions};
+use super::{DriverEvent, Event, SessionEntry, SessionId, Sessions};
 use crate::command::{CommandError, Reply};
 use crate::identity::{Identity, OtherDevice};
 use crate::retry::PendingCommand;
@@ -120,10 +120,8 @@ impl SessionEntry {
         };
         guarded_lun.other = Some(other.clone());
         self.session.services_mut().fail_identity(lun.0);
-        events.push_back(DriverEvent::Session {
-            session: id,
-            event: SessionEvent::OtherDevice { lun, what: other },
-        });
+        events
+            .push_back(DriverEvent::Session { session: id, event: Event::OtherDevice { lun, what: other } });
     }
 
     fn ask_later(&mut self, now: Instant, probe: PendingCommand) {

@@ -4,7 +4,7 @@ use iscsi::initiator::contract::ConnectionDown;
 
 use super::{SessionEntry, SessionId, Sessions};
 use crate::protocol::ProtocolSession;
-use crate::session_error::{SessionError, SessionLoss};
+use crate::session_error::{LossReason, SessionError, SessionLoss};
 
 /// The facts about iSCSI connections that ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,16 +47,16 @@ impl SessionEntry {
     /// Returns why commands that are lost now are lost.
     pub(super) fn loss(&self) -> Option<SessionLoss> {
         let ended = self.down.as_ref().and_then(|down| down.system.as_ref());
-        let system = || self.system.as_ref().or(ended).cloned().map(SessionLoss::System);
+        let system = || self.system.as_ref().or(ended).cloned().map(|text| LossReason::System(text).into());
         match &self.session {
             ProtocolSession::HyperScsi(ether) => {
-                system().or_else(|| ether.session.loss().map(SessionLoss::HyperScsi))
+                system().or_else(|| ether.session.loss().map(|why| LossReason::HyperScsi(why).into()))
             }
             ProtocolSession::Iscsi(_) => match self.parted.why? {
                 why @ (ConnectionDown::Unreachable | ConnectionDown::TooSlow) => {
-                    system().or(Some(SessionLoss::Iscsi(why)))
+                    system().or(Some(LossReason::Iscsi(why).into()))
                 }
-                why => Some(SessionLoss::Iscsi(why)),
+                why => Some(LossReason::Iscsi(why).into()),
             },
         }
     }

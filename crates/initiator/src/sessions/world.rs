@@ -4,7 +4,7 @@
 
 mod target;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
 use base::buffer::{Buf, Pool};
@@ -21,7 +21,7 @@ use scsi::opcode;
 use scsi::sense::Asc;
 use transport::task_management::TmfFunction;
 
-use super::{DriverEvent, DriverRequest, SessionId, Sessions};
+use super::{DriverEvent, DriverRequest, Event, Path, SessionId, Sessions};
 use crate::command::{Command, CommandError, Reply};
 use crate::fault_injection::{Bug, inject};
 use crate::identity::Identity;
@@ -42,6 +42,8 @@ const SEEDS: u64 = 60;
 /// A property that holds in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Property {
+    /// A path comes up, goes down, and comes up again, while the session is up.
+    PathsAlternate,
     /// Every command ends, and its end is reported once.
     EndsOnce,
     /// A command that is not repeatable is never sent again once it may have been executed.
@@ -84,6 +86,8 @@ struct World {
     target: Target,
     given: BTreeMap<u64, Given>,
     conns: u32,
+    /// The paths that are up; `None` while the session is not up.
+    paths: Option<BTreeSet<Path>>,
     /// How many commands are kept under way.
     depth: usize,
     /// The frequency of resets by another initiator, and of cuts, in parts per thousand of the turns.
@@ -131,6 +135,7 @@ impl World {
             target: Target::new(seed ^ 0x5eed, habits),
             given: BTreeMap::new(),
             conns: 0,
+            paths: None,
             depth: 4,
             resets,
             cuts,
@@ -158,8 +163,10 @@ impl World {
             }
             while let Some(event) = self.sessions.events.pop_front() {
                 any = true;
-                if let DriverEvent::Finished { token, result, .. } = event {
-                    self.finished(token, result);
+                match event {
+                    DriverEvent::Finished { token, result, .. } => self.finished(token, result),
+                    DriverEvent::Session { event, .. } => self.reported(&event),
+                    _ => {}
                 }
             }
             self.target.work(self.now);
@@ -179,6 +186,23 @@ impl World {
                 return;
             }
         }
+    }
+
+    fn reported(&mut self, event: &Event) {
+        let is_legal = match (event, &mut self.paths) {
+            (Event::Up(_), None) => {
+                self.paths = Some(BTreeSet::new());
+                true
+            }
+            (Event::PathUp { path }, Some(paths)) => paths.insert(path.clone()),
+            (Event::PathDown { path, .. }, Some(paths)) => paths.remove(path),
+            (Event::PathFailed { path, .. }, Some(paths)) => !paths.contains(path),
+            (Event::Recovering | Event::Down(_), up) => up.take().is_none_or(|up| up.is_empty()),
+            (Event::Up(_), Some(_)) | (Event::PathUp { .. } | Event::PathDown { .. }, None) => false,
+            _ => true,
+        };
+        let wrong = || (Property::PathsAlternate, format!("{event:?} with {:?} up", self.paths));
+        self.wrongs.extend((!is_legal).then(wrong));
     }
 
     fn attempt(&mut self, number: u32) {

@@ -21,6 +21,7 @@ const LENGTH_MAX: u32 = (1 << 24) - 1;
 
 /// The options in the query of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// The iSCSI keys that we offer to the target.
     pub keys: KeyPolicy,
@@ -72,6 +73,7 @@ pub enum Protection {
 
 /// An error in an option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadOption {
     /// The option is not `key=value`.
     #[error("\"{0}\" in the query is not key=value")]

@@ -21,11 +21,9 @@ use hyperscsi::frame::Header;
 use hyperscsi::login::directory::{Export, TargetAccess, TargetDirectory};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
-use targe_initiator::client::Client;
-use targe_initiator::future::block_on;
-use targe_initiator::hyperscsi_discovery::{HyperScsiDiscovery, Wait, search};
-use targe_initiator::open::open_disk;
-use targe_initiator::url::{Endpoint, EnvSecrets, Url};
+use targe_initiator::discover::{HyperScsiDiscovery, Wait, search};
+use targe_initiator::endpoint::Endpoint;
+use targe_initiator::{Client, block_on};
 
 /// The environment variable that is set in the test's own network namespace.
 const INSIDE: &str = "TARGE_TEST_IN_NAMESPACE";
@@ -82,11 +80,8 @@ fn inside() {
 
 /// Checks the errors of sessions that cannot be opened. The servers here answer discovery, but no handshake.
 fn sessions_that_cannot_be_say_why() {
-    let client = Client::start(&Config::default()).unwrap();
-    let fails = |url: &str| {
-        let url: Url = url.parse().unwrap();
-        block_on(open_disk(&client, &url, &EnvSecrets)).unwrap_err().to_string()
-    };
+    let client = Client::new().unwrap();
+    let fails = |url: &str| block_on(client.open(url)).unwrap_err().report().to_string();
     let target = "iqn.2026-11.com.example:disk";
     for (url, why) in [
         (format!("hyperscsi://backup@missing/{target}/0"), "there is no interface `missing`"),

@@ -32,16 +32,11 @@ use scsi::lun::Lun;
 use scsi::sense::SenseKey;
 use store::api::{Durability, ExtentState, OpAction, OpOutput};
 use store::shared::SharedStore;
-use targe_initiator::client::Client;
-use targe_initiator::command::{Command, CommandError};
-use targe_initiator::command_handle::CommandHandle;
-use targe_initiator::disk::{DiskError, RemoteDisk};
-use targe_initiator::driver::Driver;
-use targe_initiator::future::block_on;
-use targe_initiator::login::{ProtocolPlan, plan};
-use targe_initiator::open::open_disk;
-use targe_initiator::sessions::{DriverEvent, SessionEvent, WAITING_MAX};
-use targe_initiator::url::{EnvSecrets, Url};
+use targe_initiator::driver::{Driver, DriverEvent, ProtocolPlan, WAITING_MAX, plan};
+use targe_initiator::{
+    Cdb, Client, Command, CommandError, CommandHandle, Disk, EnvSecrets, Error, Event, OpenOptions, Path,
+    Url, block_on, blocking,
+};
 use transport::initiator::SubmitError;
 use transport::task_management::{TmfFunction, TmfResult};
 
@@ -53,9 +48,8 @@ fn url(lun: u16) -> Url {
     target::url(lun).parse().unwrap()
 }
 
-fn disk(lun: u16) -> RemoteDisk {
-    let client = Client::start(&Config::default()).unwrap();
-    block_on(open_disk(&client, &url(lun), &EnvSecrets)).unwrap()
+fn disk(lun: u16) -> Disk {
+    block_on(Disk::open(&url(lun))).unwrap()
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
@@ -73,7 +67,7 @@ fn flat(data: &DataList) -> Vec<u8> {
 }
 
 /// Executes one operation through the interface of a shared medium.
-fn perform(disk: &RemoteDisk, action: OpAction) -> OpOutput {
+fn perform(disk: &Disk, action: OpAction) -> OpOutput {
     let (tell, told) = channel();
     disk.submit(action, Box::new(move |result| tell.send(result).unwrap()));
     told.recv_timeout(HANG).unwrap().unwrap()
@@ -126,11 +120,77 @@ fn a_disk_keeps_the_contract_of_a_medium() {
         [ExtentState::Mapped, ExtentState::Hole, ExtentState::Hole]
     );
     // Operations beyond the end of the medium, or on parts of blocks, are not sent.
-    assert_eq!(block_on(disk.read(8 << 20, 512)).unwrap_err(), DiskError::BeyondTheEnd);
+    let beyond = block_on(disk.read(8 << 20, 512)).unwrap_err();
+    assert!(matches!(beyond, Error::OutOfRange { size: 0x80_0000, .. }), "{beyond:?}");
+    let unaligned = block_on(disk.write(1, list(&[0; 512]), Durability::Cached)).unwrap_err();
+    assert!(matches!(unaligned, Error::Unaligned { offset: 1, block_size: 512, .. }), "{unaligned:?}");
+}
+
+#[test]
+fn a_blocking_program_reads_and_writes_slices() {
+    let client = blocking::Client::new().unwrap();
+    let disk = client.open(target::url(4)).unwrap();
+    assert_eq!((disk.size(), disk.block_size()), (8 << 20, 512));
+    let data = pattern(4, 3 * MIB);
+    disk.write_at(4 << 20, &data).unwrap();
+    disk.flush().unwrap();
+    let mut back = vec![0xa5; data.len()];
+    disk.read_at(4 << 20, &mut back).unwrap();
+    assert_eq!(back, data);
+    disk.write_zeroes(4 << 20, 4096).unwrap();
+    disk.discard(5 << 20, 4096).unwrap();
+    for at in [4 << 20, 5 << 20] {
+        disk.read_at(at, &mut back[..4096]).unwrap();
+        assert_eq!(back[..4096], [0; 4096]);
+    }
+    // Any CDB: READ CAPACITY(10) returns the last block and the length of a block.
+    let cdb = Cdb::from_bytes(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let reply = disk.run(disk.command(cdb).reading(8)).unwrap();
+    assert_eq!(reply.bytes(), [0, 0, 0x3f, 0xff, 0, 0, 2, 0]);
+    let error = disk.read_at(100, &mut back).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("offset 100") && text.contains("512 bytes"), "{text}");
+    assert!(disk.write_at(8 << 20, &[0; 512]).unwrap_err().is_misuse());
+    assert!(matches!(client.open("iscsi://192.0.2.7"), Err(Error::Url(_))));
+    let missing = client.open(target::url(99)).unwrap_err();
     assert_eq!(
-        block_on(disk.write(1, list(&[0; 512]), Durability::Cached)).unwrap_err(),
-        DiskError::Unaligned
+        missing.report().to_string(),
+        format!("cannot use {}: this target has no LUN 99", target::url(99))
     );
+    disk.log_out().unwrap();
+}
+
+#[test]
+fn a_watcher_counts_the_paths_that_are_up() {
+    let (tell, told) = channel();
+    let options = OpenOptions::new().watch(move |event| {
+        tell.send(match event {
+            Event::PathUp { path, .. } => Some((path.clone(), true)),
+            Event::PathDown { path, .. } => Some((path.clone(), false)),
+            Event::Down(_) => None,
+            _ => return true,
+        })
+        .unwrap();
+        true
+    });
+    let client = Client::new().unwrap();
+    let disk = block_on(options.open(&client, format!("{}?connections=3", target::url(6)))).unwrap();
+    let began = Instant::now();
+    while disk.session().connections().wait().unwrap().iter().filter(|path| path.up).count() < 3 {
+        assert!(began.elapsed() < HANG, "three connections are wanted");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let present: BTreeSet<Path> = disk.session().paths().wait().unwrap().into_iter().collect();
+    assert_eq!(present.len(), 3, "{present:?}");
+    disk.session().log_out().wait().unwrap();
+    assert!(disk.session().paths().wait().is_err(), "a session that has ended has paths");
+    let mut up = BTreeSet::new();
+    let mut most = 0;
+    while let Some((path, is_up)) = told.recv_timeout(HANG).unwrap() {
+        assert!(if is_up { up.insert(path) } else { up.remove(&path) }, "{up:?}");
+        most = most.max(up.len());
+    }
+    assert!(up.is_empty() && most == 3, "{most} at most, {up:?} at the end");
 }
 
 #[test]
@@ -140,7 +200,7 @@ fn a_compare_and_write_writes_only_what_it_found() {
     block_on(disk.write(4096, list(&old), Durability::Cached)).unwrap();
     block_on(disk.compare_and_write(4096, list(&[old, new].concat()))).unwrap();
     match block_on(disk.compare_and_write(4096, list(&[old, [3; 512]].concat()))) {
-        Err(DiskError::Command(CommandError::Sense(sense))) => assert_eq!(sense.key, SenseKey::MISCOMPARE),
+        Err(Error::Command(CommandError::Sense(sense))) => assert_eq!(sense.key, SenseKey::MISCOMPARE),
         other => panic!("{other:?}"),
     }
     assert_eq!(flat(&block_on(disk.read(4096, 512)).unwrap()), new);
@@ -150,12 +210,12 @@ fn a_compare_and_write_writes_only_what_it_found() {
 fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
     let disk = disk(2);
     let (tell, heard) = channel();
-    disk.session().watch(Box::new(move |news| {
-        if let SessionEvent::UnitAttention { asc, .. } = news {
+    disk.session().watch(move |news| {
+        if let Event::UnitAttention { asc, .. } = news {
             tell.send(*asc).unwrap();
         }
         true
-    }));
+    });
     let answer = block_on(disk.unit().submit_tmf(TmfFunction::LOGICAL_UNIT_RESET)).unwrap();
     assert_eq!(answer, Some(TmfResult::COMPLETE));
     assert_eq!(flat(&block_on(disk.read(0, 512)).unwrap()), [0; 512]);
@@ -169,9 +229,9 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
     // Some commands are at the target, others wait.
     let ProtocolPlan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
     session.limits.tasks_max = 8;
-    let client = Client::start(&Config::default()).unwrap();
-    let session = client.log_in(plan).wait().unwrap();
-    let disk = block_on(RemoteDisk::open(session.clone(), 5)).unwrap();
+    let client = Client::new().unwrap();
+    let session = client.log_in_planned(plan).wait().unwrap();
+    let disk = block_on(Disk::open_unit(session.clone(), 5)).unwrap();
     let data = pattern(5, MIB);
     block_on(disk.write(0, list(&data), Durability::Cached)).unwrap();
     let read = || disk.geometry().read(Lun(0x0005_0000_0000_0000), Lba(0), 2048);
@@ -224,9 +284,7 @@ fn keys_are_negotiated_while_commands_go_on() {
 
 #[test]
 fn connections_come_and_go_while_commands_go_on() {
-    let client = Client::start(&Config::default()).unwrap();
-    let url = format!("{}?connections=4", target::url(6)).parse().unwrap();
-    let disk = block_on(open_disk(&client, &url, &EnvSecrets)).unwrap();
+    let disk = block_on(Disk::open(format!("{}?connections=4", target::url(6)))).unwrap();
     let session = disk.session();
     let data = pattern(7, MIB);
     block_on(disk.write(0, list(&data), Durability::Cached)).unwrap();
@@ -287,16 +345,13 @@ fn many_threads_use_one_disk() {
     let whole = block_on(disk.session().stats()).unwrap();
     assert!(whole.pdus_in > busy.pdus_in, "{whole:?} after {busy:?}");
     let error = block_on(disk.read(0, 512)).unwrap_err();
-    assert!(
-        matches!(error, DiskError::Command(CommandError::Refused(_) | CommandError::Down(_))),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::Command(CommandError::Refused(_) | CommandError::Down(_))), "{error:?}");
 }
 
 #[test]
 fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
     for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
-        let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
+        let mut driver = Driver::with_config(&Config { engine, ..Config::default() }).unwrap();
         // The interface does not exist; where interfaces may not be opened at all, that error ends the
         // session likewise.
         let url = "hyperscsi://group@absent0/iqn.2026-11.com.example:disk/0";
@@ -304,8 +359,7 @@ fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
         // Without the event there is nothing that would wake the driver: it would sleep for ever.
         driver.run_once(None).unwrap();
         let told = std::iter::from_fn(|| driver.poll_event());
-        let downs =
-            told.filter(|event| matches!(event, DriverEvent::Session { event: SessionEvent::Down(_), .. }));
+        let downs = told.filter(|event| matches!(event, DriverEvent::Session { event: Event::Down(_), .. }));
         assert_eq!(downs.count(), 1);
     }
 }
@@ -316,7 +370,7 @@ fn the_examples_read_what_was_written() {
     let (first, last) = (pattern(8, 512), pattern(9, 512));
     block_on(disk.write(0, list(&first), Durability::Cached)).unwrap();
     block_on(disk.write((8 << 20) - 512, list(&last), Durability::Cached)).unwrap();
-    assert_eq!(block_on(read_block::first_block(&url(7))).unwrap(), first);
+    assert_eq!(block_on(read_block::first_block(&target::url(7))).unwrap(), first);
     assert_eq!(poll_loop::last_block(&url(7)).unwrap(), last);
 }
 
@@ -328,7 +382,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
     let mut plan = plan(&url.parse().unwrap(), &EnvSecrets).unwrap();
     let ProtocolPlan::Iscsi(wanted) = &mut plan else { panic!("a plan of iSCSI") };
     wanted.limits.tasks_max = 8;
-    let mut driver = Driver::new(&Config::default()).unwrap();
+    let mut driver = Driver::new().unwrap();
     let session = driver.open(plan);
     let total = u64::try_from(8 + WAITING_MAX + 3).unwrap();
     for token in 0..total {
@@ -354,7 +408,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
 #[test]
 fn a_driver_works_in_a_loop_of_its_owner() {
     for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
-        let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
+        let mut driver = Driver::with_config(&Config { engine, ..Config::default() }).unwrap();
         let session = driver.open(plan(&url(4), &EnvSecrets).unwrap());
         let mut left: BTreeSet<u64> = (0..500).collect();
         for token in &left {
@@ -382,7 +436,7 @@ fn a_driver_works_in_a_loop_of_its_owner() {
                             driver.log_out(session);
                         }
                     }
-                    DriverEvent::Session { event: SessionEvent::Down(_), .. } => down = true,
+                    DriverEvent::Session { event: Event::Down(_), .. } => down = true,
                     _ => {}
                 }
             }

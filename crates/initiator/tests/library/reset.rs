@@ -50,8 +50,7 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
     let (address, path) = rest.split_once('/').unwrap();
     let through = relay(address.parse().unwrap(), Arc::clone(&held));
     let url = format!("iscsi://{through}/{path}?initial_r2t=yes&immediate_data=no");
-    let client = Client::start(&Config::default()).unwrap();
-    let disk = block_on(open_disk(&client, &url.parse().unwrap(), &EnvSecrets)).unwrap();
+    let disk = block_on(Disk::open(&url)).unwrap();
     let other = super::disk(lun);
     // This fetches the unit attentions that a login leaves pending.
     perform(&disk, OpAction::Read { at: 0, len: 512 });

@@ -9,9 +9,8 @@ use base::rng::Rng;
 use base::units::Lba;
 use drivers::config::EngineKind;
 use drivers::stats::Stats;
-use initiator::command::{CommandError, Reply};
-use initiator::driver::Driver;
-use initiator::sessions::{DriverEvent, SessionEvent, SessionId};
+use initiator::driver::{Driver, DriverEvent, SessionId};
+use initiator::{CommandError, Event, Path, Reply, SessionUp};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{BenchError, BenchPlan, BenchReport, Job};
@@ -147,8 +146,8 @@ impl<'a> Worker<'a> {
         threads: usize,
         gate: &'a RunControl<'a>,
     ) -> Result<Self, BenchError> {
-        let reactor = |why: &dyn std::fmt::Display| BenchError::Reactor(why.to_string());
-        let mut driver = Driver::new(&plan.reactor).map_err(|why| reactor(&why))?;
+        let reactor = |why: &initiator::Error| BenchError::Reactor(why.report().to_string());
+        let mut driver = Driver::with_config(&plan.reactor).map_err(|why| reactor(&why))?;
         let now = Instant::now();
         let mine = plan.jobs.iter().enumerate().skip(number).step_by(threads);
         let lanes: Vec<_> = mine.map(|(at, job)| SessionLoad::new(plan, at, job, &mut driver, now)).collect();
@@ -290,8 +289,8 @@ impl<'a> Worker<'a> {
         while let Some(event) = self.driver.poll_event() {
             match event {
                 DriverEvent::Finished { session, token, result } => self.finished(session, token, result)?,
-                DriverEvent::TmfDone { .. } => {}
                 DriverEvent::Session { session, event: news } => self.heard(session, news)?,
+                _ => {}
             }
         }
         Ok(())
@@ -336,14 +335,14 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn heard(&mut self, session: SessionId, news: SessionEvent) -> Result<(), BenchError> {
+    fn heard(&mut self, session: SessionId, news: Event) -> Result<(), BenchError> {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.session == session) else { return Ok(()) };
         match news {
             // A HyperSCSI session counts as one connection, however many paths it has.
-            SessionEvent::Up(up) if up.iscsi().is_none() => lane.up = 1,
-            SessionEvent::ConnectionUp { .. } => lane.up += 1,
-            SessionEvent::ConnectionLost { .. } => lane.up = lane.up.saturating_sub(1),
-            SessionEvent::Down(why) if !self.ending => {
+            Event::Up(up) if matches!(*up, SessionUp::HyperScsi(_)) => lane.up = 1,
+            Event::PathUp { path: Path::Connection { .. }, .. } => lane.up += 1,
+            Event::PathDown { path: Path::Connection { .. }, .. } => lane.up = lane.up.saturating_sub(1),
+            Event::Down(why) if !self.ending => {
                 return Err(BenchError::Unit { name: lane.job.name.clone(), why: why.to_string() });
             }
             _ => {}

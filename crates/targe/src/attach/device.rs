@@ -6,11 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::attach::ublk::{Device, DeviceKey, DeviceUse, Started};
 use daemon::config::show_size;
-use initiator::client::Client;
-use initiator::disk::RemoteDisk;
-use initiator::future::block_on;
-use initiator::open::open_disk_as;
-use initiator::url::{EnvSecrets, Url};
+use initiator::{Client, Disk, Url, block_on};
 use iscsi::name::Isid;
 use store::shared::SharedStore;
 
@@ -41,12 +37,12 @@ pub(super) fn ready(name: &str) -> Result<(), Failure> {
 
 /// Logs in with the initiator port of the device's server. The session of a dead server ends, with all that
 /// it left at the target.
-pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<RemoteDisk>, Failure> {
+pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<Disk>, Failure> {
     let open = |(member, url)| {
         let [a, b, c, d, e] = ::attach::ublk::initiator_id(name.as_bytes(), member);
         let isid = Isid::random([a, b, c], u16::from_be_bytes([d, e]));
-        let watchers = vec![connect::network_logger(url)];
-        block_on(open_disk_as(client, url, &EnvSecrets, isid, watchers)).map_err(|why| connect::failure(&why))
+        let options = connect::options(url).isid(isid.0);
+        block_on(options.open(client, url)).map_err(|why| connect::failure(&why))
     };
     urls.iter().enumerate().map(open).collect()
 }
@@ -54,7 +50,7 @@ pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<Rem
 /// Serves the device.
 pub(super) fn serve(
     whole: Arc<dyn SharedStore>,
-    disks: &[RemoteDisk],
+    disks: &[Disk],
     urls: &str,
     name: &str,
     (tell, end): (Sender<Wakeup>, &Shutdown),
@@ -117,8 +113,8 @@ fn wait_for_the_end(device: &Device, end: &Shutdown) -> DeviceUse {
 }
 
 /// Returns the identities that the disks report.
-fn identities(disks: &[RemoteDisk]) -> Result<String, Failure> {
-    let ask = |disk: &RemoteDisk| {
+fn identities(disks: &[Disk]) -> Result<String, Failure> {
+    let ask = |disk: &Disk| {
         let identity =
             block_on(disk.unit().identity()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
         Ok(identity.map(|identity| identity.to_string()).unwrap_or_default())

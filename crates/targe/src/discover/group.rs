@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use hyperscsi::pdu::name::{GROUP_MAX as GROUP_LEN_MAX, GroupName};
-use initiator::hyperscsi_discovery::{FoundTarget, HyperScsiDiscovery, SearchError, Wait, search};
-use initiator::url::Endpoint;
+use initiator::discover::{FoundTarget, HyperScsiDiscovery, Wait, search};
+use initiator::endpoint::Endpoint;
+use initiator::{Error, PlanError};
 use serde_json::{Value, json};
 
 use crate::cli::DiscoverArgs;
@@ -14,7 +15,7 @@ use crate::{Failure, connect, print};
 /// Discovers a group that the flags name.
 pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
     let misused = |why: &dyn std::error::Error| Failure::Misused(why.to_string());
-    let (first, others) = args.iface.split_first().ok_or_else(|| misused(&SearchError::NotAGroup))?;
+    let (first, others) = args.iface.split_first().ok_or_else(|| misused(&PlanError::NotAGroup))?;
     let others = if others.is_empty() { String::new() } else { format!("?paths={}", others.join(",")) };
     let group = GroupName::new(group).ok_or_else(|| {
         Failure::Misused(format!("--group {group:?}: the name of a group has 1 to {GROUP_LEN_MAX} bytes, none of them a control character"))
@@ -36,7 +37,7 @@ pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure>
         }
     };
     let found = search(place, wait, &mut tell).map_err(|why| match why {
-        SearchError::NotAGroup => Failure::Misused(why.to_string()),
+        Error::Plan(_) => Failure::Misused(why.to_string()),
         other => Failure::Failed(connect::error_chain(&other)),
     })?;
     warn(&found);

@@ -29,7 +29,7 @@ fn statuses_and_sense_are_told_apart() {
         (sense(SenseKey::ILLEGAL_REQUEST, Asc::INVALID_FIELD_IN_CDB), Fault::Unsupported),
         (sense(SenseKey::ILLEGAL_REQUEST, Asc::LBA_OUT_OF_RANGE), Fault::OutOfRange),
     ] {
-        let told = fault_of(&DiskError::Command(error.clone()), BlockSize::B512);
+        let told = fault_of(&Error::Command(error.clone()), BlockSize::B512);
         assert_eq!(told, Failure::from(fault), "{error}");
     }
 }

@@ -261,8 +261,7 @@ mod tests {
     #[test]
     fn what_is_taken_of_the_budget_is_what_is_here_and_what_was_claimed_of_the_rest() {
         for keep in [false, true] {
-            let mut data = DataIn::default();
-            data.reservation = DataInReservation::new(4, 20);
+            let mut data = DataIn { reservation: DataInReservation::new(4, 20), ..DataIn::default() };
             data.push(Bytes::copied_from(b"abc"));
             assert_eq!(
                 (data.grow_reservation(), data.shrink_reservation(), data.reservation.reserved()),

@@ -348,7 +348,7 @@ impl Engine {
                 Ok(())
             }
             // A test of `recovery` knows that no error without a task has such a row.
-            TargetAction::FailTask(_) | TargetAction::RequestAgain(_) => Err(ProtocolError::Bug),
+            TargetAction::FailTask(_) | TargetAction::RequestAgain(_) => Err(ProtocolError::impossible()),
         }
     }
 

@@ -59,7 +59,7 @@ impl Engine {
             TargetAction::DropConnection => self.drop_connection(conn, why),
             // A test of `recovery` knows that no error without a task has such a row.
             TargetAction::FailTask(_) | TargetAction::RequestAgain(_) => {
-                self.drop_connection(conn, ProtocolError::Bug);
+                self.drop_connection(conn, ProtocolError::impossible());
             }
         }
     }
@@ -73,7 +73,7 @@ impl Engine {
             self.end_session(session, SessionEnd::Misbehaved(why));
             self.stats.dropped += 1;
         } else {
-            self.bug(session);
+            self.impossible(Some(session));
         }
     }
 

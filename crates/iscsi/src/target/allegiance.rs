@@ -245,7 +245,8 @@ impl Engine {
 
     /// Makes a task allegiant to a connection and continues it there.
     fn reassign_task(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
-        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
+        // The response may have cost another connection, and its loss the tasks of the oldest lost one.
+        let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
         task.conn = conn;
         task.in_send_queue = false;

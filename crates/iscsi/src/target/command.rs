@@ -267,7 +267,8 @@ impl Engine {
     /// Delivers a command to the layer above, or queues it behind the requests that already wait.
     pub(super) fn deliver_in_order(&mut self, session: Key, command: Command) {
         let key = command.task.0;
-        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
+        // A logout whose turn came together with this command may have ended the session.
+        let Some(state) = self.sessions.get_mut(session) else { return };
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !task.immediate && !task.in_window {
             task.in_window = true;

@@ -140,6 +140,10 @@ impl Engine {
         if state.conns.len() > 1 || state.parameters.error_recovery_level.reassigns_tasks() {
             return false;
         }
+        if connection.state == State::InLogout {
+            // A logout of this connection alone is under way, and the session has lost its others since.
+            return false;
+        }
         let pending =
             PendingLogout { requested_on: conn, ends: LogoutScope::Session, answer: None, late: false };
         self.start_logout(now, key, pending).is_ok()

@@ -150,9 +150,8 @@ impl Engine {
     }
 
     fn enqueue_tmf(&mut self, now: Instant, key: Key, tmf: &Tmf) {
-        let Some(state) = self.sessions.get_mut(tmf.session) else {
-            return self.impossible(Some(tmf.session));
-        };
+        // A logout that the function takes as received may have ended the session.
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return };
         if tmf.is_multi_task() {
             let at = now.after(self.limits.fence_within);
             self.timers.set(Owner::Session(tmf.session), &mut state.deadlines, Timer::TmfData, at);

@@ -545,3 +545,25 @@ fn a_write_that_is_taken_up_again_after_a_long_time_has_all_its_time_for_its_dat
     world.send(new, &data_out(&write, again.ttt, 0, 0, true), &pattern(0, 4000));
     assert_eq!(world.expect_data(task, 0), pattern(0, 4000));
 }
+
+#[test]
+fn a_reset_may_meet_a_logout_that_ends_the_session() {
+    let (mut world, _, _) = session(2, 1);
+    let (conn, _) = world.login(&["ErrorRecoveryLevel=2", "DefaultTime2Retain=0"]);
+    world.events.clear();
+    // A logout and a command wait for a number that does not come.
+    world.count(conn);
+    let (itt, cmd_sn) = world.numbers(conn);
+    let reason = LogoutReason::RemoveForRecovery;
+    let logout = LogoutRequest { immediate: false, reason, itt, cid: 0, cmd_sn, exp_stat_sn: StatSn(0) };
+    world.send(conn, &logout, &[]);
+    world.count(conn);
+    let command = world.command(conn);
+    world.issue(conn, &command, &[]);
+    // The reset takes all of them as received. The logout ends the session, so the command and the reset have
+    // none any more.
+    let reset = world.manage(conn, TmfFunction::TARGET_WARM_RESET);
+    world.send(conn, &reset, &[]);
+    assert_eq!(downs(&world), [SessionEnd::ConnectionLost]);
+    assert_eq!(world.engine.stats().bugs, 0);
+}

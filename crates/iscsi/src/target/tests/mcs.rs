@@ -669,3 +669,17 @@ fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_co
     }
     assert!(size_of::<crate::target::task::Task>() <= 1024);
 }
+
+#[test]
+fn a_connection_that_is_logging_out_may_end_after_its_session_lost_the_others() {
+    let (mut world, conns, _) = session(0, 2);
+    let read = world.read(conns[1], 100);
+    world.start(conns[1], &read, &[]);
+    let (itt, cmd_sn) = world.numbers(conns[1]);
+    let reason = LogoutReason::CloseConnection;
+    let request = LogoutRequest { immediate: true, reason, itt, cid: 1, cmd_sn, exp_stat_sn: StatSn(0) };
+    world.send(conns[1], &request, &[]);
+    world.hang_up(conns[0], DisconnectReason::Failed);
+    assert!(!world.engine.received_eof(world.now, conns[1]));
+    assert_eq!(world.engine.stats().bugs, 0);
+}

@@ -2,7 +2,7 @@
 //! that never finds anything proves nothing.
 //!
 //! Each crate declares its own bugs with [`bugs!`](crate::bugs). Only a build with the feature `planted` can
-//! have such a bug, and it has none unless [`inject`] was called. In every other build `is_injected` is false
+//! have such a bug, and it has none unless `inject` was called. In every other build `is_injected` is false
 //! at compile time, and nothing of this module remains.
 
 /// Declares the bugs that can be planted in a crate: an enum `Bug`, and `is_injected`.

@@ -2,7 +2,7 @@
 //!
 //! * [`session`] is the value that the owner holds; [`contract`] holds the types of its interface.
 //! * `connect` discovers the target and performs the handshake, and does both again after a loss, within
-//!   [`contract::Retry`].
+//!   [`transport::initiator::Retry`].
 //! * `issue` numbers and sends requests, `reply` processes the target's replies, `task_management` is task
 //!   management.
 //! * `identity_check` holds back requests for a logical unit that may be another one in a new session.

@@ -237,7 +237,7 @@ impl Session {
         self.process_pending(now);
     }
 
-    /// Ends the session at once. Tasks that were sent end as [`super::contract::TaskResult::Lost`]. The
+    /// Ends the session at once. Tasks that were sent end as [`transport::initiator::TaskResult::Lost`]. The
     /// frames that are polled afterwards carry the GOODBYE to the target.
     pub fn close(&mut self, now: Instant) {
         self.now = now;
@@ -256,7 +256,7 @@ impl Session {
     }
 
     /// Returns why there is no session, or why the one before was lost: the reason for tasks that end as
-    /// [`super::contract::TaskResult::Lost`]. `None` if no session was lost, or the owner ended it.
+    /// [`transport::initiator::TaskResult::Lost`]. `None` if no session was lost, or the owner ended it.
     pub const fn loss(&self) -> Option<LossReason> {
         self.loss
     }

@@ -116,7 +116,8 @@ impl Session {
         itt
     }
 
-    /// Accepts no more requests and logs out once all open ones have ended. [`Event::Down`] follows.
+    /// Accepts no more requests and logs out once all open ones have ended.
+    /// [`Event::Down`](super::contract::Event::Down) follows.
     ///
     /// Each connection is logged out by a logout of its own, and the last logout closes the session. After
     /// the response to a logout no more PDUs arrive on that connection, so every PDU that the target sent

@@ -521,5 +521,6 @@ pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, P
 
 const MAX_SENSE: usize = 252;
 
-/// The most recovery R2Ts of a task that may wait for their data.
-const MAX_RECOVERY_R2TS: usize = 32;
+/// The most R2Ts of a task, beyond MaxOutstandingR2T, that may wait for their data. One SNACK can bring back
+/// hundreds that were lost and that recovery R2Ts have replaced meanwhile. 512 take 16 KiB.
+const MAX_RECOVERY_R2TS: usize = 512;

@@ -192,6 +192,26 @@ fn an_r2t_that_is_asked_again_before_it_is_answered_is_answered_once() {
     assert!(raw.receive(conn).is_none());
 }
 
+/// On a path that damages most PDUs, one SNACK brings back every R2T that was lost, whatever
+/// MaxOutstandingR2T is: the target sends each number again.
+#[test]
+fn hundreds_of_lost_r2ts_may_come_back_at_once() {
+    let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxOutstandingR2T=1", "MaxBurstLength=512"];
+    let (mut raw, conn) = ScriptedTarget::level(1, &keys);
+    let (_, command) = raw.start(conn, write(0, 1, &[7; 200 * 512]));
+    let mut bytes = Vec::new();
+    for sn in [199].into_iter().chain(0..199) {
+        bytes.extend(raw.frame(conn, raw.r2t(conn, command.itt, sn, sn * 512, 512).encode(), &[]));
+    }
+    raw.feed(conn, &bytes);
+    assert_eq!(raw.why(), None);
+    let mut answered = 0;
+    while let Some(sent) = raw.receive(conn) {
+        answered += usize::from(sent.bhs.opcode() == Opcode::DATA_OUT);
+    }
+    assert_eq!(answered, 200);
+}
+
 /// At level 0 the loss of a status shows in the StatSN of a target's ping; the session's own ping proves it.
 #[test]
 fn a_lone_status_that_did_not_arrive_costs_the_session_in_time() {
